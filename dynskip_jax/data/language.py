@@ -31,7 +31,7 @@ TEXT_ENDINGS = ("txt", "tokens")
 _MANY_UNKNOWN = 0.1  # fraction of a split's tokens above which `<unk>` makes its perplexity misleading
 _CUTS = (0.8, 0.9)  # where a single file is cut into train, dev and test, as fractions of its tokens
 _CHUNK = 1 << 20
-_LONGEST_WORD = 1_000_000  # characters of a word that the library of byte pairs reads in little memory
+_LONGEST_WORD = 50_000  # characters; the library of byte pairs takes time and memory for longer words
 
 Ids = Int[np.ndarray, " tokens"]
 

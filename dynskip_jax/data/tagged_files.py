@@ -145,6 +145,11 @@ def conllu_rows(lines: Iterable[str], where: str) -> Iterator[Row]:
     _check_range(end_of_range, words, where, number)
 
 
+def rows_of(lines: Iterable[str], format: Format, where: str) -> Iterator[Row]:
+    """Return an iterator over the rows of a file in either format."""
+    return conllu_rows(lines, where) if format == "conllu" else column_rows(lines)
+
+
 def lines_to_tag(
     lines: Iterable[str],
     format: Format = "columns",
@@ -154,11 +159,9 @@ def lines_to_tag(
     where: str = "standard input",
 ) -> Iterator[LinesToTag]:
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags."""
-    lines = (line.rstrip("\r\n") for line in lines)
-    rows = conllu_rows(lines, where) if format == "conllu" else column_rows(lines)
     word = _CONLLU_FORM if format == "conllu" else word
     block = LinesToTag([], [], [], [])
-    for row in rows:
+    for row in rows_of((line.rstrip("\r\n") for line in lines), format, where):
         block.lines.append(row.line)
         if row.fields is not None:
             text, *others = _pick(row, (word, *beside), where)
@@ -205,19 +208,28 @@ def entity_of_misc(misc: str) -> str:
 
 
 def read_columns(
-    path: PathLike, *, member: str | None = None, word: int = 0, tag: int = -1, beside: Sequence[int] = ()
+    path: PathLike,
+    *,
+    member: str | None = None,
+    format: Format = "columns",
+    word: int = 0,
+    tag: int = -1,
+    beside: Sequence[int] = (),
 ) -> list[TaggedSentence]:
-    """Read a file with one word per line and its tag in another column."""
+    """Read a file with one word per line and its tag in another column; `beside` are other columns to read.
+
+    Columns are counted from 0, or from the end if negative. `member` is a file within a zip archive.
+    """
     where, width = place(path, member), None
     builder = _Sentences(where)
-    for row in column_rows(iter_lines(path, member)):
+    for row in rows_of(iter_lines(path, member), format, where):
         if row.ends_sentence:
             builder.end()
         if row.fields is None:
             continue
+        text, chosen, *others = _pick(row, (word, tag, *beside), where)
         if width is None:
             width = len(row.fields)
-            _pick(row, (word, tag, *beside), where)
             for content, column in (("words", word % width), ("tags", tag % width)):
                 if any(other % width == column for other in beside):
                     problem = f"column {column} has the {content}, and cannot be read as another column"
@@ -225,7 +237,8 @@ def read_columns(
         if len(row.fields) != width:
             problem = f"{len(row.fields)} columns, but the first line has {width}"
             raise bad_line(where, row.number, problem)
-        text, chosen, *others = _pick(row, (word, tag, *beside), where)
+        if format == "conllu" and chosen == UNSPECIFIED:
+            raise bad_line(where, row.number, f"the word {quoted(text)} has no tag in column {tag}")
         builder.add(text, chosen, row.number, tuple(others))
     return builder.finished()
 
@@ -234,18 +247,8 @@ def read_conllu(
     path: PathLike, *, member: str | None = None, tag: Literal["upos", "xpos"] = "upos"
 ) -> list[TaggedSentence]:
     """Read the syntactic words of a CoNLL-U file, with their universal tags or those of the treebank."""
-    where = place(path, member)
-    builder = _Sentences(where)
-    for row in conllu_rows(iter_lines(path, member), where):
-        if row.ends_sentence:
-            builder.end()
-        if row.fields is None:
-            continue
-        word, chosen = row.fields[_CONLLU_FORM], row.fields[CONLLU_COLUMNS[tag]]
-        if chosen == UNSPECIFIED:
-            raise bad_line(where, row.number, f"the word {quoted(word)} has no {tag.upper()}")
-        builder.add(word, chosen, row.number)
-    return builder.finished()
+    column = CONLLU_COLUMNS[tag]
+    return read_columns(path, member=member, format="conllu", word=_CONLLU_FORM, tag=column)
 
 
 def read_word_tag(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:

@@ -155,7 +155,7 @@ BAD = [
     (read_conllu, CONLLU.replace(DO, "2-1\tDo\tdo\tAUX"), "line 4: the range 2-1 cannot stand before word 1"),
     (read_conllu, CONLLU.replace(DO, "1-9\tDo\tdo\tAUX"), "the range 1-9 cannot stand before word 1"),
     (read_conllu, CONLLU.replace(DO, "١\tDo\tdo\tAUX"), "line 4: word 1 has the id '١'"),
-    (read_conllu, CONLLU.replace(DO, "1\tDo\tdo\t_"), "line 4: the word 'Do' has no UPOS"),
+    (read_conllu, CONLLU.replace(DO, "1\tDo\tdo\t_"), "line 4: the word 'Do' has no tag in column 3"),
     (read_conllu, CONLLU.replace("1-2\t", "1-5\t"), "line 9: the sentence ends after word 4, within a range"),
     (read_word_tag, "the/at\n\nthe/at cat sat/vbd\n", "line 3: 'cat' is no word/tag pair"),
     (read_word_tag, "the/at cat/", "line 1: 'cat/' is no word/tag pair"),
