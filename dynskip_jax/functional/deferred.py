@@ -79,16 +79,15 @@ def find_products(
     """Trace a step, and return its calls of `dense` in their order.
 
     Args:
-        cell: Step, called with (dense, vectors, inputs, entering, *others); returns the new state.
+        cell: Step, called with (dense, vectors, inputs, entering, *others); returns the new state, h first.
         matrices: Matrices of the layer, to which the placeholders in `cell` refer.
         vectors: Other parameters.
-        inputs: Projected inputs of one step, as shapes.
-        entering: State that enters, h first, as shapes.
-        *others: Further arguments of `cell`, as shapes.
+        inputs: Projected inputs of one step. These and all further arguments may be shapes.
+        entering: State that enters, h first.
+        *others: Further arguments of `cell`.
 
     Raises:
         OutOfReach: If the step calls `dense` inside another program.
-        UserError: If the step uses a matrix in another way.
     """
     products: list[Product] = []
 

@@ -600,9 +600,9 @@ def _undo_prepare(layer: _Layer, args: _Arguments, x: _Steps, t, histories: Any,
         t: Number of the step.
         histories: States over time.
         adjoints: Gradients of the histories so far.
-        d: Gradients of the state that entered, of State(t-1), of the fraction that was written, and of the
-            time
-            skip's state after the step.
+        d: Gradients of the four results of the phase: the state that entered, State(t-1), the fraction that
+            is
+            written, and the time skip's state after the step.
 
     Returns:
         The gradients of what the phase reads, of the time skip's state before the step, of λ, of the initial
@@ -743,22 +743,9 @@ def fused_unroll(
     Reverse-mode derivatives of any order work, and so does forward mode over reverse mode (`jax.hessian`, or
     `jax.jvp` of `jax.grad`). Forward mode alone (`jax.jvp`, `jax.jacfwd`) needs the reference unroll.
 
-    Args:
-        params: Weights of the layer.
-        carry: State to start from.
-        inputs: Result of `project_inputs` for all steps, (time, batch, ...); there is at least one step.
-        recurrence: Time skip, transition and depth skip of the layer.
-        seq_lengths: True lengths, (batch,), from which `inputs.valid` was computed; None for full rows.
-        initial: Initial state of packed sequences, each array (batch, hidden). Default: zeros.
-        policy: How choices are made.
-        return_cell_state: Whether to return the cell state of each step in the outputs.
-        scan_unroll: Steps per iteration of the compiled loops.
-
-    Returns:
-        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
-
-    Raises:
-        OutOfReach: If the transition calls `dense` inside `jax.checkpoint`, `lax.scan` or `jax.jit`.
+    `inputs` are those of all steps, at least one, (time, batch, ...). Outputs are (batch, time, ...). See
+    `unroll` for the other arguments. A transition that calls `dense` inside another program raises
+    `OutOfReach`.
     """
     skip, dtype = recurrence.time_skip, carry.slots[0].dtype
     inputs = in_dtype_of(carry, inputs)

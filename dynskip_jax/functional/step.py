@@ -18,13 +18,7 @@ from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
-from dynskip_jax.functional.time_skips import (
-    Choice,
-    Decision,
-    Previous,
-    SkipInputs,
-    TimeSkip,
-)
+from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
 
@@ -60,7 +54,7 @@ class Recurrence:
             in_features: Size of x(t).
             hidden: Size of each array of the state.
             below: Size of the input of the depth skip. Default: `hidden`.
-            agent_features: Number of hidden units of an agent; 50 in the paper.
+            agent_features: Number of hidden units of an agent.
             init: Initializers of the parameters.
             agent_init: Initializers of the time skip's parameters. Default: `init`.
         """
@@ -79,14 +73,7 @@ class Recurrence:
 
 
 class LayerParams(NamedTuple):
-    """All weights of one layer.
-
-    Attributes:
-        transition: Weights of the transition.
-        skip: Weights of the time skip, such as those of an agent, attention or an update gate; None if it
-            has none.
-        depth: Weights of the depth skip; None if there is none.
-    """
+    """Weights of one layer: of the transition, the time skip and the depth skip; None for what has none."""
 
     transition: Any
     skip: Any = None
@@ -157,13 +144,9 @@ class SkipOutput(NamedTuple):
 
 
 def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, state: Any) -> SkipCarry:
-    """Return a carry whose K slots all contain `state`.
+    """Return a carry whose K slots all contain `state`, each array (*batch, hidden).
 
-    Args:
-        key: One PRNG key for each example, (*batch,); a single key, which is split; or None where nothing is
-            sampled.
-        recurrence: Choices that define the layer.
-        state: State of the transition, such as zeros or a learned state, each array (*batch, hidden).
+    A single `key` is split into one for each example. It may be None where nothing is sampled.
     """
     batch = state[0].shape[:-1]
     key = None if key is None else match_batch(example_keys(key, batch), state[0])
@@ -179,14 +162,9 @@ def zero_state(
     dtype: Any = jnp.float32,
     like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
-    """Return a state of zeros.
+    """Return a state of zeros whose arrays have the shape (*batch, hidden).
 
-    Args:
-        transition: Transition that the state belongs to.
-        shape: Shape of each array, (*batch, hidden).
-        dtype: Dtype of each array.
-        like: Array whose leading axis is the batch. The state gets its sharding, and its varying axes under
-            `jax.shard_map`.
+    It gets the sharding of `like`, an array whose leading axis is the batch, and its varying axes.
     """
     like = jnp.zeros(()) if like is None else like
     return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
@@ -197,11 +175,6 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
 
     The released language model of Gui et al. (2019) does this at each segment. The step counter starts again
     at 0. The PRNG keys change, so that later steps do not repeat the noise of earlier ones.
-
-    Args:
-        carry: Any carry of the layer.
-        recurrence: Choices that define the layer.
-        initial: Initial state, each array (*batch, hidden).
     """
 
     def forget(slots, state):
@@ -222,11 +195,6 @@ def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipC
 
     Its PRNG keys are new, so that it does not repeat the noise of earlier steps. The recurrent dropout mask
     stays the same.
-
-    Args:
-        carry: Any carry of the layer.
-        recurrence: Choices that define the layer.
-        initial: Initial state, each array (*batch, hidden).
     """
     key = None if carry.key is None else fold_in_each(carry.key, carry.step)
     fresh = initial_carry(key, recurrence, initial)
@@ -245,17 +213,7 @@ def project_inputs(
     """Compute the inputs of a step that need no state; `*batch` may contain the time axis.
 
     Where `valid` is False, `x` and `below` are replaced by zeros, so that padding, even NaN, has no effect.
-
-    Args:
-        params: Weights of the layer.
-        x: Inputs, (*batch, in).
-        recurrence: Choices that define the layer.
-        below: Input of the depth skip, (*batch, below); required if there is a depth skip.
-        action: Actions to replay, (*batch,); None to choose.
-        valid: False past the end of a sequence, (*batch,); None without padding.
-
-    Raises:
-        UserError: There is a depth skip, and `below` is missing.
+    A depth skip needs `below`. See `StepInputs` for the other arguments.
     """
     if valid is not None:
         x = jnp.where(valid[..., None], x, 0)
@@ -282,16 +240,7 @@ def skip_inputs(
 ) -> SkipInputs:
     """Return the inputs of a decision that need no state, for one step or for all steps at once.
 
-    Args:
-        recurrence: Choices that define the layer.
-        inputs: Result of `project_inputs`.
-        step: Number of steps before each step, (*batch,).
-        key: One PRNG key for each example, of the shape of `step`; None where nothing is sampled.
-        dtype: Dtype of the states.
-        policy: Policy of the layer.
-
-    Raises:
-        UserError: The choices are sampled, and `key` is None.
+    `step` counts the steps before each step, and `dtype` is that of the states.
     """
     skip = recurrence.time_skip
     replayed = inputs.action is not None
@@ -340,12 +289,8 @@ def recurrent_step(
         inputs: Result of `project_inputs(params, x(t), recurrence)`.
         recurrence: Choices that define the layer.
         policy: Policy of the layer.
-        initial: Initial state of the sequences that begin where `inputs.restart` is True, each array
-            (*batch, hidden). Default: zeros.
+        initial: Initial state of the sequences that begin where `inputs.restart` is True. Default: zeros.
         return_cell_state: Whether the output contains the cell state.
-
-    Returns:
-        The new carry, and h(t) with the trace of the decision.
     """
     skip = recurrence.time_skip
     before, inputs = carry, in_dtype_of(carry, inputs)
@@ -415,7 +360,7 @@ def cell_step(
     recurrent_mask: Float[Array, "*batch hidden"] | None,
     dense: Dense,
 ) -> Any:
-    """Compute the new state of a step from the state that enters it.
+    """Compute the new state of a step from the state that enters it, after `dropped`.
 
     Args:
         params: Weights of the layer.
@@ -426,9 +371,6 @@ def cell_step(
         recurrence: Choices that define the layer.
         recurrent_mask: Recurrent dropout mask; see `SkipCarry`.
         dense: Function that multiplies by a matrix; see `transitions.Dense`.
-
-    Raises:
-        UserError: The depth skip adds to the cell state, and the transition does not call `cell_hook`.
     """
     transition, depth = recurrence.transition, recurrence.depth_skip
     if recurrent_mask is not None and not transition.carries_cell:
