@@ -66,22 +66,6 @@ def test_before_the_trigger_the_mean_is_the_parameters_bit_for_bit():
     assert (state.count == 1).all()
 
 
-def test_one_seed_is_no_different_from_a_seed_among_others():
-    iterates = iterates_of(1)
-    active = np.arange(STEPS)[:, None] >= np.array([2, 5, 50])
-    together = averaged(iterates, active)
-    for s in range(SEEDS):
-        state = average_start(jax.tree.map(jnp.asarray, at(iterates, 0, s)))
-        for step in range(1, STEPS):
-            params = jax.tree.map(jnp.asarray, at(iterates, step, s))
-            state = average_update(state, params, bool(active[step, s]))
-        jax.tree.map(
-            lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7),
-            at(together, s),
-            state,
-        )
-
-
 def test_the_mean_of_many_iterates_in_single_precision():
     """The number of iterates is that of ten epochs of Penn Treebank."""
     iterates = 1.0 + np.random.default_rng(2).normal(size=(6_640, 8)).astype(np.float32)
@@ -148,17 +132,6 @@ def test_trigger_is_the_published_algorithm_for_each_seed(rows, n):
     # Once triggered, it stays triggered.
     so_far = np.array([non_monotone_trigger(history[:epoch], n) for epoch in range(len(rows) + 1)], int)
     assert (np.diff(so_far, axis=0) >= 0).all()
-
-
-def test_trigger_by_hand():
-    # The seeds' metrics: always falls; rises at the end; rises at once, before any metric is old enough; is
-    # constant.
-    history = np.array([[90, 90, 90, 90], [80, 80, 95, 90], [70, 70, 94, 90], [60, 85, 89, 90]], float)
-    assert non_monotone_trigger(history, 2).tolist() == [False, False, False, False]
-    assert non_monotone_trigger(history, 1).tolist() == [False, True, True, False]
-    assert not non_monotone_trigger(history).any()
-    falls = np.concatenate([history, np.zeros((3, 4))])
-    assert non_monotone_trigger(falls, 1).tolist() == [False, True, True, False]
 
 
 def test_diverged_epochs():

@@ -6,24 +6,17 @@ import pytest
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau, inverse_time
 
 
-def history_of(*epochs):
-    return np.array(epochs, float).reshape(len(epochs), -1)
-
-
-def test_zaremba_small_keeps_the_rate_for_four_epochs_and_then_halves_it():
-    rate = decay_after(1.0, 0.5, 4)
-    rates = [rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(7)]
-    assert rates == [1.0, 1.0, 1.0, 1.0, 0.5, 0.25, 0.125]
-
-
-def test_constant_epochs_have_one_rate_per_seed():
-    rates = decay_after(0.3, 0.5, 1)(2, np.zeros((2, 3)))
-    np.testing.assert_allclose(rates, [0.075, 0.075, 0.075])
-
-
-def test_no_decay_with_factor_one():
-    rate = decay_after(0.001, 1.0, 2)
-    assert [rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(5)] == [0.001] * 5
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        (decay_after(1.0, 0.5, 4), [1.0, 1.0, 1.0, 1.0, 0.5, 0.25, 0.125]),  # Zaremba et al.: small
+        (decay_after(0.001, 1.0, 2), [0.001] * 5),
+        (inverse_time(0.2, 0.5), [0.2, 0.2 / 1.5, 0.1]),
+    ],
+)
+def test_schedules_by_epoch_have_one_rate_per_seed(rate, expected):
+    rates = [rate(epoch, np.zeros((epoch, 2))) for epoch in range(len(expected))]
+    np.testing.assert_allclose(rates, np.stack([expected, expected], axis=1))
 
 
 def test_plateau_counts_each_seeds_own_stalled_epochs():
@@ -34,25 +27,11 @@ def test_plateau_counts_each_seeds_own_stalled_epochs():
     for epoch, wanted in enumerate(expected):
         history = np.array(epochs[:epoch], float).reshape(epoch, 2)
         np.testing.assert_allclose(rate(epoch, history), wanted, err_msg=f"epoch {epoch}")
+    np.testing.assert_allclose(rate(3, np.array([[90], [np.nan], [90]])), [1.0])  # no number, no plateau
 
 
 def test_plateau_ends_at_the_floor():
     rate = decay_on_plateau(1.0, 1 / 1.2, threshold=1.0, floor=0.005)
-    stalled = np.full((200, 1), 80.0)
-    rates = np.array([rate(epoch, stalled[:epoch])[0] for epoch in range(200)])
+    rates = np.array([rate(epoch, np.full((epoch, 1), 80.0))[0] for epoch in range(200)])
     # 1.2^-29 = 0.00506 is the last rate above the floor. The first stalled epoch is the second one.
-    assert rates[1] == 1.0
-    assert rates[30] == pytest.approx(1.2**-29)
-    assert (rates[31:] == 0.005).all()
-    assert (np.diff(rates) <= 0).all()
-
-
-def test_an_epoch_without_a_number_is_no_plateau():
-    rate = decay_on_plateau(1.0, 0.5, threshold=1.0, floor=0.1)
-    np.testing.assert_allclose(rate(3, history_of(90, np.nan, 90)), [1.0])
-
-
-def test_inverse_time():
-    rate = inverse_time(0.2, 0.5)
-    rates = [rate(epoch, np.zeros((epoch, 2))) for epoch in range(3)]
-    np.testing.assert_allclose(rates, [[0.2, 0.2], [0.2 / 1.5, 0.2 / 1.5], [0.1, 0.1]])
+    np.testing.assert_allclose(rates, np.maximum(1.2 ** -np.maximum(np.arange(200.0) - 1, 0), 0.005))
