@@ -22,7 +22,7 @@ from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.experiments.settings import Settings, replace
 from dynskip_jax.experiments.stored_settings import from_config, last_paths
 from dynskip_jax.tasks import Learner
-from dynskip_jax.training.files import sha256_of
+from dynskip_jax.training.files import read_bytes, sha256_of
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.metrics import metrics_table
 from dynskip_jax.training.results import rows_of
@@ -280,7 +280,7 @@ def stored_vocabulary(run: RunDir, kind: Any, expected: str | None = None) -> An
     """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
     path = run.path / VOCABULARY
     try:
-        vocabulary = kind.from_json(json.loads(path.read_text(encoding="utf-8")))
+        vocabulary = kind.from_json(json.loads(read_bytes(path)))
         if expected not in (None, sha256_of(path)):
             raise ValueError("it is not the file that the model was trained with")
     except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.settings import Settings, absent_values, fields_of, fill, path_fields
 from dynskip_jax.settings import without_none
-from dynskip_jax.training.files import FORMAT
+from dynskip_jax.training.files import FORMAT, read_bytes
 
 # Current names of settings, by the names that older versions wrote. A name is replaced only in experiments
 # that have no setting of the old name. None: the experiment never used the setting.
@@ -83,13 +83,15 @@ def read_config_file(kind: type[Settings], experiment: str, path: str) -> dict[s
     """
     expected = f"--config {path}: expected the config.json of a run of {experiment}"
     try:
-        config = json.loads(Path(path).read_text(encoding="utf-8"))
+        config = json.loads(read_bytes(Path(path).resolve()))
         written = config["experiment"], config.get("format")
         values = absent_values(kind) | _values(upgraded(kind, config["settings"]))
         about = (config.get("about") or [{}])[-1]
         paths = {"data": about.get("data"), **last_paths(kind, config)}
         models = config.get("models")
         named = {"model": config["model"]} if models is None else {"compare": ",".join(models)}
+    except UserError as error:
+        raise UserError(f"{expected} ({error})") from None
     except OSError as error:
         raise UserError(f"{expected} ({error.strerror})") from None
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:

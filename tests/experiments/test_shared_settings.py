@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import typing
 from pathlib import Path
@@ -140,3 +141,10 @@ def test_a_configuration_that_cannot_be_used_is_one_line(text, more, parts, tmp_
         (tmp_path / "config.json").write_text(text)
     arguments = ("--config", tmp_path / "config.json", *more, "--print-config")
     assert_user_error(execute(quick.Quick, *arguments), *parts)
+
+
+def test_a_configuration_that_has_no_end_is_not_read(tmp_path):
+    """A pipe once hung the command, and /dev/zero filled the memory."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/zero", "a device")):
+        assert_user_error(execute(quick.Quick, "--config", path, "--print-config"), f"is {kind}, not a file")

@@ -195,24 +195,6 @@ def test_seeds_trained_together_are_those_trained_alone(kind, reference, alone):
                 assert one[name] == value
 
 
-@BOTH_KINDS
-def test_seeds_differ_from_each_other(kind, reference):
-    _, result, _, folder = reference(kind)
-    kernels = [leaf for leaf in jax.tree.leaves(result.params) if leaf.ndim == 3]
-    assert kernels
-    assert all(not np.allclose(leaf[0], leaf[1]) for leaf in kernels)
-    name = "dev_nll" if kind == "classification" else "dev_perplexity"
-    assert all(len(set(record[name])) == 2 for record in metrics(folder) if record["split"] == "dev")
-
-
-def test_same_seed_gives_the_same_result(tmp_path):
-    results = [run(Scripted([3, 2]), tmp_path / name, seeds=(5,), epochs=2) for name in "ab"]
-    other = run(Scripted([3, 2]), tmp_path / "c", seeds=(6,), epochs=2)
-    assert_identical(results[0].params, results[1].params)
-    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
-    assert not np.allclose(results[0].params["w"], other.params["w"])
-
-
 def test_no_two_steps_draw_the_same_noise(tmp_path):
     class Noisy(Scripted):
         def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
@@ -239,14 +221,6 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
             carries += logged[step]["train_carry_noise"]
     assert len(set(steps)) == 3 * NUM_BATCHES
     assert len(set(carries)) == 3  # each epoch starts from a new carry
-
-
-@BOTH_KINDS
-def test_only_train_and_dev_are_read(kind, reference):
-    _, _, evaluated, folder = reference(kind)
-    assert [split for split, _ in evaluated] == ["dev"] * EPOCHS
-    assert {record["split"] for record in metrics(folder)} == {"train", "dev"}
-    assert not any("test" in name for record in metrics(folder) for name in record)
 
 
 @BOTH_KINDS
@@ -308,11 +282,6 @@ def test_each_seed_stops_and_is_selected_for_itself():
     assert result.params["steps"].tolist() == [2 * NUM_BATCHES, 5 * NUM_BATCHES]
 
 
-def test_without_any_number_on_dev_nothing_is_best():
-    result = run(Scripted([np.nan] * 3), seeds=(0,), epochs=3)
-    assert (result.epochs, result.best_epoch.tolist(), result.params["steps"].tolist()) == (3, [0], [0])
-
-
 def test_finished_run_is_not_trained_again(tmp_path):
     first = run(Scripted([3, 1, 2]), tmp_path, seeds=(0,), epochs=3)
     before = (tmp_path / "metrics.jsonl").read_bytes()
@@ -321,23 +290,6 @@ def test_finished_run_is_not_trained_again(tmp_path):
     assert_identical(second.params, first.params)
     assert (second.epochs, second.best_epoch.tolist()) == (3, [2])
     assert (task.splits, (tmp_path / "metrics.jsonl").read_bytes()) == ([], before)
-
-
-def test_each_seed_has_its_own_rate_from_its_own_history():
-    asked = []
-
-    def rate(epoch, history):
-        asked.append((epoch, history.tolist()))
-        return np.array([1.0, 0.5])
-
-    class TwoSpeeds(Scripted):
-        def evaluate(self, params, split, keys):
-            epoch = int(params["steps"][0]) // NUM_BATCHES
-            return {"dev_score": self.scripts[:, epoch - 1]}
-
-    result = run(TwoSpeeds([3, 2, 1], [6, 5, 4]), seeds=(0, 1), epochs=3, learning_rate=rate)
-    assert asked == [(0, []), (1, [[3, 6]]), (2, [[3, 6], [2, 5]])]
-    assert result.params["steps"].tolist() == [9, 4.5]
 
 
 def test_records_count_the_examples_that_were_seen(tmp_path):
@@ -695,20 +647,6 @@ def test_a_task_that_yields_fewer_batches_than_it_said_is_noticed():
 
     with pytest.raises(UserError, match="yielded 2 batches in epoch 2 and said that there would be 3"):
         run(Short([3.0, 2.0]), seeds=(0,), epochs=2)
-
-
-@pytest.mark.parametrize("higher_is_better", [False, True])
-def test_schedules_see_a_history_in_which_lower_is_better(higher_is_better):
-    seen = []
-
-    def rate(epoch, history):
-        seen.append(history[:, 0].tolist())
-        return np.ones(1)
-
-    task = Scripted([3.0, 2.0, 1.0], higher_is_better=higher_is_better)
-    run(task, seeds=(0,), epochs=3, learning_rate=rate)
-    sign = -1.0 if higher_is_better else 1.0
-    assert seen == [[], [sign * 3.0], [sign * 3.0, sign * 2.0]]
 
 
 _DEEP = """
