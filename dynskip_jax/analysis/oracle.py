@@ -72,12 +72,8 @@ def oracle_losses(
 ) -> OracleLosses:
     """Compare ways to choose among K states, given the loss of every choice at every step.
 
-    Args:
-        losses: Loss of each choice, in nats.
-        taken: Choice of the agent at each step, in 1..K.
-        seen: Features that a probe observes, by name. One probe is trained for each.
-        units: Number of hidden units of a probe.
-        seed: Seed of the probes' initial weights and of the order of steps.
+    `taken` has the agent's choices, 1..K. One probe of `units` hidden units is trained for each of the
+    features in `seen`.
     """
     steps = len(losses)
     if steps < _LEAST:

@@ -52,10 +52,8 @@ def learning_curves(
     A value that is a list has one entry per seed: the curve is their mean, and a band shows one standard
     deviation (n - 1) on either side. Records without `x` or without the metric are left out.
 
-    Args:
-        curves: Records of each model, by its name, as `RunDir.records` returns them.
-        x: Key of the horizontal axis, such as "epoch" or "examples".
-        y: Keys of the metrics.
+    `curves` has the records of each model, by its name, as `RunDir.records` returns them. `x` (such as
+    "epoch") and `y` are keys of these records.
     """
     figure, (axes,) = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
@@ -93,10 +91,7 @@ def policy_over_training(
     Both are means over the seeds. With K > 20, the areas are ranges of k of doubling size: 1, 2, 3 to 4, 5 to
     8 and so on. A dotted line marks log K, the entropy of the uniform policy.
 
-    Args:
-        records: Records as `RunDir.records` returns them. All have "epoch" and both metrics.
-        shares: Key of the fractions, (seeds, K) in each record.
-        entropy: Key of the entropy, in nats, (seeds,) in each record.
+    All records have "epoch" and the metrics that `shares`, (seeds, K), and `entropy`, (seeds,) in nats, name.
     """
     at = np.array([record["epoch"] for record in records], np.float64)
     of_k = np.array([np.asarray(record[shares], np.float64).mean(axis=0) for record in records])
@@ -151,10 +146,8 @@ def metric_over_metric(
     the points of a group.
 
     Args:
-        groups: Points of each group, by its name. A point is a label, the first metric of each seed and the
-            second metric of each seed.
-        levels: Second metric of each seed, by name, of models without the first metric. Each is drawn as a
-            dashed line at the mean.
+        groups: Points of each group: a label, the first metric of each seed, and the second one.
+        levels: Second metric of each seed of models without the first one, drawn as a dashed line.
     """
     figure, (axes,) = _figure(title)
     labelled = []
@@ -189,12 +182,9 @@ def action_distribution(
     *,
     rows: Sequence[str] | None = None,
 ) -> None:
-    """Draw how often the agent chose each skip at each position, or at each word.
+    """Draw how often the agent chose the skip k = column + 1 at each position, or at the words `rows`.
 
-    Args:
-        counts: Number of times that the skip k = column + 1 was chosen at the position (or word) of the row.
-            A row without counts is left blank.
-        rows: Word of each row. By default rows are the positions 0, 1, …
+    A row without counts is left blank.
     """
     shares = _shares(counts).T
     names = dict(x_names=rows, y_names=_numbered(counts.shape[1]), x_label="" if rows else "position t")
@@ -213,10 +203,7 @@ def action_against_truth(
 ) -> None:
     """Draw the chosen skips against the right skips; the title gets the fraction of right decisions.
 
-    Args:
-        actions: Chosen actions, 0 … K - 1. Action a is the skip k = a + 1.
-        truth: Right actions. Decisions whose right action is outside of 0 … K - 1 are left out.
-        num_actions: K.
+    Actions are k - 1 = 0 … K - 1. Decisions whose right action is outside of them are left out.
     """
     scored = (truth >= 0) & (truth < num_actions)
     counts = np.zeros((num_actions, num_actions), np.int64)
@@ -245,9 +232,7 @@ def visited_positions(
 ) -> None:
     """Draw the positions that chains of skips visit against the right one; the title gets the share of hits.
 
-    Args:
-        visited: Positions on the chain of each example, as `statistics.visited` returns them.
-        truth: Right position of each example. Examples without one in 0 … time - 1 are left out.
+    `visited` is what `statistics.visited` returns. Examples without a right position are left out.
     """
     scored = (truth >= 0) & (truth < visited.shape[1])
     visited, truth = visited[scored], truth[scored]

@@ -78,9 +78,7 @@ def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " 
     If the time skip leaves words out, k is the distance to the last word that was read, or to the position
     before the text. At words that are not read, k is 0.
 
-    Args:
-        decision: Decisions of one whole sequence, each leaf (time,).
-        reverse: Whether the layer reads from the end.
+    `decision` is that of one whole sequence, each leaf (time,).
     """
     if decision.update is None:
         return decision.action
@@ -101,12 +99,8 @@ def distribution(
 ) -> Float[Array, "time K"] | None:
     """Return the probability (of an agent) or weight (of attention) of each k at each step, or None.
 
-    Args:
-        cell: Cell of the layer.
-        observation: x(t) and h(t-1) of the layer for one whole sequence, read from the initial state; an
-            entry of `observations` of `SkipLayers`, without the batch axis.
-        policy: How choices were made.
-        reverse: Whether the layer reads from the end.
+    `observation` is x(t) and h(t-1) of one whole sequence, read from the initial state: an entry of
+    `observations` of `SkipLayers`, without the batch axis.
     """
     skip = cell.skip
     if not skip.has_agent:
@@ -140,15 +134,9 @@ def generate(
     temperature: float | Float[Array, ""] = 1.0,
     policy: F.Policy = F.Policy("sample"),  # noqa: B008 (immutable)
 ) -> tuple[Int[Array, " num_tokens"], Int[Array, " num_tokens"]]:
-    """Sample a continuation of a prompt.
+    """Sample a continuation of a prompt of at least one token, such as `<eos>`.
 
-    Args:
-        model: Language model.
-        prompt: Ids of at least one token, such as `<eos>`.
-        num_tokens: Number of tokens to sample.
-        key: PRNG key for tokens and choices.
-        temperature: Divisor of the logits. Below 1, likely words become likelier.
-        policy: How agents choose.
+    `temperature` divides the logits: below 1, likely words become likelier.
 
     Returns:
         The ids of the sampled tokens, and the k that the top layer chose at the token before each of them.
@@ -190,7 +178,7 @@ def state_gradient_norms(
         recurrence: Transition and skips of the layer.
         last_loss: Function from h_T to L_T of each sequence.
         policy: How choices are made.
-        of: Name of the state's array to differentiate with respect to, such as `h` or `c`.
+        of: Name of the state's array, such as `h` or `c`.
     """
     fields = recurrence.transition.state._fields
     if of not in fields:

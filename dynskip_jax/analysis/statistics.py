@@ -82,13 +82,8 @@ def paired_bootstrap(
     that on a resample. The interval is the percentile interval of d*, and
     p = (1 + number of resamples with |d* - d| ≥ |d|) / (1 + samples).
 
-    Args:
-        counts_a: Counts of the first model, which are summed over sentences and given to `score`.
-        counts_b: Counts of the second model, for the same sentences in the same order.
-        score: `f1` or `accuracy`.
-        seed: Seed of the resamples.
-        samples: Number of resamples.
-        confidence: Confidence level of the interval.
+    `counts_a` and `counts_b` are of the same sentences in the same order. `score` (`f1` or `accuracy`) takes
+    their sums over sentences.
     """
     sentences = counts_a.shape[-2]
     if counts_b.shape[-2] != sentences:
@@ -254,11 +249,8 @@ def same_word(
 ) -> SameWord:
     """Return how often choices lead back to the current word: x(t-k) = x(t) where h(t-k) is chosen.
 
-    Args:
-        words: Token ids x(t). Each row is a text from its beginning.
-        actions: k of each step.
-        counts: True for steps that count; there is at least one.
-        choices: Values of k that may be chosen.
+    Each row of `words` is a text from its beginning. `counts` is True for steps that count, at least one, and
+    `choices` are the values of k that may be chosen.
     """
     rates = np.bincount(actions[counts], minlength=choices.max() + 1) / counts.sum()
     taken, within, expected = (np.zeros(words.shape, dtype) for dtype in (bool, bool, float))
