@@ -6,13 +6,14 @@ import functools
 import hashlib
 import importlib
 import io
+import itertools
 import re
 import sys
 import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
@@ -60,9 +61,8 @@ IMDB_SPLITS = ("train", "test")
 IMDB_URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 IMDB_SHA256 = "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
 _IMDB_DEV_SHARE = 0.15
-_IMDB_FOLDERS = ("neg", "pos")  # the index of each is its label
-_IMDB_FILE = re.compile(r"(\d+)_(\d+)\.txt")
-_IMDB_MEMBER = re.compile(r"(?:\./)?aclImdb/(train|test)/(neg|pos)/((\d+)_\d+\.txt)")
+_IMDB_FOLDERS = {"neg": "0", "pos": "1"}
+_IMDB_NAME = re.compile(r"(train|test)/(neg|pos)/(\d+)_\d+\.txt")
 
 SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _SST_FILES = ("train.txt", "dev.txt", "test.txt")
@@ -332,29 +332,30 @@ def read_imdb(folder: PathLike | None = None) -> dict[str, list[LabelledText]]:
                 raise bad_line(review.file, review.line, problem)
         return reviews
     top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
-    reviews = {split: [] for split in IMDB_SPLITS}
-    for split in IMDB_SPLITS:
-        for label, kind in enumerate(_IMDB_FOLDERS):
-            paths = (top / split / kind).glob("*.txt")
-            found = sorted(
-                (int(name[1]), path) for path in paths if (name := _IMDB_FILE.fullmatch(path.name))
-            )
-            if not found:
-                problem = f"has no reviews {split}/{kind}/0_9.txt and so on: unpack {IMDB_URL} again"
-                raise bad_file(top, problem)
-            reviews[split] += [LabelledText(read_text(path), str(label), str(path), 1) for _, path in found]
-    return reviews
+    paths = ((path, _IMDB_NAME.fullmatch(path.relative_to(top).as_posix())) for path in top.glob("*/*/*.txt"))
+    return _in_order(((name, read_text(path), str(path)) for path, name in paths if name), folder)
 
 
 def unpacked_imdb(archive: PathLike) -> dict[str, list[LabelledText]]:
     """Read the upstream archive of IMDB, in the order of `read_imdb`."""
-    found: dict[str, list[tuple[int, int, str]]] = {split: [] for split in IMDB_SPLITS}
-    for name, data in tar_files(archive, _IMDB_MEMBER, IMDB_URL):
-        text = "\n".join(stream_lines(io.BytesIO(data), name[3]))
-        found[name[1]].append((_IMDB_FOLDERS.index(name[2]), int(name[4]), text))
+    members = tar_files(archive, re.compile(rf"(?:\./)?aclImdb/{_IMDB_NAME.pattern}"), IMDB_URL)
+    texts = ((name, "\n".join(stream_lines(io.BytesIO(data), name[0])), name[0]) for name, data in members)
+    return _in_order(texts, archive)
+
+
+def _in_order(
+    found: Iterable[tuple[re.Match[str], str, str]], where: PathLike
+) -> dict[str, list[LabelledText]]:
+    """Return reviews by split: all negative ones by their number, then the positive ones."""
+    parts: dict[str, list[tuple[str, int, str, str]]] = {split: [] for split in IMDB_SPLITS}
+    for name, text, file in found:
+        parts[name[1]].append((_IMDB_FOLDERS[name[2]], int(name[3]), text, file))
+    for split, kind in itertools.product(IMDB_SPLITS, _IMDB_FOLDERS):
+        if not any(label == _IMDB_FOLDERS[kind] for label, *_ in parts[split]):
+            raise bad_file(where, f"has no reviews {split}/{kind}/0_9.txt and so on: unpack {IMDB_URL} again")
     return {
-        split: [LabelledText(text, str(label), IMDB_URL, number) for label, number, text in sorted(reviews)]
-        for split, reviews in found.items()
+        split: [LabelledText(text, label, file, 1) for label, _, text, file in sorted(own)]
+        for split, own in parts.items()
     }
 
 
