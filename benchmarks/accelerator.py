@@ -16,11 +16,10 @@ import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from benchmarks.flags import path_setting, read_flags, setting
 from benchmarks.report import markdown
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.failures import run_main
 from dynskip_jax.training.folder import RunDir
 
 GRACE = 60.0  # seconds that a run gets to save; they are part of --minutes

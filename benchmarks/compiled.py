@@ -30,13 +30,13 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import layers, report, training_step
 from benchmarks.faults.small_runs import write_data
+from benchmarks.flags import path_setting, read_flags, setting
 from benchmarks.report import number
 from dynskip_jax.devices.parallel import ShardedJit
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.experiment import NAMES as EXPERIMENTS
+from dynskip_jax.experiment import find_experiment
+from dynskip_jax.failures import run_main
 from dynskip_jax.training.step import make_step
 
 # Read when JAX is imported. Without the second, libtpu waits for a metadata server.

@@ -22,12 +22,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 
 from benchmarks import report, tiny_problem
+from benchmarks.flags import path_setting, read_flags, setting
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.failures import run_main
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this one.
 TIME, PROBLEM_SEED = 4, 2

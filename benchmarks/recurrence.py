@@ -25,12 +25,11 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks import layers, report, training_step
+from benchmarks.flags import listed, path_setting, read_flags, setting
 from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, TINY, Layer, Shape
 from benchmarks.report import number
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.settings import listed, path_setting, setting
+from dynskip_jax.failures import run_main
 
 Part = Literal["layers", "transitions", "skips", "growth", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)

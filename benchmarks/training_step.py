@@ -12,10 +12,10 @@ from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabularies import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel
-from dynskip_jax.experiments.build import make_fit_settings, make_learner
-from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.registry import find_experiment
-from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiment import Dataset, find_experiment
+from dynskip_jax.learners import make_fit_settings, make_learner
+from dynskip_jax.settings import resolve
+from dynskip_jax.spec import make_spec
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.step import make_step, seed_keys, start_state
@@ -52,18 +52,17 @@ class Trained(NamedTuple):
 
 def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
     """Return the settings of a preset of an experiment, with `flags` in place of its own."""
-    kind = find_experiment(name)
-    return resolve(kind.settings_type, kind.presets, preset, flags).settings
+    experiment = find_experiment(name)
+    return resolve(experiment.settings, experiment.presets, preset, flags).settings
 
 
 def prepare(name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None) -> Trained:
     """Return the learner and settings of a model; None is the preset's model, or the data that it finds."""
-    settings = chosen(name, preset, flags)
-    experiment = find_experiment(name)(settings)
-    data = experiment.load_data() if data is None else data
-    spec = make_spec(model or settings.run.models(experiment.default_model)[0], settings)
-    learner = make_learner(experiment, spec, data, experiment.vocabulary(data))
-    return Trained(learner, make_fit_settings(experiment, spec, learner))
+    settings, experiment = chosen(name, preset, flags), find_experiment(name)
+    data = experiment.module.load(settings) if data is None else data
+    spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
+    learner = make_learner(experiment, settings, spec, data, data.vocabulary)
+    return Trained(learner, make_fit_settings(settings, spec, learner))
 
 
 def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
@@ -71,7 +70,9 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     keep_freed_memory()
     name, flags = MODELS[model]
     corpus = synthetic_corpus(_TOKENS, 10 if tiny else 10_000)
-    trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, corpus)
+    about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
+    data = Dataset(*about, content=corpus, vocabulary=corpus.vocabulary)
+    trained = prepare("ptb", preset, model, flags, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.analysis import plots
+from dynskip_jax.config import bounds_of
 from dynskip_jax.console import print_table, say
-from dynskip_jax.experiments.experiment import Data, Experiment
-from dynskip_jax.experiments.model_spec import ModelSpec
-from dynskip_jax.experiments.settings import Settings, fields_of
+from dynskip_jax.experiment import Dataset, Experiment
+from dynskip_jax.settings import Settings, fields_of
+from dynskip_jax.spec import ModelSpec
 
 # Symbols of swept settings in tables and plots.
 _SIGNS = {
     "mix": "λ",
     "max_skip": "K",
     "entropy_coef": "β",
-    "temperature": "τ",
     "learning_rate": "rate",
     "update_cost": "cost",
 }
@@ -37,12 +37,15 @@ _VARIANT = {
 
 
 def print_results(
-    experiment: Experiment, specs: Sequence[ModelSpec], data: Data, results: Sequence[dict[str, Any]]
+    experiment: Experiment,
+    settings: Settings,
+    specs: Sequence[ModelSpec],
+    data: Dataset,
+    results: Sequence[dict[str, Any]],
 ) -> None:
     """Print a table with the rows of a run, and the published ones below them."""
     models = [spec.name for spec in specs]
-    differs = experiment.differs_from_published(data)
-    published = [] if differs else experiment.published(models, data)
+    published, note = experiment.published_rows(settings, data, models)
     measured = [*(result["metrics"] for result in results), *dict(published).values()]
     columns = {
         metric: column
@@ -63,9 +66,7 @@ def print_results(
     ]
     headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
     print_table(f"{experiment.name} on {data.name}", headings, rows, beside, drop=("time", "parameters"))
-    if differs:
-        say(f"Published rows are left out: this is not the corpus that they are of ({differs}).")
-    elif note := experiment.note(models, data):
+    if note:
         say(note)
 
 
@@ -134,7 +135,7 @@ def edges_of_sweep(kind: type[Settings], values: Sequence[Mapping[str, Any]], se
 
     There is no line for fewer than three values, or if the best value equals a bound of the setting.
     """
-    bounds = {field.name: field.metadata["bounds"] for _, field, _ in fields_of(kind)}
+    bounds = {name: bounds_of(hint) for name, (_, hint, _) in fields_of(kind).items()}
     for name, best in values[selected].items():
         tried, allowed = sorted({value[name] for value in values}), bounds[name]
         if len(tried) < 3 or best in (allowed.at_least, allowed.at_most) or best not in (tried[0], tried[-1]):
@@ -145,7 +146,7 @@ def edges_of_sweep(kind: type[Settings], values: Sequence[Mapping[str, Any]], se
 
 def draw_sweep(
     experiment: Experiment,
-    data: Data,
+    data: Dataset,
     spec: ModelSpec,
     by_value: Sequence[Mapping[str, Any]],
     folder: Path,

@@ -1,269 +1,422 @@
-"""Define settings as dataclass fields with type, default, bounds and help, and check their values."""
+"""Settings that all experiments share, in groups, and how presets, flags and stored runs set them."""
 
 import dataclasses
 import functools
-import math
-import numbers
-import os
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+from dynskip_jax.config import (
+    MAX_SEED,
+    Bounds,
+    Count,
+    For,
+    Natural,
+    Positive,
+    Seed,
+    Share,
+    Size,
+    Weight,
+    flag,
+    hints_of,
+    path_names,
+    problem,
+    short,
+)
 from dynskip_jax.errors import UserError
+from dynskip_jax.training.files import FORMAT, read_bytes
+from dynskip_jax.training.model_names import CHOOSING, READING_LESS, REWARDED, WITH_AGENT, WITH_K, is_one_of
 
-Number = int | float
+_MOST_SEEDS = 1000  # trained together
+_LARGEST_NUMBER = 100_000  # in the name of a model
+_MOST_LAYERS = 100  # of a transition
 
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """Bounds of a number; None means no such bound.
-
-    Attributes:
-        at_least: Inclusive lower bound.
-        above: Exclusive lower bound.
-        at_most: Inclusive upper bound.
-        below: Exclusive upper bound.
-    """
-
-    at_least: Number | None = None
-    above: Number | None = None
-    at_most: Number | None = None
-    below: Number | None = None
-
-    def hold(self, value: Number) -> bool:
-        """Return whether `value` satisfies the bounds; NaN and infinity never do."""
-        return math.isfinite(value) and not (
-            (self.at_least is not None and value < self.at_least)
-            or (self.above is not None and value <= self.above)
-            or (self.at_most is not None and value > self.at_most)
-            or (self.below is not None and value >= self.below)
-        )
-
-    def __str__(self) -> str:
-        """Return the requirement as part of an error message, such as "must be positive and finite"."""
-        has_end = self.at_most is not None or self.below is not None
-        if self.at_least is not None and self.at_most is not None:
-            return f"must lie between {_plain(self.at_least)} and {_plain(self.at_most)}"
-        if self.at_least is not None and self.below is not None:
-            return f"must lie in [{self.at_least:g}, {self.below:g})"
-        if self.at_least == 0 and not has_end:
-            return "must not be negative"
-        if self.above == 0 and not has_end:
-            return "must be positive and finite"
-        sides = {name.replace("_", " "): value for name, value in vars(self).items() if value is not None}
-        return "must be " + (" and ".join(f"{k} {v:g}" for k, v in sides.items()) or "a finite number")
+Rewarded = For(REWARDED)
 
 
-def _plain(bound: Number) -> str:
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """Which models are trained, and where the results are kept."""
+
+    model: str | None = None
+    """The skip over time: lstm (none), fixed:k, attention:k, content:k, sparse:k, dynamic:k, log_dynamic:k,
+    log_attention:k, segment_dynamic:k, segment_attention:k, mean:k, random:k, skip_rnn, skim_rnn or
+    lstm_jump; k is the longest skip. Your own: my_module:MySkip(16)."""
+    compare: str | None = None
+    """Train several models, separated by commas, into one table; a resumed run may gain some."""
+    preset: str | None = None
+    """Use a named set of settings, listed above; explicit flags take precedence."""
+    config: Path | None = None
+    """Take the settings of a run from its config.json; explicit flags take precedence."""
+    run_dir: Path | None = None
+    """Run folder; the same command resumes it. By default runs/<task>/<model>-<time>."""
+    seed: Seed = 0
+    """The first seed."""
+    seeds: Annotated[int, Bounds(1, _MOST_SEEDS)] | tuple[Seed, ...] = 1
+    """Train this many seeds, from --seed on, or these seeds (1,5,9), in one program."""
+    tensorboard: bool = False
+    """Write metrics while training, as TensorBoard event files, to the run folder's tensorboard/."""
+
+    @property
+    def all_seeds(self) -> Sequence[int]:
+        """Seeds that are trained together."""
+        return self.seeds if isinstance(self.seeds, tuple) else range(self.seed, self.seed + self.seeds)
+
+    def models(self, default: str) -> tuple[str, ...]:
+        """Return the names of the models to train; `default` without --model and --compare."""
+        return names_in(self.compare if self.compare is not None else self.model or default)
 
 
-@dataclasses.dataclass(frozen=True)
-class Other:
-    """An entry of `Needs` that allows any value of a setting except some.
-
-    Attributes:
-        values: Excluded values.
-        text: Description of the allowed values, printed after the flag's name. Empty if the flag's name is
-            enough.
-    """
-
-    values: tuple[Any, ...]
-    text: str = ""
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names between commas; commas inside parentheses belong to a name."""
+    return tuple(name.strip() for name in re.split(r",(?![^()]*\))", text))
 
 
-ON = Other((None, 0, "none"))  # the setting is given, and turns its feature on
-Needs = Mapping[str, Any]  # maps a setting's name to its allowed value, values (a tuple) or `Other`
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is read."""
+
+    data: Path | None = None
+    """Folder or file of the data; by default it is looked for."""
 
 
-def setting(
-    default: Any = dataclasses.MISSING,
-    help: str = "",
-    *,
-    at_least: Number | None = None,
-    above: Number | None = None,
-    at_most: Number | None = None,
-    below: Number | None = None,
-    sweep: bool = False,
-    several: bool = False,
-    positional: str | None = None,
-    path: bool = False,
-    needs: Needs | Sequence[Needs] = (),
-    absent: Any = dataclasses.MISSING,
-) -> Any:
-    """Return a dataclass field whose metadata describe a setting.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """What the network is made of."""
 
-    Args:
-        default: Default value.
-        help: Description, for `--help` and for readers of the class.
-        at_least: Inclusive lower bound; see `Bounds`. Bounds apply only to numbers.
-        above: Exclusive lower bound.
-        at_most: Inclusive upper bound.
-        below: Exclusive upper bound.
-        sweep: Whether a tuple of values may be given, to train one model for each value in one program.
-        several: Whether a tuple may be given in place of one value. Implied by `sweep`.
-        positional: Name in the help of a setting that is given without a flag, once or several times.
-        path: Whether the value is the path of a file or a folder, in which `~` is the user's home.
-        needs: Other settings, with the values for which this setting has an effect. One entry of a mapping
-            has to hold; of several mappings, each one has to hold.
-        absent: Value in runs that are older than the setting, if it differs from the default.
-    """
-    bounds = Bounds(at_least, above, at_most, below)
-    needs = (needs,) if isinstance(needs, Mapping) else tuple(needs)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "several": sweep or several}
-    metadata |= {"positional": positional, "path": path, "needs": needs, "absent": absent}
-    return dataclasses.field(default=default, metadata=metadata)
+    features: Size = 200
+    """Size of every layer's state."""
+    transition: str = "lstm"
+    """The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru, ind_rnn, rhn
+    or rhn:L (L layers deep). Your own: my_module:MyTransition."""
+    depth_skip: str | None = None
+    """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output;
+    highway: from the one below; dense or attention: from all below."""
+    precision: Literal["f32", "bf16"] = "f32"
+    """bf16: multiply matrices in bfloat16; sums, states and parameters stay float32."""
 
 
-path_setting = functools.partial(setting, path=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agent:
+    """Skips over time, their agents, and how these are trained."""
+
+    mix: Annotated[Share | tuple[Share, ...], For(WITH_K)] = 0.5
+    """λ, the weight of the skipped-to state against the previous one."""
+    max_skip: Annotated[Count | tuple[Count, ...] | None, For(WITH_AGENT)] = None
+    """Let agents choose no k beyond this; K stays the model's own."""
+    agent: Annotated[Literal["mlp", "content"], For(WITH_AGENT)] = "mlp"
+    """How agents score states: by an MLP, or by the dot product of a query with each (content)."""
+    agent_features: Annotated[Size, For(WITH_AGENT)] = 50
+    """Number of the agent's hidden units."""
+    stride: Annotated[Count, For(WITH_AGENT)] = 1
+    """Distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …"""
+    top: Annotated[Count, For(("sparse:k",))] = 5
+    """Number of states that enter: those with the best scores."""
+    agent_learning_rate: Annotated[Positive | None, Rewarded] = None
+    """Give agents their own Adam with this rate; by default they share the network's optimizer."""
+    evaluation_mode: Annotated[Literal["greedy", "sample"], For((*REWARDED, "random:k"))] = "greedy"
+    """How agents choose on dev and test."""
+    control: Annotated[Literal["none", "untrained", "histogram", "mean"], For(CHOOSING)] = "none"
+    """Replace the choice by a control: an untrained agent, draws with the rates of --control-of (histogram), or
+    the mean of the last k states."""
+    control_of: Path | None = None
+    """A finished run folder of one model with an agent, which gives the rates."""
+    reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = "log_likelihood"
+    """Reward agents by log-likelihood (the paper) or probability of the truth, or by 1 and -1 for right and
+    wrong."""
+    rl_coef: Annotated[Weight, Rewarded] = 1.0
+    """Weight of the agents' loss J_2."""
+    entropy_coef: Annotated[Weight | tuple[Weight, ...], Rewarded] = 1.0
+    """β, weight of the entropy in J_2 (the paper's is 1)."""
+    entropy_coef_final: Annotated[Weight | None, Rewarded] = None
+    """β of the last epoch, reached linearly; by default β stays."""
+    entropy: Annotated[Literal["sampled", "exact"], Rewarded] = "sampled"
+    """sampled: -log π of the actions taken, inside the return (Eq. 5); exact: each step's entropy,
+    differentiated directly."""
+    discount: Annotated[Share, Rewarded] = 1.0
+    """Discount of later rewards, per step (the paper's is 1)."""
+    baseline: Annotated[Literal["none", "batch", "rollouts", "moving_average", "learned"], Rewarded] = "none"
+    """Subtract from the return the mean of the other examples (batch), of the example's other rollouts, of
+    earlier batches (moving_average), or a learned critic."""
+    rollouts: Annotated[int, Bounds(1, 1000), Rewarded] = 1
+    """M, number of samples of each training example's actions."""
+    relaxation: Annotated[
+        Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"], For(CHOOSING)
+    ] = "none"
+    """Relax choices in the first epochs, in place of the estimator."""
+    relaxed_epochs: Annotated[Natural, For(CHOOSING)] = 0
+    """Number of relaxed epochs."""
+    relaxed_entropy_coef: Annotated[tuple[float, ...] | None, For(CHOOSING)] = None
+    """β of the exact entropy in relaxed epochs, or those of the first and the last one; by default as later."""
+    update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
+    """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 6)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """For how long and how fast."""
+
+    epochs: Count = 1
+    """Passes over the training data; a resumed run may have more."""
+    batch_size: Count = 20
+    """Examples per training step."""
+    learning_rate: Positive | tuple[Positive, ...] = 0.001
+    """Initial learning rate."""
+    clip: Positive | None = None
+    """Largest norm of the gradient; agents that learn from rewards are clipped separately."""
+    patience: Natural = 0
+    """Stop after this many epochs without a better dev result; 0: never."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Where it runs; a run may be resumed on other devices."""
+
+    devices: Annotated[int, Bounds(1, 100_000)] | None = None
+    """Devices to train on. Default: 1; on a CPU, the number of virtual devices over which seeds are split."""
+    parallel: Literal["jit", "pmap"] = "jit"
+    """One program over a mesh, or one replica per device."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, to train with several processes; auto on TPU pods, Slurm and Open MPI."""
+    process: str | None = None
+    """Number of this process and number of all of them, as in 0/4; process 0 writes the run and prints."""
+    heartbeat_seconds: Count = 60
+    """Stop when a process has not been heard of for this long."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting, in groups; experiments give groups of their own, with more fields or other defaults."""
+
+    run: Run = Run()
+    data: Data = Data()
+    model: Model = Model()
+    agent: Agent = Agent()
+    training: Training = Training()
+    devices: Devices = Devices()
+    rates: tuple[Share, ...] | None = None  # how often --control histogram draws each k; see `control_of`
+
+    def __post_init__(self) -> None:
+        """Check that settings do not contradict each other."""
+        run, agent = self.run, self.agent
+        if run.model is not None and run.compare is not None:
+            raise UserError("give either --model or --compare, not both")
+        if run.model is not None and len(names_in(run.model)) > 1:
+            raise UserError(f"--model takes one model; use --compare {short(run.model)} for several")
+        names = run.models("lstm")
+        if len({*names}) < len(names):
+            raise UserError("--compare names a model twice: leave one out")
+        limits = [(name, _LARGEST_NUMBER) for name in names] + [(self.model.transition, _MOST_LAYERS)]
+        for name, limit in limits:
+            if any(len(n) > 6 or int(n) > limit for n in re.findall(r"\d+", name)):
+                raise UserError(f"{short(name)}: numbers in its name are at most {limit:,}")
+        if max(run.all_seeds) > MAX_SEED:
+            raise UserError(f"seeds lie between 0 and {MAX_SEED:,}: lower --seed or --seeds")
+        if agent.control == "histogram" and agent.control_of is None and self.rates is None:
+            raise UserError("--control histogram needs the rates of a run: give --control-of DIR")
+        if agent.control != "histogram" and agent.control_of is not None:
+            raise UserError(
+                "--control-of has no effect without --control histogram: leave it out, or add that"
+            )
+        if agent.relaxed_entropy_coef is not None and len(agent.relaxed_entropy_coef) > 2:
+            raise UserError(
+                "--relaxed-entropy-coef takes one number, or those of the first and the last epoch"
+            )
+
+
+def groups_of(kind: type[Settings]) -> dict[str, type]:
+    """Return the class of each group of settings, by name."""
+    return {name: hint for name, hint in hints_of(kind).items() if dataclasses.is_dataclass(hint)}
 
 
 @functools.cache
-def field_types(kind: type) -> Mapping[str, Any]:
-    """Return the type of each field of a dataclass, by the field's name."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+def fields_of(kind: type[Settings]) -> Mapping[str, tuple[str, Any, Any]]:
+    """Return the group, the type and the default of every setting. Names are unique over all groups."""
+    return {
+        field.name: (group, hints_of(of)[field.name], field.default)
+        for group, of in groups_of(kind).items()
+        for field in dataclasses.fields(of)
+    }
 
 
-def words_of(kind: Any) -> tuple[str, ...]:
-    """Return the values of a `Literal` type, or of one with `| None`; an empty tuple for other types."""
-    kind = without_none(kind)
-    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+def get(settings: Settings, name: str) -> Any:
+    """Return the value of a setting by its name."""
+    return getattr(getattr(settings, fields_of(type(settings))[name][0]), name)
 
 
-def without_none(kind: Any) -> Any:
-    """Return X for a type `X | None`, and any other type unchanged."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kinds = [other for other in typing.get_args(kind) if other is not type(None)]
-        return kinds[0] if len(kinds) == 1 else kind
-    return kind
-
-
-def check(settings: Any, name: Callable[[str], str] = str) -> None:
-    """Check the type and the bounds of every value in a dataclass of settings and in nested dataclasses.
-
-    Args:
-        settings: An instance of the dataclass.
-        name: Function from a field's name to its name in error messages.
+def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Create settings with the given values, by name; all other settings have their defaults.
 
     Raises:
-        UserError: If a value has the wrong type, is none of the values of a `Literal`, or is out of bounds.
+        UserError: If a value is invalid, or there is no such setting.
     """
-    kinds = field_types(type(settings))
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            check(value, name)
-            continue
-        kind = kinds[field.name]
-        several = field.metadata.get("several") and isinstance(value, tuple)
-        has_type = all(_has_type(each, kind) for each in (value if several else (value,)))
-        if value is not None and not words_of(kind) and not has_type:
-            raise UserError(f"{name(field.name)} must be {_type_name(kind)}, got {str(value)[:40]!r}")
-        for each in value if isinstance(value, tuple) else (value,):
-            _check_value(name(field.name), each, kinds[field.name], field.metadata.get("bounds"))
+    groups: dict[str, dict[str, Any]] = {group: {} for group in groups_of(kind)}
+    rest, fields = dict(values), fields_of(kind)
+    rates = rest.pop("rates", None)
+    for name, value in rest.items():
+        if name not in fields:
+            raise UserError(f"there is no setting {short(name)}")
+        group, hint, _ = fields[name]
+        if (what := problem(value, hint)) is not None:
+            raise UserError(f"{flag(name)} {what}")
+        groups[group][name] = value
+    if rates is not None and (what := problem(rates, tuple[Share, ...])) is not None:
+        raise UserError(f"rates {what}")
+    return kind(**{group: groups_of(kind)[group](**own) for group, own in groups.items()}, rates=rates)
 
 
-def check_needs(
-    fields: Iterable[dataclasses.Field],
+def replace(settings: Settings, **values: Any) -> Settings:
+    """Return a copy of the settings with other values, by name."""
+    old = {name: get(settings, name) for name in fields_of(type(settings))}
+    return fill(type(settings), {**old, "rates": settings.rates, **values})
+
+
+def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Return the settings of each value of a sweep: all combinations; one empty dictionary without a sweep."""
+    swept = [name for name in fields_of(type(settings)) if name in names]
+    axes = [
+        [{name: v} for v in get(settings, name)] for name in swept if isinstance(get(settings, name), tuple)
+    ]
+    return tuple({k: v for part in parts for k, v in part.items()} for parts in itertools.product(*axes))
+
+
+# --- Presets, flags and files ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """Settings, and the source of each, by name: `default`, `preset NAME`, `config FILE` or `flag`."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+    @property
+    def typed_names(self) -> tuple[str, ...]:
+        """Models and transition that were typed: only these names may import code."""
+        run, typed = self.settings.run, lambda name: self.sources[name] == "flag"
+        models = run.models("lstm") if typed("model") or typed("compare") else ()
+        return (*models, *((self.settings.model.transition,) if typed("transition") else ()))
+
+
+def resolve(
+    kind: type[Settings],
+    presets: Mapping[str, Mapping[str, Any]],
+    default_preset: str,
     given: Mapping[str, Any],
-    holds: Callable[[str, Any], bool],
-    name: Callable[[str], str] = str,
-) -> None:
-    """Check that every given setting has an effect; the default value is always allowed.
+    stored: Mapping[str, Any] | None = None,
+) -> Resolved:
+    """Resolve all settings from a preset, or from those of a run, and the flags given in addition to it.
 
     Args:
-        fields: Fields of the settings.
-        given: Values that the user has given, by the field's name.
-        holds: Function from another setting's name and its entry in `Needs` to whether that setting has an
-            allowed value; see `allows`.
-        name: Function from a field's name to its name in error messages.
+        kind: Class of the settings.
+        presets: Values of each preset, by its name.
+        default_preset: Preset to use if the command line names none.
+        given: Settings that the command line gives, by name.
+        stored: Settings of a run, by name, in place of a preset's.
 
     Raises:
-        UserError: If a given setting has no effect because of the other settings.
+        UserError: If the preset is unknown, or a value is invalid.
     """
-    for field in fields:
-        if field.name not in given or given[field.name] == field.default:
+    if stored is None:
+        preset = given.get("preset") or default_preset
+        if preset not in presets:
+            raise UserError(f"there is no preset {short(preset)}: choose one of {', '.join(presets)}")
+        values, source, named = {**presets[preset]}, f"preset {preset}", {"preset": preset}
+    else:
+        values, source, named = dict(stored), f"config {given['config']}", {}
+    for name, other in (("compare", "model"), ("model", "compare"), ("control_of", "rates")):
+        if name in given:
+            values.pop(other, None)
+    if "seed" in given and isinstance(given.get("seeds"), tuple):
+        raise UserError("--seed has no effect beside a list of --seeds: leave one out")
+    settings = fill(kind, {**values, **given, **named})
+    sources = dict.fromkeys(fields_of(kind), "default") | dict.fromkeys(values, source)
+    return Resolved(settings, sources | dict.fromkeys(given, "flag"))
+
+
+def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence[str]) -> None:
+    """Raise a `UserError` if a given setting has no effect on any of the models."""
+    fields = fields_of(type(settings))
+    for name, value in given.items():
+        _, hint, default = fields[name]
+        kinds = next(
+            (each.models for each in getattr(hint, "__metadata__", ()) if isinstance(each, For)), None
+        )
+        if kinds is None or value == default or any(is_one_of(model, kinds) for model in models):
             continue
-        for needs in field.metadata["needs"]:
-            if not any(holds(other, allowed) for other, allowed in needs.items()):
-                raise UserError(
-                    f"{name(field.name)} has no effect without {needs_text(needs, name)}: leave it out, or "
-                    "add that"
-                )
+        raise UserError(
+            f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train {kinds[0]}"
+        )
 
 
-def allows(allowed: Any, value: Any) -> bool:
-    """Return whether `value` is among the values that an entry of `Needs` allows."""
-    if isinstance(allowed, Other):
-        return value not in allowed.values
-    return value in allowed if isinstance(allowed, tuple) else value == allowed
+def to_config(settings: Settings) -> dict[str, Any]:
+    """Return the settings that a run's configuration contains, by group and name.
 
-
-def needs_text(needs: Needs, name: Callable[[str], str] = str, most: int = 3) -> str:
-    """Return the needed settings as command-line flags, such as `--average non_monotone`.
-
-    Args:
-        needs: Needed settings, one of which has to hold.
-        name: Function from a field's name to its name in error messages.
-        most: Largest number of values of one setting that are all listed.
+    Names of models, paths, devices and `tensorboard` are left out. Paths of data may change, because the
+    fingerprint of the data covers the content.
     """
-    parts = []
-    for other, allowed in needs.items():
-        if isinstance(allowed, Other):
-            text = allowed.text
-        else:
-            values = [str(value).lower() for value in (allowed if isinstance(allowed, tuple) else (allowed,))]
-            text = listed(values) if len(values) <= most else ", ".join([*values[: most - 1], "…"])
-        parts.append(f"{name(other)} {text}".rstrip())
-    return " or ".join(parts)
+    left_out = {"model", "compare", "tensorboard", *path_names(fields_of(type(settings)))}
+    config: dict[str, Any] = {"rates": settings.rates}
+    for name, (group, _, _) in fields_of(type(settings)).items():
+        if group != "devices" and name not in left_out:
+            config.setdefault(group, {})[name] = get(settings, name)
+    return config
 
 
-_TYPES = {
-    bool: (bool, "true or false"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    str: (str | os.PathLike, "text"),
-}
+def from_config(kind: type[Settings], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run's configuration by name, with the paths of its last command.
+
+    Raises:
+        UserError: If the configuration is not that of a run in this format.
+    """
+    if config.get("format") != FORMAT:
+        raise UserError(
+            f"expected a run in format {FORMAT}, found format {short(config.get('format'))}: train again, or "
+            "read it with the version that wrote it"
+        )
+    groups = dict(config["settings"])
+    rates = groups.pop("rates", None)
+    values = {name: value for group in groups.values() for name, value in group.items()} | {"rates": rates}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    about = (config.get("about") or [{}])[-1]
+    paths = {**(about.get("paths") or {}), "data": about.get("data")}
+    known = path_names(fields_of(kind))
+    values |= {name: Path(path) for name, path in paths.items() if name in known and isinstance(path, str)}
+    values.pop("control_of", None)  # its rates are stored
+    return values
 
 
-def _has_type(value: Any, kind: Any) -> bool:
-    """Return whether `value` has the type `kind`; types that are not checked accept every value."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return any(_has_type(value, each) for each in typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        parts = [part for part in typing.get_args(kind) if part is not Ellipsis]
-        entries = value if isinstance(value, tuple | list) else (value,)  # a single value is a list of one
-        return len(parts) != 1 or all(_has_type(each, parts[0]) for each in entries)
-    if typing.get_origin(kind) is typing.Literal:
-        return value in typing.get_args(kind)
-    if kind is type(None):
-        return value is None
-    if kind not in _TYPES:
-        return True
-    return isinstance(value, _TYPES[kind][0]) and (kind is bool or not isinstance(value, bool))
+def read_config_file(kind: type[Settings], experiment: str, path: Path) -> dict[str, Any]:
+    """Read the settings of a run by name, including its models, from the run's `config.json`.
+
+    Raises:
+        UserError: If the file cannot be read, or belongs to another experiment or version.
+    """
+    try:
+        config = json.loads(read_bytes(path.resolve()))
+        if config["experiment"] != experiment:
+            raise ValueError(f"it is of {short(config['experiment'])}")
+        values, models = from_config(kind, config), config.get("models")
+        named = {"model": config["model"]} if models is None else {"compare": ",".join(models)}
+    except UnicodeDecodeError:
+        raise UserError(
+            f"--config {path}: expected the config.json of a run, found no text in UTF-8"
+        ) from None
+    except (OSError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        what = str(error)[:200]
+        raise UserError(
+            f"--config {path}: expected the config.json of a run of {experiment} ({what})"
+        ) from None
+    return values | named
 
 
-def _type_name(kind: Any) -> str:
-    """Return the name of a field's type in error messages."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return " or ".join(_type_name(each) for each in typing.get_args(kind) if each is not type(None))
-    if typing.get_origin(kind) is tuple:
-        return f"a list, each {_type_name(typing.get_args(kind)[0])}"
-    return _TYPES[kind][1] if kind in _TYPES else "of another type"
-
-
-def _check_value(name: str, value: Any, kind: Any, bounds: Bounds | None) -> None:
-    words, may_be_none = words_of(kind), without_none(kind) is not kind
-    if isinstance(value, bool) or (value is None and (may_be_none or not words)):
-        return
-    if words and value not in words:
-        raise UserError(f"{name} is {value!r}: choose {listed(words)}")
-    if isinstance(value, int | float) and not (bounds or Bounds()).hold(value):
-        raise UserError(f"{name} {bounds or Bounds()}, got {value}")
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return the words as one text, such as `a, b or c`."""
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+def config_rows(resolved: Resolved, default_model: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield every setting, its value and its source."""
+    for name, (group, _, _) in fields_of(type(resolved.settings)).items():
+        value = get(resolved.settings, name)
+        if name == "model" and resolved.settings.run.compare is None:
+            (value,) = resolved.settings.run.models(default_model)
+        yield f"{group}.{name}", value, resolved.sources[name]

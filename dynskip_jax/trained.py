@@ -13,14 +13,12 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
+from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.build import make_learner
-from dynskip_jax.experiments.experiment import Data, Experiment
-from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
-from dynskip_jax.experiments.registry import experiment_of
-from dynskip_jax.experiments.run import VOCABULARY
-from dynskip_jax.experiments.settings import Settings, replace
-from dynskip_jax.experiments.stored_settings import from_config, last_paths
+from dynskip_jax.experiment import Dataset, Experiment, experiment_of
+from dynskip_jax.learners import VOCABULARY, make_learner
+from dynskip_jax.settings import Settings, fill, from_config
+from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import read_bytes, sha256_of
 from dynskip_jax.training.folder import RunDir
@@ -38,7 +36,8 @@ class Trained:
 
     Attributes:
         run: Run folder; None for a model that was trained without one.
-        experiment: Experiment with the settings of the run.
+        experiment: Experiment of the run.
+        settings: All settings of the run.
         vocabulary: Vocabulary of the ids; None if the experiment has none.
         together: Specification of all seeds and sweep values that were trained together.
         learner: Their learner, without data.
@@ -48,6 +47,7 @@ class Trained:
 
     run: RunDir | None
     experiment: Experiment
+    settings: Settings
     vocabulary: Any
     together: ModelSpec
     learner: Learner
@@ -73,11 +73,6 @@ class Trained:
     def selected(self) -> dict[str, Any]:
         """Settings of the selected value of a sweep; empty without a sweep."""
         return self.together.values[self.seeds.start // len(self.together.seeds)]
-
-    @property
-    def settings(self) -> Settings:
-        """All settings of the run."""
-        return self.experiment.settings
 
     @functools.cached_property
     def params(self) -> nnx.State:
@@ -129,7 +124,7 @@ class Trained:
 
     # --- Data ---
 
-    def data(self, folder: str | Path | None = None) -> Data:
+    def data(self, folder: str | Path | None = None) -> Dataset:
         """Return the data that the run was trained on, and fail if it has changed.
 
         Args:
@@ -140,53 +135,54 @@ class Trained:
         if folder is None:
             told = [about["data"] for about in config.get("about", ()) if about.get("data")]
             folder = told[-1] if told and Path(told[-1]).exists() else None
-        place = dataclasses.replace(place, data=None if folder is None else str(folder))
+        place = dataclasses.replace(place, data=None if folder is None else Path(folder))
         if folder is None and getattr(place, "dataset", "") is None:
             # Without a name, which corpus is found depends on the files that exist now.
             place = dataclasses.replace(place, dataset=config["dataset"]["name"])
-        data = type(self.experiment)(dataclasses.replace(self.settings, data=place)).load_data()
+        data = self.experiment.module.load(dataclasses.replace(self.settings, data=place))
         self.check_data(data)
         return data
 
-    def check_data(self, data: Data) -> None:
+    def check_data(self, data: Dataset) -> None:
         """Raise a `UserError` if the run was trained on other data."""
         trained_on = self.run.config()["dataset"]
-        if trained_on["fingerprint"] != self.experiment.fingerprint(data):
+        if trained_on["fingerprint"] != data.fingerprint:
             raise UserError(
                 f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "
                 "its folder with --data"
             )
 
-    def learner_with(self, data: Data, *, together: bool = False) -> Learner:
+    def learner_with(self, data: Dataset, *, together: bool = False) -> Learner:
         """Return a learner that reads `data`: of this model, or of all that were trained together."""
-        return make_learner(self.experiment, self.together if together else self.spec, data, self.vocabulary)
+        spec = self.together if together else self.spec
+        return make_learner(self.experiment, self.settings, spec, data, self.vocabulary)
 
-    def task_with(self, data: Data, kind: Any) -> Any:
+    def task_with(self, data: Dataset, kind: Any) -> Any:
         """Return the task that reads `data`, of another class of tasks."""
-        return self.experiment.task(self.together, data, self.vocabulary, kind)
+        return self.experiment.module.make_task(self.together, self.settings, data, self.vocabulary, kind)
 
     # --- Texts ---
 
     @property
     def sample_text(self) -> str | None:
         """A text to read, if the experiment has one."""
-        return self.experiment.sample_text
+        return self.experiment.hook("sample_text")(self)
 
     def split(self, text: str) -> list[str]:
         """Return the words of a line of text, or an empty list."""
-        return self.experiment.split(text)
+        return self.experiment.hook("split")(text)
 
     def tokenize(self, text: str) -> str:
         """Convert text as people type it into a line as the data has it."""
-        return self.experiment.tokenize(self.vocabulary, text)
+        return self.experiment.hook("tokenize")(self.vocabulary, text)
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
-        return self.experiment.encode(self.vocabulary, text)
+        return self.experiment.hook("encode")(self.settings, self.vocabulary, text)
 
     def read(self, text: str) -> Reading:
         """Read a text, and return the model's prediction and choices."""
-        return self.experiment.read(self, text)
+        return self.experiment.hook("read")(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
         """Return the fields of `Reading` with the choices of the top layer in each direction.
@@ -250,14 +246,11 @@ def load_models(run_dir: str | Path, command: str | None = None) -> dict[str, Tr
 
 def _load(run: RunDir, name: str) -> Trained:
     config, results = run.config(), run.result()
-    kind = experiment_of(run)
+    experiment = experiment_of(run)
     try:
         (result,) = rows_of(results)
-        settings = from_config(kind.settings_type, config["settings"])
-        if paths := last_paths(kind.settings_type, config):
-            settings = replace(settings, **paths)
-        experiment: Experiment = kind(settings)
-        spec = make_spec(name, experiment.settings)
+        settings = fill(experiment.settings, from_config(experiment.settings, config))
+        spec = make_spec(name, settings)
         if not all(isinstance(config["dataset"][key], str) for key in ("name", "fingerprint")):
             raise ValueError("its dataset has no name")
         value = list(spec.values).index(result.get("selected", {}))
@@ -269,11 +262,12 @@ def _load(run: RunDir, name: str) -> Trained:
             "restore it, or train again"
         ) from error
     vocabulary = None
-    if kind.vocabulary is not Experiment.vocabulary:
-        vocabulary = stored_vocabulary(run, experiment.vocabulary_type(), result.get("vocabulary_sha256"))
-    learner = make_learner(experiment, spec, None, vocabulary)
+    if (expected := result.get("vocabulary_sha256")) is not None:
+        kind = getattr(experiment.module, "VOCABULARY", Vocabulary)
+        vocabulary = stored_vocabulary(run, kind, expected)
+    learner = make_learner(experiment, settings, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
-    return Trained(run, experiment, vocabulary, spec, learner, params, value * len(spec.seeds))
+    return Trained(run, experiment, settings, vocabulary, spec, learner, params, value * len(spec.seeds))
 
 
 def stored_vocabulary(run: RunDir, kind: Any, expected: str | None = None) -> Any:

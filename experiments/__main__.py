@@ -1,7 +1,6 @@
-"""`python -m experiments`: lists the experiments."""
+"""List the experiments: `python -m experiments`."""
 
-from dynskip_jax.experiments.__main__ import list_experiments
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.cli import list_experiments, run_main
 
 if __name__ == "__main__":
     run_main(list_experiments)

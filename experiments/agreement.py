@@ -1,6 +1,6 @@
 """Agreement at a distance: `python -m experiments.agreement` is `dynskip agreement`."""
 
-from dynskip_jax.experiments.__main__ import run_file
+from dynskip_jax.cli import start
 
 if __name__ == "__main__":
-    run_file(__file__)
+    start("agreement")

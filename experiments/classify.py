@@ -1,6 +1,6 @@
 """Your own texts with a class each: `python -m experiments.classify` is `dynskip classify`."""
 
-from dynskip_jax.experiments.__main__ import run_file
+from dynskip_jax.cli import start
 
 if __name__ == "__main__":
-    run_file(__file__)
+    start("classify")

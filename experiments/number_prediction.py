@@ -1,6 +1,6 @@
 """Number prediction: `python -m experiments.number_prediction` is `dynskip number_prediction`."""
 
-from dynskip_jax.experiments.__main__ import run_file
+from dynskip_jax.cli import start
 
 if __name__ == "__main__":
-    run_file(__file__)
+    start("number_prediction")

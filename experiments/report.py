@@ -1,6 +1,6 @@
 """Runs side by side: `python -m experiments.report` is `dynskip report`."""
 
-from dynskip_jax.experiments.__main__ import run_file
+from dynskip_jax.cli import start
 
 if __name__ == "__main__":
-    run_file(__file__)
+    start("report")

@@ -1,6 +1,6 @@
 """The commands behind each results table: `python -m experiments.reproduce` is `dynskip reproduce`."""
 
-from dynskip_jax.experiments.__main__ import run_file
+from dynskip_jax.cli import start
 
 if __name__ == "__main__":
-    run_file(__file__)
+    start("reproduce")

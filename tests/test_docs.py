@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from marks import and_slow
 
+from benchmarks.flags import read_flags
+from dynskip_jax import cli
 from dynskip_jax import functional as F
-from dynskip_jax.experiments import cli
-from dynskip_jax.experiments.command_line import call, read_flags, read_training, resolve_training
-from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
+from dynskip_jax.cli import TOOLS, read_training
+from dynskip_jax.config import call
+from dynskip_jax.experiment import find_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
@@ -231,24 +233,20 @@ def read_command(line):
     if module in ("pytest", "venv", "pip", "build", "experiments"):
         return
     name = module.rpartition(".")[2]
-    if module.startswith("experiments.") and name in ("demo", "report", "reproduce"):
-        read_only(cli.run_tool, name, arguments)
+    if module.startswith("experiments.") and name in TOOLS:
+        read_only(cli.run_command, name, line, arguments)
         return
-    if module.startswith("experiments.") and name not in EXPERIMENTS:
-        module = f"dynskip_jax.{module}"  # another tool
     if not module.startswith("experiments."):
         found = importlib.import_module(module)
         if not hasattr(found, "Flags"):  # a package that is run
             found = importlib.import_module(f"{module}.__main__")
-        read_flags(line, "", found.Flags, arguments)
+        read_flags(line, "", found.Flags, arguments)  # of benchmarks
         return
     command = find_experiment(module.rpartition(".")[2])
     if arguments and arguments[0] in command.commands:
         read_only(cli.run_command, arguments[0], line, arguments[1:])
-    else:
-        given, _ = read_training(command, arguments)
-        if "config" not in given:  # that of a run folder exists only after training
-            resolve_training(command, given)
+    elif "--config" not in arguments:  # that of a run folder exists only after training
+        read_training(command, arguments)
 
 
 def read_only(run, *arguments):

@@ -119,8 +119,8 @@ for name in ("analysis.plots", "analysis.arcs", "training.folder", "data.builder
     except ImportError as error:
         print(error)
 
-from dynskip_jax.experiments import cli, ptb
-cli.run_main(lambda: cli.main(ptb.PTB, ["--epochs", "1"]))
+from dynskip_jax import cli
+cli.run_main(lambda: cli.main(["ptb", "--epochs", "1"]))
 """
 
 

@@ -197,7 +197,7 @@ def main() -> None:
     if unknown := {*names} - {*NAMES} | {*kinds} - {*KINDS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}: choose {', '.join((*NAMES, *KINDS))}")
     os.environ |= {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
-    for module in ("experiments.train", "trained", "models", "tasks", "analysis.plots"):
+    for module in ("run", "trained", "models", "tasks", "analysis.plots"):
         importlib.import_module(f"dynskip_jax.{module}")
     shrink_generated_data()
     found: collections.Counter = collections.Counter()

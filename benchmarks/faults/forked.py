@@ -87,7 +87,7 @@ def _work(
     arguments: Sequence[str], paths: Sequence[Path], below: Path | None, fault: tuple[int, str] | None
 ) -> None:
     """Run a command in the child with output redirected to `paths`, and exit the process."""
-    from dynskip_jax.experiments.__main__ import main
+    from dynskip_jax.cli import start as main
 
     count, status = 0, 1
 

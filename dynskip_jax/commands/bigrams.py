@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.corpora import find_imdb, imdb_splits
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
-from dynskip_jax.settings import Bounds
 
 
 def bigrams(

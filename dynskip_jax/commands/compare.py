@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from dynskip_jax.analysis import statistics
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Bounds
 from dynskip_jax.tasks.entity_score import entity_counts, tag_counts
 from dynskip_jax.trained import Trained, load_models
 from dynskip_jax.training.step import evaluation_keys
@@ -43,7 +43,7 @@ def compare(
         )
     read = _read(models, data)
     first, *others = models
-    score = statistics.accuracy if read[first].corpus.scheme is None else statistics.f1
+    score = statistics.accuracy if read[first].content.scheme is None else statistics.f1
     counts = {name: _counts(model, read[name]) for name, model in models.items()}
     means = {name: float(np.mean(score(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
@@ -66,7 +66,7 @@ def _read(models: dict[str, Trained], folder: Path | None) -> dict[str, Any]:
         if prints[name] in known:
             continue
         known[prints[name]] = data = model.data(folder)
-        test = [(sentence.words, sentence.tags) for sentence in data.corpus.splits["test"]]
+        test = [(sentence.words, sentence.tags) for sentence in data.content.splits["test"]]
         if first is None:
             first, expected = name, test
         elif test != expected:
@@ -78,7 +78,7 @@ def _counts(model: Trained, data: Any) -> np.ndarray:
     """Return the counts from which the score on test is computed, (seeds, sentences, counts)."""
     learner = model.learner_with(data, together=True)
     found = learner.predictions(model.all_params, "test", evaluation_keys(learner.seeds))[model.seeds]
-    gold = [sentence.tags for sentence in data.corpus.splits["test"]]
-    count = tag_counts if data.corpus.scheme is None else entity_counts
+    gold = [sentence.tags for sentence in data.content.splits["test"]]
+    count = tag_counts if data.content.scheme is None else entity_counts
     tags = model.vocabulary.tags
     return np.stack([count(gold, [[tags[k] for k in row] for row in of_seed]) for of_seed in found])

@@ -7,13 +7,13 @@ from typing import Annotated
 import numpy as np
 
 from dynskip_jax.analysis.arcs import arcs_text
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
-from dynskip_jax.experiments.build import make_fit_settings, make_learner
-from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.number_prediction import NumberPrediction
-from dynskip_jax.experiments.settings import resolve
-from dynskip_jax.settings import Bounds
+from dynskip_jax.experiments.number_prediction.config import EXPERIMENT
+from dynskip_jax.learners import make_fit_settings, make_learner
+from dynskip_jax.settings import resolve
+from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.loop import fit
 from dynskip_jax.training.step import evaluation_keys
@@ -26,7 +26,7 @@ _SETTINGS = dict(
     learning_rate=0.003,
     relaxation="soft",
     relaxed_epochs=4,
-    relaxed_entropy_coef=0.0,
+    relaxed_entropy_coef=(0.0,),
     rollouts=1,
     baseline="batch",
     entropy="exact",
@@ -50,19 +50,20 @@ def demo(
         text: Eleven numbers from 0 to 9; the last one is the place of the answer.
     """
     begun, given = time.monotonic(), {**_SETTINGS, "seed": seed}
-    settings = resolve(NumberPrediction.settings_type, NumberPrediction.presets, "paper", given).settings
-    experiment = NumberPrediction(settings)
-    digits, words = experiment.encode(None, text)  # fails now if the text is not eleven numbers
+    settings = resolve(EXPERIMENT.settings, EXPERIMENT.presets, "paper", given).settings
+    digits, words = EXPERIMENT.hook("encode")(
+        settings, None, text
+    )  # fails now if the text is not eleven numbers
     keep_compiled_programs()
-    data, accuracies = experiment.load_data(), {}
+    data, accuracies = EXPERIMENT.module.load(settings), {}
     for name in ("lstm", "dynamic:10"):
         print(f"training {name} on {settings.data.train_examples:,} sequences", file=sys.stderr)
         spec = make_spec(name, settings)
-        learner = make_learner(experiment, spec, data, None)
-        fitted = fit(learner, make_fit_settings(experiment, spec, learner), None)
+        learner = make_learner(EXPERIMENT, settings, spec, data, None)
+        fitted = fit(learner, make_fit_settings(settings, spec, learner), None)
         tested = learner.evaluate(fitted.params, "test", evaluation_keys(spec.all_seeds))
         accuracies[name] = float(np.mean(tested["test_accuracy"]))
-        trained = Trained(None, experiment, None, spec, learner, fitted.params)
+        trained = Trained(None, EXPERIMENT, settings, None, spec, learner, fitted.params)
     reading, place = trained.read(text), int(digits[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     say("An arc leads from each number to the one whose state the agent skipped back to:\n")

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from dynskip_jax.commands import check_unused
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.results import cell, summary
-from dynskip_jax.settings import Bounds
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language import CachedLanguageModelling, CacheGrid
 from dynskip_jax.trained import Trained, load_models
@@ -65,15 +65,16 @@ def evaluate(
     check_unused(evaluate, given, _FLAGS[_OTHER[method]], f"is for --method {_OTHER[method]}: leave it out")
     keep_freed_memory()
     models = load_models(run_dir, "evaluate")
-    corpus = next(iter(models.values())).data(data)
+    read = next(iter(models.values())).data(data)
+    corpus = read.content
     for model in models.values():
-        model.check_data(corpus)
+        model.check_data(read)
     if method == "cache":
         signs, grid, size = ("θ", "share"), (flatness, weight), f"a cache of {cache} words"
-        make = functools.partial(_cached, corpus=corpus, size=cache, samples=samples)
+        make = functools.partial(_cached, data=read, size=cache, samples=samples)
     else:
         signs, grid, size = ("η", "decay"), (learning_rate, return_rate), f"segments of {steps} words"
-        make = functools.partial(_dynamic, corpus=corpus, steps=steps, grid=grid)
+        make = functools.partial(_dynamic, data=read, steps=steps, grid=grid)
     made = {name: make(model) for name, model in models.items()}
     rows, results = [], {}
     with Progress(sum(work for work, _ in made.values()), "evaluating") as progress:
@@ -107,7 +108,7 @@ _FLAGS = {
 _OTHER = {"cache": "dynamic", "dynamic": "cache"}
 
 
-def _cached(model: Trained, corpus: Any, size: int, samples: int) -> tuple[int, Perplexities]:
+def _cached(model: Trained, data: Any, size: int, samples: int) -> tuple[int, Perplexities]:
     """Return the evaluation with a neural cache, and how often it calls `advance` for dev and test."""
     learner, keys = model.learner, evaluation_keys(model.learner.seeds)
     how: dict[str, Any] = {}
@@ -116,7 +117,7 @@ def _cached(model: Trained, corpus: Any, size: int, samples: int) -> tuple[int, 
 
     def perplexities(split, grid, advance):
         kind = functools.partial(CachedLanguageModelling, cache=CacheGrid(size, *grid))
-        task = model.task_with(corpus, kind)
+        task = model.task_with(data, kind)
         found = learner.evaluate(model.all_params, split, keys, batch_size=1, task=task, **how)
         advance()
         metric = f"{split}_perplexity"
@@ -125,9 +126,9 @@ def _cached(model: Trained, corpus: Any, size: int, samples: int) -> tuple[int, 
     return 2, perplexities
 
 
-def _dynamic(model: Trained, corpus: Any, steps: int, grid: Grid) -> tuple[int, Perplexities]:
+def _dynamic(model: Trained, data: Any, steps: int, grid: Grid) -> tuple[int, Perplexities]:
     """Return dynamic evaluation, and how often it calls `advance` for a grid on dev and one pair on test."""
-    learner = model.learner_with(corpus, together=True)
+    learner = model.learner_with(data, together=True)
     keys = evaluation_keys(learner.seeds)
     params, policy, own = jax.tree.map(
         lambda leaf: leaf[model.seeds], (model.all_params, learner.policy(), keys)

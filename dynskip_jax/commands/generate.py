@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.analysis import reading
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import say, write
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.settings import Bounds
 from dynskip_jax.trained import load_run
 
 

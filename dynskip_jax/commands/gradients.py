@@ -10,9 +10,9 @@ import numpy as np
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import state_gradient_norms
 from dynskip_jax.commands import folder_of_pictures
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Bounds
 from dynskip_jax.trained import Trained, load_models
 
 _AT_ONCE = 100  # sentences in a batch
@@ -42,7 +42,7 @@ def gradients(
     last, known = steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
     sentences = [
         sentence
-        for sentence in first.data(data).corpus.splits["test"]
+        for sentence in first.data(data).content.splits["test"]
         if len(sentence.words) > last and sentence.tags[last] in known
     ]
     if not sentences:

@@ -10,11 +10,11 @@ import numpy as np
 
 from dynskip_jax.analysis.oracle import OracleLosses, oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Bounds
 from dynskip_jax.tasks import LanguageModelling, interventions
 from dynskip_jax.trained import Trained, load_models, load_run
 from dynskip_jax.training.progress import Progress

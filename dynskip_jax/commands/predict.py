@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dynskip_jax.commands import check_unused
+from dynskip_jax.config import Bounds
 from dynskip_jax.console import say, write
 from dynskip_jax.data import tag_schemes, tagged_files
 from dynskip_jax.data.batches import Batch
@@ -21,7 +22,7 @@ from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, LinesToTag
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Bounds
+from dynskip_jax.experiments.tagger_task import written
 from dynskip_jax.tasks.entity_score import entity_score, tag_score
 from dynskip_jax.trained import Trained, load_run
 
@@ -123,7 +124,8 @@ def _tag(trained: Trained, flags: dict[str, Any]) -> None:
         check_unused(predict, flags, ["tag_column"], "is for --score: leave it out")
     at_once = flags["at_once"] or (1 if flags["input"] is None and sys.stdin.isatty() else _AT_ONCE)
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())
-    has_entities = trained.experiment.scheme is not None
+    own = trained.learner.task.scheme
+    has_entities = own is not None
     scheme = flags["scheme"]
     if scheme == "trained" and has_entities:
         scheme = trained.vocabulary.scheme or trained.settings.data.scheme
@@ -143,7 +145,7 @@ def _tag(trained: Trained, flags: dict[str, Any]) -> None:
         if number == 0:
             _say_whose(trained, f"; tags of entities are written in {scheme}" if has_entities else "")
         for sentence, tags in zip(group, found, strict=True):
-            tags = trained.experiment.written(tags, scheme)
+            tags = written(tags, own, scheme)
             predicted += [tags] if flags["score"] else []
             is_json = flags["output"] == "json"
             write(

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynskip_jax.analysis.statistics import paired_difference, t_interval
+from dynskip_jax.config import listed
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.registry import experiment_of
-from dynskip_jax.settings import listed
+from dynskip_jax.experiment import experiment_of
 from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dynskip_jax.commands.report import report
+from dynskip_jax.config import listed, program
 from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.command_line import program
-from dynskip_jax.settings import listed
 
 INTERRUPTED = 130  # exit status of a command that was stopped
 # Flags that commands get at reduced size. Language models then read the embedded corpus.
@@ -144,7 +143,7 @@ def last_of_each(line: Sequence[str], without: Sequence[str] = ()) -> list[str]:
 
 def _run(line: Sequence[str]) -> int:
     """Run a command line of `dynskip`, and return its exit status."""
-    process = subprocess.Popen([sys.executable, "-m", "dynskip_jax.experiments", *line])
+    process = subprocess.Popen([sys.executable, "-c", "from dynskip_jax.cli import start; start()", *line])
     try:
         return process.wait()
     except KeyboardInterrupt:  # the process was interrupted, too: it saves and exits

@@ -132,17 +132,17 @@ def connect(
         return Processes()
     if coordinator == "auto":
         if given[1:] != (None, None):
-            raise UserError("--coordinator auto finds --process-id and --process-count: leave them out")
+            raise UserError("--coordinator auto finds the number of each process: leave --process out")
     elif None in given:
-        raise UserError("give --coordinator, --process-id and --process-count together, or none of them")
+        raise UserError("give --coordinator and --process together, or none of them")
     else:
         host, _, port = coordinator.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise UserError(f"--coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:8476, or auto")
         if process_count < 1:
-            raise UserError(f"--process-count must be at least 1, got {process_count}")
+            raise UserError(f"--process needs at least 1 process, got {process_count}")
         if not 0 <= process_id < process_count:
-            raise UserError(f"--process-id lies between 0 and {process_count - 1}, got {process_id}")
+            raise UserError(f"--process lies between 0 and {process_count - 1}, got {process_id}")
     if heartbeat_seconds < 1:
         raise UserError(f"--heartbeat-seconds must be at least 1, got {heartbeat_seconds}")
     if process_count == 1:

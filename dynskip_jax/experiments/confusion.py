@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis import statistics as matrices
-from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ import numpy as np
 from dynskip_jax.analysis import plots
 from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.build import Training
-from dynskip_jax.experiments.experiment import Data, Experiment
-from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiment import Dataset, Experiment
+from dynskip_jax.learners import Trainable
 from dynskip_jax.results import best_value, by_epoch, curves_of, draw_sweep, summary
+from dynskip_jax.settings import Settings
+from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitResult
@@ -28,8 +29,9 @@ class Evaluated(NamedTuple):
 
 def evaluate_model(
     experiment: Experiment,
-    data: Data,
-    training: Training,
+    settings: Settings,
+    data: Dataset,
+    model: Trainable,
     result: FitResult,
     run_dir: RunDir,
     parallel: Parallel,
@@ -39,8 +41,8 @@ def evaluate_model(
     Raises:
         UserError: If all models have failed.
     """
-    spec, learner, settings = training
-    params, keys = parallel.spread(result.params), evaluation_keys(settings.seeds)
+    spec, learner, _ = model
+    params, keys = parallel.spread(result.params), evaluation_keys(spec.all_seeds)
     modes = evaluations(spec.evaluation_mode, is_stochastic=spec.choices_matter(), samples=experiment.samples)
     # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step each.
     with Progress(len(set(modes.values())) + 2, f"{spec.name}: evaluating and drawing") as progress:
@@ -48,9 +50,9 @@ def evaluate_model(
         metrics = metrics_in_every_mode(
             lambda split, **mode: learner.evaluate(params, split, keys, **mode, **how), modes
         )
-        metrics |= experiment.extra_metrics(spec, learner, params, keys)
+        metrics |= experiment.hook("metrics")(spec, settings, learner, params, keys)
         progress.advance()
-        metrics = _of_trained(metrics, learner, result, settings.seeds)
+        metrics = _of_trained(metrics, learner, result, spec.all_seeds)
         count = len(spec.values)
         selected = best_value(metrics[learner.monitor], count, higher_is_better=learner.higher_is_better)
         parts = {name: np.split(np.asarray(array), count) for name, array in metrics.items()}
@@ -58,7 +60,8 @@ def evaluate_model(
         draw_training(experiment, data, spec, run_dir, selected)
         if count > 1:
             draw_sweep(experiment, data, spec, by_value, run_dir.plots)
-        experiment.draw(spec, learner, params, keys, run_dir.plots, selected * len(spec.seeds))
+        member = selected * len(spec.seeds)
+        experiment.hook("draw")(spec, settings, learner, params, keys, run_dir.plots, member)
         progress.advance()
     return Evaluated(by_value, selected)
 
@@ -93,7 +96,7 @@ def metrics_in_every_mode(
 
 
 def draw_training(
-    experiment: Experiment, data: Data, spec: ModelSpec, run_dir: RunDir, selected: int
+    experiment: Experiment, data: Dataset, spec: ModelSpec, run_dir: RunDir, selected: int
 ) -> None:
     """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep value."""
     records = by_epoch(run_dir.records())

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from benchmarks import accelerator
+from dynskip_jax.cli import read_training
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import number_prediction, ptb
-from dynskip_jax.experiments.command_line import read_training, resolve_training
+from dynskip_jax.experiment import find_experiment
 
-COMMANDS = {"experiments.ptb": ptb.PTB, "experiments.number_prediction": number_prediction.NumberPrediction}
+COMMANDS = {f"experiments.{name}": find_experiment(name) for name in ("ptb", "number_prediction")}
 
 
 def flags(tmp_path, **options):
@@ -22,9 +22,8 @@ def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
         for size in ("full", "tiny"):
             options = flags(tmp_path, size=size, data="DIR")
             line = accelerator.command(run, options)
-            given, _ = read_training(COMMANDS[run.module], line[3:])
-            assert given["run_dir"] == str(accelerator.folder(run, options))
-            resolve_training(COMMANDS[run.module], given)
+            settings = read_training(COMMANDS[run.module], line[3:])[0].settings
+            assert str(settings.run.run_dir) == str(accelerator.folder(run, options))
             assert ("--data" in line) == (run.module == "experiments.ptb" and size == "full")
 
 

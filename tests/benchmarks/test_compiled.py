@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import compiled
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
+from dynskip_jax.experiment import NAMES as EXPERIMENTS
+from dynskip_jax.experiment import find_experiment
 
 PROGRAM = """
 HloModule jit_step, is_scheduled=true

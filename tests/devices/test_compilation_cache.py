@@ -14,9 +14,9 @@ from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 
 PROGRAM = """
 import jax
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.settings import Devices
-from dynskip_jax.experiments.train import join
+from dynskip_jax.failures import run_main
+from dynskip_jax.settings import Devices
+from dynskip_jax.run import join
 
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
-from dynskip_jax.experiments import cli, number_prediction, ptb
-from dynskip_jax.experiments.experiment import Experiment
-from dynskip_jax.experiments.registry import find_experiment
+from dynskip_jax import cli
+from dynskip_jax.experiment import Experiment, find_experiment
+from dynskip_jax.failures import run_main
 
-COMMANDS = {"ptb": ptb.PTB, "number_prediction": number_prediction.NumberPrediction}
+COMMANDS = {name: find_experiment(name) for name in ("ptb", "number_prediction")}
 # The smallest networks: compilation takes nearly all of the time.
 SMALL_PTB = (
     *("--preset", "small", "--features", 4, "--num-layers", 1),
@@ -47,9 +47,9 @@ def run_code(page: str, until: str | None = None, **names: object) -> dict[str, 
     return names
 
 
-def experiment_in(module) -> type[Experiment]:
-    """Return the experiment of a module, such as `dynskip_jax.experiments.ptb`."""
-    return find_experiment(module.__name__.rsplit(".", 1)[-1])
+def tool(name: str) -> Callable[[], None]:
+    """Return a function that runs `dynskip NAME`, for a command that belongs to no experiment."""
+    return lambda: cli.main([name, *sys.argv[1:]])
 
 
 class Outcome(NamedTuple):
@@ -73,7 +73,7 @@ class Finished(NamedTuple):
 
 
 def execute(
-    main: type[Experiment] | Callable[[], None],
+    main: Experiment | Callable[[], None],
     *arguments: object,
     standard_input: str | io.TextIOBase | None = None,
 ) -> Outcome:
@@ -85,7 +85,7 @@ def execute(
         standard_input: Text or stream that replaces standard input.
     """
     out, err, status = io.StringIO(), io.StringIO(), 0
-    run = (lambda: cli.main(main)) if isinstance(main, type) else main
+    run = (lambda: cli.run_experiment(main, sys.argv[1:])) if isinstance(main, Experiment) else main
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
         if standard_input is not None:
@@ -93,18 +93,13 @@ def execute(
             patch.setattr(sys, "stdin", io.StringIO(text) if isinstance(text, str) else text)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                cli.run_main(run)
+                run_main(run)
             except SystemExit as stop:
                 status = stop.code or 0
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def tool(name: str) -> Callable[[], None]:
-    """Return a function that runs `dynskip NAME`, for a command that belongs to no experiment."""
-    return lambda: cli.run_tool(name, sys.argv[1:])
-
-
-def finished_run(main: type[Experiment], folder: object, *arguments: object) -> Finished:
+def finished_run(main: Experiment, folder: object, *arguments: object) -> Finished:
     outcome = execute(main, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return Finished(folder, arguments, outcome)
@@ -134,7 +129,7 @@ def row_of(folder):
 def settings_of(folder):
     """Return all settings of a run by name, without their groups."""
     groups = load(folder / "config.json")["settings"].values()
-    return {name: value for group in groups for name, value in group.items()}
+    return {name: value for group in groups if group is not None for name, value in group.items()}
 
 
 def records(folder):

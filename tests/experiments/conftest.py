@@ -45,7 +45,7 @@ def small_number_prediction():
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dynskip_jax.data.load_number_prediction", load)
+        patch.setattr("dynskip_jax.experiments.number_prediction.task.load_number_prediction", load)
         yield
 
 

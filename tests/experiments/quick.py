@@ -11,32 +11,24 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax import functional as F
+from dynskip_jax.config import Size
 from dynskip_jax.data import Examples
-from dynskip_jax.experiments.experiment import Experiment
-from dynskip_jax.experiments.settings import Data, Settings
-from dynskip_jax.settings import setting
+from dynskip_jax.experiment import Dataset, Experiment
+from dynskip_jax.settings import Data, Settings
 from dynskip_jax.tasks import ExampleTask, Forward
-
-
-@dataclasses.dataclass(frozen=True)
-class Digits:
-    splits: dict
-    sizes: dict
-    fingerprint: str = "made with 0"
-    name: str = "digits"
-    source: str = "made up"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuickData(Data):
     """What is read."""
 
-    length: int = setting(4, "How many digits there are.", at_least=1)
+    length: Size = 4
+    """How many digits there are."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuickSettings(Settings):
-    data: QuickData = dataclasses.field(default_factory=QuickData)
+    data: QuickData = QuickData()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,23 +56,32 @@ class ClassOfDigits(ExampleTask):
         return Forward(jax.nn.log_softmax(model(batch.inputs)), (trace,))
 
 
-class Quick(Experiment):
-    name, settings_type, presets = "quick", QuickSettings, {"small": {}}
-    default_model, commands = "lstm", ("predict", "explain", "oracle")
-    columns = {"test_accuracy": ("test accuracy", ".2%")}  # noqa: RUF012
-    curves = ("dev_accuracy",)
+def load(settings):
+    rng, splits = np.random.default_rng(0), {}
+    for split, size in (("train", 60), ("dev", 20), ("test", 20)):
+        digits = rng.integers(10, size=(size, settings.data.length)).astype(np.int32)
+        splits[split] = Examples(digits, digits[:, 0] % 3)
+    sizes = {name: len(split) for name, split in splits.items()}
+    return Dataset("digits", sizes, "made with 0", "made up", content=splits)
 
-    def load_data(self):
-        rng, splits = np.random.default_rng(0), {}
-        for split, size in (("train", 60), ("dev", 20), ("test", 20)):
-            digits = rng.integers(10, size=(size, self.settings.data.length)).astype(np.int32)
-            splits[split] = Examples(digits, digits[:, 0] % 3)
-        return Digits(splits, {name: len(split) for name, split in splits.items()})
 
-    def task(self, spec, data, vocabulary):
-        splits = {} if data is None else data.splits
-        length, batch_size = self.settings.data.length, self.settings.training.batch_size
-        return ClassOfDigits(splits, lambda rngs: Linear(length), batch_size=batch_size)
+def make_task(spec, settings, data, vocabulary):
+    length, batch_size = settings.data.length, settings.training.batch_size
+    return ClassOfDigits(
+        {} if data is None else data.content, lambda rngs: Linear(length), batch_size=batch_size
+    )
 
-    def encode(self, vocabulary, text):
-        return np.array([int(word) for word in text.split()], np.int32), text.split()
+
+def encode(settings, vocabulary, text):
+    return np.array([int(word) for word in text.split()], np.int32), text.split()
+
+
+Quick = Experiment(
+    name="quick",
+    about="Digits that compile in milliseconds.",
+    task=__name__,
+    settings=QuickSettings,
+    presets={"small": {}},
+    model="lstm",
+    columns={"test_accuracy": ("test accuracy", ".2%")},
+)

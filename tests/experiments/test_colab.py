@@ -15,22 +15,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import quick
-from commands import experiment_in
 from jax.experimental.pallas import tpu as pltpu
 from packaging.requirements import Requirement
 
+import dynskip_jax
 from dynskip_jax import functional as F
-from dynskip_jax.experiments import number_prediction, ptb
-from dynskip_jax.experiments.command_line import read_training
-from dynskip_jax.experiments.settings import get, resolve
+from dynskip_jax.cli import read_training
+from dynskip_jax.experiment import find_experiment
 from dynskip_jax.functional import tpu_kernel
+from dynskip_jax.settings import get
 
-ROOT = Path(ptb.__file__).parents[2]
+ROOT = Path(dynskip_jax.__file__).parents[1]
+NUMBERS, PTB = (find_experiment(name) for name in ("number_prediction", "ptb"))
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
 CELLS = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = "https://colab.research.google.com/"
-COMMANDS = {experiment_in(module).name: experiment_in(module) for module in (number_prediction, ptb)}
+COMMANDS = {experiment.name: experiment for experiment in (NUMBERS, PTB)}
 NEEDS = [Requirement(need) for need in PROJECT["dependencies"]]
 PINS = next(str(need.specifier) for need in NEEDS if need.name == "jax")
 JAX_PINS = f"jax{PINS}"
@@ -103,7 +104,7 @@ def test_every_parameter_is_a_form_field():
     for line in lines:
         assert re.fullmatch(r"[A-Z_]+ = .*  # @param (\{.*\}|\[.*\]|\[.*\] \{.*\})", line), line
     presets = re.search(r"LANGUAGE_PRESET = .*@param (\[.*\])", source("parameters"))[1]
-    assert set(json.loads(presets)) <= set(ptb.PRESETS)
+    assert set(json.loads(presets)) <= set(PTB.presets)
 
 
 def test_the_badge_leads_to_the_projects_address_or_to_no_invented_one():
@@ -154,16 +155,16 @@ def test_flags_leave_the_presets_alone(length, preset, mix, quick, monkeypatch):
     """At length 11 only, quick settings change size and epochs. λ is the preset's unless MIX is set."""
     for settings in ("quick", "full"):
         given = flags_of("numbers", monkeypatch, LENGTH=length, QUICK=settings == "quick")
-        chosen, flags = resolved(number_prediction.NumberPrediction, given)
+        chosen, flags = resolved(NUMBERS, given)
         assert chosen == preset and flags["mix"] == mix
-        of_preset = number_prediction.PRESETS[preset]
+        of_preset = NUMBERS.presets[preset]
         small = quick and settings == "quick"
         assert (flags["epochs"], flags["features"]) == (
             (4, 50) if small else (of_preset["epochs"], of_preset.get("features", 200))
         )
     given = flags_of("numbers", monkeypatch, LENGTH=length, QUICK=True, MIX="0.25", EPOCHS=2)
-    assert resolved(number_prediction.NumberPrediction, given)[1]["mix"] == 0.25
-    assert resolved(number_prediction.NumberPrediction, given)[1]["epochs"] == 2
+    assert resolved(NUMBERS, given)[1]["mix"] == 0.25
+    assert resolved(NUMBERS, given)[1]["epochs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_flags_leave_the_presets_alone(length, preset, mix, quick, monkeypatch):
 def test_quick_settings_take_the_embedded_corpus(quick, parameters, dataset, monkeypatch):
     given = flags_of("language", monkeypatch, QUICK=quick, **parameters)
     assert (given[given.index("--dataset") + 1] if "--dataset" in given else None) == dataset
-    read_training(ptb.PTB, given)
+    read_training(PTB, given)
 
 
 def flags_of(cell, monkeypatch, **changes):
@@ -191,10 +192,8 @@ def flags_of(cell, monkeypatch, **changes):
 
 def resolved(command, given):
     """Return the preset that the flags select, and the resulting `mix`, `epochs` and `features`."""
-    flags, _ = read_training(command, given)
-    preset = command.default_preset(flags)
-    settings = resolve(command.settings_type, command.presets, preset, flags).settings
-    return preset, {name: get(settings, name) for name in ("mix", "epochs", "features")}
+    settings = read_training(command, given)[0].settings
+    return settings.run.preset, {name: get(settings, name) for name in ("mix", "epochs", "features")}
 
 
 # --- What would be installed ---

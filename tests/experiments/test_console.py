@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import shutil
-from typing import ClassVar
 
 import pytest
 import quick
@@ -14,11 +13,11 @@ from rich.cells import cell_len
 
 from dynskip_jax import console
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import cli
-from dynskip_jax.experiments.conll2003 import CoNLL2003
-from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.settings import Settings
+from dynskip_jax.experiment import Dataset, Experiment, Published
+from dynskip_jax.failures import log_to_standard_output
 from dynskip_jax.results import print_results
+from dynskip_jax.settings import Settings
+from dynskip_jax.spec import make_spec
 
 PTB = COMMANDS["ptb"]
 CONTROL = "\x1b]0;owned\x07\x1b[31m\u202e"
@@ -47,37 +46,20 @@ def terminal(monkeypatch):
 # --- Tables ---
 
 
-class Published(CoNLL2003):
-    """An experiment with one published row, of a corpus of 100 sentences."""
-
-    columns: ClassVar = {
-        "dev_f1": ("dev", ".2f"),
-        "test_f1": ("test", ".2f"),
-        "test_f1_sampled": ("s", ".2f"),
-    }
-    published_sizes: ClassVar = {"fixture": {"train": 100}}
-
-    def __init__(self):
-        """Create the experiment without settings, which its table does not need."""
-
-    def published(self, models, data):
-        return [
-            ("Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling", {"test_f1": 84.26})
-        ]
-
-    def note(self, models, data):
-        return "beside theirs"
-
-
 def summary(*seeds):
     return {"mean": sum(seeds) / len(seeds), "std": 0.1, "per_seed": list(seeds)}
 
 
 def print_a_run(size=100):
-    data = type("Data", (), {"name": "fixture", "sizes": {"train": size}})()
+    name = "Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling"
+    rows = [("", name, {"test_f1": 84.26})]
+    published = (Published("fixture", rows, sizes={"train": 100}, note="beside theirs"),)
+    columns = {"dev_f1": ("dev", ".2f"), "test_f1": ("test", ".2f"), "test_f1_sampled": ("s", ".2f")}
+    experiment = Experiment("fixture", "", "", columns, published=published)
+    data = Dataset("fixture", {"train": size}, "", "", None)
     metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
     result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}
-    print_results(Published(), [make_spec("dynamic:5", Settings())], data, [result])
+    print_results(experiment, Settings(), [make_spec("dynamic:5", Settings())], data, [result])
 
 
 SCORES = ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26")
@@ -151,11 +133,11 @@ def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
 
 
 def test_control_sequences_in_the_log_and_in_errors_are_escaped(tmp_path, capsys):
-    cli.log_to_standard_output(str(tmp_path / "log"))
+    log_to_standard_output(tmp_path / "log")
     logging.getLogger("dynskip_jax").info("data: %s", CONTROL)
     assert capsys.readouterr().out == f"data: {ESCAPED}\n"
     assert ESCAPED in (tmp_path / "log").read_text()
-    cli.log_to_standard_output()
+    log_to_standard_output()
 
     def fail(error):
         raise error

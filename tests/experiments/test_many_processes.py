@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dynskip_jax.experiments import ptb
+import dynskip_jax
+from dynskip_jax.experiment import find_experiment
 
 SMALL = (
     *("--model", "dynamic:3", "--preset", "small", "--features", "8", "--agent-features", "4"),
@@ -20,7 +21,7 @@ SMALL = (
 )
 FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
 ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(Path(ptb.__file__).parents[1]),
+    "PYTHONPATH": str(Path(dynskip_jax.__file__).parents[1]),
     "XLA_FLAGS": FLAGS,
     "JAX_ENABLE_COMPILATION_CACHE": "false",
 }
@@ -36,8 +37,8 @@ class Processes:
             subprocess.Popen(
                 [
                     *(sys.executable, "-m", "experiments.ptb", *map(str, arguments)),
-                    *("--coordinator", coordinator, "--process-count", str(count)),
-                    *("--process-id", str(index), *map(str, changes.get(f"process_{index}", ()))),
+                    *("--coordinator", coordinator, "--process", f"{index}/{count}"),
+                    *map(str, changes.get(f"process_{index}", ())),
                 ],
                 env=ENVIRONMENT,
                 stdout=subprocess.PIPE,
@@ -95,7 +96,7 @@ def one_process(command, corpus_folder, tmp_path_factory):
     """Train the same run in one process, and return (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
     arguments = ("--data", corpus_folder, *SMALL)
-    outcome = command(ptb.PTB, *arguments, "--run-dir", folder)
+    outcome = command(find_experiment("ptb"), *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return arguments, folder
 
@@ -119,7 +120,7 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, command, 
     arguments = [a for a in ("--data", corpus_folder, *SMALL) if a not in ("--model", "dynamic:3")]
     if options[0] == "--seeds":
         arguments += ["--model", "dynamic:3"]
-    assert command(ptb.PTB, *arguments, *options, "--run-dir", tmp_path / "one").status == 0
+    assert command(find_experiment("ptb"), *arguments, *options, "--run-dir", tmp_path / "one").status == 0
     first, second = Processes(*arguments, *options, "--run-dir", tmp_path / "two").outcomes()
     assert (first[0], second[0]) == (0, 0), (first[2], second[2])
     for folder in ("",) if options[0] == "--seeds" else ("lstm", "dynamic-3"):
@@ -202,20 +203,20 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
     ("arguments", "parts"),
     [
         (("--coordinator", "127.0.0.1:9"), ("together",)),
-        (("--process-id", 0, "--process-count", 2), ("together",)),
-        (("--coordinator", "nowhere", "--process-id", 0, "--process-count", 2), ("HOST:PORT", "nowhere")),
-        (("--coordinator", "a:9", "--process-id", 2, "--process-count", 2), ("--process-id", "0 and 1")),
-        (("--coordinator", "a:9", "--process-id", 0, "--process-count", 0), ("--process-count",)),
+        (("--process", "0/2"), ("together",)),
+        (("--coordinator", "nowhere", "--process", "0/2"), ("HOST:PORT", "nowhere")),
+        (("--coordinator", "a:9", "--process", "2/2"), ("--process", "0 and 1")),
+        (("--coordinator", "a:9", "--process", "0/0"), ("at least 1",)),
         (
-            ("--coordinator", "a:9", "--process-id", 0, "--process-count", 2, "--parallel", "pmap"),
+            ("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"),
             ("--parallel pmap", "one process"),
         ),
-        (("--coordinator", "auto", "--process-id", 0), ("--coordinator auto", "leave them out")),
+        (("--coordinator", "auto", "--process", "0/1"), ("--coordinator auto", "leave --process out")),
     ],
 )
 def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    outcome = command(ptb.PTB, "--data", corpus_folder, *SMALL, *arguments)
+    outcome = command(find_experiment("ptb"), "--data", corpus_folder, *SMALL, *arguments)
     assert outcome.status == 2
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     assert all(part in outcome.err for part in parts)
@@ -224,6 +225,6 @@ def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder,
 
 @pytest.mark.slow
 def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
-    one = ("--coordinator", "127.0.0.1:9", "--process-id", 0, "--process-count", 1)
+    one = ("--coordinator", "127.0.0.1:9", "--process", "0/1")
     arguments = ("--data", corpus_folder, *SMALL, "--epochs", 1, *one, "--run-dir", tmp_path / "run")
-    assert command(ptb.PTB, *arguments).status == 0
+    assert command(find_experiment("ptb"), *arguments).status == 0

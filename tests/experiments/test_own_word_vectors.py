@@ -1,13 +1,13 @@
 """Check that word vectors made from texts are reproducible and can be read, and that errors are one line."""
 
 import gzip
-from functools import partial
 
 import numpy as np
 import pytest
+from commands import tool
 
+from dynskip_jax.commands import word_vectors
 from dynskip_jax.data.word_vectors import read_word_vectors
-from dynskip_jax.experiments import word_vectors
 
 pytest.importorskip("gensim", reason="word vectors are made by gensim, which is not installed")
 
@@ -23,7 +23,7 @@ def text(tmp_path):
 
 
 def make(command, output, *arguments):
-    return command(partial(word_vectors.main, list(map(str, ("--output", output, *arguments)))))
+    return command(tool("word_vectors"), "--output", output, *arguments)
 
 
 def test_words_in_like_company_are_alike(command, text, tmp_path):

@@ -16,12 +16,11 @@ from compiled import compiled
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import EOS
-from dynskip_jax.experiments import ptb
-from dynskip_jax.experiments.ptb import PTB as PTBExperiment
-from dynskip_jax.experiments.run import VOCABULARY
+from dynskip_jax.experiment import find_experiment
+from dynskip_jax.learners import VOCABULARY
 from dynskip_jax.trained import load_models, load_run
 
-PTB = ptb.PTB
+PTB = find_experiment("ptb")
 TEXT = "a b b c h"  # other texts have the same length, which is compiled once
 
 
@@ -121,7 +120,7 @@ def test_text_as_typed_is_read_as_the_corpus_writes_it(command, compared):
 )
 def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
     vocabulary = Vocabulary((EOS, *words.split()))
-    assert PTBExperiment.tokenize(None, vocabulary, text) == wanted
+    assert PTB.hook("tokenize")(vocabulary, text) == wanted
 
 
 def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, compared, tmp_path):

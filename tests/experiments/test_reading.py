@@ -8,11 +8,10 @@ import pytest
 from dynskip_jax import functional as F
 from dynskip_jax.commands.predict import input_lines
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import number_prediction
-from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.settings import resolve
-from dynskip_jax.experiments.sick import SICK
+from dynskip_jax.experiment import find_experiment
 from dynskip_jax.results import row_name
+from dynskip_jax.settings import resolve
+from dynskip_jax.spec import make_spec
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -30,7 +29,7 @@ def test_standard_input_that_is_closed(monkeypatch):
 
 
 def test_two_sentences_as_typed_stay_two():
-    typed = SICK.tokenize(object(), None, "A dog runs.\tIt's a cat.")
+    typed = find_experiment("sick").hook("tokenize")(None, "A dog runs.\tIt's a cat.")
     assert typed == "a dog runs .\tit 's a cat ."
 
 
@@ -45,11 +44,10 @@ def test_two_sentences_as_typed_stay_two():
     ],
 )
 def test_a_smaller_reach_is_part_of_the_name(model, max_skip, reach, named):
-    command = number_prediction.NumberPrediction
-    settings = resolve(command.settings_type, command.presets, "relaxed", {"max_skip": max_skip}).settings
-    experiment = command(settings)
-    assert make_spec(model, experiment.settings).reach == reach
-    assert dict(make_spec(model, experiment.settings).variant) == named
+    command = find_experiment("number_prediction")
+    settings = resolve(command.settings, command.presets, "relaxed", {"max_skip": max_skip}).settings
+    assert make_spec(model, settings).reach == reach
+    assert dict(make_spec(model, settings).variant) == named
 
 
 @pytest.mark.parametrize(
@@ -62,8 +60,8 @@ def test_a_smaller_reach_is_part_of_the_name(model, max_skip, reach, named):
     ],
 )
 def test_what_a_skip_is_made_with_is_part_of_the_name(model, given, named):
-    command = number_prediction.NumberPrediction
-    spec = make_spec(model, resolve(command.settings_type, command.presets, "relaxed", given).settings)
+    command = find_experiment("number_prediction")
+    spec = make_spec(model, resolve(command.settings, command.presets, "relaxed", given).settings)
     assert dict(spec.variant) == named
     shown = [f"{name} {value}" for name, value in named.items()]
     assert row_name({"model": model, **spec.variant}) == ", ".join([model, *shown])

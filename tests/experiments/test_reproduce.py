@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from commands import assert_user_error, execute, tool
 
+from dynskip_jax import cli
+from dynskip_jax.cli import read_training
 from dynskip_jax.commands.reproduce import all_tables, commands_of
-from dynskip_jax.experiments import cli
-from dynskip_jax.experiments.command_line import call, read_training, resolve_training
-from dynskip_jax.experiments.registry import find_experiment
+from dynskip_jax.config import call
+from dynskip_jax.experiment import find_experiment
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PLACEHOLDERS = {"DIR", "RUN", "MODEL", "NAME", "TEXT", "vectors.txt"}
@@ -37,16 +38,12 @@ def test_each_command_can_be_read(name, size, flags):
     for _, line in commands_of(TABLES[name], size, Path("DIR"), Path("vectors.txt"), Path("there")):
         experiment = find_experiment(line[0])
         if line[1].startswith("--"):
-            given, _ = read_training(experiment, line[1:])
-            settings = resolve_training(experiment, given).settings
-            assert settings.run.run_dir not in begun
-            if settings.agent.control_of is None:
-                experiment(settings)  # raises an error if settings contradict each other
-            else:
-                assert settings.agent.control_of in begun
-            begun.add(settings.run.run_dir)
+            settings = read_training(experiment, line[1:])[0].settings
+            assert str(settings.run.run_dir) not in begun
+            assert settings.agent.control_of is None or str(settings.agent.control_of) in begun
+            begun.add(str(settings.run.run_dir))
         else:
-            cli.main(experiment, line[1:])
+            cli.main(line)
             assert str(flags[-1].get("run_dir")) in {"None", *begun}  # the folder of an earlier run
 
 

@@ -11,13 +11,13 @@ import pytest
 from commands import SMALL_PTB, load, row_of, write_result
 
 import dynskip_jax.experiments as experiments
-from dynskip_jax.experiments.run import VOCABULARY
+from dynskip_jax.learners import VOCABULARY
 
 ROOT = Path(experiments.__file__).parents[2]
 
 PROGRAM = """
 import json, os, sys
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.failures import run_main
 
 def main():
     print("to nobody")

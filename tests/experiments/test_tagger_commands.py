@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from dynskip_jax import load_run
 from dynskip_jax.commands.predict import read_input
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import conll2003, pos
-from dynskip_jax.experiments.cli import main
+from dynskip_jax.experiment import find_experiment
+from dynskip_jax.experiments.conll2003.config import EntityData
 from dynskip_jax.tasks.entity_score import entity_score
 
-NER = partial(main, conll2003.CoNLL2003)
-POS = partial(main, pos.PartOfSpeech)
+NER, POS = find_experiment("conll2003"), find_experiment("pos")
 SMALL = (
     *("--features", 4, "--embedding-features", 4),
     *("--batch-size", 10, "--epochs", 2, "--devices", 1),
@@ -249,7 +247,7 @@ def test_a_tagger_of_other_columns_does_not_read_conllu():
     with pytest.raises(
         UserError, match=r"\(--columns 1,2\), which CoNLL-U does not have: give --format columns"
     ):
-        read_input(flags, conll2003.EntityData(columns=(1, 2)), 9)
+        read_input(flags, EntityData(columns=(1, 2)), 9)
 
 
 def test_predict_writes_each_sentence_before_it_reads_the_next(command, tagged, monkeypatch):

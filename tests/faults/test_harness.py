@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.faults.forked import Ended, contents, differences
 from benchmarks.faults.small_runs import NAMES
-from dynskip_jax.experiments.registry import EXPERIMENTS
+from dynskip_jax.experiment import NAMES as EXPERIMENTS
 
 
 @pytest.mark.slow

@@ -1,0 +1,191 @@
+"""The command line: `dynskip NAME …` runs an experiment, a command over its finished runs, or a tool."""
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dynskip_jax.config import call, flag, hints_of, listed, parse, program, short, shown
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import NAMES, Experiment, find_experiment
+from dynskip_jax.failures import log_to_standard_output, run_main
+from dynskip_jax.own_pieces import import_module, is_own_piece
+from dynskip_jax.settings import (
+    Resolved,
+    check_effects,
+    config_rows,
+    fields_of,
+    groups_of,
+    read_config_file,
+    resolve,
+)
+from dynskip_jax.training.model_names import MODEL_NAMES
+
+TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """What is printed."""
+
+    print_config: bool = False
+    """Print every setting and where it comes from, without training."""
+    debug: bool = False
+    """Show the traceback of an error."""
+    log_file: Path | None = None
+    """Also write what is printed to this file."""
+
+
+def start(name: str | None = None) -> None:
+    """Run the command that this process was started with.
+
+    Args:
+        name: Name of an experiment or a tool; by default the first argument.
+    """
+    arguments = sys.argv[1:]
+    if name is None:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            run_main(list_experiments)
+            return
+        name, *arguments = arguments
+    run_main(lambda: main([name, *arguments]))
+
+
+def list_experiments() -> None:
+    """Print a line for each command: its name, and the first line of its help."""
+    for name in NAMES:
+        print(f"{program(name)}  {find_experiment(name).about.splitlines()[0]}")
+    for name in TOOLS:
+        print(f"{program(name)}  {about(name)}")
+    print("--help after any of these lists its flags, presets and commands")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run `NAME [COMMAND] [FLAGS]`.
+
+    Raises:
+        UserError: If the command fails for a reason that the user can fix.
+        Stopped: If training was interrupted.
+    """
+    name, *rest = arguments
+    if name in TOOLS:
+        run_command(name, program(name), rest)
+    elif name in NAMES:
+        run_experiment(find_experiment(name), rest)
+    else:
+        raise UserError(f"there is no command {short(name)}: choose {listed([*NAMES, *TOOLS])}")
+
+
+def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
+    """Run a command line of an experiment: `train` (the default), or a command over a finished run."""
+    words = list(arguments)
+    command = words.pop(0) if words and not words[0].startswith("-") else "train"
+    if command in experiment.commands:
+        run_command(command, f"{program(experiment.name)} {command}", words)
+        return
+    if command != "train":
+        known = listed(["train", *experiment.commands, "--help"])
+        raise UserError(f"there is no command {short(command)}: choose {known}")
+    resolved, output = read_training(experiment, words)
+    models = resolved.settings.run.models(experiment.model)
+    for name in models:
+        if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name, MODEL_NAMES):
+            raise UserError(f"there is no model {short(name)}: choose {listed(MODEL_NAMES)}")
+    if output.print_config:
+        rows = [(n, shown(value), source) for n, value, source in config_rows(resolved, experiment.model)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            importlib.import_module("dynskip_jax.console").say(line.rstrip())
+        return
+    log_to_standard_output(output.log_file)
+    try:
+        importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
+    finally:
+        log_to_standard_output()  # closes the file
+
+
+def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
+    """Run the command with a name: the function of that name in `dynskip_jax.commands`."""
+    for number, word in enumerate(arguments):
+        if word == "--code" and number + 1 < len(arguments):
+            import_module(arguments[number + 1], "--code")
+        elif word.startswith("--code="):
+            import_module(word.removeprefix("--code="), "--code")
+    log_to_standard_output()
+    call(command_of(name), prog, arguments)
+
+
+def command_of(name: str) -> Callable[..., None]:
+    """Return the function of a command."""
+    return getattr(importlib.import_module(f"dynskip_jax.commands.{name}"), name)
+
+
+def about(name: str) -> str:
+    """Return the first line of the help of a command or a tool, without importing it."""
+    path = Path(importlib.util.find_spec(f"dynskip_jax.commands.{name}").origin)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    (function,) = (node for node in tree.body if getattr(node, "name", "") == name)
+    return ast.get_docstring(function).splitlines()[0]
+
+
+def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
+    """Read the command line of training.
+
+    Raises:
+        UserError: If a setting is invalid, or a flag has no effect.
+        SystemExit: If `--help` was given.
+    """
+    kind, plain = experiment.settings, {**experiment.presets[next(iter(experiment.presets))]}
+    parameters = []
+    for group, of in groups_of(kind).items():
+        default = of(**{name: plain[name] for name in hints_of(of) if name in plain})
+        parameters.append(_parameter(group, of, default))
+    parameters.append(_parameter("output", Output, Output()))
+    values = parse(program(experiment.name), help_of(experiment), parameters, arguments)
+    typed = {word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
+    given = {
+        name: getattr(values[group], name)
+        for name, (group, _, _) in fields_of(kind).items()
+        if typed & {flag(name), flag(f"no_{name}")}
+    }
+    stored, default_preset = None, next(iter(experiment.presets))
+    if experiment.default_preset is not None:
+        default_preset = experiment.default_preset(given)
+    if given.get("config") is not None:
+        if given.get("preset") is not None:
+            raise UserError("--preset and --config both say where settings come from: leave one out")
+        stored = read_config_file(kind, experiment.name, given["config"])
+    resolved = resolve(kind, experiment.presets, default_preset, given, stored)
+    check_effects(resolved.settings, given, resolved.settings.run.models(experiment.model))
+    return resolved, values["output"]
+
+
+def _parameter(name: str, kind: type, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def help_of(experiment: Experiment) -> str:
+    """Return the text of an experiment's `--help`: what it is, its commands, and what its presets set."""
+    lines = [experiment.about.strip(), "", "commands (each has --help):", "", "    train (the default)"]
+    lines += [f"    {name}: {about(name)}" for name in experiment.commands]
+    lines += ["", "presets, and what they set:", ""]
+    for name, values in experiment.presets.items():
+        flags = [_typed(setting, value) for setting, value in values.items()]
+        text = f"{name}: {' '.join(flags)}".replace(" --", "\n--").replace(" ", "\0").replace("\n", " ")
+        how = dict(initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False)
+        lines += [line.replace("\0", " ") for line in textwrap.wrap(text, 100, **how)]
+    return "\n".join(lines)
+
+
+def _typed(name: str, value: Any) -> str:
+    """Return a setting as it is typed on the command line."""
+    if isinstance(value, bool):
+        return flag(name if value else f"no_{name}")
+    return f"{flag(name)} {shown(value)}"

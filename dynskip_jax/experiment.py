@@ -1,0 +1,162 @@
+"""The value `Experiment`: everything about a task that is not its data and its model. Imports no JAX."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from dynskip_jax.config import listed, short
+from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Settings, get
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """What an experiment reads.
+
+    Attributes:
+        name: Name of the data.
+        sizes: Sizes by name, such as the number of examples of each split.
+        fingerprint: Hash of everything that is read.
+        source: Place where the data was found, as a phrase.
+        content: The data itself, in the form that the task takes.
+        vocabulary: Vocabulary that a run folder stores, so that models can be used without the data, or None.
+        lines: Lines that are printed before training.
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    fingerprint: str
+    source: str
+    content: Any
+    vocabulary: Any = None
+    lines: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """Rows of published results, shown beside a run on the same data.
+
+    Attributes:
+        dataset: Name of the data.
+        rows: Model beside which a row is shown ("" for any), name and metrics of each row.
+        sizes: Sizes of the data; rows are left out beside data of other sizes.
+        when: Values of settings with which the rows are shown, several for each.
+        alike: Values of settings that make results comparable; with others, `note` is printed.
+        note: Line below the table.
+    """
+
+    dataset: str
+    rows: Sequence[tuple[str, str, Mapping[str, float]]]
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    alike: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One task. Its module `task` has two functions, and is imported when something runs.
+
+    * `load(settings) -> Dataset`
+    * `make_task(spec, settings, data, vocabulary) -> Task`; without data (None) it reads single texts only.
+
+    It may also have `VOCABULARY`, the class of the vocabulary (default: `data.Vocabulary`), and functions of
+    `dynskip_jax.hooks` that it does otherwise: what is measured and drawn besides, and how it reads a text.
+
+    Attributes:
+        name: Name of the experiment, as in `dynskip <name>`.
+        about: Text of `--help`; the first line is shown in the list of experiments.
+        task: Name of the module.
+        settings: Class of the settings.
+        presets: Values of each preset, by the names of the preset and of the setting; the first is the default.
+        model: Model that is trained by default.
+        columns: Heading and format of each metric in the printed table, by the metric's name.
+        curves: Metrics that are drawn as learning curves.
+        commands: Names of the commands that read a finished run.
+        published: Published results.
+        sample_text: Text that `explain` reads by default.
+        samples: Number of predictions that are averaged in the final evaluation.
+        final_rows: Number of rows in a batch of the final evaluation; None for the task's default.
+        default_preset: Function of the flags that are given to the preset that is used, if not the first.
+    """
+
+    name: str
+    about: str
+    task: str
+    columns: Mapping[str, tuple[str, str]]
+    settings: type[Settings] = Settings
+    presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"default": {}})
+    model: str = "dynamic:5"
+    curves: tuple[str, ...] = ("dev_accuracy",)
+    commands: tuple[str, ...] = ("predict", "explain", "oracle")
+    published: tuple[Published, ...] = ()
+    sample_text: str | None = None
+    samples: int = 16
+    final_rows: int | None = None
+    default_preset: Callable[[Mapping[str, Any]], str] | None = None
+
+    def __post_init__(self) -> None:
+        """Let runs of this experiment be found by its name."""
+        _KNOWN[self.name] = self
+
+    @property
+    def module(self) -> ModuleType:
+        """The task's module."""
+        return importlib.import_module(self.task)
+
+    def hook(self, name: str) -> Callable[..., Any]:
+        """Return a function of the task's module, or the usual one of `dynskip_jax.hooks`."""
+        usual = importlib.import_module("dynskip_jax.hooks")
+        return getattr(self.module, name, None) or getattr(usual, name)
+
+    def published_rows(
+        self, settings: Settings, data: Dataset, models: Sequence[str]
+    ) -> tuple[list[tuple[str, Mapping[str, float]]], str]:
+        """Return the published rows to show beside a run of these models, and a line below the table."""
+        for found in self.published:
+            if found.dataset != data.name or any(get(settings, k) not in v for k, v in found.when.items()):
+                continue
+            differs = [name for name, size in found.sizes.items() if data.sizes.get(name) != size]
+            if differs:
+                sizes = [f"{n} has {data.sizes.get(n, 0):,} instead of {found.sizes[n]:,}" for n in differs]
+                return [], f"Published rows are left out: this is another corpus ({', '.join(sizes)})."
+            rows = [(name, values) for model, name, values in found.rows if model in ("", *models)]
+            is_alike = found.alike and all(get(settings, k) == v for k, v in found.alike.items())
+            return rows, "" if is_alike or not rows else found.note
+        return [], f"{data.name}: no published results to compare with" if self.published else ""
+
+
+_KNOWN: dict[str, Experiment] = {}
+# Of this package.
+NAMES = ("agreement", "classify", "conll2003", "imdb", "number_prediction", "pos", "ptb", "sick", "sst")
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return an experiment by its name: one of this package, or one that the program has imported."""
+    if name in NAMES:
+        importlib.import_module(f"dynskip_jax.experiments.{name}.config")
+    if name not in _KNOWN:
+        raise UserError(
+            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run imports no code that "
+            "it names: import yours first (report: --code MODULE)"
+        )
+    return _KNOWN[name]
+
+
+def experiment_of(run: Any) -> Experiment:
+    """Return the experiment that a run folder belongs to.
+
+    Raises:
+        UserError: If its `config.json` names no experiment, or an unknown one.
+    """
+    name = run.config().get("experiment")
+    if not isinstance(name, str):
+        raise UserError(
+            f"{run.path / 'config.json'} does not say which experiment wrote it: restore it, or train again"
+        )
+    try:
+        return find_experiment(name)
+    except UserError as error:
+        raise UserError(f"{run.path}: {error}") from None

@@ -1,0 +1,71 @@
+"""Labelled texts of your own, and the model that classifies them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dynskip_jax import hooks
+from dynskip_jax.analysis.statistics import confusion_matrix
+from dynskip_jax.data.labelled import find_labelled_text
+from dynskip_jax.data.sentences import labelled_corpus, review_words
+from dynskip_jax.data.vocabularies import ClassVocabulary
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments.confusion import show_confusion
+from dynskip_jax.experiments.sentence_task import dataset_of, make_classification, reading_options, text_hooks
+from dynskip_jax.tasks import Classification, Learner
+
+VOCABULARY = ClassVocabulary
+
+_MOST_CLASSES = 12  # number of classes whose text counts are printed
+
+
+def load(settings: Any) -> Dataset:
+    """Load the texts."""
+    data = settings.data
+    if data.data is None:
+        raise UserError("there are no texts to classify: give --data, a folder or a file of labelled texts")
+    found = find_labelled_text(
+        data.data,
+        split_seed=data.split_seed,
+        text=data.text_column,
+        label=data.label_column,
+        header={"auto": None, "yes": True, "no": False}[data.header],
+        dev_share=data.dev_share,
+        test_share=data.dev_share,
+    )
+    texts = found.labelled(split)
+    how = reading_options(settings)
+    corpus = labelled_corpus(found.name, texts, found.source, max_length=data.max_length, **how)
+    lines = [*found.notes, found.about, corpus.about, _balance(found.class_counts)]
+    vocabulary = ClassVocabulary(corpus.vocabulary.tokens, found.classes)
+    return dataset_of(corpus, settings, fingerprint=found.fingerprint, vocabulary=vocabulary, lines=lines)
+
+
+def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Return a line with the number of texts of each class of train, for the first classes only."""
+    shown = [f"{name} {count:,}" for name, count in list(counts["train"].items())[:_MOST_CLASSES]]
+    more = len(counts["train"]) - len(shown)
+    return f"classes of train: {', '.join(shown)}" + (f", and {more} more" if more > 0 else "")
+
+
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> Classification:
+    """Return the task of a model."""
+    return make_classification(spec, settings, data, vocabulary, vocabulary.classes, has_macro_f1=True)
+
+
+def draw(
+    spec: Any, settings: Any, learner: Learner, params: Any, keys: Any, folder: Path, member: int
+) -> None:
+    """Draw the usual, and draw and log the confusion matrix of test."""
+    hooks.draw(spec, settings, learner, params, keys, folder, member)
+    examples, classes = learner.task.splits["test"], learner.task.class_names
+    predicted = np.asarray(learner.predictions(params, "test", keys)[member])
+    matrix = confusion_matrix(np.asarray(examples.targets), predicted, len(classes))
+    show_confusion(matrix, classes, folder, spec, member, split="test")
+
+
+split = review_words
+encode, tokenize, format_prediction = text_hooks(split, lambda vocabulary: vocabulary.classes)

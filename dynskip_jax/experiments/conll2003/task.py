@@ -1,0 +1,27 @@
+"""The sentences with tags of entities or chunks, and their tagger."""
+
+from typing import Any
+
+from dynskip_jax.data import tagged
+from dynskip_jax.data.vocabularies import TaggerVocabulary
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments import tagger_task
+from dynskip_jax.experiments.tagger_task import draw, encode, metrics, read, tokenize
+from dynskip_jax.tasks import Tagging
+
+__all__ = ["VOCABULARY", "draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
+
+VOCABULARY = TaggerVocabulary
+
+
+def load(settings: Any) -> Dataset:
+    """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
+    data = settings.data
+    how = dict(scheme=data.scheme, seed=data.split_seed, beside=data.columns or (), tag=data.tag_column)
+    corpus = tagged.find_entity_corpus(data.dataset, data.data, **how)
+    return tagger_task.dataset_of(corpus, tagged.entity_tags(corpus), settings)
+
+
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: TaggerVocabulary) -> Tagging:
+    """Return the task of a model."""
+    return tagger_task.make_tagging(spec, settings, data, vocabulary, scheme="BIOES")

@@ -1,0 +1,1 @@
+"""The experiment `imdb`: its settings and presets (`config`, without JAX), and its data and model (`task`)."""

@@ -1,0 +1,35 @@
+"""The sentences with a tag for each word, and their tagger."""
+
+from typing import Any
+
+from dynskip_jax.data.tagged import find_part_of_speech_corpus
+from dynskip_jax.data.vocabularies import UNK, TaggerVocabulary
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments import tagger_task
+from dynskip_jax.experiments.tagger_task import draw, encode, metrics, read, tokenize
+from dynskip_jax.tasks import Tagging
+
+__all__ = ["VOCABULARY", "draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
+
+VOCABULARY = TaggerVocabulary
+
+
+def load(settings: Any) -> Dataset:
+    """Load the sentences; words of dev and test whose tag train lacks count as wrong."""
+    data = settings.data
+    how = dict(tag=data.tag, tag_column=data.tag_column, seed=data.split_seed)
+    corpus = find_part_of_speech_corpus(data.dataset, data.data, **how)
+    tags, lines = corpus.train_tags, []
+    held_out = [tag for name in ("dev", "test") for sentence in corpus.splits[name] for tag in sentence.tags]
+    if missing := {*held_out} - {*tags}:
+        count = sum(tag in missing for tag in held_out)
+        lines = [
+            f"{count:,} words of dev and test have tags that train lacks ({len(missing):,}): they count as wrong"
+        ]
+        tags = (*tags, UNK)
+    return tagger_task.dataset_of(corpus, tags, settings, lines)
+
+
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: TaggerVocabulary) -> Tagging:
+    """Return the task of a model."""
+    return tagger_task.make_tagging(spec, settings, data, vocabulary)

@@ -1,0 +1,213 @@
+"""The data and the model of language modelling, and how it reads a text."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.analysis import plots
+from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.data import Pieces, find_language_corpus
+from dynskip_jax.data.corpora import PROSE_WORD
+from dynskip_jax.data.sentences import treebank_words
+from dynskip_jax.data.vocabularies import EOS, LanguageVocabulary, character_table
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments.ptb.config import LanguageSettings
+from dynskip_jax.models import LanguageModel, LanguageModelDropout
+from dynskip_jax.nn import CharEmbedding, initializers
+from dynskip_jax.spec import ModelSpec
+from dynskip_jax.tasks import LanguageModelling, Learner
+
+VOCABULARY = LanguageVocabulary
+
+_BYTE_PAIRS = "4000"
+_CHARACTERS: Mapping[str, dict[str, Any]] = {  # filters of each width, from 1, and highway layers above
+    "charlm": dict(maps=(50, 100, 150, 200, 200, 200, 200), num_highway=2),
+    "charlm_small": dict(maps=(25, 50, 75, 100, 125, 150), num_highway=1),
+}
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_NEXT_WORDS = 5  # number of most probable next words that are shown
+
+
+def load(settings: LanguageSettings) -> Dataset:
+    """Load the text."""
+    data = settings.data
+    kind, _, size = data.vocabulary.partition(":")
+    split = None if kind == "words" else Pieces(kind, int(size or _BYTE_PAIRS))
+    corpus = find_language_corpus(data.data, data.dataset, min_count=data.min_count, pieces=split)
+    about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
+    return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
+
+
+def make_task(
+    spec: ModelSpec,
+    settings: LanguageSettings,
+    data: Dataset | None,
+    vocabulary: Any,
+    kind: Callable[..., LanguageModelling] = LanguageModelling,
+) -> LanguageModelling:
+    """Return the task of a model; `kind` may be the class of another task for the same model."""
+    training, recipe = settings.training, settings.model.recipe
+    return kind(
+        None if data is None else data.content,
+        partial(_make_model, spec, settings, vocabulary.tokens),
+        batch_size=training.batch_size,
+        num_steps=training.num_steps,
+        random_lengths=recipe == "awd",
+        restart_buffer=recipe == "released",
+        activation_coef=2.0 if recipe == "awd" else 0.0,
+        temporal_coef=1.0 if recipe == "awd" else 0.0,
+    )
+
+
+def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: nnx.Rngs) -> LanguageModel:
+    m = settings.model
+    embedding, weight_init = None, initializers.uniform(m.init_scale)
+    if m.recipe in _CHARACTERS:
+        how = _CHARACTERS[m.recipe]
+        embedding = CharEmbedding(
+            character_table(words)[0],
+            char_features=15,
+            widths=tuple(range(1, len(how["maps"]) + 1)),
+            **how,
+            weight_init=weight_init,
+            dtype=spec.dtype,
+            rngs=rngs,
+        )
+    inputs, hidden, outputs = m.dropout * 3 if len(m.dropout) == 1 else m.dropout
+    return LanguageModel(
+        len(words),
+        _sizes(settings),
+        (F.Previous(),) * (m.num_layers - 1) + (spec.skip,),
+        **spec.recurrent_options,
+        embedding=embedding,
+        embedding_features=m.embedding_features,
+        tied=m.recipe == "awd",
+        copy=spec.copy,
+        dropout=LanguageModelDropout(
+            words=m.dropout_words,
+            inputs=inputs,
+            hidden=hidden,
+            outputs=outputs,
+            weights=m.dropout_weights,
+            variational=m.locked,
+        ),
+        dtype=spec.dtype,
+        weight_init=weight_init,
+        cell=_layer_options(spec, settings),
+        rngs=rngs,
+    )
+
+
+def _sizes(settings: LanguageSettings) -> tuple[int, ...]:
+    """Return the size of each layer's state, bottom first; with tied weights the last is the embedding's."""
+    m = settings.model
+    last = m.embedding_features if m.recipe == "awd" and m.embedding_features else m.features
+    return (m.features,) * (m.num_layers - 1) + (last,)
+
+
+def _layer_options(spec: ModelSpec, settings: LanguageSettings) -> tuple[dict[str, Any], ...]:
+    """Return the options of each layer's cell, bottom first.
+
+    Zaremba et al. (2014) draw every weight from one uniform distribution; Merity et al. (2018) from U(±1/√h).
+    The released code of Gui et al. (2019) has orthogonal W_h in the top layer.
+    """
+    m, layers = settings.model, []
+    zoneout = m.zoneout if len(m.zoneout) > 1 else m.zoneout[0]
+    for size in _sizes(settings):
+        weights = initializers.uniform(size**-0.5 if m.recipe == "awd" else m.init_scale)
+        init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
+        layers.append(dict(zoneout=zoneout, **init))
+    weights = layers[-1]["kernel_init"]
+    layers[-1] |= dict(agent_kernel_init=weights, agent_bias_init=weights) | dict(spec.cell_options)
+    if m.recipe == "released":
+        layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
+    return tuple(layers)
+
+
+# --- Pictures and texts ---
+
+
+def draw(
+    spec: ModelSpec,
+    settings: LanguageSettings,
+    learner: Learner,
+    params: Any,
+    keys: Any,
+    folder: Path,
+    member: int,
+) -> None:
+    """Draw which k the agent chooses at the most frequent words of dev."""
+    skip, corpus = spec.skip, learner.task.corpus
+    if not skip.has_agent:
+        return
+    read = learner.choices(params, "dev", keys, layer=-1)
+    parts = [(batch.inputs[batch.mask], chosen[member][batch.mask]) for batch, chosen in read]
+    tokens, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
+    frequent = np.argsort(-np.bincount(tokens), kind="stable")[:20]
+    counts = np.zeros((len(frequent), skip.max_skip), np.int64)
+    for row, word in enumerate(frequent):
+        np.add.at(counts[row], chosen[tokens == word] - 1, 1)
+    unit = corpus.vocabulary.unit
+    plots.action_distribution(
+        counts,
+        folder / "skips_by_word.png",
+        f"{spec.name}: how far back the agent reaches after each {unit}",
+        note=f"{corpus.name}, dev, greedy, the 20 most frequent {unit}s, seed {learner.seeds[member]}",
+        rows=corpus.vocabulary.shown([corpus.vocabulary.tokens[word] for word in frequent]),
+    )
+
+
+def tokenize(vocabulary: Any, text: str) -> str:
+    """Adapt the words of a text to the conventions of the vocabulary.
+
+    If all words of the vocabulary are lowercase, the text becomes lowercase. If the vocabulary contains `N`,
+    numbers become `N`. Punctuation marks that the vocabulary lacks are dropped. Contractions are split (is
+    n't) or not, whichever leaves fewer words unknown. For characters and byte pairs, the text stays unchanged.
+    """
+    if vocabulary.unit != "word":
+        return text
+    known = vocabulary.index
+    if all(token == token.lower() for token in known if token != "N"):
+        text = text.lower()
+    ways = []
+    for words in (PROSE_WORD.findall(text), treebank_words(text, lowercase=False)):
+        if "N" in known:
+            words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
+        ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
+    return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
+
+
+def encode(settings: LanguageSettings, vocabulary: Any, text: str) -> tuple[np.ndarray, list[str]]:
+    """Return the tokens of a text, which begin with `<eos>`; unknown ones become `<unk>`."""
+    tokens = vocabulary.encode([EOS, *vocabulary.split(text)])
+    return tokens, vocabulary.decode(tokens)
+
+
+def read(trained: Any, text: str) -> Reading:
+    """Read a text; `probabilities` are those of each word, given the words before it."""
+    vocabulary = trained.vocabulary
+    tokens, words = encode(trained.settings, vocabulary, text)
+    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
+    found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
+    log_probs = np.asarray(jax.nn.log_softmax(found[0]))
+    before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
+    best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
+    names = vocabulary.shown([vocabulary.tokens[i] for i in best])
+    likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
+    listed = ", ".join(f"{name} {probability:.3f}" for name, probability in likeliest)
+    return Reading(
+        vocabulary.shown(words),
+        unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
+        probabilities=[math.nan, *np.exp(before).tolist()],
+        prediction=f"next {vocabulary.unit} {listed}",
+        **trained.choices(*found[1:], len(words)),
+    )

@@ -1,0 +1,125 @@
+"""Settings of all experiments on sentences."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dynskip_jax.config import Count, For, Layers, Natural, Positive, Rate, Size, Weight
+from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Agent, Data, Model, Settings, Training
+
+# Training of agents in presets that depart from the paper: an Adam with its own rate, and a weight of the
+# entropy that does not outweigh the single reward of a long text.
+AGENT: dict[str, Any] = dict(
+    agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001, batch_size=50
+)
+COLUMNS = {
+    "dev_accuracy": ("dev accuracy", ".2%"),
+    "test_accuracy": ("test accuracy", ".2%"),
+    "test_accuracy_sampled": ("test, sampled", ".2%"),
+    "test_accuracy_averaged": ("test, averaged", ".2%"),
+    "test_read_fraction": ("words read", ".1%"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceData(Data):
+    """The texts."""
+
+    min_count: Count = 1
+    """Words seen less often in train are unknown."""
+    max_words: Count | None = None
+    """Keep this many words of train, the most frequent ones; others are unknown."""
+    embeddings: Path | None = None
+    """GloVe or word2vec vectors to start from, which set the embedding size; words with one are known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReviewData(SentenceData):
+    """The texts."""
+
+    max_length: Count = 400
+    """Crop texts to this many words."""
+    split_seed: Natural = 0
+    """Seed that draws missing splits from train."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceModel(Model):
+    """What the network is made of."""
+
+    num_layers: Layers = 1
+    """Number of layers; the last one has the time skip."""
+    recipe: Literal["none", "awd"] = "none"
+    """awd: AR and TAR, penalties on large and on changing outputs (Merity et al. 2018)."""
+    bidirectional: bool = False
+    """Read in both directions in every layer."""
+    pooling: Literal["last", "mean", "max"] = "last"
+    """Classify the last state (the papers), or the mean or maximum over states."""
+    embedding_features: Size = 300
+    """Size of a word's embedding."""
+    train_embeddings: bool = True
+    """Train the words' embeddings."""
+    dropout: tuple[Rate, ...] = (0.0,)
+    """Dropout rate, or three: of the first layer's input, between layers, before the output layer."""
+    dropout_words: Rate = 0.0
+    """Rate at which whole words are dropped."""
+    dropout_weights: Rate = 0.0
+    """Dropout rate on recurrent weights."""
+    locked: bool = False
+    """Drop the same features at all steps of a sequence (variational dropout)."""
+    zoneout: tuple[Rate, ...] = (0.0,)
+    """Rate at which units of a state keep their value: one rate, or those of h and c."""
+    unknown_rate: Rate = 0.5
+    """In training, read words that occur once in train as unknown at this rate."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceAgent(Agent):
+    """Skips over time, their agents, and how these are trained."""
+
+    max_jump: Annotated[Count, For(("lstm_jump",))] = 5
+    """K of LSTM-Jump, the longest jump."""
+    read_steps: Annotated[Count, For(("lstm_jump",))] = 20
+    """R of LSTM-Jump, words read between jumps."""
+    max_jumps: Annotated[Count, For(("lstm_jump",))] = 10
+    """N of LSTM-Jump, the most jumps in a text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceTraining(Training):
+    """For how long and how fast."""
+
+    optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
+    """Optimizer of the network."""
+    weight_decay: Weight = 0.0
+    """Add this times the weights to the gradient."""
+    decay: Positive = 1.0
+    """Divide the learning rate by this once an epoch, after --decay-after."""
+    decay_after: Natural = 0
+    """Epochs before --decay begins."""
+    average: Literal["none", "non_monotone", "always"] = "none"
+    """Average the weights: always, or once dev stops improving (NT-ASGD: non_monotone)."""
+    average_after: Natural = 0
+    """Epochs before averaging may begin."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceSettings(Settings):
+    """All settings of experiments on sentences."""
+
+    data: SentenceData = SentenceData()
+    model: SentenceModel = SentenceModel()
+    agent: SentenceAgent = SentenceAgent()
+    training: SentenceTraining = SentenceTraining()
+
+    def __post_init__(self) -> None:
+        """Check that settings do not contradict each other."""
+        super().__post_init__()
+        if not self.model.train_embeddings and self.data.embeddings is None:
+            raise UserError(
+                "words' vectors that are not trained are of no use unless they are read: give --embeddings FILE, "
+                "or --train-embeddings"
+            )
+        if len(self.model.dropout) not in (1, 3) or len(self.model.zoneout) > 2:
+            raise UserError("--dropout takes one rate or three, and --zoneout one or two: see --help")

@@ -1,0 +1,1 @@
+"""The experiment `sick`: its settings and presets (`config`, without JAX), and its data and model (`task`)."""

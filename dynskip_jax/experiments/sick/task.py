@@ -1,0 +1,96 @@
+"""The pairs of sentences, the model that rates them, and how it reads a pair."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from dynskip_jax import hooks
+from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.data import corpora
+from dynskip_jax.data.sentences import pair_corpus, pair_inputs, treebank_words
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments.sentence_task import dataset_of, embedding, layers, rare_words, reading_options
+from dynskip_jax.models import SentencePairModel
+from dynskip_jax.tasks import SentencePairs
+
+_SIMILARITY_FEATURES = 50  # of the layer that compares two sentences (Tai et al. 2015)
+
+
+def load(settings: Any) -> Dataset:
+    """Load the pairs."""
+    pairs, source = corpora.find_sick(settings.data.data)
+    return dataset_of(pair_corpus("sick", pairs, source, **reading_options(settings)), settings)
+
+
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> SentencePairs:
+    """Return the task of a model."""
+    embed = embedding(settings, data, vocabulary)
+
+    def make_model(rngs: nnx.Rngs) -> SentencePairModel:
+        return SentencePairModel(
+            embed(rngs),
+            settings.model.features,
+            corpora.SICK_RATINGS,
+            similarity_features=_SIMILARITY_FEATURES,
+            **rare_words(settings, data),
+            **layers(spec, settings),
+            rngs=rngs,
+        )
+
+    splits = {} if data is None else data.content.splits
+    return SentencePairs(splits, make_model, batch_size=settings.training.batch_size)
+
+
+split = treebank_words
+
+
+def tokenize(vocabulary: Any, text: str) -> str:
+    """Separate the words of each of the two sentences by spaces."""
+    return "\t".join(" ".join(treebank_words(part)) for part in text.split("\t"))
+
+
+def encode(settings: Any, vocabulary: Any, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the ids of two sentences separated by a tab, and the words that they stand for."""
+    sentences = [treebank_words(part) for part in text.split("\t")]
+    if len(sentences) != 2 or not all(sentences):
+        shown = text.strip() if len(text) < 80 else f"{text[:80]}…"
+        raise UserError(f"a line has two sentences apart by a tab; got {shown!r}")
+    inputs = pair_inputs(*map(vocabulary.encode, sentences))
+    return inputs, vocabulary.decode(inputs["tokens"])
+
+
+def format_prediction(vocabulary: Any, predicted: Any, probability: float) -> str:
+    """Return the predicted rating."""
+    return f"{float(predicted):.2f}"
+
+
+def read(trained: Any, text: str) -> Reading:
+    """Read a pair; a choice that reaches into the other sentence is shown as one before (or after) the text."""
+    reading = hooks.read(trained, text)
+    first = int((encode(trained.settings, trained.vocabulary, text)[0]["sentences"] == 0).sum())
+    before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
+    skips, weights = _moved(reading.skips, reading.weights, before_text)
+    reading = dataclasses.replace(reading, skips=skips, weights=weights)
+    if reading.backward is None:
+        return reading
+    end = len(reading.words)
+    after_text = {t: end - t for t, k in enumerate(reading.backward) if k and t < first <= t + k}
+    skips, weights = _moved(reading.backward, reading.backward_weights, after_text)
+    return dataclasses.replace(reading, backward=skips, backward_weights=weights)
+
+
+def _moved(
+    skips: Sequence[int], weights: np.ndarray | None, shown: Mapping[int, int]
+) -> tuple[list[int], np.ndarray | None]:
+    """Return the skips and their weights, with `shown[t]` as the k of word t, which may exceed K."""
+    moved = [shown.get(t, k) for t, k in enumerate(skips)]
+    if weights is None:
+        return moved, None
+    padded = np.pad(weights, ((0, 0), (0, max(0, max(moved) - weights.shape[1]))))
+    for t, k in shown.items():
+        padded[t, k - 1] = weights[t, skips[t] - 1]
+    return moved, padded

@@ -1,0 +1,127 @@
+"""Build the learner, the optimizer and the schedule of a model from its specification and the settings."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import optax
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Dataset, Experiment
+from dynskip_jax.settings import Settings
+from dynskip_jax.spec import ModelSpec, of_each
+from dynskip_jax.tasks import Learner
+from dynskip_jax.training import schedule
+from dynskip_jax.training.asgd import averaging_rule
+from dynskip_jax.training.loop import FitSettings
+from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.trained import finished_runs, selected_params
+
+VOCABULARY = "vocabulary.json"  # file of a run folder
+
+_OPTIMIZERS: Mapping[str, dict[str, Any]] = {"momentum": dict(kind="sgd", momentum=0.9)}
+_PLATEAU = dict(threshold=1.0, floor=0.005)  # of the released language model of Gui et al. (2019)
+
+
+class Trainable(NamedTuple):
+    """A model's specification, the learner that trains it, and how it is trained."""
+
+    spec: ModelSpec
+    learner: Learner
+    fit: FitSettings
+
+
+def make_trainable(
+    experiment: Experiment, settings: Settings, spec: ModelSpec, data: Dataset, vocabulary: Any
+) -> Trainable:
+    """Return a model's learner, and how it is trained."""
+    learner = make_learner(experiment, settings, spec, data, vocabulary)
+    return Trainable(spec, learner, make_fit_settings(settings, spec, learner))
+
+
+def make_learner(
+    experiment: Experiment, settings: Settings, spec: ModelSpec, data: Dataset | None, vocabulary: Any
+) -> Learner:
+    """Return the learner that trains all seeds and sweep values of a model together.
+
+    Without `data`, the learner can read single texts, but cannot train or evaluate.
+    """
+    return Learner(
+        experiment.module.make_task(spec, settings, data, vocabulary),
+        spec.all_seeds,
+        objective=spec.objective,
+        sweep=spec.sweep,
+        epochs=settings.training.epochs,
+        evaluation_mode=spec.evaluation_mode,
+    )
+
+
+def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> FitSettings:
+    """Return how a model is trained: seeds, epochs, optimizer, learning rates and stopping rule."""
+    training = settings.training
+    average, after = getattr(training, "average", "none"), getattr(training, "average_after", 0)
+    start_from = getattr(training, "start_from", None)
+    return FitSettings(
+        seeds=spec.all_seeds,
+        epochs=training.epochs,
+        optimizer=direction_of_descent(settings, spec),
+        learning_rate=make_schedule(settings, spec),
+        patience=training.patience,
+        max_skipped=100,
+        average=averaging_rule(average, after=after),
+        start=None if start_from is None else _start(spec, learner, start_from),
+    )
+
+
+def make_schedule(settings: Settings, spec: ModelSpec) -> schedule.Schedule:
+    """Return the schedule of the learning rate: constant, or with the decay that the settings have."""
+    training = settings.training
+    rate: Any = training.learning_rate
+    if "learning_rate" in spec.values[0]:
+        rate = np.array(of_each(spec.values, "learning_rate", len(spec.seeds)))
+    if (rho := getattr(training, "inverse_decay", None)) is not None:
+        return schedule.inverse_time(rate, rho)
+    if (factor := getattr(training, "sampled_decay", None)) is not None:  # constant without relaxed epochs
+        relaxed = spec.objective.relaxed_epochs
+        return schedule.decay_after(rate, factor if relaxed else 1.0, relaxed)
+    decay, after = getattr(training, "decay", 1.0), getattr(training, "decay_after", 0)
+    if after == "plateau":
+        return schedule.decay_on_plateau(rate, 1 / decay, **_PLATEAU)
+    return schedule.decay_after(rate, 1 / decay, after)
+
+
+def direction_of_descent(settings: Settings, spec: ModelSpec) -> optax.GradientTransformation:
+    """Return the optimizer of a model.
+
+    Gradients of agents that are trained only by a score function are clipped separately. With a relaxation,
+    the agents' gradients are clipped together with the network's, like those of attention and of Skip RNN's
+    gate. Untrained agents are frozen: with copying, they also have a gradient that is not due to rewards.
+    """
+    training, rate = settings.training, spec.agent_learning_rate
+    kind = getattr(training, "optimizer", "adam")
+    frozen = ("agent",) if spec.is_untrained and spec.copy != "none" else ()
+    if not getattr(settings.model, "train_embeddings", True):
+        frozen += ("embedding",)
+    return make_optimizer(
+        **_OPTIMIZERS.get(kind, dict(kind=kind)),
+        weight_decay=getattr(training, "weight_decay", 0.0),
+        frozen=frozen,
+        clip=training.clip,
+        agents_apart=spec.skip.is_stochastic and spec.objective.relaxation == "none",
+        agent_learning_rate=rate,
+        learning_rate=1.0 if rate is None else training.learning_rate,
+    )
+
+
+def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
+    """Return the selected parameters of a finished run of the same model with as many seeds."""
+    runs = finished_runs(run_dir)
+    if spec.name not in runs:
+        raise UserError(f"--start-from {run_dir} holds no finished run of {spec.name}")
+    run = runs[spec.name]
+    stored = json.loads((run.path / VOCABULARY).read_text(encoding="utf-8"))
+    if stored != json.loads(json.dumps(learner.task.corpus.vocabulary.to_json())):
+        raise UserError(f"--start-from {run_dir} was trained on other words than those of this data")
+    return selected_params(run, learner.abstract_params(), len(learner.seeds))

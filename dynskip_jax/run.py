@@ -1,0 +1,427 @@
+"""Run an experiment: choose devices, load the data, train and evaluate each model, write and print results."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dynskip_jax.analysis import plots
+from dynskip_jax.config import path_names
+from dynskip_jax.data.word_vectors import vector_width
+from dynskip_jax.devices.compilation_cache import keep_compiled_programs
+from dynskip_jax.devices.host_memory import keep_freed_memory
+from dynskip_jax.devices.parallel import Parallel, make_parallel
+from dynskip_jax.devices.processes import Processes, connect
+from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.experiment import Dataset, Experiment
+from dynskip_jax.experiments.evaluation import evaluate_model, of_train
+from dynskip_jax.learners import VOCABULARY, Trainable, make_trainable
+from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_results
+from dynskip_jax.settings import Devices, Resolved, Settings, fields_of, get, replace, to_config
+from dynskip_jax.spec import ModelSpec, check_specs, make_spec
+from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
+from dynskip_jax.training.files import sha256_of
+from dynskip_jax.training.folder import RunDir, file_name, new_folder
+from dynskip_jax.training.loop import fit
+from dynskip_jax.training.results import finished_row, rows_of
+from dynskip_jax.training.trained import finished_runs
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_SHARE = re.compile(r"dev_agent_share_\d+")  # metric: how often a layer's agent chose each k on dev
+_TURNS = 4  # approximate number of virtual devices that take turns on a core of a CPU
+
+
+def train(experiment: Experiment, resolved: Resolved) -> None:
+    """Train the models that settings name, in their run folders."""
+    settings = with_width_of_vectors(resolved)
+    if settings.agent.control_of is not None:
+        rates = learnt_rates(settings.agent.control_of, experiment.name)
+        settings = replace(settings, control_of=None, rates=rates)
+    # Unknown names raise an error before anything starts.
+    names = settings.run.models(experiment.model)
+    specs = [make_spec(name, settings, resolved.typed_names) for name in names]
+    check_specs(specs, settings)
+    with join(settings.devices, max(len(spec.all_seeds) for spec in specs)) as processes:
+        if not processes.first:
+            logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
+        parallel = choose_devices(settings, specs, processes)
+        data = experiment.module.load(settings)
+        sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
+        logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
+        for line in data.lines:
+            logger.info("%s", line)
+        chosen = "the default" if resolved.sources["preset"] == "default" else "as asked"
+        logger.info("preset: %s (%s); %s", settings.run.preset, chosen, devices_line(parallel))
+        run(experiment, settings, specs, data, settings.run.run_dir, parallel=parallel)
+
+
+def with_width_of_vectors(resolved: Resolved) -> Settings:
+    """Return settings whose embeddings have the size of the word vectors, unless a flag gives the size."""
+    settings = resolved.settings
+    path = getattr(settings.data, "embeddings", None)
+    if path is None or not resolved.sources["embedding_features"].startswith(("default", "preset")):
+        return settings
+    return replace(settings, embedding_features=vector_width(path))
+
+
+def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
+    """Return how often the agents of a finished run chose each k on dev: a mean over seeds and layers, (K,).
+
+    Raises:
+        UserError: If the run has no agent or several models with one, or belongs to another experiment.
+    """
+    found = {}
+    for model, run_of_model in finished_runs(run_dir, experiment).items():
+        metrics = rows_of(run_of_model.result())[0]["metrics"]
+        shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
+        if shares:
+            found[model] = np.mean(shares, axis=0)
+    if len(found) != 1:
+        having = f"agents in {', '.join(found)}" if found else "no agent"
+        raise UserError(f"--control-of takes a run of one model with an agent; {run_dir} has {having}")
+    return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
+
+
+def run(
+    experiment: Experiment,
+    settings: Settings,
+    specs: Sequence[ModelSpec],
+    data: Dataset,
+    run_dir: str | Path | None,
+    *,
+    parallel: Parallel | None = None,
+) -> list[dict[str, Any]]:
+    """Run or resume an experiment; models that are finished already are not trained again.
+
+    Several models have a run folder each, inside the experiment's. With several processes, all of them train
+    the models that the first one selects. Only the first one runs the final evaluation, draws and prints.
+
+    Args:
+        experiment: Experiment to run.
+        settings: All settings.
+        specs: Specifications of the models.
+        data: Training data.
+        run_dir: Run folder; by default a new one below `runs/<name>/`.
+        parallel: Devices to train on, and how; by default one device. Results are the same up to rounding, so
+            a run may be resumed on other devices.
+
+    Returns:
+        The row of each model in `result.json`; an empty list in all processes except the first.
+
+    Raises:
+        Stopped: If training was interrupted; the message contains the flag that resumes it.
+        UserError: If the run folder cannot be used, or all seeds of a model have failed.
+    """
+    parallel, several = parallel or Parallel(), len(specs) > 1
+    if settings.run.tensorboard:
+        check_tensorboard()
+    vocabulary = data.vocabulary
+    models = [make_trainable(experiment, settings, spec, data, vocabulary) for spec in specs]
+    # Settings and models are checked before any folder is created.
+    if not parallel.processes.first:
+        _follow(models, parallel)
+        return []
+    if run_dir is None:
+        label = "compare" if several else specs[0].name
+        run_dir = new_folder(experiment.name, label, datetime.datetime.now())
+    run_dir, top = Path(run_dir), None
+    how = _how_to_open(settings, data)
+    if several:
+        config = run_config(experiment, settings, [spec.name for spec in specs], data)
+        top = RunDir.open(run_dir, config, **how)
+        _warn_of_changes(top, how["about"])
+    logger.info("run folder: %s", run_dir)
+    for spec, learner, _ in models:
+        for line in experiment.hook("warnings")(spec, settings, learner):
+            logger.warning("%s: %s", spec.name, line)
+    results, curves = [], {}
+    for model in models:
+        name = model.spec.name
+        folder = run_dir / file_name(name) if several else run_dir
+        here = RunDir.open(folder, run_config(experiment, settings, name, data), **how, within=top)
+        _check_start(here, how["about"])
+        row = _finished_row(here, model)
+        if vocabulary is not None and not _holds_vocabulary(here, row):
+            here.keep(VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n")
+        try:
+            results.append(row or _run_model(experiment, settings, data, model, here, parallel, how["about"]))
+        except (Stopped, KeyboardInterrupt) as stopped:
+            what = str(stopped) or "interrupted"
+            raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
+        curves |= curves_of(name, by_epoch(here.records()), model.spec.values)
+    if top is not None and not top.is_read_only:
+        for metric in experiment.curves:
+            path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
+            plots.learning_curves(curves, "epoch", [metric, of_train(metric)], path, title)
+        top.go_on()  # a finished model may be new to this comparison
+        top.write_result(_result(experiment, data, results))
+    parallel.processes.agree(None)  # there are no more models
+    print_results(experiment, settings, specs, data, results)
+    return results
+
+
+def _follow(models: Sequence[Trainable], parallel: Parallel) -> None:
+    """Train in a process other than the first: the models that the first process selects, in its order."""
+    by_name = {model.spec.name: model for model in models}
+    while (name := parallel.processes.agree(None)) is not None:
+        fit(by_name[name].learner, by_name[name].fit, None, parallel=parallel)
+        number = parallel.processes.index
+        print(f"process {number} waits for process 0, which evaluates {name} and draws", file=sys.stderr)
+
+
+def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
+    """Return the row of a model that was trained for enough epochs; None if it still has to be trained."""
+    result = run_dir.result()
+    try:
+        row = None if result is None else finished_row(result)
+    except UserError as error:
+        raise UserError(f"{run_dir.path}: {error}") from None
+    if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
+        return None
+    logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
+    return row
+
+
+def _holds_vocabulary(run_dir: RunDir, row: Mapping[str, Any] | None) -> bool:
+    """Return whether a finished model's vocabulary file is there, unchanged since its version wrote it."""
+    path = run_dir.path / VOCABULARY
+    return row is not None and path.exists() and row.get("vocabulary_sha256") == sha256_of(path)
+
+
+def _run_model(
+    experiment: Experiment,
+    settings: Settings,
+    data: Dataset,
+    model: Trainable,
+    run_dir: RunDir,
+    parallel: Parallel,
+    about: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Train, evaluate and draw a model, write its result, and return its row."""
+    run_dir.check_writable()
+    spec, learner, how = model
+    count = len(spec.values)
+    parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
+    swept = f", {count} values of the sweep" if count > 1 else ""
+    logger.info(
+        "%s: %s parameters, seeds %s%s", spec.name, f"{parameters:,}", ", ".join(map(str, spec.seeds)), swept
+    )
+    _warn_of_changes(run_dir, about)
+    parallel.processes.agree(spec.name)
+    with _event_files(settings, run_dir, len(spec.all_seeds)):
+        fitted = fit(learner, how, run_dir, parallel=parallel)
+    trained_at = time.monotonic()
+    evaluated = evaluate_model(experiment, settings, data, model, fitted, run_dir, parallel)
+    for line in edges_of_sweep(type(settings), spec.values, evaluated.selected):
+        logger.warning("%s: %s", spec.name, line)
+    best_epochs = np.split(np.asarray(fitted.best_epoch), count)
+    row = {
+        "model": spec.name,
+        **spec.variant,
+        "parameters": parameters,
+        "seeds": spec.seeds,
+        "metrics": evaluated.by_value[evaluated.selected],
+        "epochs": fitted.epochs,
+        "epochs_asked": how.epochs,
+        "best_epoch": best_epochs[evaluated.selected],
+        "wall_seconds": round(fitted.seconds + time.monotonic() - trained_at, 1),
+        "backend": jax.default_backend(),
+        "devices": [device.device_kind for device in parallel.devices],
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "checkpoint": Checkpoints(run_dir.checkpoints).fingerprint(),
+    }
+    if count > 1:
+        rows = [
+            {"value": value, "metrics": of, "best_epoch": epochs}
+            for value, of, epochs in zip(spec.values, evaluated.by_value, best_epochs, strict=True)
+        ]
+        row |= {"selected": spec.values[evaluated.selected], "sweep": rows}
+    if (run_dir.path / VOCABULARY).exists():
+        row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
+    run_dir.write_result(_result(experiment, data, [row]))
+    return rows_of(run_dir.result())[0]
+
+
+@contextlib.contextmanager
+def _event_files(settings: Settings, run_dir: RunDir, count: int) -> Iterator[None]:
+    """Also write the metrics that the run logs as event files, if the settings request it."""
+    if not settings.run.tensorboard:
+        yield
+        return
+    files = EventFiles(lambda member: run_dir.path / "tensorboard" / member_name(run_dir, member))
+    run_dir.on_rewind, run_dir.on_log = partial(files.begin, count=count), files.add
+    try:
+        yield
+    finally:
+        files.close()
+
+
+def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    dataset = {name: getattr(data, name) for name in ("name", "fingerprint", "source")}
+    return {"experiment": experiment.name, "dataset": {**dataset, "sizes": dict(data.sizes)}, "rows": rows}
+
+
+# --- Run folders ---
+
+
+def run_config(
+    experiment: Experiment, settings: Settings, models: str | list[str], data: Dataset
+) -> dict[str, Any]:
+    """Return the configuration that a run folder must match to be resumed, of one model or of several."""
+    return {
+        "experiment": experiment.name,
+        ("model" if isinstance(models, str) else "models"): models,
+        "dataset": {"name": data.name, "fingerprint": data.fingerprint},
+        "settings": to_config(settings),
+    }
+
+
+def _how_to_open(settings: Settings, data: Dataset) -> dict[str, Any]:
+    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those already trained.
+    has_schedule = settings.agent.entropy_coef_final is not None
+    return dict(
+        about=_about(settings, data),
+        may_grow=["models"] if has_schedule else ["models", "settings.training.epochs"],
+        ignored=["dataset.name"],  # a folder of data may be renamed
+    )
+
+
+def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
+    """Return the command, the versions, the date and the paths of a run's start, which are never compared."""
+    names = path_names(fields_of(type(settings))) - {"run_dir", "config"}
+    paths = {name: str(get(settings, name).absolute()) for name in names if get(settings, name) is not None}
+    return {
+        "command": shlex.join([Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]]),
+        "commit": _commit(),
+        "jax": importlib.metadata.version("jax"),
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "source": data.source,
+        "data": paths.pop("data", None),
+        "paths": paths,
+    }
+
+
+def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
+    """Log a warning if a run is resumed with another commit or JAX version, which may change rounding."""
+    entries = run_dir.config().get("about", [])
+    for name in ("commit", "jax") if run_dir.resumed and entries else ():
+        if entries[-1].get(name) not in (None, about[name]):
+            logger.warning(
+                "this run was last trained with %s %s, now it is %s: results may not be the same bit for bit",
+                *(name, entries[-1][name], about[name]),
+            )
+
+
+def _check_start(run_dir: RunDir, about: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if a resumed run is given other parameters to begin with; see `--start-from`."""
+    entries = run_dir.config().get("about", [])
+    if not run_dir.resumed or not entries:
+        return
+    began, now = ((entry.get("paths") or {}).get("start_from") for entry in (entries[0], about))
+    if began != now:
+        had = f"with --start-from {began}" if began else "without --start-from"
+        raise UserError(f"the run in {run_dir.path} began {had}: give the same, or choose another --run-dir")
+
+
+def _commit() -> str | None:
+    """Return the commit of this package's checkout, with `-dirty` for changed or new files; None without git."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    others = ["git", "ls-files", "--others", "--exclude-standard", "--", "*.py"]
+    how = dict(cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    try:
+        commit = subprocess.run(describe, **how).stdout.strip()
+        untracked = subprocess.run(others, **how).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
+        return None
+    return f"{commit}-dirty" if untracked and not commit.endswith("-dirty") else commit
+
+
+# --- Devices ---
+
+
+def join(flags: Devices, num_models: int = 1) -> Processes:
+    """Connect the processes that the flags name; call this before JAX initializes its devices.
+
+    Every process keeps the memory that it frees. A single process also caches its compiled programs on disk.
+    Several processes do not: the first one could find a program in its cache that the others compile, and on
+    GPUs they compile together.
+
+    Args:
+        flags: Settings of the devices and processes.
+        num_models: Largest number of models that are trained together.
+
+    Raises:
+        UserError: If the flags contradict each other, or the processes do not find each other.
+    """
+    number, count = None, None
+    if flags.process is not None:
+        if (found := re.fullmatch(r"(\d{1,6})/(\d{1,6})", flags.process)) is None:
+            raise UserError("--process takes two numbers, such as 0/4: of this process, and of all of them")
+        number, count = map(int, found.groups())
+    given = (flags.coordinator, number, count)
+    if given != (None, None, None) and flags.parallel == "pmap":
+        raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
+    keep_freed_memory()
+    processes = connect(*given, heartbeat_seconds=flags.heartbeat_seconds)
+    if processes.count == 1:
+        keep_compiled_programs()
+        _make_cpu_devices(max(_num_cores(), num_models))
+    return processes
+
+
+def choose_devices(settings: Settings, specs: Sequence[ModelSpec], processes: Processes) -> Parallel:
+    """Return the devices to train on, and how they are used; on a CPU, by default, the cores share the seeds."""
+    # All models use the devices alike, even if a sweep trains more of one model than of another.
+    num_models = math.gcd(*(len(spec.all_seeds) for spec in specs))
+    devices = settings.devices.devices
+    if devices is None and processes.count == 1 and jax.default_backend() == "cpu":
+        # Each device gets few seeds, because products of several seeds at once are slow on a CPU. If there
+        # are more devices than cores, they take turns. A few turns also even out different durations.
+        fitting = [n for n in range(1, jax.device_count() + 1) if num_models % n == 0]
+        devices = min(fitting, key=lambda n: abs(n - _TURNS * _num_cores()))
+    how = dict(num_seeds=num_models, batch_size=settings.training.batch_size, processes=processes)
+    return make_parallel(devices, settings.devices.parallel, **how)
+
+
+def devices_line(chosen: Parallel) -> str:
+    """Return a description of the devices that train, as in `2 of 8 cpu device(s)`."""
+    line = f"{len(chosen.devices)} of {jax.device_count()} {chosen.devices[0].platform} device(s)"
+    return line if chosen.processes.count == 1 else f"{line}, {chosen.processes.count} processes"
+
+
+def _num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _make_cpu_devices(count: int) -> None:
+    """Make JAX split the CPU into virtual devices, so that each can train some of the seeds.
+
+    The cores are used badly if they share one small matrix product. A number of devices that the user sets
+    (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`) stays unchanged.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if jax.config.jax_num_cpu_devices == -1:
+        with contextlib.suppress(RuntimeError):  # JAX is in use already, in a notebook
+            jax.config.update("jax_num_cpu_devices", count)

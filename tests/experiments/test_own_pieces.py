@@ -1,0 +1,137 @@
+"""Check that users can name their own classes on the command line, and that run folders run no code."""
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from commands import COMMANDS, assert_user_error, execute, load, tool, write_result
+from quick import QuickSettings
+
+from dynskip_jax import load_run
+from dynskip_jax.errors import UserError
+from dynskip_jax.settings import fill, names_in
+from dynskip_jax.spec import make_spec
+
+PIECES = """
+    import dataclasses
+    from pathlib import Path
+    from dynskip_jax import functional as F
+
+    Path(__file__).with_name("ran").touch()
+
+    @dataclasses.dataclass(frozen=True)
+    class Near(F.Fixed):
+        pass
+
+    @dataclasses.dataclass(frozen=True)
+    class Cell(F.GRU):
+        pass
+"""
+NUMBERS = COMMANDS["number_prediction"]
+SMALL = ("--features", 4, "--batch-size", 20, "--epochs", 1, "--preset", "paper", "--devices", 1)
+
+
+@pytest.fixture
+def pieces(tmp_path, monkeypatch):
+    """Write a module of users' classes into the current folder, without importing it, and return its mark."""
+    (tmp_path / "my_pieces.py").write_text(textwrap.dedent(PIECES))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    yield tmp_path / "ran"
+    sys.modules.pop("my_pieces", None)
+
+
+def spec_of(name, may_import=None, **given):
+    return make_spec(name, fill(QuickSettings, given), (name,) if may_import is None else may_import)
+
+
+def test_arguments_and_settings_reach_the_piece(pieces):
+    skip = spec_of("my_pieces:Near(3)", mix=0.25).skip
+    assert (type(skip).__name__, skip.max_skip, skip.mix) == ("Near", 3, 0.25)
+    skip = spec_of("my_pieces:Near(max_skip=3, mix=1.0)", mix=0.25).skip
+    assert (skip.max_skip, skip.mix) == (3, 1.0)
+    cell = spec_of("lstm", ("my_pieces:Cell",), transition="my_pieces:Cell").transition
+    assert type(cell).__name__ == "Cell"
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("no_such_module:Near(3)", "no_such_module"),
+        ("my_pieces:Far(3)", "no class Far"),
+        ("my_pieces:Near(open('x'))", "arguments are numbers"),
+        ("my_pieces:Near(3, nonsense=1)", "nonsense"),
+        ("my_pieces:Cell()", "derived from TimeSkip"),
+    ],
+)
+def test_what_is_wrong_with_a_piece_is_said_in_one_line(pieces, name, part):
+    with pytest.raises(UserError) as error:
+        spec_of(name)
+    assert part in str(error.value) and "\n" not in str(error.value)
+
+
+def test_names_with_commas_inside_brackets_are_one_model():
+    assert names_in("lstm, a:B(1,2),c:D(x=(1,2))") == ("lstm", "a:B(1,2)", "c:D(x=(1,2))")
+
+
+# --- Folders of strangers ---
+
+
+@pytest.mark.parametrize("name", ["model", "compare", "transition"])
+def test_a_config_file_runs_no_code_at_the_real_command_line(pieces, name, finished_numbers, tmp_path):
+    config = load(finished_numbers.folder / "config.json")
+    if name == "transition":
+        config["settings"]["model"]["transition"] = "my_pieces:Cell"
+    elif name == "compare":
+        config["models"] = ["lstm", "my_pieces:Near(3)"]
+        del config["model"]
+    else:
+        config["model"] = "my_pieces:Near(3)"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    root = str(load_run.__code__.co_filename).rpartition("/dynskip_jax/")[0]
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(1, {root!r}); from dynskip_jax.cli import start; "
+               "start('number_prediction')", "--config", "config.json"]  # fmt: skip
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert found.returncode == 2 and found.stderr.count("\n") == 1, found.stderr
+    assert "my_pieces" in found.stderr and "imports no code" in found.stderr
+    assert not pieces.exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("code", ["my_pieces:Near", "os:system", "dynskip_jax.cli:start", "my_pieces", None])
+def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, command, code, tmp_path):
+    folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
+    config = load(folder / "config.json")
+    config["code"] = config["experiment"] = code
+    (folder / "config.json").write_text(json.dumps(config))
+    write_result(folder, load(folder / "result.json"))
+    for name, flags in {"explain": ("--text", "a b"), "oracle": (), "generate": (), "evaluate": ()}.items():
+        assert_user_error(command(COMMANDS["ptb"], name, "--run-dir", folder, *flags), "experiment")
+    with pytest.raises(UserError, match="experiment"):
+        load_run(folder)
+    outcome = command(tool("report"), folder)
+    assert outcome.status == 0 and "all metrics are shown" in outcome.out
+    assert not pieces.exists()
+
+
+def test_code_that_the_command_line_names_is_imported(pieces, finished_ptb, command):
+    outcome = command(tool("report"), finished_ptb.folder, "--code", "my_pieces")
+    assert outcome.status == 0 and pieces.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_number_prediction")
+def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(pieces, tmp_path):
+    folder = tmp_path / "run"
+    outcome = execute(NUMBERS, "--model", "my_pieces:Near(3)", *SMALL, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    assert load_run(folder).spec.skip.max_skip == 3  # this process has imported the module
+    (folder / "note").touch()  # the changed folder is read again, see `read_once`
+    del sys.modules["my_pieces"]
+    reading = ("explain", "--run-dir", folder)
+    assert_user_error(execute(NUMBERS, *reading), "--code my_pieces")
+    assert "my_pieces" not in sys.modules
+    outcome = execute(NUMBERS, *reading, "--code", "my_pieces")
+    assert outcome.status == 0, outcome.err
