@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
@@ -45,8 +46,8 @@ class AttentionToOutput(DepthSkip):
         self.check_below(below, hidden)
         return AttentionParams(jnp.zeros((hidden,), init.dtype))
 
+    @override
     def check_below(self, below: int, hidden: int) -> None:
-        """See `DepthSkip`."""
         if below % hidden:
             raise UserError(
                 f"attention over lower layers needs layers of one size, {hidden}, got {below} features in all"
@@ -63,6 +64,6 @@ class AttentionToOutput(DepthSkip):
         weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)
         return jnp.einsum("...l,...lh->...h", weights, outputs)
 
+    @override
     def add(self, params, inputs, entering, h, new, dense):
-        """See `DepthSkip`."""
         return new + inputs

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 import jax
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.functional.depth_skips.base import DepthSkip, check_size
 from dynskip_jax.functional.product import product, row
@@ -58,8 +59,8 @@ class Highway(DepthSkip):
         vectors = (init.draw(init.bias, k, (hidden,)) for k in vector_keys)
         return HighwayGateParams(init.draw(init.kernel, x_key, (in_features, hidden)), *vectors)
 
+    @override
     def check_below(self, below: int, hidden: int) -> None:
-        """See `DepthSkip`."""
         check_size(below, hidden)
 
     def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:

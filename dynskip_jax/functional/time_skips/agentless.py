@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose
@@ -36,8 +37,8 @@ class Fixed(BufferSkip):
         """Slot of the oldest state; None if the first step uses the carried state instead."""
         return None if self.forgets_carried else self.max_skip - 1
 
+    @override
     def choose(self, params, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         if self.fixed_slot is not None:
             return Choice(), skip_state
         oldest = jnp.full_like(inputs.step, self.max_skip - 1, jnp.int32)
@@ -54,14 +55,14 @@ class Mean(BufferSkip):
     name: ClassVar[str] = "mean"
     has_distribution: ClassVar[bool] = True
 
+    @override
     def choose(self, params, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         weights = jnp.full_like(inputs.step, 1 / self.max_skip, observation.dtype)
         weights = jnp.repeat(weights[..., None], self.max_skip, axis=-1)
         return self.carried_first(inputs, Choice(weights=weights)), skip_state
 
+    @override
     def log_distribution(self, params, x, step, observation, policy_mask=None):
-        """See `TimeSkip`."""
         return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
 
 
@@ -91,16 +92,16 @@ class Random(BufferSkip):
         if not all(math.isfinite(rate) and rate >= 0 for rate in self.rates) or not any(self.rates):
             raise UserError(f"rates are numbers of at least 0, and one is more than that, got {self.rates}")
 
+    @override
     def draws(self, mode, replayed) -> bool:
-        """See `TimeSkip`."""
         return not replayed
 
+    @override
     def noise(self, keys, step, mode, replayed, dtype):
-        """See `TimeSkip`."""
         return None if replayed else choice_noise(keys, step, self.max_skip, dtype)
 
+    @override
     def choose(self, params, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         if inputs.action is not None:
             return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), skip_state
         log_rates = jnp.broadcast_to(self._log_rates(), inputs.noise.shape)

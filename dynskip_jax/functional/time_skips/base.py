@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
@@ -307,8 +308,8 @@ class BufferSkip(TimeSkip):
     first_step: str = choice_field("agent", "carried")
 
     @property
+    @override
     def forgets_carried(self) -> bool:
-        """See `TimeSkip`."""
         return self.first_step == "carried"
 
     def carried_first(self, inputs: SkipInputs, choice: Choice) -> Choice:

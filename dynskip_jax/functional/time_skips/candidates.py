@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 
@@ -37,12 +38,12 @@ class LogSpaced(Candidates):
     These are the scales of log-linear attention (Guo et al. 2025).
     """
 
+    @override
     def count(self, max_skip):
-        """See `Candidates`."""
         return max_skip.bit_length()
 
+    @override
     def slots(self, max_skip, step):
-        """See `Candidates`."""
         return 2 ** np.arange(self.count(max_skip), dtype=np.int32) - 1
 
 
@@ -60,12 +61,12 @@ class _Spaced(Candidates):
 class Every(_Spaced):
     """State(t-1), State(t-1-size), State(t-1-2 size), …"""
 
+    @override
     def count(self, max_skip):
-        """See `Candidates`."""
         return -(-max_skip // self.size)
 
+    @override
     def slots(self, max_skip, step):
-        """See `Candidates`."""
         return np.arange(0, max_skip, self.size, dtype=np.int32)
 
 
@@ -76,12 +77,12 @@ class Segments(_Spaced):
     The initial state stands for the ends of all segments before the sequence.
     """
 
+    @override
     def count(self, max_skip):
-        """See `Candidates`."""
         return 1 + (max_skip - 1) // self.size
 
+    @override
     def slots(self, max_skip, step):
-        """See `Candidates`."""
         last_end = (step[..., None] - 1) % self.size + 1
         segments = jnp.arange(self.count(max_skip) - 1, dtype=last_end.dtype)
         older = last_end + self.size * segments.reshape((1,) * step.ndim + (-1,))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import log_softmax
 from jaxtyping import Array, Bool, Float, Int
+from typing_extensions import override
 
 from dynskip_jax.functional.agent import (
     AgentParams,
@@ -65,8 +66,8 @@ class PolicySkip(BufferSkip):
         return None if self.among is None else self.among.slots(self.max_skip, step)
 
     @property
+    @override
     def observed(self) -> Observed:
-        """See `TimeSkip`."""
         return "stored" if self.agent == "content" else self.agent_input
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
@@ -209,18 +210,18 @@ class Attention(PolicySkip):
 
     name: ClassVar[str] = "attention"
 
+    @override
     def differentiable(self, mode, replayed) -> bool:
-        """See `TimeSkip`."""
         return True
 
+    @override
     def choose(self, params, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation))
         weights = relaxed_weights(log_probs, None, "soft", inputs.temperature)
         return self.carried_first(inputs, self.weigh(inputs.step, weights)), skip_state
 
+    @override
     def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
-        """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation) / inputs.temperature)
         return self.without_credit(inputs, self.weighted(choice, log_probs))
 
@@ -238,18 +239,18 @@ class Dynamic(PolicySkip):
     name: ClassVar[str] = "dynamic"
     is_stochastic = True
 
+    @override
     def differentiable(self, mode, replayed) -> bool:
-        """See `TimeSkip`."""
         return mode in RELAXATIONS and not replayed
 
+    @override
     def noise(self, keys, step, mode, replayed, dtype):
-        """See `TimeSkip`."""
         if replayed or not (mode == "sample" or (mode in RELAXATIONS and draws_noise(mode))):
             return None
         return choice_noise(keys, step, self.num_candidates, dtype)
 
+    @override
     def choose(self, params, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         if inputs.action is not None:
             return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), skip_state
         if mode not in RELAXATIONS or self.agent != "content":
@@ -263,8 +264,8 @@ class Dynamic(PolicySkip):
             choice = Choice(self.slots_of(inputs.step, index[..., None])[..., 0])
         return self.carried_first(inputs, choice), skip_state
 
+    @override
     def decide(self, params, inputs: SkipInputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation)))
         if choice.weights is not None:
             return self.without_credit(inputs, self.weighted(choice, log_probs))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import log_softmax
 from jaxtyping import Array, Float, Int
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose, entropy
@@ -102,12 +103,12 @@ class LSTMJump(TimeSkip):
         """See `TimeSkip`; jumps have no relaxation, so they are greedy in relaxed modes."""
         return mode == "sample" and not replayed
 
+    @override
     def noise(self, keys, step, mode, replayed, dtype):
-        """See `TimeSkip`."""
         return choice_noise(keys, step, self.max_jump + 1, dtype) if self.draws(mode, replayed) else None
 
+    @override
     def choose(self, params: JumpParams, inputs, observation, skip_state: JumpCounts, mode):
-        """See `TimeSkip`."""
         at_jump = (skip_state.to_skip == 0) & (skip_state.to_read == 0) & (skip_state.jumps > 0)
         if inputs.action is None:
             jump = choose(self._logits(params, observation), inputs.noise)
@@ -130,8 +131,8 @@ class LSTMJump(TimeSkip):
         action = jnp.where(at_jump, jump + 1, 0)
         return Choice(update=reads.astype(observation.dtype), action=action), counts
 
+    @override
     def decide(self, params: JumpParams, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`."""
         log_probs = log_softmax(self._logits(params, observation))
         jump = jnp.maximum(choice.action - 1, 0)
         log_prob = jnp.take_along_axis(log_probs, jump[..., None], axis=-1)[..., 0]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import log_softmax
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose
@@ -76,24 +77,24 @@ class SkimRNN(TimeSkip):
         """Return the part of α that depends on the input."""
         return product(x, params.w_x)
 
+    @override
     def draws(self, mode, replayed) -> bool:
-        """See `TimeSkip`."""
         return not replayed and mode != "greedy" and draws_noise(self._relaxation(mode))
 
+    @override
     def noise(self, keys, step, mode, replayed, dtype):
-        """See `TimeSkip`."""
         return choice_noise(keys, step, 2, dtype) if self.draws(mode, replayed) else None
 
+    @override
     def updates_partially(self, mode) -> bool:
-        """See `TimeSkip`."""
         return mode != "greedy" and not takes_one(self._relaxation(mode))
 
+    @override
     def differentiable(self, mode, replayed) -> bool:
-        """See `TimeSkip`."""
         return not replayed and mode != "greedy"
 
+    @override
     def choose(self, params: SkimGateParams, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         if inputs.action is not None:
             reads = inputs.action <= 1
             return Choice(update=reads.astype(observation.dtype)), skip_state
@@ -104,8 +105,8 @@ class SkimRNN(TimeSkip):
         weights = relaxed_weights(log_softmax(logits), inputs.noise, relaxation, inputs.temperature)
         return Choice(update=weights[..., 0].astype(logits.dtype)), skip_state
 
+    @override
     def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`."""
         certain = jnp.zeros_like(choice.update)
         action = jnp.where(choice.update >= 0.5, 1, 2).astype(jnp.int32)
         return Decision(action, certain, certain, choice.update)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import row
@@ -69,12 +70,12 @@ class SkipRNN(TimeSkip):
         """Return ũ before the first step: zeros."""
         return jnp.zeros(batch, dtype)
 
+    @override
     def differentiable(self, mode, replayed) -> bool:
-        """See `TimeSkip`."""
         return True
 
+    @override
     def choose(self, params: UpdateParams, inputs, observation, skip_state: Any, mode):
-        """See `TimeSkip`."""
         # A sum of products is faster than a matrix with one column.
         delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
         delta = jnp.where(inputs.step == 0, 1, delta)
@@ -82,7 +83,7 @@ class SkipRNN(TimeSkip):
         update = pending + jax.lax.stop_gradient((pending > 0.5).astype(pending.dtype) - pending)
         return Choice(update=update), (1 - update) * pending
 
+    @override
     def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`."""
         certain = jnp.zeros_like(choice.update)
         return Decision(jnp.ones(certain.shape, jnp.int32), certain, certain, choice.update)

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.time_skips.base import Choice, Decision
@@ -38,8 +39,8 @@ class SparseAttention(Attention):
         if self.top < 1:
             raise UserError(f"sparse attention needs a top of at least 1, got {self.top}")
 
+    @override
     def choose(self, params, inputs, observation, skip_state, mode):
-        """See `TimeSkip`."""
         index, weights = self._best(self.logits(params, inputs, observation) / inputs.temperature)
         choice = Choice(self.slots_of(inputs.step, index), weights)
         return self.carried_first(inputs, choice), skip_state

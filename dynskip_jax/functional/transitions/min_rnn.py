@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import log_sigmoid, sigmoid
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.transitions.base import Activation, Initializers, Transition, applied, identity
@@ -77,8 +78,8 @@ class MinGRU(LinearTransition):
         z = product(x, params.w_x)
         return z + row(params.b, z)
 
+    @override
     def coefficients(self, inputs):
-        """See `LinearTransition`."""
         z, n = jnp.split(inputs, 2, axis=-1)
         return sigmoid(-z), sigmoid(z) * applied(self.activation_fn, n)
 
@@ -107,8 +108,8 @@ class MinLSTM(LinearTransition):
         z = product(x, params.w_x)
         return z + row(params.b, z)
 
+    @override
     def coefficients(self, inputs):
-        """See `LinearTransition`."""
         f, i, n = jnp.split(inputs, 3, axis=-1)
         log_ratio = log_sigmoid(f) - log_sigmoid(i)
         return sigmoid(log_ratio), sigmoid(-log_ratio) * applied(self.activation_fn, n)
