@@ -24,8 +24,7 @@ class Progress:
         total: Number of steps of the whole loop.
         description: Short name of the loop.
         start: Number of steps that an earlier process has done. They do not count in the estimate.
-        console: Console to draw on; by default standard error, so that standard output stays clean. While the
-            bar is visible, print to this console.
+        console: Console to draw on, and to print to while the bar is visible; by default standard error.
         every: Minimum number of seconds between two lines outside of a terminal.
         clock: Function that returns the time in seconds.
 

@@ -53,42 +53,39 @@ def _is_list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(is_valid, value))
 
 
+def _has(**checks: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a check of an object that has valid entries of these names, and may have others."""
+    return lambda value: (
+        isinstance(value, Mapping) and all(valid(value.get(name)) for name, valid in checks.items())
+    )
+
+
 def _is_number_or_list(value: Any) -> bool:
     return _is_number(value) or _is_list_of(_is_number_or_list)(value)
 
 
-def _are_metrics(value: Any) -> bool:
-    """Return whether a value maps metrics to their mean, standard deviation and values of each seed."""
-    return isinstance(value, Mapping) and all(
-        isinstance(of, Mapping)
-        and all(_is_number_or_list(of.get(name)) for name in ("mean", "std"))
-        and _is_list_of(_is_number_or_list)(of.get("per_seed"))
-        and of["per_seed"]
-        for of in value.values()
-    )
-
-
-def _is_value_of_sweep(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and isinstance(value.get("value"), Mapping)
-        and _are_metrics(value.get("metrics"))
-    )
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_model(value: Any) -> bool:
     """Return whether a value is the name of a model, whose folder lies in the run's."""
-    return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
+    return _is_text(value) and len(value) < 200 and file_name(value).strip(".") != ""
 
 
 def _are_seeds(value: Any) -> bool:
     return _is_list_of(_is_whole)(value) and 0 < len(value) <= _MOST_SEEDS
 
 
-def _is_fingerprint(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping) and _is_whole(value.get("step")) and isinstance(value.get("sha256"), str)
-    )
+def _are_metrics(value: Any) -> bool:
+    """Return whether a value maps metrics to their mean, standard deviation and values of each seed."""
+    per_seed = lambda each: bool(each) and _is_list_of(_is_number_or_list)(each)  # noqa: E731
+    of_metric = _has(mean=_is_number_or_list, std=_is_number_or_list, per_seed=per_seed)
+    return isinstance(value, Mapping) and all(map(of_metric, value.values()))
+
+
+def _is_sweep(value: Any) -> bool:
+    return bool(value) and _is_list_of(_has(value=_has(), metrics=_are_metrics))(value)
 
 
 # The entries that a row may have: a check of the value, and its description in error messages.
@@ -100,13 +97,10 @@ _IN_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epochs": (_is_whole, "a whole number"),
     "epochs_asked": (_is_whole, "a whole number"),
     "wall_seconds": (_is_number, "a number"),
-    "selected": (lambda value: isinstance(value, Mapping), "an object"),
-    "sweep": (
-        lambda value: bool(value) and _is_list_of(_is_value_of_sweep)(value),
-        "a list of values and their metrics",
-    ),
-    "checkpoint": (_is_fingerprint, "an object with a step and a SHA-256"),
-    "vocabulary_sha256": (lambda value: isinstance(value, str), "text"),
+    "selected": (_has(), "an object"),
+    "sweep": (_is_sweep, "a list of values and their metrics"),
+    "checkpoint": (_has(step=_is_whole, sha256=_is_text), "an object with a step and a SHA-256"),
+    "vocabulary_sha256": (_is_text, "text"),
 }
 
 

@@ -206,67 +206,38 @@ def is_small(kind, *_):
     return kind.startswith("small")
 
 
-BY_DEFAULT = {
-    ("small", 4, "jit"),
-    ("small, own batches", 4, "pmap"),  # with pmap, the update itself calls collectives
-    ("small, own batches", "jit"),
-}
-
-
-def is_default(*case):
-    return case in BY_DEFAULT
-
-
-@pytest.mark.parametrize(
-    ("kind", "devices", "way"),
-    and_slow(
-        [
-            ("small", 2, "pmap"),
-            ("small", 4, "jit"),
-            ("small, own batches", 4, "pmap"),
-            ("small, own batches", 8, "jit"),
-            ("classification", 2, "jit"),
-            ("classification", 8, "pmap"),
-            ("classification, batch baseline", 4, "pmap"),
-            ("classification, moving average", 2, "pmap"),
-            ("classification, moving average", 2, "jit"),
-            ("classification, penalties", 4, "pmap"),
-            ("language modelling", 2, "pmap"),
-            ("language modelling", 4, "jit"),
-        ],
-        is_default,
-    ),
-)
-def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_device, tmp_path):
-    result = train(kind, tmp_path, devices=devices, way=way)
-    assert_same_run(result, tmp_path, one_device(kind))
+# Kind, number of seeds, devices, way. Devices share batches, except if they divide the seeds.
+CASES = [
+    ("small", 1, 2, "pmap"),
+    ("small", 1, 4, "jit"),
+    ("small, own batches", 1, 4, "pmap"),
+    ("small, own batches", 1, 8, "jit"),
+    ("classification", 1, 2, "jit"),
+    ("classification", 1, 8, "pmap"),
+    ("classification, batch baseline", 1, 4, "pmap"),
+    ("classification, moving average", 1, 2, "pmap"),
+    ("classification, moving average", 1, 2, "jit"),
+    ("classification, penalties", 1, 4, "pmap"),
+    ("language modelling", 1, 2, "pmap"),
+    ("language modelling", 1, 4, "jit"),
+    ("small", 4, 2, "jit"),
+    ("small, own batches", 4, 2, "jit"),
+    ("small, own batches", 4, 2, "pmap"),
+    ("classification", 4, 2, "jit"),
+    ("language modelling", 4, 2, "pmap"),
+    ("small, own batches", 3, 2, "jit"),
+    ("small", 3, 2, "pmap"),
+    ("classification", 3, 2, "jit"),
+]
+BY_DEFAULT = [CASES[1], CASES[2], CASES[13]]  # with pmap, the update itself calls collectives
 
 
 @pytest.mark.parametrize(
-    ("kind", "way"),
-    and_slow(
-        [
-            ("small", "jit"),
-            ("small, own batches", "jit"),
-            ("small, own batches", "pmap"),
-            ("classification", "jit"),
-            ("language modelling", "pmap"),
-        ],
-        is_default,
-    ),
+    ("kind", "num_seeds", "devices", "way"), and_slow(CASES, lambda *case: case in BY_DEFAULT)
 )
-def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device, tmp_path):
-    result = train(kind, tmp_path, num_seeds=4, devices=2, way=way)
-    assert_same_run(result, tmp_path, one_device(kind, 4))
-
-
-@pytest.mark.parametrize(
-    ("kind", "way"),
-    and_slow([("small, own batches", "jit"), ("small", "pmap"), ("classification", "jit")], lambda *_: False),
-)
-def test_several_seeds_share_batches_where_they_do_not_divide(kind, way, one_device, tmp_path):
-    result = train(kind, tmp_path, num_seeds=3, devices=2, way=way)
-    assert_same_run(result, tmp_path, one_device(kind, 3))
+def test_many_devices_train_as_one_does(kind, num_seeds, devices, way, one_device, tmp_path):
+    result = train(kind, tmp_path, num_seeds=num_seeds, devices=devices, way=way)
+    assert_same_run(result, tmp_path, one_device(kind, num_seeds))
 
 
 @pytest.mark.slow
@@ -360,23 +331,6 @@ def test_parameters_are_placed_where_seeds_train():
     # If devices share a batch, evaluation is not divided.
     by_batch = make_parallel(2, num_seeds=1, batch_size=BATCH)
     assert by_batch.spread(params) is params
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classification", "language modelling"])
-def test_seeds_are_evaluated_where_they_train(kind):
-    task = learner_of(kind, 4)
-    keys = seed_keys((0, 1, 2, 3))
-    params = jax.jit(jax.vmap(task.init))(keys.init)
-    shared, alone = (make_parallel(n, num_seeds=4, batch_size=BATCH) for n in (2, 1))
-    assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(shared.spread(params))} == {2}
-    assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(alone.spread(params))} == {1}
-    found, expected = (
-        task.evaluate(p.spread(params), "dev", p.spread(keys.evaluate), mode="sample", samples=3)
-        for p in (shared, alone)
-    )
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
 # Collectives that would move activations between devices.
