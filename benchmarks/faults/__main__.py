@@ -8,8 +8,8 @@ full disk, the same command has to give the same settings, metrics, results, pic
 else has to be refused in one line, or to change no answer. Exit status 1: something failed.
 """
 
-import argparse
 import collections
+import dataclasses
 import importlib
 import os
 import random
@@ -22,6 +22,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.faults.forked import Ended, contents, differences, run
 from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
+from dynskip_jax.settings import setting
 
 _STOPPING = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _ABSURD = ("0", "-1", "1" + "0" * 9, "9" * 400, "1e999", "nan", "", " ", "x" * 10**5, "../..", "\x1b[2J")
@@ -184,18 +188,22 @@ def markdown(found: collections.Counter) -> str:
     return "| fault | outcome | as promised | failed |\n| --- | --- | --- | --- |\n" + "".join(lines)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Command line."""
+
+    experiment: str = setting(",".join(NAMES), "Names, separated by commas.")
+    kinds: str = setting(",".join(KINDS), "Kinds of faults, separated by commas.")
+    count: int = setting(1, "Faults of each kind, in each experiment.", at_least=1)
+    seed: int = setting(0, "Of moments, places and bits.", at_least=0)
+
+
 def main() -> None:
     """Run the command line."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks.faults", description=__doc__, formatter_class=form)
-    parser.add_argument("--experiment", default=",".join(NAMES), help="names, separated by commas")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of faults, separated by commas")
-    parser.add_argument("--count", type=int, default=1, help="faults of each kind, in each experiment")
-    parser.add_argument("--seed", type=int, default=0, help="of moments, places and bits")
-    flags = parser.parse_args()
+    flags = read_flags("python -m benchmarks.faults", __doc__, Flags, sys.argv[1:])
     names, kinds = flags.experiment.split(","), flags.kinds.split(",")
     if unknown := {*names} - {*NAMES} | {*kinds} - {*KINDS}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}: choose {', '.join((*NAMES, *KINDS))}")
+        raise UserError(f"there is no {', '.join(sorted(unknown))}: choose {', '.join((*NAMES, *KINDS))}")
     os.environ |= {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
     for module in ("run", "trained", "models", "tasks", "analysis.plots"):
         importlib.import_module(f"dynskip_jax.{module}")
@@ -217,4 +225,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)
