@@ -14,19 +14,15 @@ from dynskip_jax.experiment import NAMES as EXPERIMENTS
 from dynskip_jax.experiment import find_experiment
 
 PROGRAM = """
-HloModule jit_step, is_scheduled=true
-
 %condition (arg: (s32[], f32[8])) -> pred[] {
   %limit = s32[]{:T(128)} constant(35)
   ROOT %less = pred[] compare(%i, %limit), direction=LT
 }
-
 %body (arg: (s32[], f32[8])) -> (s32[], f32[8]) {
   %slice.1 = f32[8]{0} dynamic-slice(%x, %i), backend_config={"estimated_cycles":"100"}
   %fusion.2 = f32[8]{0} fusion(%slice.1), kind=kLoop, backend_config={"estimated_cycles":"300"}
   ROOT %all-reduce.3 = f32[8]{0} all-reduce(%fusion.2), replica_groups={}
 }
-
 ENTRY %main (x: f32[8]) -> f32[8] {
   %copy.4 = f32[8]{0} copy(%x), backend_config={"estimated_cycles":"1000"}
   %while.5 = (s32[], f32[8]) while(%tuple), condition=%condition, body=%body

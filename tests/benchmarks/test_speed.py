@@ -11,10 +11,6 @@ from benchmarks.recurrence import Measured, Step
 from dynskip_jax.errors import UserError
 
 
-def nothing():
-    pass
-
-
 @pytest.mark.slow
 def test_every_layer_has_gradients_and_flax_computes_our_lstm():
     results = {}
@@ -53,7 +49,7 @@ def test_one_that_fails_is_named_and_the_others_go_on():
         raise MemoryError(*message)
 
     candidates = {
-        "good": lambda: Step(nothing),
+        "good": lambda: Step(lambda: None),
         "bad": lambda: Step(lambda: fail("too much\nof it")),
         "worse": lambda: Step(fail),
     }
