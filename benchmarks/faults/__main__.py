@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.faults.forked import Ended, contents, differences, run
 from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
+from benchmarks.flags import read_flags, setting
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.settings import setting
+from dynskip_jax.failures import run_main
 
 _STOPPING = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _ABSURD = ("0", "-1", "1" + "0" * 9, "9" * 400, "1e999", "nan", "", " ", "x" * 10**5, "../..", "\x1b[2J")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 _EVERY = "--features 4 --epochs 3 --devices 1"
-_SENTENCES = "--embedding-features 3 --buckets 1 --agent-features 2 --batch-size 8 --model dynamic:3"
+_SENTENCES = "--embedding-features 3 --agent-features 2 --batch-size 8 --model dynamic:3"
 _TAGGERS = "--embedding-features 4 --batch-size 10 --characters none"
 _FLAGS = {
     "agreement": "--length 5 --train-examples 60 --agent-features 2 --batch-size 20 --model dynamic:4 "
@@ -18,7 +18,7 @@ _FLAGS = {
     "number_prediction": "--agent-features 2 --batch-size 20 --model dynamic:5 --relaxed-epochs 1",
     "pos": f"{_TAGGERS} --dataset columns --model dynamic:3",
     "ptb": "--agent-features 2 --num-layers 1 --num-steps 5 --batch-size 4 --dropout 0.2 --model dynamic:3",
-    "sick": f"{_SENTENCES} --similarity-features 5",
+    "sick": _SENTENCES,
     "sst": f"{_SENTENCES} --no-phrases",
 }
 _TAGGED = """
@@ -54,18 +54,16 @@ def write_data(name: str, folder: Path) -> bool:
 
 def shrink_generated_data() -> None:
     """Limit the generated data of agreement and number prediction to 100 examples in this process."""
-    from dynskip_jax import data
-    from dynskip_jax.data import agreement
-    from dynskip_jax.data.number_prediction import generate_splits
+    from dynskip_jax.data import agreement, number_prediction
+    from dynskip_jax.experiments.number_prediction import task
 
     sizes = {"train": 60, "dev": 20, "test": 20}
 
-    def small(length: int, **options: object) -> data.NumberPredictionData:
-        name = f"number_prediction/length_{length}"
-        return data.NumberPredictionData(name, generate_splits(length, 0, sizes), "made for fault injection")
+    def small(length: int, **options: object) -> number_prediction.NumberPredictionData:
+        splits = number_prediction.generate_splits(length, 0, sizes)
+        return number_prediction.NumberPredictionData("numbers", splits, "made for fault injection")
 
-    agreement.DEFAULT_SIZES = sizes
-    data.load_number_prediction = small
+    agreement.DEFAULT_SIZES, task.load_number_prediction = sizes, small
 
 
 def _files(name: str, rng: np.random.Generator) -> dict[str, str]:
