@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
 NUM_KINDS, NUM_FORMS, NUM_FILLERS = 8, 10, 10
@@ -111,7 +112,7 @@ def _text(
 def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> AgreementData:
     """Draw all examples; each text's length is uniform from 5 to `length`, which is at most 500."""
     if not SHORTEST <= length <= LONGEST:
-        raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {length}")
+        raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {shown(length)}")
     splits = {}
     for stream, (split, size) in enumerate(sizes.items()):
         rng = np.random.default_rng([seed, stream])

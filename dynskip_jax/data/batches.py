@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
+from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
 Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examples, ...)
@@ -82,8 +83,8 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail:
         return -(-row_length // num_steps)
     if row_length < num_steps:
         raise UserError(
-            f"the training text of {num_tokens:,} tokens does not fill one segment of {batch_size} rows by "
-            f"{num_steps} steps: use a smaller --batch-size or --num-steps"
+            f"the training text of {num_tokens:,} tokens does not fill one segment of {shown(batch_size)} rows "
+            f"by {shown(num_steps)} steps: use a smaller --batch-size or --num-steps"
         )
     return row_length // num_steps
 
@@ -221,7 +222,7 @@ def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[i
     if not examples.buckets:
         if len(examples) < batch_size:
             raise UserError(
-                f"{len(examples):,} examples do not fill one batch of {batch_size:,}: use a smaller "
+                f"{len(examples):,} examples do not fill one batch of {shown(batch_size)}: use a smaller "
                 "--batch-size"
             )
         return [batch_size] * (len(examples) // batch_size)
@@ -309,7 +310,7 @@ def _filled(
 
 def _check_positive(name: str, value: int) -> None:
     if value < 1:
-        raise UserError(f"{name} is {value}: use 1 or more")
+        raise UserError(f"{name} is {shown(value)}: use 1 or more")
 
 
 def _map(function: Callable[[np.ndarray], Any], arrays: Arrays) -> Arrays:

@@ -119,7 +119,8 @@ def find_language_corpus(
     corpus = _find(data, dataset, min_count, pieces)
     if corpus.name == PTB and min_count not in (None, 1):
         raise UserError(
-            f"PTB's vocabulary is the published one, with its own <unk>: leave out min_count, not {min_count}"
+            "PTB's vocabulary is the published one, with its own <unk>: leave out min_count, not "
+            f"{shown(min_count)}"
         )
     return corpus
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.files import SPLIT_WORDS, SPLITS, PathLike, find_splits, iter_lines
-from dynskip_jax.data.messages import bad_file, printable, quoted
+from dynskip_jax.data.messages import bad_file, printable, quoted, shown
 from dynskip_jax.data.vocabularies import (
     EOS,
     UNK,
@@ -231,7 +231,7 @@ def _numbered_corpus(
 ) -> LanguageCorpus:
     """Build a corpus from the token numbers of a stream; see `make_corpus`."""
     if min_count is not None and min_count < 1:
-        raise UserError(f"min_count must be at least 1, which keeps every word of train, not {min_count}")
+        raise UserError(f"min_count is {shown(min_count)}: use at least 1, which keeps every word of train")
     tokens = list(stream.tokens)
     if pieces is None:
         corpus = _corpus_of_tokens(name, tokens, ids, source, min_count)

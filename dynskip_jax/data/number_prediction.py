@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from dynskip_jax.data.files import SPLITS, PathLike, is_prepared, named_folder
+from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
 NAME, VERSION = "number_prediction", "1.0.0"
@@ -95,8 +96,8 @@ def check_length(length: int) -> None:
     """Raise a `UserError` if the task is not defined for a sequence length."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(
-            f"number prediction has no length {length}: use --length {TWO_HOPS} (two hops) or any other from "
-            f"{SHORTEST} to {LONGEST} (one hop)"
+            f"number prediction has no length {shown(length)}: use --length {TWO_HOPS} (two hops) or any other "
+            f"from {SHORTEST} to {LONGEST} (one hop)"
         )
 
 
@@ -142,9 +143,9 @@ def load_number_prediction(
     for split, size in sizes.items():
         if not 1 <= size <= _MOST_SYMBOLS // length:
             limit = f"from 1 to {_MOST_SYMBOLS // length:,}"
-            raise UserError(f"number prediction cannot have {size:,} {split} examples: ask for {limit}")
+            raise UserError(f"number prediction cannot have {shown(size)} {split} examples: ask for {limit}")
     if seed < 0:
-        raise UserError(f"the seed of number prediction's examples is {seed}: use 0 or more")
+        raise UserError(f"the seed of number prediction's examples is {shown(seed)}: use 0 or more")
     name, source = f"{NAME}/length_{length}", "generated in memory"
     kept = named_folder(NAME)
     directory = Path(data).expanduser() if data is not None else kept and kept.parent

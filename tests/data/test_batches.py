@@ -107,6 +107,8 @@ def test_lengths_are_the_published_ones_rounded(num_tokens, num_steps, seed):
         (lambda: bptt_lengths(3, 70, np.random.default_rng(0)), "3 tokens.*10 steps.*--random-lengths"),
         (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
         (lambda: pad_sequences([]), "each split needs some"),
+        (lambda: num_segments(9, 10**400, 10**400, drop_tail=True), "^.{0,250}$"),
+        (lambda: num_train_batches(examples_of(6)[1], 10**400), "^6 examples .{0,100} --batch-size$"),
         (lambda: num_train_batches(examples_of(6)[1], 0), "--batch-size is 0: use 1 or more"),
         (lambda: list(evaluation_batches(examples_of(6, 2)[1], 0)), "--batch-size is 0: use 1 or more"),
     ],

@@ -127,7 +127,7 @@ def test_rare_words_become_unknown_where_it_is_needed(train, dev, test, min_coun
         ("a b the", 1, "test split has a word that train lacks, 'zebra', .* use min_count 2,"),
         ("a a the the the", None, "use min_count 3,"),
         ("the " * 9, 2, "use min_count 10,"),
-        ("the", 0, "min_count must be at least 1"),
+        ("the", 0, "min_count is 0: use at least 1"),
     ],
 )
 def test_unknown_words_that_nothing_would_train(train, min_count, problem):
