@@ -83,8 +83,8 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail:
         return -(-row_length // num_steps)
     if row_length < num_steps:
         raise UserError(
-            f"the training text of {num_tokens:,} tokens does not fill one segment of {shown(batch_size)} rows "
-            f"by {shown(num_steps)} steps: use a smaller --batch-size or --num-steps"
+            f"the training text of {num_tokens:,} tokens does not fill one segment of {shown(batch_size)} "
+            f"rows by {shown(num_steps)} steps: use a smaller --batch-size or --num-steps"
         )
     return row_length // num_steps
 

@@ -96,8 +96,8 @@ def check_length(length: int) -> None:
     """Raise a `UserError` if the task is not defined for a sequence length."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(
-            f"number prediction has no length {shown(length)}: use --length {TWO_HOPS} (two hops) or any other "
-            f"from {SHORTEST} to {LONGEST} (one hop)"
+            f"number prediction has no length {shown(length)}: use --length {TWO_HOPS} (two hops) or any "
+            f"other from {SHORTEST} to {LONGEST} (one hop)"
         )
 
 
