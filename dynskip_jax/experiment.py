@@ -70,7 +70,7 @@ class Experiment:
         about: Text of `--help`; the first line is shown in the list of experiments.
         task: Name of the module.
         settings: Class of the settings.
-        presets: Values of each preset, by the names of the preset and of the setting; the first is the default.
+        presets: Values of each preset, by the names of preset and setting; the first is the default.
         model: Model that is trained by default.
         columns: Heading and format of each metric in the printed table, by the metric's name.
         curves: Metrics that are drawn as learning curves.
@@ -139,8 +139,8 @@ def find_experiment(name: str) -> Experiment:
         importlib.import_module(f"dynskip_jax.experiments.{name}.config")
     if name not in _KNOWN:
         raise UserError(
-            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run imports no code that "
-            "it names: import yours first (report: --code MODULE)"
+            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run imports no code "
+            "that it names: import yours first (report: --code MODULE)"
         )
     return _KNOWN[name]
 

@@ -31,8 +31,8 @@ def make_own_piece(text: str, kind: type, options: dict[str, Any], *, may_import
         text: `module:Class`, or with literal arguments: `module:Class(16, mix=0.5)`.
         kind: Base class that the class must be derived from.
         options: Values of other fields; those that the class does not have are ignored.
-        may_import: Whether to import the module. If not, the program must have imported it already: only names
-            that are typed on the command line import code.
+        may_import: Whether to import the module. If not, the program must have imported it already: only
+            names that are typed on the command line import code.
 
     Raises:
         UserError: If there is no such module or class, or it does not accept these arguments.

@@ -1,4 +1,4 @@
-"""Run an experiment: choose devices, load the data, train and evaluate each model, write and print results."""
+"""Run an experiment: choose devices, load the data, train and evaluate each model, print results."""
 
 import contextlib
 import datetime
@@ -344,7 +344,7 @@ def _check_start(run_dir: RunDir, about: Mapping[str, Any]) -> None:
 
 
 def _commit() -> str | None:
-    """Return the commit of this package's checkout, with `-dirty` for changed or new files; None without git."""
+    """Return the commit of this checkout, with `-dirty` for changed or new files; None without git."""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     others = ["git", "ls-files", "--others", "--exclude-standard", "--", "*.py"]
     how = dict(cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
@@ -390,7 +390,7 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
 
 
 def choose_devices(settings: Settings, specs: Sequence[ModelSpec], processes: Processes) -> Parallel:
-    """Return the devices to train on, and how they are used; on a CPU, by default, the cores share the seeds."""
+    """Return the devices to train on; on a CPU, by default, the cores share the seeds."""
     # All models use the devices alike, even if a sweep trains more of one model than of another.
     num_models = math.gcd(*(len(spec.all_seeds) for spec in specs))
     devices = settings.devices.devices

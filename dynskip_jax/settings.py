@@ -90,8 +90,8 @@ class Model:
     features: Size = 200
     """Size of every layer's state."""
     transition: str = "lstm"
-    """The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru, ind_rnn, rhn
-    or rhn:L (L layers deep). Your own: my_module:MyTransition."""
+    """The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru, ind_rnn,
+    rhn or rhn:L (L layers deep). Your own: my_module:MyTransition."""
     depth_skip: str | None = None
     """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output;
     highway: from the one below; dense or attention: from all below."""
@@ -120,8 +120,8 @@ class Agent:
     evaluation_mode: Annotated[Literal["greedy", "sample"], For((*REWARDED, "random:k"))] = "greedy"
     """How agents choose on dev and test."""
     control: Annotated[Literal["none", "untrained", "histogram", "mean"], For(CHOOSING)] = "none"
-    """Replace the choice by a control: an untrained agent, draws with the rates of --control-of (histogram), or
-    the mean of the last k states."""
+    """Replace the choice by a control: an untrained agent, draws with the rates of --control-of (histogram),
+    or the mean of the last k states."""
     control_of: Path | None = None
     """A finished run folder of one model with an agent, which gives the rates."""
     reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = "log_likelihood"
@@ -150,7 +150,7 @@ class Agent:
     relaxed_epochs: Annotated[Natural, For(CHOOSING)] = 0
     """Number of relaxed epochs."""
     relaxed_entropy_coef: Annotated[tuple[float, ...] | None, For(CHOOSING)] = None
-    """β of the exact entropy in relaxed epochs, or those of the first and the last one; by default as later."""
+    """β of the exact entropy in relaxed epochs, or of the first and the last one; by default as later."""
     update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
     """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 6)."""
 
@@ -275,7 +275,7 @@ def replace(settings: Settings, **values: Any) -> Settings:
 
 
 def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Return the settings of each value of a sweep: all combinations; one empty dictionary without a sweep."""
+    """Return the settings of each value of a sweep: all combinations; one empty one without a sweep."""
     swept = [name for name in fields_of(type(settings)) if name in names]
     axes = [
         [{name: v} for v in get(settings, name)] for name in swept if isinstance(get(settings, name), tuple)

@@ -127,8 +127,8 @@ def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -
     Args:
         name: Name on the command line, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
         settings: All settings.
-        may_import: Names of user-defined skips and transitions whose modules may be imported, because they were
-            typed on the command line.
+        may_import: Names of user-defined skips and transitions whose modules may be imported, because they
+            were typed on the command line.
 
     Raises:
         UserError: If there is no such model, or a setting does not fit it.

@@ -118,8 +118,8 @@ class SentenceSettings(Settings):
         super().__post_init__()
         if not self.model.train_embeddings and self.data.embeddings is None:
             raise UserError(
-                "words' vectors that are not trained are of no use unless they are read: give --embeddings FILE, "
-                "or --train-embeddings"
+                "words' vectors that are not trained are of no use unless they are read: give "
+                "--embeddings FILE, or --train-embeddings"
             )
         if len(self.model.dropout) not in (1, 3) or len(self.model.zoneout) > 2:
             raise UserError("--dropout takes one rate or three, and --zoneout one or two: see --help")

@@ -43,8 +43,8 @@ class TaggerModel(Model):
     num_layers: Layers = 1
     """Number of layers; the last one has the time skip."""
     dropout: tuple[Rate, ...] = (0.5,)
-    """Dropout rate, or three: of the first layer's input, between layers, before the output layer; or four: with
-    that after the first layer second."""
+    """Dropout rate, or three: of the first layer's input, between layers, before the output layer; or four:
+    with that after the first layer second."""
     output: Literal["crf", "softmax"] = "crf"
     """Predict tags by a CRF, or by a softmax at each word (for many tags)."""
     embedding_features: Size = 100

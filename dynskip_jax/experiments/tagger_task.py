@@ -228,7 +228,7 @@ def metrics(spec: Any, settings: Any, learner: Learner, params: Any, keys: Any) 
 def draw(
     spec: ModelSpec, settings: Any, learner: Learner, params: Any, keys: Any, folder: Path, member: int
 ) -> None:
-    """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at words of each tag."""
+    """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each tag."""
     task, has_entities = learner.task, learner.task.scheme is not None
     predictions, what = learner.predictions(params, "dev", keys)[member], "type" if has_entities else "tag"
     logger.info("%s: scores on dev, seed %d", spec.name, spec.all_seeds[member])
@@ -259,7 +259,7 @@ def tokenize(vocabulary: TaggerVocabulary, text: str) -> str:
 
 
 def encode(settings: Any, vocabulary: TaggerVocabulary, text: str) -> tuple[TokenIds, list[str]]:
-    """Return the ids of the words of a text, and the words themselves: unknown ones are read by characters."""
+    """Return the ids of the words of a text, and the words: unknown ones are read by characters."""
     words = text.split()
     return vocabulary.encode(words), words
 
@@ -284,5 +284,5 @@ def read(trained: Any, text: str) -> Reading:
 
 
 def written(tags: Sequence[str], own: str | None, scheme: str = "BIO2") -> list[str]:
-    """Convert tags to the form that users see: entity tags (of the scheme `own`) in `scheme`, others as is."""
+    """Convert tags to what users see: entity tags (of the scheme `own`) in `scheme`, others as is."""
     return list(tags) if own is None else convert_tags(tags, own, scheme, repair=True)

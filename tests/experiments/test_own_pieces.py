@@ -92,8 +92,9 @@ def test_a_config_file_runs_no_code_at_the_real_command_line(pieces, name, finis
         config["model"] = "my_pieces:Near(3)"
     (tmp_path / "config.json").write_text(json.dumps(config))
     root = str(load_run.__code__.co_filename).rpartition("/dynskip_jax/")[0]
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(1, {root!r}); from dynskip_jax.cli import start; "
-               "start('number_prediction')", "--config", "config.json"]  # fmt: skip
+    code = f"import sys; sys.path.insert(1, {root!r}); from dynskip_jax.cli import start; "
+    code += "start('number_prediction')"
+    command = [sys.executable, "-c", code, "--config", "config.json"]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
     assert found.returncode == 2 and found.stderr.count("\n") == 1, found.stderr
     assert "my_pieces" in found.stderr and "imports no code" in found.stderr

@@ -90,8 +90,8 @@ class EntityModel(TaggerModel):
     """What the network is made of; sizes of layers are those of each direction."""
 
     recipe: Literal["none", "ma2016", "ncrfpp"] = "none"
-    """Details of a published system that have no flag: ma2016 (Ma & Hovy 2016: dropout of characters, agents of
-    Gui et al. rewarded for whole sentences), ncrfpp (NCRF++: 50 filters); neither knows capitals."""
+    """Details of a published system that have no flag: ma2016 (Ma & Hovy 2016: dropout of characters; agents
+    of Gui et al. rewarded for whole sentences), ncrfpp (NCRF++: 50 filters); neither knows capitals."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ EXPERIMENT = Experiment(
             [("", _RANDOM, {"test_f1": 0.8426})],
             sizes=_SIZES["conll2003"],
             when={"embeddings": (None,)},
-            note="Word vectors begin at random: not comparable with F1 above 90, which takes pretrained ones.",
+            note="Word vectors begin at random: not comparable with F1 above 90 from pretrained ones.",
         ),
         Published(
             "conll2003",

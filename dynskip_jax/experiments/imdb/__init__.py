@@ -1,1 +1,1 @@
-"""The experiment `imdb`: its settings and presets (`config`, without JAX), and its data and model (`task`)."""
+"""Settings and presets (`config`, without JAX), and data and model (`task`)."""

@@ -45,8 +45,8 @@ class TextData(Data):
     min_count: Count | None = None
     """Words seen less often in train are unknown."""
     vocabulary: str = "words"
-    """Predict words, single characters, or byte pairs learned from train: words, characters, bpe, or bpe:N with
-    at most N of them (4000)."""
+    """Predict words, characters, or byte pairs learned from train: words, characters, bpe, or bpe:N with at
+    most N of them (4000)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,15 +56,15 @@ class LanguageModel(Model):
     num_layers: Layers = 2
     """Number of layers; the last one has the time skip."""
     recipe: Literal["none", "released", "charlm", "charlm_small", "awd"] = "none"
-    """Details of a published system that have no flag: released (Gui et al. 2019: what the agent sees, the first
-    step, the buffer at segments, initial weights), charlm (Kim et al. 2016: words are read by their characters),
-    awd (Merity et al. 2018: tied embeddings, random lengths, AR and TAR, initial weights)."""
+    """Details of a published system that have no flag: released (Gui et al. 2019: what the agent sees, the
+    first step, the buffer at segments, initial weights), charlm (Kim et al. 2016: words are read by their
+    characters), awd (Merity et al. 2018: tied embeddings, random lengths, AR, TAR, initial weights)."""
     init_scale: Positive = 0.1
     """Draw weights from U(-scale, scale)."""
     embedding_features: Size | None = None
     """Size of a word's embedding."""
     copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "none"
-    """Copy words of the last k steps: the one after the chosen state, or all by their probability (expected)."""
+    """Copy words of the last k steps: the one after the chosen state, or all by probability (expected)."""
     dropout: tuple[Rate, ...] = (0.0,)
     """Dropout rate, or three: of the first layer's input, between layers, before the output layer."""
     dropout_words: Rate = 0.0
@@ -266,7 +266,7 @@ EXPERIMENT = Experiment(
     },
     curves=("dev_perplexity",),
     commands=("explain", "oracle", "generate", "evaluate"),
-    # Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and those of Merity et al.
+    # Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
     published=(
         _published(
             {

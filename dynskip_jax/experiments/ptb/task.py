@@ -171,7 +171,7 @@ def tokenize(vocabulary: Any, text: str) -> str:
 
     If all words of the vocabulary are lowercase, the text becomes lowercase. If the vocabulary contains `N`,
     numbers become `N`. Punctuation marks that the vocabulary lacks are dropped. Contractions are split (is
-    n't) or not, whichever leaves fewer words unknown. For characters and byte pairs, the text stays unchanged.
+    n't) or not, whichever leaves fewer words unknown. Characters and byte pairs stay unchanged.
     """
     if vocabulary.unit != "word":
         return text

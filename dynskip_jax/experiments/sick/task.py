@@ -69,7 +69,7 @@ def format_prediction(vocabulary: Any, predicted: Any, probability: float) -> st
 
 
 def read(trained: Any, text: str) -> Reading:
-    """Read a pair; a choice that reaches into the other sentence is shown as one before (or after) the text."""
+    """Read a pair; a choice that reaches into the other sentence is shown as one outside of the text."""
     reading = hooks.read(trained, text)
     first = int((encode(trained.settings, trained.vocabulary, text)[0]["sentences"] == 0).sum())
     before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
