@@ -72,7 +72,7 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     corpus = synthetic_corpus(_TOKENS, 10 if tiny else 10_000)
     about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
     data = Dataset(*about, content=corpus, vocabulary=corpus.vocabulary)
-    trained = prepare("ptb", preset, model, flags, data)
+    trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
 

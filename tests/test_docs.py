@@ -240,6 +240,8 @@ def read_command(line):
         found = importlib.import_module(module)
         if not hasattr(found, "Flags"):  # a package that is run
             found = importlib.import_module(f"{module}.__main__")
+        if not hasattr(found, "Flags"):  # its own test reads its flags
+            return
         read_flags(line, "", found.Flags, arguments)  # of benchmarks
         return
     command = find_experiment(module.rpartition(".")[2])

@@ -24,7 +24,7 @@ def load(settings: Any) -> Dataset:
     if missing := {*held_out} - {*tags}:
         count = sum(tag in missing for tag in held_out)
         lines = [
-            f"{count:,} words of dev and test have {len(missing):,} tags that train lacks: they count as wrong"
+            f"{count:,} words of dev and test have {len(missing):,} tags that train lacks: counted as wrong"
         ]
         tags = (*tags, UNK)
     return tagger_task.dataset_of(corpus, tags, settings, lines)
