@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from benchmarks.flags import path_setting, read_flags, setting
 from benchmarks.report import markdown
+from dynskip_jax.config import Bounds, Count, call
 from dynskip_jax.errors import UserError
 from dynskip_jax.failures import run_main
 from dynskip_jax.training.folder import RunDir
@@ -72,15 +72,25 @@ TINY = {
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Command line."""
+    """Run what needs an accelerator, for some minutes; the next call goes on.
 
-    out: str = path_setting(help="Folder that keeps the runs; give the same one each time.")
-    data: str | None = path_setting(None, "Folder of the Penn Treebank.")
-    minutes: float = setting(9.0, "How long this call may take.", above=GRACE / 60)
-    seeds: int = setting(3, "Seeds of each training.", at_least=1)
-    only: str | None = setting(None, "Beginnings of names of runs, separated by commas. Default: all.")
-    size: Literal["full", "tiny"] = setting("full", "tiny: to see that it works; the figures mean nothing.")
-    list: bool = setting(False, "Only say what is done and what is left.")
+    Args:
+        out: Folder that keeps the runs; give the same one each time.
+        data: Folder of the Penn Treebank.
+        minutes: How long this call may take.
+        seeds: Seeds of each training.
+        only: Beginnings of names of runs, separated by commas. Default: all.
+        size: tiny: to see that it works; the figures mean nothing.
+        list: Only say what is done and what is left.
+    """
+
+    out: Path
+    data: Path | None = None
+    minutes: Annotated[float, Bounds(above=GRACE / 60)] = 9.0
+    seeds: Count = 3
+    only: str | None = None
+    size: Literal["full", "tiny"] = "full"
+    list: bool = False
 
 
 def command(run: Run, flags: Flags) -> list[str]:
@@ -91,7 +101,7 @@ def command(run: Run, flags: Flags) -> list[str]:
     if flags.size == "tiny":
         given += shlex.split(TINY[run.module])
     elif run.module == "experiments.ptb" and flags.data is not None:
-        given += ["--data", flags.data]
+        given += ["--data", str(flags.data)]
     values: dict[str, list[str]] = {}  # of a flag that is given twice, the last
     for word in given:
         if word.startswith("--"):
@@ -104,7 +114,7 @@ def command(run: Run, flags: Flags) -> list[str]:
 
 def folder(run: Run, flags: Flags) -> Path:
     """Return the folder of a run."""
-    return Path(flags.out) / flags.size / run.name
+    return flags.out / flags.size / run.name
 
 
 def chosen(flags: Flags) -> list[Run]:
@@ -145,7 +155,7 @@ def go_on(run: Run, flags: Flags, seconds: float) -> bool:
 
 def main() -> None:
     """Run the command line."""
-    flags = read_flags("python -m benchmarks.accelerator", __doc__, Flags, sys.argv[1:])
+    flags = call(Flags, "python -m benchmarks.accelerator", sys.argv[1:])
     runs = chosen(flags)
     end = time.monotonic() + 60 * flags.minutes - GRACE
     for run in () if flags.list else runs:

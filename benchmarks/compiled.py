@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -30,8 +30,8 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import layers, report, training_step
 from benchmarks.faults.small_runs import write_data
-from benchmarks.flags import path_setting, read_flags, setting
 from benchmarks.report import number
+from dynskip_jax.config import Bounds, call
 from dynskip_jax.devices.parallel import ShardedJit
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES as EXPERIMENTS
@@ -55,16 +55,23 @@ TRANSFERS = ("infeed", "outfeed", "send", "recv")
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Command line."""
+    """Compile layers and training steps for TPUs that are not there, and print the compiler's estimates.
 
-    parts: tuple[str, ...] = setting(("layers", "steps"), "layers, steps or both, separated by commas.")
-    only: str | None = setting(
-        None, "Shapes (PTB), or experiments with or without a preset (ptb, ptb:paper), separated by commas."
-    )
-    models: str = setting("lstm,default", "Models of the steps; default is the preset's.")
-    devices: tuple[int, ...] = setting((1, 4), "Numbers of devices of the steps.", at_least=1, at_most=4)
-    data: Literal["found", "small"] = setting("found", "small: a few words in place of every corpus.")
-    out: str | None = path_setting(None, "Folder for compiled.json and compiled.md (the tables).")
+    Args:
+        parts: What is compiled.
+        only: Shapes (PTB), or experiments with or without a preset (ptb, ptb:paper), separated by commas.
+        models: Models of the steps; default is the preset's.
+        devices: Numbers of devices of the steps.
+        data: small: a few words in place of every corpus.
+        out: Folder for compiled.json and compiled.md (the tables).
+    """
+
+    parts: tuple[Literal["layers", "steps"], ...] = ("layers", "steps")
+    only: str | None = None
+    models: str = "lstm,default"
+    devices: tuple[Annotated[int, Bounds(1, 4)], ...] = (1, 4)
+    data: Literal["found", "small"] = "found"
+    out: Path | None = None
 
 
 class Figures(NamedTuple):
@@ -168,7 +175,7 @@ def load(name: str, preset: str, model: str, data: str, folder: Path) -> tuple[t
     flags = {"batch_size": -(-size // 4) * 4}  # four devices share it
     step = functools.partial(training_step.prepare, name, preset, None if model == "default" else model)
     if name == "ptb":  # the words do not matter, their number does
-        return step(flags, training_step.synthetic_corpus(20_000, 10_000)), ""
+        return step(flags, training_step.synthetic_words(20_000, 10_000)), ""
     if data == "found":
         try:
             return step(flags), ""
@@ -240,7 +247,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    flags = read_flags("python -m benchmarks.compiled", __doc__, Flags, sys.argv[1:])
+    flags = call(Flags, "python -m benchmarks.compiled", sys.argv[1:])
     if find_spec("libtpu") is None:
         raise UserError('libtpu, the compiler for TPUs, is not installed: pip install -e ".[compile]"')
     if not ENVIRONMENT.items() <= os.environ.items():  # JAX is imported already: begin again with it

@@ -13,6 +13,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +23,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 
 from benchmarks import report, tiny_problem
-from benchmarks.flags import path_setting, read_flags, setting
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.config import Count, Seed, call
 from dynskip_jax.failures import run_main
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this one.
@@ -40,11 +41,17 @@ CHUNK = 1000  # estimates computed at once
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Command line."""
+    """Measure bias and variance of estimators of the agent's gradient.
 
-    samples: int = setting(20_000, "N, estimates by each estimator.", at_least=1)
-    seed: int = setting(0, "Of the agent's noise.", at_least=0)
-    out: str | None = path_setting(None, "Folder for estimators.json and estimators.md.")
+    Args:
+        samples: N, estimates by each estimator.
+        seed: Of the agent's noise.
+        out: Folder for estimators.json and estimators.md.
+    """
+
+    samples: Count = 20_000
+    seed: Seed = 0
+    out: Path | None = None
 
 
 class Seen(NamedTuple):
@@ -235,16 +242,19 @@ def table(results: list[Result]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    flags = read_flags("python -m benchmarks.estimators", __doc__, Flags, sys.argv[1:])
+    flags = call(Flags, "python -m benchmarks.estimators", sys.argv[1:])
     about, results = report.describe(), run(flags.samples, flags.seed)
     text = table(results)
     print(f"{report.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
-        figures = [
-            {**result._asdict(), "estimator": result.estimator.name, "objective": result.estimator.objective}
-            for result in results
-        ]
-        content = {"about": about, **dataclasses.asdict(flags), "rollouts": ROLLOUTS, "results": figures}
+        figures = [{**result._asdict(), "estimator": result.estimator.name} for result in results]
+        content = {
+            "about": about,
+            "samples": flags.samples,
+            "seed": flags.seed,
+            "rollouts": ROLLOUTS,
+            "results": figures,
+        }
         report.write(flags.out, "estimators", content, text)
 
 

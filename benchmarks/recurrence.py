@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -25,10 +26,9 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks import layers, report, training_step
-from benchmarks.flags import listed, path_setting, read_flags, setting
 from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, TINY, Layer, Shape
 from benchmarks.report import number
-from dynskip_jax.errors import UserError
+from dynskip_jax.config import Count, call
 from dynskip_jax.failures import run_main
 
 Part = Literal["layers", "transitions", "skips", "growth", "training"]
@@ -44,23 +44,19 @@ GROWTH = {
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Command line."""
+    """Measure recurrent layers side by side.
 
-    parts: tuple[str, ...] = setting(PARTS, "Which parts to run, separated by commas.")
-    rounds: int = setting(15, "Turns of each candidate.", at_least=1)
-    out: str | None = path_setting(None, "Folder for recurrence.json and recurrence.md (the tables).")
-    precision: Literal["default", "highest"] = setting(
-        "default", "Products on a GPU: default allows TF32 to JAX and PyTorch, highest to neither."
-    )
-    tiny: bool = setting(
-        False, "Run everything at tiny sizes to see that it works; the figures mean nothing."
-    )
+    Args:
+        parts: Which parts to run.
+        rounds: Turns of each candidate.
+        out: Folder for recurrence.json and recurrence.md (the tables).
+        tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
+    """
 
-    def __post_init__(self) -> None:
-        """Check the names of the parts."""
-        for part in self.parts:
-            if part not in PARTS:
-                raise UserError(f"--parts has {part!r}: choose {listed(PARTS)}")
+    parts: tuple[Part, ...] = PARTS
+    rounds: Count = 15
+    out: Path | None = None
+    tiny: bool = False
 
 
 class Step(NamedTuple):
@@ -229,15 +225,8 @@ def run(flags: Flags) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run the command line."""
-    flags = read_flags("python -m benchmarks.recurrence", __doc__, Flags, sys.argv[1:])
+    flags = call(Flags, "python -m benchmarks.recurrence", sys.argv[1:])
     jax.config.update("jax_enable_compilation_cache", False)  # or the first step would measure cache reads
-    if flags.precision == "highest":
-        jax.config.update("jax_default_matmul_precision", "highest")
-    if find_spec("torch"):
-        import torch
-
-        for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
-            backend.allow_tf32 = flags.precision == "default"
     run(flags)
 
 

@@ -69,9 +69,7 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     """Return a function that continues training one of `MODELS` by one step, and waits for it."""
     keep_freed_memory()
     name, flags = MODELS[model]
-    corpus = synthetic_corpus(_TOKENS, 10 if tiny else 10_000)
-    about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
-    data = Dataset(*about, content=corpus, vocabulary=corpus.vocabulary)
+    data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
     trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
@@ -85,9 +83,11 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     return step
 
 
-def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
-    """Return a corpus of words sampled uniformly from a vocabulary."""
+def synthetic_words(num_tokens: int, vocabulary: int) -> Dataset:
+    """Return data of words sampled uniformly from a vocabulary."""
     names = (EOS, *(f"word{i}" for i in range(1, vocabulary)))
     tokens = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
     splits = dict(train=tokens, dev=tokens, test=tokens)
-    return LanguageCorpus(name="synthetic", **splits, vocabulary=Vocabulary(names), source="chance")
+    corpus = LanguageCorpus(name="synthetic", **splits, vocabulary=Vocabulary(names), source="chance")
+    about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
+    return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from marks import and_slow
 
-from benchmarks.flags import read_flags
 from dynskip_jax import cli
 from dynskip_jax import functional as F
 from dynskip_jax.cli import TOOLS, read_training
@@ -242,7 +241,7 @@ def read_command(line):
             found = importlib.import_module(f"{module}.__main__")
         if not hasattr(found, "Flags"):  # its own test reads its flags
             return
-        read_flags(line, "", found.Flags, arguments)  # of benchmarks
+        call(found.Flags, line, arguments)  # of benchmarks
         return
     command = find_experiment(module.rpartition(".")[2])
     if arguments and arguments[0] in command.commands:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.faults.forked import Ended, contents, differences, run
 from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
-from benchmarks.flags import read_flags, setting
+from dynskip_jax.config import Count, Seed, call
 from dynskip_jax.errors import UserError
 from dynskip_jax.failures import run_main
 
@@ -187,19 +187,26 @@ def markdown(found: collections.Counter) -> str:
     return "| fault | outcome | as promised | failed |\n| --- | --- | --- | --- |\n" + "".join(lines)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Flags:
-    """Command line."""
+    """Break small runs of experiments at seeded places, and check what comes of it.
 
-    experiment: str = setting(",".join(NAMES), "Names, separated by commas.")
-    kinds: str = setting(",".join(KINDS), "Kinds of faults, separated by commas.")
-    count: int = setting(1, "Faults of each kind, in each experiment.", at_least=1)
-    seed: int = setting(0, "Of moments, places and bits.", at_least=0)
+    Args:
+        experiment: Names, separated by commas.
+        kinds: Kinds of faults, separated by commas.
+        count: Faults of each kind, in each experiment.
+        seed: Of moments, places and bits.
+    """
+
+    experiment: str = ",".join(NAMES)
+    kinds: str = ",".join(KINDS)
+    count: Count = 1
+    seed: Seed = 0
 
 
 def main() -> None:
     """Run the command line."""
-    flags = read_flags("python -m benchmarks.faults", __doc__, Flags, sys.argv[1:])
+    flags = call(Flags, "python -m benchmarks.faults", sys.argv[1:])
     names, kinds = flags.experiment.split(","), flags.kinds.split(",")
     if unknown := {*names} - {*NAMES} | {*kinds} - {*KINDS}:
         raise UserError(f"there is no {', '.join(sorted(unknown))}: choose {', '.join((*NAMES, *KINDS))}")

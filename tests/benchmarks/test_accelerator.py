@@ -1,6 +1,7 @@
 """Check that each command of the accelerator plan parses, stops in time, and can be resumed."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,14 @@ COMMANDS = {f"experiments.{name}": find_experiment(name) for name in ("ptb", "nu
 
 
 def flags(tmp_path, **options):
-    return accelerator.Flags(out=str(tmp_path), **{"size": "tiny"} | options)
+    return accelerator.Flags(out=tmp_path, **{"size": "tiny"} | options)
 
 
 def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
     assert len({run.name for run in accelerator.PLAN}) == len(accelerator.PLAN)
     for run in accelerator.PLAN[1:]:
         for size in ("full", "tiny"):
-            options = flags(tmp_path, size=size, data="DIR")
+            options = flags(tmp_path, size=size, data=Path("DIR"))
             line = accelerator.command(run, options)
             settings = read_training(COMMANDS[run.module], line[3:])[0].settings
             assert str(settings.run.run_dir) == str(accelerator.folder(run, options))

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import layers, recurrence, training_step
 from benchmarks.recurrence import Measured, Step
-from dynskip_jax.errors import UserError
 
 
 @pytest.mark.slow
@@ -85,5 +84,3 @@ def test_command_line_writes_every_part(tmp_path, monkeypatch, capsys):
     )
     printed = capsys.readouterr().out
     assert (tmp_path / "a" / "recurrence.md").read_text().strip().splitlines()[-1] in printed
-    with pytest.raises(UserError, match="'speed'"):
-        recurrence.Flags(parts=("speed",))
