@@ -745,5 +745,5 @@ class SeesCell(F.Dynamic):
 def test_an_agent_that_sees_several_arrays_of_the_state(double_precision, agent_input, mode):
     recurrence = F.Recurrence(SeesCell(3, 0.5, agent_input=agent_input))
     options = dict(policy=F.Policy(mode), seq_lengths=np.array(LENGTHS))
-    (_, out), gradients = assert_same(recurrence, *problem(recurrence), **options)
+    _, gradients = assert_same(recurrence, *problem(recurrence), **options)
     assert gradients[0].skip.w_h.shape[0] == 2 * HIDDEN and np.abs(gradients[0].skip.w_h[HIDDEN:]).max() > 0
