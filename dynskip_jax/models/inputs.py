@@ -1,6 +1,7 @@
 """What models do with their inputs: batch axes, and rare words that become unknown in training."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,10 @@ def any_batch_axes(call: Callable[..., Any]) -> Callable[..., Any]:
         axes = len(batch)
 
         def merge(leaf: Array) -> Array:
-            return leaf.reshape(-1, *leaf.shape[axes:])
+            return leaf.reshape(math.prod(batch), *leaf.shape[axes:])
 
         options |= {name: jax.tree.map(merge, options[name]) for name in _PER_ROW if name in options}
-        if axes and getattr(options.get("rngs"), "ndim", 0) == axes:
+        if getattr(options.get("rngs"), "ndim", None) == axes:  # a key for each row
             options["rngs"] = merge(options["rngs"])
         out = call(model, *jax.tree.map(merge, (inputs, *more)), **options)
         return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), out)

@@ -11,7 +11,7 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis.reading import distribution, generate
+from dynskip_jax.analysis.reading import distribution
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModel
 
@@ -115,13 +115,6 @@ def test_a_gradient_reaches_the_agent_through_what_is_copied(name, copy):
 
     gradient = jax.jit(jax.grad(loss))(params)["stack"]["cells"][1]["agent"]
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
-
-
-@pytest.mark.slow
-def test_it_writes_on():
-    prompt = jax.device_put(np.arange(5))
-    tokens, _ = compiled(generate)(model(SKIPS["by content"], "expected"), prompt, 6, jax.random.key(0))
-    assert tokens.shape == (6,)
 
 
 def test_what_copies_needs_a_choice():

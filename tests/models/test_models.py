@@ -8,8 +8,9 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax.data.vocabularies import TokenIds
 from dynskip_jax.functional import parse_time_skip
-from dynskip_jax.models import LanguageModel, SequenceClassifier
+from dynskip_jax.models import LanguageModel, SentencePairModel, SequenceClassifier, Tagger
 from dynskip_jax.nn.initializers import uniform
 
 SKIPS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
@@ -65,6 +66,45 @@ def test_language_model_returns_one_distribution_per_position(model):
     assert jax.tree.structure(new) == jax.tree.structure(carry)
     assert [leaf.shape for leaf in jax.tree.leaves(new)] == [leaf.shape for leaf in jax.tree.leaves(carry)]
     assert all((np.asarray(layer.step) == 7).all() for layer in new)
+
+
+def models_on_tokens():
+    """Return each model as a function of (*batch, 7) tokens, lengths and keys, in evaluation and training."""
+    how = dict(skip=[F.Dynamic(3)], dropout=0.3)
+
+    def pair():
+        return SentencePairModel(nnx.Embed(6, 4, rngs=nnx.Rngs(1)), 8, 3, **how, rngs=nnx.Rngs(0))
+
+    def tagger():
+        return Tagger(6, 5, 8, embedding_features=4, **how, rngs=nnx.Rngs(0))
+
+    ids = lambda x: TokenIds(x, np.zeros((*x.shape, 2), np.int32), 0 * x, np.zeros((*x.shape, 0), np.int32))
+    sentences = lambda x: np.broadcast_to(np.arange(7) > 0, x.shape).astype(np.int32)
+    return {
+        "classifier": (classifier_of("dynamic:3", dropout=0.3), lambda x: (x,)),
+        "pair": (drawn(pair), lambda x: (x, sentences(x))),
+        "tagger": (drawn(tagger), lambda x: (ids(x),)),
+        "language model": (language_model_of("dynamic:3", dropout=0.3), lambda x: (x,)),
+    }
+
+
+@pytest.mark.parametrize("name", ["classifier", "pair", "tagger", "language model"])
+@pytest.mark.parametrize("shape", [(2, 2), ()], ids=str)
+def test_rollouts_may_be_a_leading_batch_axis(name, shape):
+    """Several batch axes, or none, give what the rows give in one axis, with the same keys."""
+    model, inputs = models_on_tokens()[name]
+    count = int(np.prod(shape))
+    tokens, keys = SYMBOLS[:count], jax.random.split(KEY, count)
+    lengths = {} if name == "language model" else {"seq_lengths": LENGTHS[:count]}
+    flat = compiled(model)(*inputs(tokens), rngs=keys, **lengths)
+    turn = lambda leaf: leaf.reshape(*shape, *leaf.shape[1:])
+    given = {key: turn(value) for key, value in lengths.items()}
+    found = compiled(model)(*inputs(turn(tokens)), rngs=turn(keys), **given)
+    for a, b in zip(found[:1] + found[-2:], flat[:1] + flat[-2:], strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, turn(b)), a, b)
+    assert found.decisions[0].action.shape == (*shape, 7)
+    if shape:
+        assert np.isfinite(found.agent_loss(np.zeros(shape, np.float32)))
 
 
 def test_language_model_reads_no_later_token():

@@ -13,7 +13,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier, rating_distribution
 
 RNG = np.random.default_rng(0)
-LENGTHS = np.array([6, 2, 1, 4])
 TOKENS = RNG.integers(5, size=(4, 6)).astype(np.int32)
 KEY = jax.random.key(0)
 
@@ -46,14 +45,6 @@ def classifier(pooling="mean", **options):
         return SequenceClassifier(5, 4, 3, [F.Dynamic(2)], pooling=pooling, rngs=rngs, **given)
 
     return drawn(make)
-
-
-@pytest.mark.parametrize("pooling", [pytest.param("last", marks=pytest.mark.slow), "max"])
-def test_a_padded_sentence_is_classified_as_it_is_alone(pooling):
-    model = compiled(classifier(pooling))
-    padded = model(TOKENS, seq_lengths=LENGTHS, deterministic=True).logits
-    alone = model(TOKENS[1:2, : LENGTHS[1]], deterministic=True).logits
-    np.testing.assert_allclose(np.asarray(padded)[1:2], alone, rtol=1e-5, atol=1e-6)
 
 
 def test_the_last_states_of_both_directions_have_read_everything():

@@ -113,17 +113,6 @@ def test_padding_changes_no_likelihood_and_no_decoded_tags():
     np.testing.assert_array_equal(decoded[0], np.asarray(decoded[1])[:, :7])
 
 
-@pytest.mark.slow
-def test_each_sentence_is_read_as_it_is_alone():
-    model = MODELS["everything"]()
-    together = read(model, TOKENS, LENGTHS, KEYS, True)
-    row, length = 2, LENGTHS[2]
-    alone = TokenIds(*(leaf[row : row + 1, :length] for leaf in TOKENS))
-    found = read(model, alone, None, KEYS[row : row + 1], True)
-    expected = np.asarray(together.emissions)[row, :length]
-    np.testing.assert_allclose(expected, found.emissions[0], rtol=1e-4, atol=1e-5)
-
-
 def test_sequences_follow_the_scheme():
     emissions, lengths = 5 * np.random.default_rng(0).normal(size=(50, 7, 9)), np.arange(50) % 7 + 1
     crf = compiled(make(characters=()).crf_params)()

@@ -11,7 +11,6 @@ from learners import drawn_params, language_modelling, together
 from dynskip_jax.data import make_corpus
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.training.agent_settings import AgentSettings
 
 STEPS, EPSILON = 3, 2e-3
 KEYS = jax.random.split(jax.random.key(5), 2)
@@ -139,35 +138,3 @@ def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation(unchang
     found, expected, calls, parts = unchanged
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert [calls.count(split) for split in ("train", "dev")] == parts
-
-
-@pytest.mark.slow
-def test_a_text_that_repeats_becomes_likelier():
-    learner = learner_of("lstm", test=["a b c b"] * 100)
-    params = params_of(learner)
-    dynamic = DynamicEvaluation(learner, params, KEYS, num_steps=5)
-    scale = dynamic.gradient_scale()
-    still = learner.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
-    found = dynamic.perplexity("test", scale, learning_rate=0.001, decay=0.001)
-    assert (found < 0.8 * still).all()
-
-
-@pytest.mark.slow
-def test_critics_have_no_part_in_it():
-    """Critics are used only in training. Their zero gradients would shrink the mean scale."""
-    test = TEXT * 2
-    plain = learner_of("dynamic:3", test)
-    with_critics = learner_of("dynamic:3", test, objective=AgentSettings(baseline="learned"))
-    params = params_of(with_critics)
-    assert set(params) - set(with_critics.used_params(params)) == {"critics"}
-    found = []
-    for learner, given in (
-        (plain, with_critics.used_params(params)),
-        (with_critics, params),
-    ):
-        dynamic = DynamicEvaluation(learner, given, KEYS, num_steps=STEPS)
-        scale = dynamic.gradient_scale()
-        how = dict(learning_rate=0.02, decay=0.5, epsilon=EPSILON)
-        found.append((scale.mean, dynamic.perplexity("test", scale, **how)))
-    for with_, without in zip(*found, strict=True):
-        np.testing.assert_allclose(with_, without, rtol=1e-5)

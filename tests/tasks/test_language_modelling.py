@@ -1,6 +1,5 @@
 """Check language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
 
-from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 from compiled import compiled
 from flax import nnx
-from learners import drawn_params, first_batch, language_modelling, one_seed, scheduled_of
-from marks import and_slow
+from learners import drawn_params, language_modelling, one_seed, scheduled_of
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
@@ -102,19 +100,6 @@ def train_batches(learner):
 
 KEYS = jax.random.split(jax.random.key(5), 1)
 TWO_KEYS = jax.random.split(jax.random.key(5), 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "skip", and_slow(["fixed:2", "attention:3", "dynamic:3"], lambda skip: skip == "dynamic:3")
-)
-def test_perplexity_of_one_stream_is_that_of_one_long_pass(skip):
-    learner, params = usual(skip, 2)
-    long_pass = long_pass_of(learner)
-    for split in ("dev", "test") if skip == "dynamic:3" else ("dev",):
-        expected = [np.exp(long_pass(each, *stream_of(learner, split)).mean()) for each in params]
-        found = learner.evaluate(both_of(params), split, TWO_KEYS, batch_size=1)
-        np.testing.assert_allclose(found[f"{split}_perplexity"], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -214,35 +199,6 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
     assert abs(restarted - lost) > 1e-4
 
 
-@pytest.mark.slow
-def test_restarting_the_buffer_is_nothing_to_a_plain_lstm():
-    learners = [learner_of("lstm", task={"restart_buffer": again}) for again in (True, False)]
-    params = drawn_params(learners[0])
-    losses = [second_segment(learner, params, lambda carry: carry) for learner in learners]
-    assert losses[0] == losses[1]
-
-
-@pytest.mark.slow
-def test_dropout_is_for_training_alone():
-    plain, (params,) = usual()
-    dropped = learner_of(skips=("dynamic:3",), model={"dropout": 0.5}, cell={"recurrent_dropout": 0.5})
-    found = [learner.evaluate(one_seed(params), "dev", KEYS) for learner in (plain, dropped)]
-    jax.tree.map(np.testing.assert_array_equal, *found)
-    batch = train_batches(plain)[0]
-    carry, scheduled = plain.initial_carry(params, jax.random.key(3)), scheduled_of(plain)
-
-    @jax.jit
-    def both(key):
-        return [
-            each.loss(params, carry, batch, key, scheduled)[1][1]["nll"].total for each in (dropped, plain)
-        ]
-
-    found = [both(jax.random.key(k)) for k in (1, 1, 2)]
-    with_dropout, without = ([float(each) for each in of] for of in zip(*found, strict=True))
-    assert with_dropout[0] == with_dropout[1] != with_dropout[2]
-    assert without[0] == without[1] == without[2] != with_dropout[0]
-
-
 def test_evaluation_samples_only_if_asked_and_with_the_given_keys():
     learner, (params,) = usual()
     other = jax.random.split(jax.random.key(6), 1)
@@ -261,17 +217,6 @@ def test_loss_is_summed_over_the_segment_and_averaged_over_streams():
     loss, (_, sums) = loss_of(learner, drawn_params(learner), batch)
     assert batch.inputs.shape == (3, 5)
     np.testing.assert_allclose(loss, sums["nll"].total / 3, rtol=1e-6)
-
-
-def test_there_is_one_choice_for_each_token():
-    learner, (params,) = usual()
-    read = list(learner.choices(one_seed(params), "dev", KEYS, layer=-1, batch_size=10))
-    inputs, _ = stream_of(learner, "dev")
-    tokens = np.concatenate([batch.inputs[batch.mask] for batch, _ in read])
-    chosen = np.concatenate([actions[:, batch.mask] for batch, actions in read], axis=1)
-    assert chosen.shape == (1, 37)
-    assert set(np.unique(chosen)) <= {1, 2, 3}
-    np.testing.assert_array_equal(np.sort(tokens), np.sort(inputs))
 
 
 @pytest.mark.slow
@@ -312,56 +257,6 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     expected = jax.jit(jax.grad(both))(params)
     for found, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_relaxed_epochs_read_each_stream_once():
-    objective = AgentSettings(rollouts=3, baseline="rollouts", relaxation="soft", relaxed_epochs=1)
-    several = learner_of(objective=objective)
-    alone = learner_of(objective=replace(objective, rollouts=1, baseline="none"))
-    params = drawn_params(alone)
-    found = [loss_of(learner, params, train_batches(learner)[0]) for learner in (several, alone)]
-    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
-    ends = [carry[1].slots.h for _, ((carry, _), _) in found]
-    np.testing.assert_allclose(ends[0], jnp.repeat(ends[1], 3, axis=0), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_critics_are_fitted_to_the_return_of_each_step_and_leave_the_network_alone():
-    discounted = AgentSettings(baseline="learned", entropy_coef=0.0, discount=0.5)
-    learner = learner_of(objective=discounted)
-    params = drawn_params(learner)
-    assert list(params["critics"]) == [1]  # the lower layer samples nothing
-    batch = train_batches(learner)[0]
-    carry = learner.initial_carry(params, jax.random.key(3))
-    keys = jax.random.split(jax.random.key(1), 3)
-    grads = jax.jit(jax.grad(lambda p: learner.loss(p, carry, batch, keys, scheduled_of(learner))[0]))(params)
-
-    output = compiled(learner.model(params))(batch.inputs, initial_carry=carry[0], rngs=keys)
-    nll, returns = nll_of(output.logits, batch.targets), np.zeros((3, 5))
-    for t in reversed(range(5)):
-        returns[:, t] = -nll[:, t] + (0.5 * returns[:, t + 1] if t < 4 else 0)
-    x, h = output.observations[1]
-
-    def fit(critic):
-        units = jnp.tanh(h @ critic["w_h"][...] + x @ critic["w_x"][...] + critic["b"][...][None, None])
-        values = (units @ critic["w_out"][...])[..., 0] + critic["b_out"][...][0]
-        return 0.5 * ((values - returns) ** 2).sum() / 3
-
-    expected = jax.jit(jax.grad(fit))(params["critics"][1])
-    for found, wanted in zip(jax.tree.leaves(grads["critics"]), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
-        assert np.abs(wanted).max() > 1e-4
-
-    def prediction_alone(params):
-        output = learner.model(params)(batch.inputs, initial_carry=carry[0], rngs=keys)
-        log_probs = jax.nn.log_softmax(output.logits)
-        return -jnp.take_along_axis(log_probs, batch.targets[..., None], axis=-1).sum() / 3
-
-    network = jax.jit(jax.grad(prediction_alone))(params)
-    for name in ("softmax", "embedding"):
-        for found, wanted in zip(*(jax.tree.leaves(tree[name]) for tree in (grads, network)), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -424,19 +319,6 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words():
                     p[t] = (1 - weight) * p[t] + weight * cache
                 expected = np.exp(-np.log(p).mean())
                 np.testing.assert_allclose(found[seed, i, j], expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_samples_have_caches_of_their_own():
-    learner, (params,) = usual()
-    task = cached(learner, CacheGrid(size=6, flatness=(1.0,), weight=(0.5,)))
-    # With greedy choices, all samples are equal, and so is their average.
-    once, thrice = (
-        learner.evaluate(one_seed(params), "dev", KEYS, batch_size=2, samples=samples, task=task)
-        for samples in (1, 3)
-    )
-    for name, value in once.items():
-        np.testing.assert_allclose(thrice[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_activations_are_regularised_as_printed():
@@ -532,27 +414,6 @@ def test_impossible_embeddings_are_refused():
         LanguageModelDropout(words=1.0)
 
 
-@pytest.mark.slow
-def test_a_model_of_characters_trains_and_is_evaluated():
-    corpus = corpus_of()
-    learner = learner_of(
-        corpus=corpus, model={"embedding": of_characters(corpus)}, task={"activation_coef": 0.1}
-    )
-    params = drawn_params(learner)
-    carry, batch = learner.initial_carry(params, jax.random.key(3)), first_batch(learner)
-    loss = partial(
-        learner.loss, carry=carry, batch=batch, keys=jax.random.key(1), scheduled=scheduled_of(learner)
-    )
-    grads = jax.jit(jax.grad(lambda p: loss(p)[0]))(params)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(grads)]
-    assert (len(WORDS) + 3, 3) in shapes  # letters, <eos> as one symbol, and two marks; no row for padding
-    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
-    # Evaluation looks up words in a table that is computed once; the model itself reads characters.
-    found = learner.evaluate(one_seed(params), "dev", KEYS, batch_size=1)["dev_perplexity"]
-    expected = np.exp(long_pass_of(learner)(params, *stream_of(learner, "dev")).mean())
-    np.testing.assert_allclose(found, [expected], rtol=1e-4)
-
-
 @pytest.mark.parametrize("skip", ["lstm", "dynamic:5"])
 def test_size_of_the_papers_model(skip):
     vocabulary = Vocabulary((*(f"w{i}" for i in range(9_999)), "<eos>"))
@@ -567,29 +428,3 @@ def test_size_of_the_papers_model(skip):
     agent = (650 + 650) * 50 + 50 + 50 * 5 + 5 if skip == "dynamic:5" else 0
     assert count == embedding + 2 * layer + softmax + agent
     assert round(count / 1e6, 1) == 19.8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("skip", ["dynamic:3", "attention:3"])
-def test_gradients_through_carried_segments_are_those_of_one_long_pass(skip):
-    # The buffer of K states is part of the carry, so gradients also flow into earlier segments.
-    learner, (params, *_) = usual(skip)
-    tokens, targets = (
-        jnp.asarray(leaf[:20].reshape(2, 10), jnp.int32) for leaf in stream_of(learner, "train")
-    )
-    pieces = [(0, 1), (1, 3), (3, 10)]
-
-    def loss(params, pieces):
-        model = learner.model(params)
-        carry, total = model.initialize_carry(2, jax.random.key(3)), 0.0
-        for start, end in pieces:
-            carry, output = model(tokens[:, start:end], initial_carry=carry, return_carry=True)
-            log_probs = jax.nn.log_softmax(output.logits)
-            total = total - jnp.take_along_axis(log_probs, targets[:, start:end, None], axis=-1).sum()
-            total = total + sum((d.log_prob * 0.3).sum() for d in output.decisions)
-        return total
-
-    cut, whole = (jax.jit(jax.grad(partial(loss, pieces=parts)))(params) for parts in (pieces, [(0, 10)]))
-    for found, expected in zip(jax.tree.leaves(cut), jax.tree.leaves(whole), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(whole))

@@ -15,9 +15,7 @@ from learners import (
     first_batch,
     language_modelling,
     letters,
-    one_seed,
     scheduled_of,
-    symbols,
     together,
 )
 from marks import and_slow
@@ -28,11 +26,7 @@ from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.tasks import Classification, ExampleTask, Forward, Learner
-from dynskip_jax.tasks.learner import Mean
 from dynskip_jax.training.agent_settings import AgentSettings
-from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.loop import FitSettings, fit
-from dynskip_jax.training.optimizer import make_optimizer
 
 LONGEST = 8
 CLASSES = 8  # equal to the number of steps to which a single example is padded
@@ -218,51 +212,12 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
         np.testing.assert_allclose(carry[1].mean, np.full(6, 0.5 * mean), rtol=1e-5)
 
 
-class Weighed(Learner):
-    """Learner with a metric: the mean weight of the moving average after each step of the epoch."""
-
-    def loss(self, *arguments, **options):
-        loss, (carry, sums) = super().loss(*arguments, **options)
-        return loss, (carry, sums | {"weight": Mean(carry[1].weight.mean(), jnp.float32(1))})
-
-
-@pytest.mark.slow
-def test_a_moving_average_is_over_the_batches_of_all_epochs(tmp_path):
-    objective = AgentSettings(baseline="moving_average", baseline_decay=0.5)
-    learner = classification(symbols(16, dev=5), objective=objective, learner=Weighed)
-    assert learner.num_batches == 2
-    rate = dict(learning_rate=lambda epoch, history: np.array([0.1]))
-    settings = FitSettings(seeds=(0,), epochs=2, optimizer=make_optimizer("sgd"), **rate)
-    run_dir = RunDir.open(tmp_path, {})
-    fit(learner, settings, run_dir)
-    train = [record["train_weight"] for record in run_dir.records() if record["split"] == "train"]
-    np.testing.assert_allclose(train, [[(0.5 + 0.75) / 2], [(0.875 + 0.9375) / 2]], rtol=1e-6)
-
-
 def keys_of(keys):
     """Return the keys with which the only rollout of each row draws."""
     return jax.vmap(lambda key: jax.random.split(key, 1)[0])(keys)
 
 
 # --- Evaluation ---
-
-
-@pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.slow
-def test_evaluation_over_buckets_is_that_without(kind):
-    found = []
-    for buckets in ((), (3, 6, 12)):
-        learner, params = trained(kind, buckets)
-        learner.task.seen = []
-        metrics = learner.evaluate(params, "dev", KEYS)
-        found.append((metrics, learner.task.seen))
-    (plain, seen), (bucketed, seen_of_buckets) = found
-    assert plain.keys() == bucketed.keys() >= {"dev_accuracy", "dev_nll", "dev_whole", "dev_agent_skip_1"}
-    for name, value in plain.items():
-        assert value.shape == ((2, 3) if "share" in name else (2,))
-        np.testing.assert_allclose(bucketed[name], value, rtol=1e-5, err_msg=name)
-    for (_, one), (_, other) in zip(seen, seen_of_buckets, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("kind", and_slow(TASKS, lambda kind: kind == "tags"))
@@ -358,35 +313,6 @@ def test_a_model_is_used_without_data():
 # --- The loop ---
 
 
-@pytest.mark.slow
-def test_models_trained_over_buckets_are_those_trained_alone(tmp_path):
-    splits = {"train": examples_of("tags", 22, buckets=(4, 9)), "dev": examples_of("tags", 6, seed=1)}
-
-    def train(seeds):
-        learner = learner_of("tags", splits, seeds, objective=AgentSettings(baseline="batch"))
-        settings = FitSettings(
-            seeds=seeds,
-            epochs=2,
-            optimizer=make_optimizer("adam"),
-            learning_rate=lambda epoch, history: np.full(len(seeds), 0.02),
-        )
-        folder = RunDir.open(tmp_path / str(len(seeds)), {})
-        return fit(learner, settings, folder), folder.records()
-
-    (both, records), (alone, own) = train((3, 4)), train((4,))
-    for found, wanted in zip(jax.tree.leaves(both.params), jax.tree.leaves(alone.params), strict=True):
-        np.testing.assert_allclose(found[1], wanted[0], rtol=1e-3, atol=1e-5)
-    assert [record["split"] for record in records] == ["train", "dev"] * 2
-    for all_seeds, one in zip(records, own, strict=True):
-        for name in one.keys() - {"split"}:
-            value, wanted = all_seeds[name], one[name]
-            if isinstance(value, list):  # an entry for each seed
-                value, wanted = value[1], wanted[0]
-            np.testing.assert_allclose(value, wanted, rtol=1e-3, err_msg=name)
-    assert "dev_whole" in records[1] and "train_whole" not in records[0]
-    assert [record["examples"] for record in records] == [22, 22, 44, 44]  # masked rows are not counted
-
-
 @pytest.mark.parametrize("with_gradient", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_steps_that_are_masked_are_no_part_of_the_loss(with_gradient):
     learner = language_modelling(
@@ -410,12 +336,3 @@ def test_steps_that_are_masked_are_no_part_of_the_loss(with_gradient):
     batches = batch._replace(mask=mask), short
     found, expected = jax.jit(lambda params: [loss_and_gradient(params, each) for each in batches])(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
-
-
-@pytest.mark.slow
-def test_parameters_without_critics_are_evaluated_as_with_them():
-    learner = classification(symbols(8, dev=5), objective=AgentSettings(baseline="learned"))
-    params, keys = one_seed(drawn_params(learner)), jax.random.key(0)[None]
-    with_critics = learner.evaluate(params, "dev", keys)
-    without = learner.evaluate(learner.used_params(params), "dev", keys)
-    jax.tree.map(np.testing.assert_array_equal, without, with_critics)

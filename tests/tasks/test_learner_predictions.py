@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled
 from flax import nnx
 from learners import drawn_params, together
 
@@ -66,18 +65,6 @@ def test_a_task_may_reward_another_log_likelihood():
     for a, b in zip(*map(jax.tree.leaves, agents), strict=True):
         np.testing.assert_allclose(2 * np.asarray(a), b, rtol=1e-4, atol=1e-7)
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(agents[0])) > 1e-4
-
-
-@pytest.mark.slow
-def test_predictions_in_the_order_of_the_split():
-    learner = learner_of(Classification)
-    params = params_of(learner)
-    found = learner.predictions(params, "dev", KEYS)
-    for seed in range(2):
-        model = learner.model(jax.tree.map(lambda leaf, i=seed: leaf[i], params))
-        model.eval()
-        logits = compiled(model)(jnp.asarray(EXAMPLES.inputs), seq_lengths=jnp.asarray(LENGTHS)).logits
-        assert [int(one) for one in found[seed]] == np.asarray(logits).argmax(-1).tolist()
 
 
 def test_samples_are_averaged_as_the_task_says():

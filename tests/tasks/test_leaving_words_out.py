@@ -17,7 +17,6 @@ from dynskip_jax.data import Examples
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.tasks import Classification, Learner
 from dynskip_jax.training.agent_settings import AgentSettings
-from dynskip_jax.training.sweep import Sweep
 
 RNG = np.random.default_rng(0)
 LENGTHS = RNG.integers(2, 10, size=11).astype(np.int32)
@@ -95,45 +94,6 @@ def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
     assert max(np.abs(leaf).max() for leaf in expected) > 1e-3
     for without, with_cost, cost in zip(a, b, expected, strict=True):
         np.testing.assert_allclose(with_cost - without, 0.25 * cost, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
-    """The gradient of its softmax is that of -Σ log π · R, where R is the log-likelihood and β = 0."""
-    skip = SKIPS["lstm-jump"]
-    learner, paid = (
-        learner_of(skip, objective=AgentSettings(entropy_coef=0.0, update_cost=c)) for c in (0.0, 0.25)
-    )
-    params, batch = learner.init(KEY), one(next(learner.train_batches(0)))
-    found, other = (gradient(own, params, batch, one(own.scheduled(0))) for own in (learner, paid))
-    for a, b in zip(leaves(found), leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
-    # The choices are drawn again and replayed, to compute log-probabilities and rewards by hand.
-    keys = jax.vmap(lambda key: jax.random.split(key, 1)[0])(jax.random.split(KEY, len(batch.inputs)))
-    args = dict(seq_lengths=jnp.asarray(batch.seq_lengths))
-    drawn = learner.model(params)(jnp.asarray(batch.inputs), rngs=keys, policy=F.Policy("sample"), **args)
-    rows = np.arange(len(batch.inputs))
-    reward = jax.nn.log_softmax(drawn.logits)[rows, np.asarray(batch.targets)]
-    actions = (None, drawn.decisions[1].action)
-    assert (np.asarray(actions[1]) > 0).any()
-
-    def scores(params):
-        output = learner.model(params)(jnp.asarray(batch.inputs), actions=actions, **args, rngs=keys)
-        of_row = output.decisions[1].log_prob.sum(axis=1) * jax.lax.stop_gradient(reward)
-        return -jnp.where(batch.mask, of_row, 0).mean()
-
-    expected = nnx.to_pure_dict(jax.jit(jax.grad(scores))(params))["stack"]["cells"][1]["agent"]
-    for a, b in zip(leaves(found["stack"]["cells"][1]["agent"]), leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
-    assert max(np.abs(leaf).max() for leaf in leaves(expected)) > 1e-3
-
-
-def test_costs_may_be_swept():
-    sweep, skips = Sweep(update_cost=(0.0, 0.5)), (SKIPS["skip-rnn"],)
-    scheduled = sweep.scheduled(AgentSettings(update_cost=0.1), 0, 1, 2, skips)
-    np.testing.assert_allclose(scheduled.update_cost, [0.0, 0.5])
-    plain = Sweep().scheduled(AgentSettings(update_cost=0.1), 0, 1, 2, skips)
-    np.testing.assert_allclose(plain.update_cost, [0.1, 0.1])
 
 
 def test_connections_lead_from_each_word_read_to_the_one_before():

@@ -4,9 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled
 from flax import nnx
-from learners import drawn_params
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
@@ -14,7 +12,6 @@ from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
 from dynskip_jax.tasks import Classification, Learner, SentencePairs
-from dynskip_jax.tasks.interventions import single_interventions
 from dynskip_jax.training.agent_settings import AgentSettings
 
 RNG = np.random.default_rng(0)
@@ -55,17 +52,6 @@ def test_ratings_refuse_vimco():
         Learner(SentencePairs({}, make), objective=objective)
 
 
-@pytest.mark.slow
-def test_a_task_has_the_host_metrics_that_its_score_needs():
-    """Pearson's r is not a mean, so without host metrics no epoch of a rating task could be selected."""
-    assert SentencePairs({"dev": EXAMPLES}, make).has_host_metrics
-    assert not Classification({}, make).has_host_metrics
-    assert Classification({}, make, class_names=("a", "b"), has_macro_f1=True).has_host_metrics
-    learner = Learner(SentencePairs({"dev": EXAMPLES}, make))
-    params = jax.tree.map(lambda leaf: leaf[None], drawn_params(learner))
-    assert learner.monitor in learner.evaluate(params, "dev", jax.random.key(0)[None])
-
-
 def test_scores_by_hand():
     task = SentencePairs({"dev": EXAMPLES}, make)
     said = np.array([2.0, 4.0, 4.0, 1.0])
@@ -77,57 +63,6 @@ def test_scores_by_hand():
     np.testing.assert_allclose(scores["mse"], ((said - RATINGS) ** 2).mean(), rtol=1e-6)
     alike = task.host_metrics("dev", [3.0] * 4)
     assert (alike["pearson"], alike["spearman"]) == (0, 0)
-
-
-@pytest.mark.slow
-def test_pairs_are_learnt_and_scored_in_their_order():
-    task = SentencePairs({"train": EXAMPLES, "dev": EXAMPLES}, make, batch_size=2, evaluation_rows=2)
-    learner = Learner(task, (0,))
-    key = jax.random.key(0)
-    params = learner.init(key)
-    batch = jax.tree.map(lambda leaf: leaf[0], next(learner.train_batches(0)))
-    scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))
-
-    def loss(params):
-        return learner.loss(params, learner.initial_carry(params, key), batch, key, scheduled)[0]
-
-    grads = nnx.to_pure_dict(jax.jit(jax.grad(loss))(params))
-    for part in ("embedding", "product", "difference", "softmax"):
-        assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[part]))
-    assert np.abs(grads["stack"]["cells"][0]["agent"]["w_out"]).max() > 0
-    metrics = learner.evaluate(jax.tree.map(lambda leaf: leaf[None], params), "dev", key[None])
-    model = learner.model(params)
-    model.eval()
-    logits = model(
-        jnp.asarray(EXAMPLES.inputs["tokens"]), jnp.asarray(MARKS), seq_lengths=jnp.asarray(LENGTHS)
-    ).logits
-    said = np.asarray(jax.nn.softmax(logits)) @ np.arange(1, 6)
-    np.testing.assert_allclose(metrics["dev_mse"], [((said - RATINGS) ** 2).mean()], rtol=1e-5)
-    np.testing.assert_allclose(metrics["dev_pearson"], [np.corrcoef(said, RATINGS)[0, 1]], rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_the_last_choice_of_a_pair():
-    learner = Learner(SentencePairs({"dev": EXAMPLES}, make, evaluation_rows=2))
-    params = drawn_params(learner)
-    model, policy = learner.model(params), F.Policy("greedy")
-    (piece, *_) = single_interventions(learner, params, policy, "dev", layer=0, rows=4)
-    for row, number in enumerate([1, 3]):  # the first bucket
-        length = int(LENGTHS[number])
-        inputs = (
-            jnp.asarray(EXAMPLES.inputs[name][number : number + 1, :length])
-            for name in ("tokens", "sentences")
-        )
-        inputs, actions = tuple(inputs), np.asarray(piece.taken[row : row + 1, :length])
-        for k in (1, 2):
-            actions = np.concatenate([actions[:, :-1], [[k]]], axis=1)
-            logits = compiled(model)(
-                *inputs, actions=[jnp.asarray(actions)], policy=policy, deterministic=True
-            ).logits
-            scored = learner.task.compute_loss(
-                jax.nn.log_softmax(logits), Batch(None, jnp.asarray(RATINGS[number : number + 1]))
-            )
-            np.testing.assert_allclose(piece.losses[row, length - 1, k - 1], scored.nll[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("coefs", [(2.0, 0.0), (0.0, 3.0)], ids=["activation", "temporal"])

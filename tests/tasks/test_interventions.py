@@ -5,13 +5,11 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from compiled import compiled
 from learners import CLASSES, classification, drawn_params, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.interventions import choices_of, chosen, policy_interventions, single_interventions
@@ -189,22 +187,6 @@ def test_a_single_row_has_no_other(language):
         next(policy_interventions(learner, params, F.Policy("greedy"), "dev", layer=1, rows=1, constants=()))
 
 
-@pytest.mark.slow
-def test_windows_restart_the_buffer_where_evaluation_does():
-    learner = language_modelling(letters(6), mix=1.0, task={"restart_buffer": True})
-    params = params_of(learner)
-    stacked = jax.tree.map(lambda leaf: leaf[None], params)
-    expected = learner.evaluate(stacked, "dev", jax.random.key(0)[None], batch_size=ROWS)["dev_perplexity"]
-    tokens = len(learner.task.tokens("dev"))
-    for window in (1, 2, 3, 6):
-        found = pieces(learner, params, layer=1, window=window)
-        nll = sum(float(piece.path.sum()) for piece in found) / tokens
-        np.testing.assert_allclose(np.exp(nll), expected, rtol=1e-5)
-    # The buffer is never empty, so choices change the loss.
-    losses = np.concatenate([np.asarray(piece.losses) for piece in pieces(learner, params, layer=1)], axis=1)
-    assert np.mean(np.ptp(losses, axis=-1) > 1e-6) > 0.5
-
-
 @pytest.mark.parametrize(
     ("stride", "mask", "expected"),
     [
@@ -218,16 +200,6 @@ def test_what_may_be_chosen(stride, mask, expected):
     skip = F.Dynamic(5, empty_slots="masked", among=F.Every(stride))
     mask = None if mask is None else jnp.array(mask, bool)
     assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
-
-
-@pytest.mark.slow
-def test_what_a_stride_leaves_out_is_not_tried():
-    learner = language_modelling(letters(6), skips=("lstm", F.Dynamic(5, 0.7, among=F.Every(2))))
-    params = params_of(learner)
-    for piece in pieces(learner, params, layer=1):
-        assert piece.losses.shape[-1] == 3 and set(np.unique(piece.taken)) <= {1, 3, 5}
-        own = np.take_along_axis(piece.losses, (piece.taken[..., None] - 1) // 2, axis=-1)[:, 0, 0]
-        np.testing.assert_allclose(own, piece.path, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -308,66 +280,9 @@ def test_choices_of_models_of_other_seeds(language):
             np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_agents_that_draw_do_so_each_by_itself(language):
-    """The two models are equal: if both drew with one key, they would always agree."""
-    learner, params, _ = language
-    found = list(chosen(learner, [params, params], F.Policy("sample"), "dev", layer=1, rows=ROWS))
-    one, other = np.moveaxis(np.concatenate([np.asarray(piece.actions) for piece in found], axis=1), -1, 0)
-    assert 0.1 < (one == other).mean() < 0.6
-
-
 def test_what_chooses_nothing_is_refused(language):
     learner, params, _ = language
     with pytest.raises(UserError, match="samples no choice"):
         pieces(learner, params, layer=0)
     with pytest.raises(UserError, match="samples no choice"):
         next(chosen(learner, [params], F.Policy("greedy"), "dev", layer=0, rows=ROWS))
-
-
-def examined(learner, params, **how):
-    """Return the oracle analysis of choices on dev, with a probe of the agent's input and last state."""
-    found = pieces(learner, params, states=2, **how)
-    losses, taken, x, before = (
-        np.concatenate([np.asarray(getattr(piece, name))[piece.counts] for piece in found])
-        for name in ("losses", "taken", "x", "before")
-    )
-    return oracle_losses(losses, taken, {"s(t)": np.concatenate([x, before[:, 0]], axis=-1)})
-
-
-@pytest.mark.slow
-def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
-    """The last symbol selects which of three states has just read the symbol that determines the class."""
-    x = np.random.default_rng(0).integers(6, size=(4000, 5)).astype(np.int32)
-    y = x[np.arange(len(x)), -2 - x[:, -1] % K] % CLASSES
-    splits = {"train": Examples(x[:3000], y[:3000]), "dev": Examples(x[3000:], y[3000:])}
-    learner = classification(splits, mix=1.0, features=24, cell={"agent_features": 16})
-    optimizer = optax.adam(0.01)
-    params = params_of(learner)
-    state = optimizer.init(params)
-
-    @jax.jit
-    def step(params, state, x, y):
-        def loss(params):
-            logits = learner.model(params)(x, policy=F.Policy("soft"), deterministic=True).logits
-            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
-
-        updates, state = optimizer.update(jax.grad(loss)(params), state)
-        return optax.apply_updates(params, updates), state
-
-    for number in range(400):
-        rows = slice(number * 100 % 3000, number * 100 % 3000 + 100)
-        params, state = step(params, state, x[rows], y[rows])
-    found = examined(learner, params, layer=0)
-    # The loss depends on the right choice, which both the agent and a probe learn.
-    assert found.hindsight < 0.1 and found.random > 1 and min(found.constant) > 1
-    assert found.taken < 0.3
-    assert found.gain["s(t)"].mean > 0.7 * (min(found.random, *found.constant) - found.hindsight)
-
-
-@pytest.mark.slow
-def test_where_the_text_is_noise_there_is_nothing_to_learn(language):
-    params = language[0].init(jax.random.key(3))
-    learner = language_modelling(letters(6, dev=400), mix=0.7)
-    found = examined(learner, params, layer=1)
-    assert found.gain["s(t)"].is_chance
