@@ -97,7 +97,7 @@ def test_rollouts_may_be_a_leading_batch_axis(name, shape):
     tokens, keys = SYMBOLS[:count], jax.random.split(KEY, count)
     lengths = {} if name == "language model" else {"seq_lengths": LENGTHS[:count]}
     flat = compiled(model)(*inputs(tokens), rngs=keys, **lengths)
-    turn = lambda leaf: leaf.reshape(*shape, *leaf.shape[1:])
+    turn = lambda leaf: leaf.reshape((*shape, *leaf.shape[1:]))
     given = {key: turn(value) for key, value in lengths.items()}
     found = compiled(model)(*inputs(turn(tokens)), rngs=turn(keys), **given)
     for a, b in zip(found[:1] + found[-2:], flat[:1] + flat[-2:], strict=True):
