@@ -312,7 +312,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_reference_has_every_package():
-    """A package that exports names is listed as a whole; others are listed by module.
+    """A page lists a package as a whole or by module.
 
     An exported name that is also the name of a module has a separate entry.
     """
