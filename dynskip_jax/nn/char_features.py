@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
+from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -58,15 +59,35 @@ class CharFeatures(HasModes):
         self.dropout = dropout
         self.deterministic = False
 
-    def _embed(
-        self, characters: Int[Array, "batch time length"], rngs: Any, deterministic: bool | None
-    ) -> tuple[Float[Array, "batch time length char"], Int[Array, "batch time"]]:
-        """Return the embeddings of the characters, after dropout, and the length of each word."""
-        table = self.embedding[...]
+    def __call__(
+        self,
+        characters: Int[Array, "batch time length"],
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        deterministic: bool | None = None,
+    ) -> Float[Array, "batch time features"]:
+        """Return the features of each word, (batch, time, features).
+
+        Args:
+            characters: Character ids, 0 past the end of a word.
+            rngs: Source of keys for dropout: a PRNG key, one key for each row, (batch,), an `nnx.Rngs` or a
+                stream.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+        """
+        characters, table = self._picked(characters), self.embedding[...]
         x = jnp.concatenate([jnp.zeros_like(table[:1]), table])[characters]
         if self.dropout and not (self.deterministic if deterministic is None else deterministic):
             x = F.dropout(require_key(rngs, "this module"), self.dropout, x)
-        return x, jnp.sum(characters != 0, axis=-1)
+        return self._features(x, jnp.sum(characters != 0, axis=-1))
+
+    def _picked(self, characters: Int[Array, "batch time length"]) -> Int[Array, "batch time picked"]:
+        """Return the characters of each word that count; by default all."""
+        return characters
+
+    def _features(
+        self, x: Float[Array, "batch time length char"], lengths: Int[Array, "batch time"]
+    ) -> Float[Array, "batch time features"]:
+        """Return the features of words from their embedded characters and their lengths."""
+        raise NotImplementedError
 
 
 class CharCNN(CharFeatures):
@@ -76,13 +97,10 @@ class CharCNN(CharFeatures):
     and the last window begins at the last character.
 
     Args:
-        num_characters: See `CharFeatures`.
         char_features: Size d of a character's embedding; 30 in Ma & Hovy (2016).
         filters: Number of filters.
         width: Width of each filter, in characters.
-        dropout: See `CharFeatures`.
         dtype: Dtype in which matrices are multiplied; float32 by default.
-        rngs: Source of the initial parameters.
 
     Example::
 
@@ -114,21 +132,8 @@ class CharCNN(CharFeatures):
         self.filter_w = nnx.Param(w.reshape(width, char_features, filters))
         self.filter_b = nnx.Param(jnp.zeros(filters))
 
-    def __call__(
-        self,
-        characters: Int[Array, "batch time length"],
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
-        deterministic: bool | None = None,
-    ) -> Float[Array, "batch time features"]:
-        """Return the features of each word, (batch, time, features).
-
-        Args:
-            characters: Character ids, 0 past the end of a word.
-            rngs: Source of keys for dropout: a PRNG key, one key for each row, (batch,), an `nnx.Rngs` or a
-                stream.
-            deterministic: Overrides the mode set by `.train()` and `.eval()`.
-        """
-        x, lengths = self._embed(characters, rngs, deterministic)
+    @override
+    def _features(self, x, lengths):
         before = self.width - 1  # `char_cnn` itself pads the end
         x = jnp.pad(x, ((0, 0), (0, 0), (before, 0), (0, 0)))
         filters = CharFilters(self.filter_w[...].astype(self.dtype), self.filter_b[...])
@@ -139,12 +144,9 @@ class CharLSTM(CharFeatures):
     """Character LSTM: the last h of a forward and of a backward LSTM over a word (Lample et al. 2016).
 
     Args:
-        num_characters: See `CharFeatures`.
         char_features: Size d of a character's embedding.
         features: Size of a word's features, both directions together; an even number.
-        dropout: See `CharFeatures`.
         dtype: Dtype in which matrices are multiplied; float32 by default.
-        rngs: Source of the initial parameters.
     """
 
     def __init__(
@@ -163,14 +165,8 @@ class CharLSTM(CharFeatures):
         self.features = features
         self.rnn = SkipLSTM(char_features, features // 2, bidirectional=True, dtype=dtype, rngs=rngs)
 
-    def __call__(
-        self,
-        characters: Int[Array, "batch time length"],
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
-        deterministic: bool | None = None,
-    ) -> Float[Array, "batch time features"]:
-        """Return the features of each word; see `CharCNN`."""
-        x, lengths = self._embed(characters, rngs, deterministic)
+    @override
+    def _features(self, x, lengths):
         carries, _ = self.rnn(x, seq_lengths=lengths, return_carry=True)
         return jnp.concatenate([carry.state.h for carry in carries], axis=-1)
 
@@ -182,11 +178,8 @@ class CharAffixes(CharFeatures):
     positions.
 
     Args:
-        num_characters: See `CharFeatures`.
         char_features: Size d of a character's embedding.
         count: Number of characters from the start of a word, and number of characters from its end.
-        dropout: See `CharFeatures`.
-        rngs: Source of the initial parameters.
     """
 
     def __init__(
@@ -205,19 +198,16 @@ class CharAffixes(CharFeatures):
         self.count, self.missing = count, num_characters
         self.features = 2 * count * char_features
 
-    def __call__(
-        self,
-        characters: Int[Array, "batch time length"],
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
-        deterministic: bool | None = None,
-    ) -> Float[Array, "batch time features"]:
-        """Return the features of each word; see `CharCNN`."""
+    @override
+    def _picked(self, characters):
         lengths = jnp.sum(characters != 0, axis=-1, keepdims=True)
         steps = jnp.arange(self.count)[None, None, :]
         places = jnp.concatenate(
             [jnp.where(steps < lengths, steps, -1), lengths - self.count + steps], axis=-1
         )
         inside = jnp.clip(places, 0, characters.shape[-1] - 1)
-        affixes = jnp.take_along_axis(characters, inside, axis=-1)
-        x, _ = self._embed(jnp.where(places >= 0, affixes, self.missing), rngs, deterministic)
+        return jnp.where(places >= 0, jnp.take_along_axis(characters, inside, axis=-1), self.missing)
+
+    @override
+    def _features(self, x, lengths):
         return x.reshape(*x.shape[:2], self.features)

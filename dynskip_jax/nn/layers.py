@@ -3,6 +3,7 @@
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -281,14 +282,7 @@ def needs_key(
 
     Choices and zoneout use the keys of `initial_carry` if it has keys. Dropout uses `rngs=`, except for
     recurrent masks that the carry already contains and for weight dropout with `weight_key`.
-
-    Args:
-        layers: Layers to call.
-        policy: See `SkipLayers.__call__`.
-        initial_carry: See `SkipLayers.__call__`.
-        actions: See `SkipLayers.__call__`.
-        weight_key: See `SkipLayers.__call__`.
-        deterministic: See `SkipLayers.__call__`.
+    The arguments are those of `SkipLayers.__call__`.
     """
     deterministic = layers.deterministic if deterministic is None else deterministic
     policies = _policies(policy_or_default(policy, deterministic), layers.skips)
@@ -398,32 +392,20 @@ class SkipLSTM(SkipLayers):
             agent_features=agent_features,
             dtype=dtype,
         )
-        lists = (
-            _each("skip", skip, depth),
-            _each("transition", transition, depth),
-            _each("cell", cell, depth),
+        each = zip(
+            *(
+                _each(name, given, depth)
+                for name, given in dict(skip=skip, transition=transition, cell=cell).items()
+            ),
+            strict=True,
         )
-        per_layer = zip(*lists, strict=True)
-        ways, cells = 2 if bidirectional else 1, []
-        for i, (of_skip, of_transition, of_cell) in enumerate(per_layer):
-            depth_options = {}
-            if depth_skip is not None and i >= depth_skip.layers_below:
-                below = i - depth_skip.layers_below
-                sources = sizes[0 if depth_skip.all_below else below : below + 1]
-                depth_options = dict(depth_skip=depth_skip, below_features=sum(sources))
+        ways = 2 if bidirectional else 1
+        cells = []
+        for i, (of_skip, of_transition, of_cell) in enumerate(each):
             width = in_features if i == 0 else sizes[i - 1] * ways
-            cells += [
-                SkipCell(
-                    width,
-                    sizes[i],
-                    of_skip,
-                    transition=of_transition,
-                    rngs=rngs,
-                    **depth_options,
-                    **{**of_all, **of_cell},
-                )
-                for _ in range(ways)
-            ]
+            options, below = {**of_all, **of_cell}, _below(depth_skip, i, sizes)
+            make = partial(SkipCell, width, sizes[i], of_skip, transition=of_transition, **below, **options)
+            cells += [make(rngs=rngs) for _ in range(ways)]
         super().__init__(
             cells,
             bidirectional=bidirectional,
@@ -435,6 +417,15 @@ class SkipLSTM(SkipLayers):
             scan_unroll=scan_unroll,
             call_rngs=call_rngs,
         )
+
+
+def _below(depth_skip: F.DepthSkip | None, i: int, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return the options of the cells of layer `i` for its depth skip; none if it has no source."""
+    if depth_skip is None or i < depth_skip.layers_below:
+        return {}
+    nearest = i - depth_skip.layers_below
+    sources = sizes[0 if depth_skip.all_below else nearest : nearest + 1]
+    return dict(depth_skip=depth_skip, below_features=sum(sources))
 
 
 def count_layers(num_layers: int | None, **per_layer: Any) -> int:

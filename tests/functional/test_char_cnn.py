@@ -7,7 +7,6 @@ import pytest
 from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.test_util import check_grads
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams
@@ -76,24 +75,6 @@ def test_features_equal_the_loops(seed, lengths):
     close(actual, np.stack([oracle_features(filters, word) for word in words]))
 
 
-def test_without_lengths_all_characters_count():
-    rng = np.random.default_rng(0)
-    filters, words = draw_filters(rng), draw_words(rng, [6, 6])
-    x, n = padded(words, 6, padding=0.0)
-    close(char_cnn(on_device(filters), x), char_cnn(on_device(filters), x, n))
-    close(char_cnn(on_device(filters), x)[1], oracle_features(filters, words[1]))
-
-
-def test_words_may_have_any_number_of_axes():
-    rng = np.random.default_rng(0)
-    filters = on_device(draw_filters(rng))
-    x, n = padded(draw_words(rng, [6, 1, 4, 2, 5, 3]), 6, padding=0.0)
-    flat = char_cnn(filters, x, n)
-    flat = np.asarray(flat)
-    close(char_cnn(filters, x.reshape(3, 2, 6, CHAR), n.reshape(3, 2)), flat.reshape(3, 2, FEATURES))
-    close(char_cnn(filters, x[4], n[4]), flat[4])
-
-
 @pytest.mark.parametrize("padding", [0.0, 7.0, -7.0])
 def test_neither_the_amount_nor_the_content_of_padding_matters(padding):
     rng = np.random.default_rng(0)
@@ -155,17 +136,6 @@ def test_features_and_gradients_equal_those_of_torch():
     close(d_x, np.where(inside, peer_x.grad.numpy(), 0.0))
 
 
-@pytest.mark.slow
-def test_derivatives_equal_differences():
-    rng = np.random.default_rng(0)
-    x, n = padded(draw_words(rng, [4, 1]), 5, padding=0.0)
-    # `check_grads` passes NumPy arrays, which compiled functions accept.
-    features = jax.jit(lambda filters, x: char_cnn(filters, x, n))
-    check_grads(features, (on_device(draw_filters(rng)), x), order=1)
-    params = HighwayParams(jnp.asarray(rng.normal(size=(4, 8))), jnp.asarray(rng.normal(size=8)))
-    check_grads(jax.jit(highway), (params, jnp.asarray(rng.normal(size=(3, 4)))), order=2)
-
-
 def test_highway_equals_the_loop():
     rng = np.random.default_rng(0)
     w_t, w_h = rng.normal(size=(2, 4, 4))
@@ -179,12 +149,6 @@ def test_highway_equals_the_loop():
         expected[index] = t * h + (1 - t) * row[i]
     params = HighwayParams(np.concatenate([w_t, w_h], 1), np.concatenate([b_t, b_h]))
     close(highway(params, x), expected)
-
-
-def test_a_closed_highway_carries_its_input():
-    x = np.random.default_rng(0).normal(size=(3, 4))
-    closed = HighwayParams(np.zeros((4, 8)), np.repeat([-50.0, 1.0], 4))
-    close(highway(closed, x), x)
 
 
 def test_equal_windows_count_once():

@@ -69,11 +69,6 @@ def test_frequencies_of_a_whole_unroll_follow_the_policy_it_reports():
     assert abs(total - 1) < 1e-5
 
 
-def test_greedy_takes_the_most_probable():
-    log_probs = normal(0, 50, K)
-    np.testing.assert_array_equal(choose(log_probs, None), np.argmax(log_probs, axis=-1))
-
-
 def test_a_choice_is_the_categorical_sample_of_the_same_key():
     log_probs = normal(0, 50, K)
     keys, steps = jax.random.split(jax.random.key(1), 50), np.arange(50)
@@ -85,21 +80,6 @@ def test_a_choice_is_the_categorical_sample_of_the_same_key():
         return F.choose(log_probs, noise), jax.vmap(jax.random.categorical)(step_keys, log_probs)
 
     np.testing.assert_array_equal(*both(keys, steps, log_probs))
-
-
-def test_an_examples_noise_depends_on_its_own_key_alone():
-    x = normal(4, 6, 5, INPUT)
-    keys = jax.random.split(jax.random.key(5), 6)
-    _, out = run(x, keys)
-    actions = np.asarray(out.decision.action)
-    order = np.array([3, 0, 5, 1, 4, 2])
-    np.testing.assert_array_equal(run(x[order], keys[order])[1].decision.action, actions[order])
-    np.testing.assert_array_equal(run(x[:2], keys[:2])[1].decision.action, actions[:2])
-    padded = np.pad(x, ((0, 0), (0, 4), (0, 0)))
-    longer = run(padded, keys, seq_lengths=np.full(6, 5))[1].decision.action
-    np.testing.assert_array_equal(np.asarray(longer)[:, :5], actions)
-    other = run(x, jax.random.split(jax.random.key(6), 6))[1].decision.action
-    assert (np.asarray(other) != actions).any()
 
 
 def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
@@ -212,13 +192,6 @@ def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
     np.testing.assert_allclose(out.decision.entropy, 0, atol=1e-6)
 
 
-def test_noise_is_drawn_in_float32_at_least():
-    """Regression: noise drawn in bfloat16 had only a few different values."""
-    keys, steps = jax.random.split(jax.random.key(1), 4000), np.zeros(4000, np.int32)
-    noise = choice_noise(keys, steps, 1, jnp.bfloat16)
-    assert noise.dtype == jnp.float32 and len(np.unique(noise)) > 3900
-
-
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementation):
     """The initial state may be learned. Regression: the forgotten slots became zeros."""
@@ -238,35 +211,12 @@ def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementat
     np.testing.assert_array_equal(end.slots.c[:, 1:], -0.5)
 
 
-def test_entropy_is_minus_sum_p_log_p():
-    p = np.array([[0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3]])
-    np.testing.assert_allclose(F.entropy(jnp.log(p)), -(p * np.log(p)).sum(axis=1), rtol=1e-6)
-
-
 def test_flipping_keeps_padding_and_is_its_own_inverse():
     x = jnp.arange(10).reshape(2, 5)
     flipped = F.flip_sequences(x, jnp.array([5, 3]))
     np.testing.assert_array_equal(flipped, [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]])
     np.testing.assert_array_equal(F.flip_sequences(flipped, jnp.array([5, 3])), x)
     np.testing.assert_array_equal(F.last_valid(x, jnp.array([5, 3])), [4, 7])
-
-
-def test_dropout_keeps_the_mean_and_is_the_identity_without_a_key():
-    x = jnp.ones((200, 200))
-    np.testing.assert_array_equal(F.dropout(None, 0.5, x), x)
-    dropped = F.dropout(jax.random.key(0), 0.25, x)
-    assert abs(float(dropped.mean()) - 1) < 0.02
-    assert set(np.unique(dropped)) == {0.0, np.float32(1 / 0.75)}
-
-
-def test_dropout_of_an_example_depends_on_its_own_key_alone():
-    keys, x = jax.random.split(jax.random.key(0), 4), jnp.ones((4, 5, 6))
-    together = F.dropout(keys, 0.5, x)
-    for number, key in enumerate(keys):
-        np.testing.assert_array_equal(together[number], F.dropout(key, 0.5, x[number]))
-    assert len({row.tobytes() for row in np.asarray(together)}) == 4
-    with pytest.raises(ValueError, match="expected keys of shape"):
-        F.dropout(keys, 0.5, x[:3])
 
 
 @pytest.mark.parametrize(
@@ -311,13 +261,6 @@ def test_a_skip_that_makes_no_sense_is_refused(options):
     with pytest.raises(UserError) as error:
         F.Dynamic(**{"max_skip": 5, **options})
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("kind", [F.Dynamic, F.Attention, F.Fixed, F.Mean, F.Random])
-def test_a_skip_needs_k(kind):
-    """Regression: K was 1 by default, with which nothing is skipped."""
-    with pytest.raises(TypeError, match="max_skip"):
-        kind()
 
 
 @pytest.mark.usefixtures("as_users")

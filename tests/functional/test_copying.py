@@ -16,12 +16,6 @@ mixed, chosen, mixture = map(compiled, (F.copied_log_likelihood, F.chosen_log_li
 of_each_alone = compiled(F.log_likelihood_of_each)
 
 
-@pytest.fixture
-def double_precision():
-    with jax.enable_x64(True):
-        yield
-
-
 def problem(seed, choices=K, empty=0.3, gates=1):
     rng = np.random.default_rng(seed)
     words = rng.integers(0, VOCABULARY, (BATCH, TIME, choices))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.test_util import check_grads
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.tag_schemes import allowed_transitions, read_entities
@@ -97,16 +96,6 @@ def test_likelihoods_of_all_sequences_sum_to_one(length):
     close(np.exp(log_p).sum(), 1.0)
 
 
-def test_by_hand():
-    # Two tags, two steps. A transition to the first tag scores 1, from either tag.
-    params = F.CRFParams(np.array([[1.0, 0.0], [1.0, 0.0]]), np.zeros(2), np.array([0.0, 2.0]))
-    emissions = np.array([[[0.0, 0.5], [0.0, -1.0]]])
-    scores = [1.0, -1.0 + 2.0, 0.5 + 1.0, 0.5 - 1.0 + 2.0]
-    for y, score in zip(([0, 0], [0, 1], [1, 0], [1, 1]), scores, strict=True):
-        close(score_of(params, emissions, np.array([y])), [score])
-    close(log_partition(params, emissions), [np.log(2 * np.e + 2 * np.exp(1.5))])
-
-
 def test_gradients_of_the_partition_are_probabilities():
     params, emissions = draw(1)
     n = np.array([4, 0, 1, 3, 2])
@@ -121,16 +110,6 @@ def test_gradients_of_the_partition_are_probabilities():
     close(d_params.start, p[:, 0].sum(axis=0))
     close(d_params.end, sum(p[b, last - 1] for b, last in enumerate(n) if last > 0))
     close(np.sum(d_params.transitions), (n - 1)[n > 0].sum())
-
-
-def test_derivatives_equal_differences():
-    params, emissions = draw(2, batch=2)
-    tags, n = np.array([[0, 2, 1, 1], [2, 0, 0, 0]]), np.array([4, 2])
-
-    def both(params, emissions):
-        return log_likelihood(params, emissions, tags, n), marginals(params, emissions, n)
-
-    check_grads(jax.jit(both), (params, emissions), order=1)
 
 
 @jax.jit
@@ -163,27 +142,6 @@ def test_neither_the_amount_nor_the_content_of_padding_matters(padding):
     for a, b in zip(jax.tree.leaves(padded(7, padding)), jax.tree.leaves(padded(TIME, 0.0)), strict=True):
         assert np.isfinite(a).all()
         close(a, b)
-
-
-def test_without_lengths_all_steps_count():
-    params, emissions = draw(4)
-    full = np.full(5, TIME)
-    close(log_partition(params, emissions), log_partition(params, emissions, full))
-    close(marginals(params, emissions), marginals(params, emissions, full))
-    np.testing.assert_array_equal(*(decode(params, emissions, n)[0] for n in (None, full)))
-
-
-def test_models_side_by_side_under_vmap():
-    drawn = [draw(seed) for seed in range(3)]
-    params, emissions = jax.tree.map(lambda *leaves: np.stack(leaves), *drawn)
-    n = np.array([4, 2, 0, 1, 3])
-
-    def of_one(params, emissions):
-        return log_partition(params, emissions, n), decode(params, emissions, n)
-
-    together = jax.jit(jax.vmap(of_one))(params, emissions)
-    alone = [jax.jit(of_one)(*one) for one in drawn]
-    jax.tree.map(close, together, jax.tree.map(lambda *leaves: np.stack(leaves), *alone))
 
 
 def allowed_scores(params, emissions, allowed):
@@ -265,14 +223,6 @@ def test_float32_loses_little_over_long_rows():
     np.testing.assert_allclose(
         np.exp(marginals(*narrow)), np.exp(marginals(params, emissions)), rtol=0, atol=1e-4
     )
-
-
-def test_bfloat16_emissions_are_summed_in_float32():
-    params, emissions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), draw(8))
-    half = emissions.astype(jnp.bfloat16)
-    log_z = log_partition(params, half)
-    assert log_z.dtype == jnp.float32
-    close(log_z, log_partition(params, half.astype(np.float32)))
 
 
 @pytest.mark.filterwarnings("ignore:where received a uint8 condition tensor:UserWarning")

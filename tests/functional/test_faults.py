@@ -16,12 +16,6 @@ from dynskip_jax.nn import SkipCell, SkipLSTM
 KEY = jax.random.key(0)
 
 
-@pytest.fixture
-def double_precision():
-    with jax.enable_x64(True):
-        yield
-
-
 PIECES = [(f"skip {name}", dict(skip=skip)) for name, skip in TIME_SKIPS.items()]
 PIECES += [(f"{name}", dict(transition=piece, skip=F.Dynamic(3))) for name, piece in TRANSITIONS.items()]
 PIECES += [(f"depth {name}", dict(depth_skip=piece)) for name, piece in DEPTH_SKIPS.items()]

@@ -100,10 +100,3 @@ def test_probabilities_of_all_words_sum_to_one():
         )
         total += np.exp(found[0, -1])
     np.testing.assert_allclose(total, 1.0, rtol=1e-12)
-
-
-def test_without_weight_it_is_the_model():
-    states, words, probabilities = text(2, 2, 6)
-    log_likelihood = of_targets(probabilities, words)
-    _, found = cached_log_likelihood(start(2, 3), states, words, log_likelihood, flatness=0.5, weight=0.0)
-    np.testing.assert_allclose(found, log_likelihood, rtol=1e-12)

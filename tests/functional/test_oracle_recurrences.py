@@ -247,19 +247,6 @@ def test_skip_rnn_is_its_papers_equations(transition, implementation):
     assert np.all(out.decision.update[:, 0] == 1)
 
 
-@pytest.mark.slow
-def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
-    for transition in TRANSITIONS.values():
-        held, plain = F.Recurrence(F.SkipRNN(), transition), F.Recurrence(transition=transition)
-        params, carry, x, _ = problem(held)
-        params = params._replace(skip=params.skip._replace(b=np.array([1e3])))
-        end, out = unroll(params, carry, x, held)
-        same_end, same = unroll(params._replace(skip=None), carry._replace(skip_state=()), x, plain)
-        np.testing.assert_allclose(out.h, same.h, rtol=1e-12)
-        for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(same_end.slots), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
 def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
     """The rounding passes gradients through, dL/dũ = dL/du, so the cost of updates reaches W_p."""
     recurrence = F.Recurrence(F.SkipRNN())

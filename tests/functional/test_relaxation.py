@@ -42,13 +42,6 @@ def test_weights_are_a_distribution(relaxation):
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-12)
 
 
-def test_soft_weights_are_the_policy_and_at_low_temperature_its_mode():
-    log_probs = log_probs_of()
-    np.testing.assert_allclose(relaxed_weights(log_probs, None, "soft"), np.exp(log_probs), rtol=1e-12)
-    cold = relaxed_weights(log_probs, None, "soft", 1e-3)
-    np.testing.assert_allclose(cold, np.eye(K)[log_probs.argmax(-1)], atol=1e-9)
-
-
 @pytest.mark.parametrize("relaxation", ["straight_through", "reinmax"])
 def test_a_hard_choice_is_the_one_that_sampling_makes(relaxation):
     log_probs, noise = log_probs_of(), noise_of()
@@ -137,28 +130,6 @@ def test_a_softly_relaxed_dynamic_skip_computes_what_attention_does():
     assert not np.allclose(soft.h, greedy)
     cold = unrolled("dynamic", "soft", params, x, temperature=1e-4)
     np.testing.assert_allclose(cold.h, greedy, rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_what_tells_stored_states_apart_is_learnt_by_relaxed_choices_by_content_alone():
-    params, x = weights_of_a_layer("content")
-
-    def gradient(kind, mode):
-        loss = lambda params: jnp.sum(
-            jnp.sin(unrolled(kind, mode, params, x, agent="content", unroll=F.unroll).h)
-        )
-        return jax.grad(loss)(params)
-
-    soft, attention = gradient("dynamic", "soft"), gradient("attention", "sample")
-    for a, b in zip(jax.tree.leaves(soft), jax.tree.leaves(attention), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9)
-
-    def of_log_prob(params, mode):
-        return unrolled("dynamic", mode, params, x, agent="content", unroll=F.unroll).decision.log_prob.sum()
-
-    sampled = jax.grad(of_log_prob)(params, "sample")
-    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(sampled.transition)) == 0
-    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(sampled.skip)) > 0
 
 
 @pytest.mark.parametrize("relaxation", and_slow(F.RELAXATIONS, {"soft", "straight_through"}.__contains__))

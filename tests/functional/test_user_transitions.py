@@ -8,17 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from marks import and_slow
 from recurrences import BATCH, TIME, assert_same, problem
 
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product
-
-
-@pytest.fixture
-def double_precision():
-    with jax.enable_x64(True):
-        yield
+from dynskip_jax.nn import SkipCell
 
 
 class Checkpointed(F.LSTM):
@@ -171,3 +168,13 @@ def test_gradients_of_mixed_states_equal_those_of_the_reference(double_precision
     recurrence = F.Recurrence(SKIPS[name], Scaled())
     policy = F.Policy(mix=jax.device_put(0.4)) if traced else None
     assert_same(recurrence, *problem(recurrence), policy=policy, seq_lengths=np.array((7, 2, 5)))
+
+
+def test_what_a_transition_does_not_declare_is_said():
+    with pytest.raises(TypeError, match="set averages = 'own'"):
+        type("Wrong", (F.Transition,), {"mix_states": Scaled.mix_states})
+    bare = type("Bare", (F.Transition,), {"state": ScaledState})()
+    with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
+        SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="unknown gate_fn 'sigmoids': use a function or sigmoid, tanh, relu"):
+        F.LSTM(gate_fn="sigmoids")

@@ -288,6 +288,13 @@ def test_biases_are_left_out_where_the_other_library_has_none():
         assert len(to_keras(stack.cells[0], bias=False)) == 2
 
 
+def test_bfloat16_goes_to_torch_as_float32():
+    """Regression: `torch.from_numpy` refuses arrays of bfloat16."""
+    cell = drawn(lambda: SkipCell(INPUT, HIDDEN, param_dtype="bfloat16", rngs=nnx.Rngs(0)))
+    for array in to_torch(cell).values():
+        assert array.dtype == np.float32
+
+
 @functools.cache
 def refusals():
     lstm = torch_state("lstm", 1, False)

@@ -10,9 +10,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.models import LanguageModel, SequenceClassifier, Tagger
 from dynskip_jax.nn import SkipLSTM
-from dynskip_jax.nn.initializers import uniform
 
 
 def layer(**options):
@@ -101,24 +99,6 @@ def test_a_layer_draws_the_mask_that_a_carry_lacks():
         run(x, initial_carry=[start], policy=F.Policy("greedy"))
 
 
-def test_a_layer_hands_on_the_mask_of_its_carry_in_training_and_evaluation():
-    dropping, x = layer(recurrent_dropout=0.5), np.ones((4, 5, 2), np.float32)
-    start = dropping.cells[0].initialize_carry((4, 2), jax.random.key(0))
-    for deterministic in (False, True):
-
-        def step(carry, x, deterministic=deterministic):
-            return dropping(x[:, None], initial_carry=carry, deterministic=deterministic, return_carry=True)
-
-        (end,), found = jax.jit(lambda start, xs, step=step: jax.lax.scan(step, start, xs))(
-            (start,), np.moveaxis(x, 1, 0)
-        )
-        np.testing.assert_array_equal(end.recurrent_mask, start.recurrent_mask)
-        whole = compiled(dropping)(x, initial_carry=[start], deterministic=deterministic)
-        np.testing.assert_allclose(
-            np.moveaxis(np.asarray(found.h)[:, :, 0], 0, 1), whole.h, rtol=1e-5, atol=1e-6
-        )
-
-
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
@@ -132,26 +112,6 @@ def test_a_layer_hands_on_the_mask_of_its_carry_in_training_and_evaluation():
 def test_a_policys_numbers_are_single_and_within_their_range(policy, says):
     with pytest.raises(UserError, match=says):
         layer()(jax.device_put(np.ones((2, 4, 2), np.float32)), policy=policy, rngs=jax.random.key(0))
-
-
-def make(kind, skips):
-    options = dict(rngs=nnx.Rngs(0))
-    if kind is LanguageModel:
-        return kind(5, 3, skips, weight_init=uniform(0.1), **options)
-    return kind(5, 3, 2, skips, **options)
-
-
-@pytest.mark.usefixtures("as_users")
-@pytest.mark.parametrize("kind", [LanguageModel, SequenceClassifier])
-def test_a_model_has_at_least_one_layer(kind):
-    with pytest.raises(UserError, match="at least one layer"):
-        make(kind, [])
-
-
-@pytest.mark.usefixtures("as_users")
-def test_a_tagger_ends_in_a_crf_or_a_softmax():
-    with pytest.raises(UserError, match="unknown output 'CRF': choose crf or softmax"):
-        Tagger(5, 2, embedding_features=2, features=3, skip=F.Previous(), output="CRF", rngs=nnx.Rngs(0))
 
 
 @pytest.mark.usefixtures("as_users")

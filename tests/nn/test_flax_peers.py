@@ -227,13 +227,6 @@ def test_a_learned_initial_carry_gets_a_gradient(x):
     assert jnp.abs(gradient.cells[0].initial.c[...]).min() > 0
 
 
-def test_carry_init_is_used(x):
-    cell = cell_of(0, max_skip=2)
-    carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0), nnx.initializers.normal(1.0))
-    assert jnp.std(carry.slots.h) > 0.3
-    np.testing.assert_array_equal(carry.slots.h[:, 0], carry.slots.h[:, 1])
-
-
 def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
     cell = drawn(lambda: SkipCell(INPUT, 700, F.Previous(), recurrent_dropout=0.25, rngs=nnx.Rngs(0)))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))
@@ -285,22 +278,6 @@ def test_models_stacked_by_vmap_equal_each_alone(x):
         np.testing.assert_allclose(together.h[n], alone.h, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_stack_equals_its_layers_one_after_the_other(x):
-    skips = [F.Previous(), F.Dynamic(3, 0.5), F.Attention(2)]
-    stack = drawn(lambda: SkipLSTM(INPUT, HIDDEN, skip=skips, rngs=nnx.Rngs(0)))
-    carry = stack.initialize_carry(BATCH, jax.random.key(3))
-    ends, out = compiled(stack)(x, initial_carry=carry, seq_lengths=LENGTHS, return_carry=True)
-    h = x
-    for cell, start, end, decision in zip(stack.cells, carry, ends, out.decisions, strict=True):
-        call = dict(initial_carry=[start], seq_lengths=LENGTHS, return_carry=True)
-        (last,), step = compiled(SkipLayers([cell]))(h, **call)
-        h = step.h
-        np.testing.assert_allclose(last.slots.h, end.slots.h, rtol=1e-6)
-        np.testing.assert_array_equal(step.decisions[0].action, decision.action)
-    np.testing.assert_allclose(h, out.h, rtol=1e-6)
-
-
 def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
     stack = drawn(lambda: SkipLSTM(INPUT, 64, num_layers=2, dropout=0.5, rngs=nnx.Rngs(0)))
     dropped = compiled(stack)(x, rngs=jax.random.key(4))
@@ -308,43 +285,6 @@ def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
     assert 0.4 < share < 0.6
     stack.eval()
     assert not (np.asarray(compiled(stack)(x).h) == 0).any()
-
-
-@pytest.mark.slow
-def test_stack_draws_for_each_sequence_with_its_own_key(x):
-    skips = [F.Previous(), F.Dynamic(3)]
-    options = {"recurrent_dropout": 0.3, "learnable_carry": True}
-    stack = SkipLSTM(INPUT, 8, skip=skips, dropout=0.5, **options, rngs=nnx.Rngs(0))
-    carry_keys, keys = jax.random.split(jax.random.key(5), (2, BATCH))
-
-    def run(rows):
-        start = stack.initialize_carry(len(rows), carry_keys[rows])
-        return stack(x[rows], initial_carry=start, rngs=keys[rows])
-
-    together = run(jnp.arange(BATCH))
-    for rows in (jnp.arange(1, BATCH), jnp.arange(1)):
-        apart = run(rows)
-        np.testing.assert_allclose(apart.h, together.h[rows], rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(apart.decisions[1].action, together.decisions[1].action[rows])
-
-
-def test_released_options_reach_the_cell():
-    cell = SkipCell(
-        3,
-        64,
-        F.Dynamic(5),
-        agent_features=400,
-        forget_bias=1.0,
-        agent_kernel_init=nnx.initializers.normal(0.3),
-        agent_bias_init=nnx.initializers.constant(0.1),
-        rngs=nnx.Rngs(0),
-    )
-    np.testing.assert_array_equal(cell.weights.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 64))
-    assert abs(float(jnp.std(cell.agent.w_h[...])) - 0.3) < 0.01
-    np.testing.assert_allclose(cell.agent.b[...], 0.1)
-    np.testing.assert_allclose(cell.agent.b_out[...], 0.1)
-    for block in jnp.split(cell.weights.w_h[...], 4, axis=1):
-        np.testing.assert_allclose(block @ block.T, np.eye(64), atol=1e-5)
 
 
 @pytest.mark.slow

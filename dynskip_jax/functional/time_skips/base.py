@@ -294,6 +294,25 @@ def choice_field(*known: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReadingSkip(TimeSkip):
+    """A time skip that decides which tokens are read: State(t-1) enters, and not every state is written."""
+
+    takes_max_skip: ClassVar[bool] = False
+    writes_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check that K and λ are not given."""
+        super().__post_init__()
+        if self.max_skip != 1 or self.mix != 1:
+            raise UserError(f"{type(self).__name__} goes on from State(t-1): leave out max_skip and mix")
+
+    @property
+    @override
+    def fixed_slot(self) -> int:
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
 class BufferSkip(TimeSkip):
     """A time skip over the last K states, with an option for the first step of a sequence.
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose, entropy
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
+from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
 
 
 class JumpParams(NamedTuple):
@@ -42,7 +42,7 @@ class JumpCounts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LSTMJump(TimeSkip):
+class LSTMJump(ReadingSkip):
     """LSTM-Jump: after R tokens, sample κ in 0..K from softmax(W h + b), and read the κ-th token ahead next.
 
     Reading stops at κ = 0, or when R tokens have been read after the last of N jumps. A token that is not
@@ -57,9 +57,7 @@ class LSTMJump(TimeSkip):
     """
 
     name: ClassVar[str] = "lstm_jump"
-    takes_max_skip: ClassVar[bool] = False
     is_stochastic = True
-    writes_all: ClassVar[bool] = False
     max_jump: int = 5
     read_steps: int = 20
     max_jumps: int = 10
@@ -67,16 +65,9 @@ class LSTMJump(TimeSkip):
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
-        if self.max_skip != 1 or self.mix != 1:
-            raise UserError("LSTM-Jump keeps the previous state: leave out max_skip and mix")
         for name in ("max_jump", "read_steps", "max_jumps"):
             if getattr(self, name) < 1:
                 raise UserError(f"LSTM-Jump needs a {name} of at least 1, got {getattr(self, name)}")
-
-    @property
-    def fixed_slot(self) -> int:
-        """Slot of the newest state."""
-        return 0
 
     @property
     def action_range(self) -> tuple[int, int]:

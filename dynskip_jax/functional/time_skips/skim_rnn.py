@@ -9,11 +9,10 @@ from jax.nn import log_softmax
 from jaxtyping import Array, Float
 from typing_extensions import override
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights, takes_one
-from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip, choice_field
+from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip, choice_field
 
 
 class SkimGateParams(NamedTuple):
@@ -31,7 +30,7 @@ class SkimGateParams(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SkimRNN(TimeSkip):
+class SkimRNN(ReadingSkip):
     """Skim-RNN: read token t with probability p_1, or skim it: (p_1, p_2) = softmax(α(x(t), h(t-1))), Eq. 1.
 
     A token that is read updates the whole state. A token that is skimmed updates it by
@@ -47,20 +46,7 @@ class SkimRNN(TimeSkip):
     """
 
     name: ClassVar[str] = "skim_rnn"
-    takes_max_skip: ClassVar[bool] = False
-    writes_all: ClassVar[bool] = False
     relaxation: str = choice_field("gumbel_softmax", "straight_through", "reinmax", "soft")
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        if self.max_skip != 1 or self.mix != 1:
-            raise UserError("Skim-RNN goes on from the previous state: leave out max_skip and mix")
-
-    @property
-    def fixed_slot(self) -> int:
-        """Slot of the newest state."""
-        return 0
 
     @property
     def action_range(self) -> tuple[int, int]:

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from typing_extensions import override
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import row
-from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
+from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
 
 
 class UpdateParams(NamedTuple):
@@ -26,7 +25,7 @@ class UpdateParams(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SkipRNN(TimeSkip):
+class SkipRNN(ReadingSkip):
     """Skip RNN: s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1) with u = round(ũ), Eq. 1-5.
 
     ũ grows by Δũ = σ(W_p s + b_p) at each step. When ũ passes ½, the state is updated and ũ restarts from 0.
@@ -42,20 +41,7 @@ class SkipRNN(TimeSkip):
     """
 
     name: ClassVar[str] = "skip_rnn"
-    takes_max_skip: ClassVar[bool] = False
-    writes_all: ClassVar[bool] = False
     update_bias: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        if self.max_skip != 1 or self.mix != 1:
-            raise UserError("Skip RNN copies the previous state: leave out max_skip and mix")
-
-    @property
-    def fixed_slot(self) -> int:
-        """Slot of the newest state."""
-        return 0
 
     def observed_array(self, transition) -> str:
         """Return the name of the cell state, as in the authors' code: c of an LSTM, h of a GRU."""

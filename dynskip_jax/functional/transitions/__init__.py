@@ -1,14 +1,7 @@
 """Transitions: functions from an input and a state to the new state of a cell. One file for each."""
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.transitions.base import (
-    Dense,
-    Initializers,
-    Transition,
-    dense,
-    gated_output,
-    identity,
-)
+from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, dense
 from dynskip_jax.functional.transitions.full_gate import FullGateParams, FullGateRecurrence, FullGateState
 from dynskip_jax.functional.transitions.gru import GRU, GRUInputs, GRUParams, GRUState
 from dynskip_jax.functional.transitions.ind_rnn import IndRNN, IndRNNParams
@@ -24,48 +17,6 @@ from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMPa
 _KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
 _KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN, SkimLSTM)
 TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "PLSTM",
-    "SLSTM",
-    "TRANSITIONS",
-    "ULSTM",
-    "Dense",
-    "FullGateParams",
-    "FullGateRecurrence",
-    "FullGateState",
-    "GRUInputs",
-    "GRUParams",
-    "GRUState",
-    "IndRNN",
-    "IndRNNParams",
-    "Initializers",
-    "LSTMParams",
-    "LSTMState",
-    "LinearTransition",
-    "MinGRU",
-    "MinLSTM",
-    "MinParams",
-    "PLSTMParams",
-    "Peephole",
-    "PeepholeParams",
-    "RHNParams",
-    "RecurrentHighway",
-    "SLSTMState",
-    "SkimInputs",
-    "SkimLSTM",
-    "SkimParams",
-    "Transition",
-    "ULSTMInputs",
-    "ULSTMParams",
-    "dense",
-    "gated_output",
-    "identity",
-    "parse_transition",
-    "positive",
-]
 
 
 def parse_transition(text: str) -> Transition:

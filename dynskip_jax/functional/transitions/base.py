@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import activate, affine, wider
+from dynskip_jax.functional.product import activate, affine, product, wider
 
 Initializer = Callable[..., Any]
 Activation = str | Callable[[Array], Array]
@@ -189,8 +189,11 @@ class Transition:
         raise NotImplementedError
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
-        """Return the part of a step that needs no state, (*batch, ...): one product for all steps."""
-        raise NotImplementedError
+        """Return the part of a step that needs no state, (*batch, ...): one product for all steps.
+
+        By default x W_x.
+        """
+        return product(x, params.w_x)
 
     def step(
         self,

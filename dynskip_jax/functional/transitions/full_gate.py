@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.product import row
 from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import lstm_params
 
@@ -78,10 +78,6 @@ class FullGateRecurrence(Transition):
         return FullGateParams(
             w_x, w_h, b, p_i, p_f, p_o if self.output_gate else None, jnp.concatenate(rows, axis=0)
         )
-
-    def project(self, params: FullGateParams, x):
-        """Return W x, (*batch, gates * hidden)."""
-        return product(x, params.w_x)
 
     def step(
         self, params: FullGateParams, inputs, state: FullGateState, dense, cell_hook=identity

@@ -6,7 +6,6 @@ from typing import ClassVar, NamedTuple
 import jax
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import product
 from dynskip_jax.functional.transitions.base import (
     Activation,
     Initializers,
@@ -64,10 +63,6 @@ class LSTM(Transition):
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
         """Draw the weights; see `Transition`."""
         return lstm_params(key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
-
-    def project(self, params: LSTMParams, x):
-        """Return W_x x, (*batch, gates * hidden)."""
-        return product(x, params.w_x)
 
     def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """Take one step of Eq. 2; see `Transition`."""

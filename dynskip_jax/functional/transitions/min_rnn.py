@@ -39,6 +39,11 @@ class LinearTransition(Transition):
     state: ClassVar = GRUState
     recurrent: ClassVar[tuple[str, ...]] = ()
 
+    @override
+    def project(self, params: MinParams, x):
+        z = product(x, params.w_x)
+        return z + row(params.b, z)
+
     def coefficients(self, inputs: Any) -> tuple[Array, Array]:
         """Return a and b, each (*batch, hidden), from the result of `project`."""
         raise NotImplementedError
@@ -73,11 +78,6 @@ class MinGRU(LinearTransition):
         b = init.draw(init.bias, b_key, (2 * hidden,)).at[:hidden].add(-init.forget_bias)
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 2), b)
 
-    def project(self, params: MinParams, x):
-        """Return W x + b, (*batch, 2 * hidden)."""
-        z = product(x, params.w_x)
-        return z + row(params.b, z)
-
     @override
     def coefficients(self, inputs):
         z, n = jnp.split(inputs, 2, axis=-1)
@@ -102,11 +102,6 @@ class MinLSTM(LinearTransition):
         x_key, b_key = jax.random.split(key)
         b = init.draw(init.bias, b_key, (3 * hidden,)).at[:hidden].add(init.forget_bias)
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 3), b)
-
-    def project(self, params: MinParams, x):
-        """Return W x + b, (*batch, 3 * hidden)."""
-        z = product(x, params.w_x)
-        return z + row(params.b, z)
 
     @override
     def coefficients(self, inputs):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.product import row
 from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
@@ -56,10 +56,6 @@ class Peephole(Transition):
         w_x, w_h, b = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
         p_i, p_f, p_o = (init.draw(init.bias, k, (hidden,)) for k in keys)
         return PeepholeParams(w_x, w_h, b, p_i, p_f, p_o if self.output_gate else None)
-
-    def project(self, params: PeepholeParams, x):
-        """Return W x, (*batch, gates * hidden)."""
-        return product(x, params.w_x)
 
     def step(self, params: PeepholeParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """Take one step of Eq. 7-12; see `Transition`."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.product import row
 from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
@@ -47,10 +47,6 @@ class PLSTM(Transition):
         lstm_key, p_key = jax.random.split(key)
         lstm = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
         return PLSTMParams(*lstm, init.draw(init.bias, p_key, (hidden,)))
-
-    def project(self, params: PLSTMParams, x):
-        """Return W x, (*batch, gates * hidden)."""
-        return product(x, params.w_x)
 
     def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """Take one step; see `Transition`."""

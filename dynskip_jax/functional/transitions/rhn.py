@@ -7,7 +7,6 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import product
 from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
@@ -59,10 +58,6 @@ class RecurrentHighway(Transition):
             ),
             tuple(b.at[hidden:].add(-init.forget_bias) for b in biases),
         )
-
-    def project(self, params: RHNParams, x):
-        """Return W x, (*batch, 2 * hidden)."""
-        return product(x, params.w_x)
 
     def step(self, params: RHNParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
         """Take one step; see `Transition`."""

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import product
 from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
 
@@ -58,10 +57,6 @@ class SLSTM(Transition):
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
         """Draw the weights, with the gates in the order g, i, f, o; see `Transition`."""
         return lstm_params(key, in_features, hidden, 4, init, forget_gate=2)
-
-    def project(self, params: LSTMParams, x):
-        """Return W x, (*batch, 4 * hidden)."""
-        return product(x, params.w_x)
 
     def step(self, params: LSTMParams, inputs, state: SLSTMState, dense, cell_hook=identity) -> SLSTMState:
         """Take one step of Eq. 8-17; see `Transition`."""
