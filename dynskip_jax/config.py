@@ -123,6 +123,8 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path",
 def read_value(text: str, hint: Any) -> Any:
     """Convert a text to a type of a setting. A text that does not fit stays as it is: see `problem`."""
     leaves = _leaves(hint)
+    if any(leaf.several and _words(leaf.kind) for leaf in leaves):
+        return tuple(text.split(","))
     if text in words_of(hint):
         return text
     if text == "none" and any(leaf.kind is types.NoneType for leaf in leaves):

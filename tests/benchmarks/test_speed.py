@@ -70,7 +70,7 @@ def test_tables_take_ratios_turn_by_turn_and_leave_blank_what_did_not_run():
 @pytest.mark.slow
 def test_command_line_writes_every_part(tmp_path, monkeypatch, capsys):
     caching = jax.config.jax_enable_compilation_cache
-    given = ["--tiny", "--rounds", "1", "--out", str(tmp_path / "a")]
+    given = ["--tiny", "--rounds", "1", "--parts", ",".join(recurrence.PARTS), "--out", str(tmp_path / "a")]
     monkeypatch.setattr("sys.argv", ["recurrence", *given])
     try:
         recurrence.main()
