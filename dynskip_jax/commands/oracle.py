@@ -142,11 +142,11 @@ def _others(own: Trained, data: Any, beside: Sequence[Path]) -> dict[str, Traine
     shapes = jax.tree.map(jnp.shape, own.params)
     for folder in beside:
         models = load_models(folder, "oracle")
+        if (kind := next(iter(models.values())).experiment.name) != own.experiment.name:
+            raise UserError(f"{folder} holds a run of {kind}, not of {own.experiment.name}")
         if own.name not in models:
             raise UserError(f"{folder} has {', '.join(models)}: there is no {own.name} to set beside")
         found = models[own.name]
-        if found.experiment.name != own.experiment.name:
-            raise UserError(f"{folder} holds a run of {found.experiment.name}, not of {own.experiment.name}")
         theirs = _settings(found)
         for name, value in _settings(own).items():
             if theirs.get(name) != value:

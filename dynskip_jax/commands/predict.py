@@ -38,7 +38,7 @@ def predict(
     input: Path | None = None,
     raw_text: bool = True,
     format: Literal["text", "columns", "conllu"] = "text",
-    word_column: Column | None = None,
+    word_column: Column = 0,
     output: Literal["columns", "json"] = "columns",
     scheme: Literal["BIO2", "IOB1", "BIOES", "trained"] = "BIO2",
     at_once: Count | None = None,
@@ -57,7 +57,7 @@ def predict(
         raw_text: Taggers: tokenize the text; otherwise split it at whitespace.
         format: Taggers: text (a sentence per line), columns (a word per line, an empty line after each
             sentence) or conllu.
-        word_column: Taggers: column of the words, counted from 0; by default as in training.
+        word_column: Taggers: column of the words, counted from 0.
         output: Taggers: write a word and its tag per line, or a JSON object per sentence.
         scheme: Taggers: scheme of the tags that are written; trained: that of the training files.
         at_once: Taggers: read this many sentences before writing any; by default 256, and 1 at a terminal.
@@ -192,7 +192,6 @@ def read_input(flags: dict[str, Any], data: Any, column: int) -> Iterator[LinesT
             raise UserError("--score reads the true tags from the input: add --format columns, or conllu")
         texts = (treebank_words(x, lowercase=False) if flags["raw_text"] else x.split() for x in lines)
         return (LinesToTag([], words, [], []) for words in texts if words)
-    word = data.word_column if flags["word_column"] is None else flags["word_column"]
     beside = tuple(getattr(data, "columns", None) or ())
     if beside and flags["format"] == "conllu":
         raise UserError(
@@ -203,7 +202,9 @@ def read_input(flags: dict[str, Any], data: Any, column: int) -> Iterator[LinesT
         own = data.tag_column if flags["tag_column"] is None else flags["tag_column"]
         beside += (column if flags["format"] == "conllu" else own,)
     where = str(flags["input"] or "standard input")
-    return tagged_files.lines_to_tag(lines, flags["format"], word=word, beside=beside, where=where)
+    return tagged_files.lines_to_tag(
+        lines, flags["format"], word=flags["word_column"], beside=beside, where=where
+    )
 
 
 def tag(

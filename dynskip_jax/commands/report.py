@@ -50,6 +50,8 @@ def report(
         overwrite: Replace files that exist.
         code: Import this module first: the one with your own task.
     """
+    if not folders:
+        raise UserError("name run folders: report DIR DIR")
     written = [path for path in (csv, plot) if path is not None]
     if plot is not None and len(metrics) not in (0, 2):
         raise UserError("--plot sets one metric over another: give --metrics X,Y")

@@ -69,7 +69,7 @@ def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbe
     folder = compared_ptb.folder
     ptb = (COMMANDS["ptb"], "oracle", "--run-dir", folder, "--data", corpus_folder)
     assert_user_error(command(*ptb, "--model", "lstm"), "samples no choices: train one such as dynamic:5")
-    assert_user_error(command(*ptb, "--model", "fixed:9"), "'fixed:9'")
+    assert_user_error(command(*ptb, "--model", "fixed:9"), "there is no --model fixed:9")
     assert_user_error(command(*ptb, "--layer", 2), "layer 2 samples no choices")
     assert_user_error(command(*ptb, "--split", "valid"), "'valid'")
     others = (

@@ -125,7 +125,7 @@ def test_errors_are_one_line(arguments, part, compared_ptb, command, here):
 def test_no_cell_of_a_csv_file_is_a_formula(start, monkeypatch, tmp_path):
     found = found_of((f"{start}1+1", "m", [-1.0, 2.0], "1"), columns={})
     monkeypatch.setattr("dynskip_jax.commands.report.read_folders", lambda folders: found)
-    report((), csv=tmp_path / "t.csv")
+    report((tmp_path,), csv=tmp_path / "t.csv")
     (row,) = table_of(tmp_path / "t.csv")
     assert row["model"].startswith("'") and float(row["low"]) < 0  # numbers stay numbers
 
@@ -133,7 +133,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(start, monkeypatch, tmp_path):
 def test_corpora_of_one_name_have_tables_of_their_own(capsys, monkeypatch):
     found = found_of(("a", "test_f1", [0.5], "1"), ("b", "test_f1", [0.25], "2"))
     monkeypatch.setattr("dynskip_jax.commands.report.read_folders", lambda folders: found)
-    report(())
+    report(("",))
     said = capsys.readouterr().out
     assert said.count("test F1 on corpus_a (test_f1), data") == 2 and "data 22222222" in said
     assert set(compare_rows(found)["difference_pairs"]) == {0}

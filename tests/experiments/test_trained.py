@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot, write_result
 from compiled import compiled
 
-from dynskip_jax import data
+from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.trained import load_models, load_run
+from dynskip_jax.experiments.number_prediction import task
+from dynskip_jax.settings import to_config
+from dynskip_jax.trained import Trained, load_models, load_run
 from dynskip_jax.training.step import evaluation_keys
 
 NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
@@ -34,7 +37,7 @@ def metric_of(folder, name):
 @pytest.fixture(scope="module")
 def numbers(small_number_prediction):
     """Return the data that these runs were trained and tested on."""
-    return data.load_number_prediction(11)
+    return task.load_number_prediction(11)
 
 
 # --- load ---
@@ -72,7 +75,7 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     assert found.name == "dynamic:3"  # the last model is the default
     assert found.vocabulary.tokens == tuple(load(compared_ptb.folder / "dynamic-3" / "vocabulary.json"))
     assert set(found.vocabulary.tokens) == {*"abcdefgh", "<eos>"}
-    kept = json.loads(json.dumps(found.settings.to_config()))
+    kept = json.loads(json.dumps(to_config(found.settings)))
     assert kept == load(compared_ptb.folder / "config.json")["settings"]
     embedding = found.params["embedding"]["embedding"][...]
     np.testing.assert_array_equal(embedding, found.model.embedding.embedding[...])
@@ -223,7 +226,7 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
     assert_picture(path)
 
     found = load_run(folder, seed=1)
-    reading = found.experiment.read(found, LINE)
+    reading = found.read(LINE)
     out = called(found, np.array([[int(word) for word in LINE.split()]]))
     assert reading.skips == np.asarray(out.decisions[0].action[0]).tolist()
     assert (reading.words, reading.unknown) == (LINE.split(), [])
@@ -247,6 +250,18 @@ def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
     (folder / "plots").symlink_to(tmp_path / "elsewhere")
     assert_user_error(command(*explain), "plots", "link")
     assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
+    """An own skip whose `decide` returns k has no agent. A fixed k is no choice."""
+    layer = SimpleNamespace(skips=[F.Fixed(3, mix=0.5)], top_layers={"forward": 0}, reverse=[False])
+
+    def shown(*actions):
+        decisions = (F.Decision(np.array(actions), np.zeros(4), np.zeros(4)),)
+        return Trained.choices(SimpleNamespace(learner=layer), decisions, None, 4)["skips"]
+
+    assert shown(3, 3, 3, 3) == [0, 0, 0, 0]
+    assert shown(1, 2, 1, 3) == [1, 2, 1, 3]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
