@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
 
 MAX_SEED = 2**32 - 1  # for larger seeds JAX would repeat the keys of smaller ones
 _MOST_QUOTED = 80  # characters of a value in a message
@@ -205,7 +206,8 @@ def parse(
         UserError: If the command line cannot be read, or a value is invalid.
         SystemExit: If `--help` was given.
     """
-    import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
+    with needs("experiments"):
+        import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
 
     def values_of(**values: Any) -> dict[str, Any]:
         return values
