@@ -189,3 +189,7 @@ def _typed(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return flag(name if value else f"no_{name}")
     return f"{flag(name)} {shown(value)}"
+
+
+if __name__ == "__main__":
+    start()

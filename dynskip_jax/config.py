@@ -169,7 +169,8 @@ def _is(value: Any, kind: Any) -> bool:
 
 def short(value: Any) -> str:
     """Return a value for a message: at most 80 characters of it."""
-    text = str(value) if isinstance(value, int | float) and abs(value) < 1e100 else repr(str(value)[:10_000])
+    is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**100)
+    text = str(value) if is_number else repr(str(value)[:10_000])
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
 
 
@@ -298,7 +299,11 @@ def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> A
     for each in inspect.signature(function).parameters.values():
         hint = _as_words(hints[each.name]) if each.name in _WORDS else hints[each.name]
         parameters.append(each.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
-    return function(**parse(prog, inspect.getdoc(function) or "", parameters, arguments))
+    values = parse(prog, inspect.getdoc(function) or "", parameters, arguments)
+    for each in parameters:
+        if each.default is each.empty and values[each.name] == ():
+            raise UserError(f"name {each.name}, before all flags: {prog} DIR DIR")
+    return function(**values)
 
 
 def shown(value: Any) -> str:

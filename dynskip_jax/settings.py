@@ -396,7 +396,7 @@ def read_config_file(kind: type[Settings], experiment: str, path: Path) -> dict[
         UserError: If the file cannot be read, or belongs to another experiment or version.
     """
     try:
-        config = json.loads(read_bytes(path.resolve()))
+        config = json.loads(read_bytes(path.resolve()).decode("utf-8"))
         if config["experiment"] != experiment:
             raise ValueError(f"it is of {short(config['experiment'])}")
         values, models = from_config(kind, config), config.get("models")

@@ -262,7 +262,8 @@ def _load(run: RunDir, name: str) -> Trained:
             "restore it, or train again"
         ) from error
     vocabulary = None
-    if (expected := result.get("vocabulary_sha256")) is not None:
+    expected = result.get("vocabulary_sha256")
+    if expected is not None or (run.path / VOCABULARY).exists():
         kind = getattr(experiment.module, "VOCABULARY", Vocabulary)
         vocabulary = stored_vocabulary(run, kind, expected)
     learner = make_learner(experiment, settings, spec, None, vocabulary)

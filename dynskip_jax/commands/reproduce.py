@@ -143,7 +143,7 @@ def last_of_each(line: Sequence[str], without: Sequence[str] = ()) -> list[str]:
 
 def _run(line: Sequence[str]) -> int:
     """Run a command line of `dynskip`, and return its exit status."""
-    process = subprocess.Popen([sys.executable, "-c", "from dynskip_jax.cli import start; start()", *line])
+    process = subprocess.Popen([sys.executable, "-m", "dynskip_jax.cli", *line])
     try:
         return process.wait()
     except KeyboardInterrupt:  # the process was interrupted, too: it saves and exits

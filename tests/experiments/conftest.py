@@ -45,7 +45,8 @@ def small_number_prediction():
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dynskip_jax.experiments.number_prediction.task.load_number_prediction", load)
+        for module in ("data", "experiments.number_prediction.task"):
+            patch.setattr(f"dynskip_jax.{module}.load_number_prediction", load)
         yield
 
 

@@ -434,12 +434,12 @@ class Process:
 
 @pytest.fixture
 def in_this_process(monkeypatch, command):
-    """Run `python -m dynskip_jax.experiments <task>` in this process, on the tests' small data sets."""
+    """Run `python -m dynskip_jax.cli <task>` in this process, on the tests' small data sets."""
     real = subprocess.Popen
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in notebooks
 
     def start(arguments, **options):
-        if arguments[1:4] != ["-u", "-m", "dynskip_jax.experiments"]:
+        if arguments[1:4] != ["-u", "-m", "dynskip_jax.cli"]:
             return real(arguments, **options)
         assert arguments[0] == sys.executable and options["stderr"] == subprocess.STDOUT
         assert not {"FORCE_COLOR", "TTY_COMPATIBLE"} & options["env"].keys()
@@ -585,7 +585,7 @@ def test_a_failed_command_is_said_in_one_line(in_this_process, small_number_pred
     namespace = namespace_of("install-functions", "helpers", **TINY | dict(MODEL="nope"))
     with pytest.raises(namespace["Hint"], match="status 2"):
         run_cell("numbers", namespace)
-    assert "error: unknown model 'nope'" in capsys.readouterr().out
+    assert "error: there is no model 'nope'" in capsys.readouterr().out
     assert not (here / "runs").exists()
 
 

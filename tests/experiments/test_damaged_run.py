@@ -51,7 +51,7 @@ def test_a_checkpoint_under_another_ones_name(folder):
     assert_user_error(explain(folder), "restore it")
 
 
-@pytest.mark.parametrize(("name", "old"), [("config.json", '"forget_bias": '), ("result.json", '"mean": ')])
+@pytest.mark.parametrize(("name", "old"), [("config.json", '"init_scale": '), ("result.json", '"mean": ')])
 def test_a_digit_changed_in_settings_or_results(folder, name, old):
     """A changed setting of the model once changed the predictions, with exit status 0."""
     path = folder / name

