@@ -29,8 +29,8 @@ _MOST_QUOTED = 80  # characters of a value in a message
 class Bounds:
     """Bounds of a number: `at_least` and `at_most` are allowed values, `above` and `below` are not."""
 
-    at_least: float | None = None
-    at_most: float | None = None
+    at_least: int | float | None = None
+    at_most: int | float | None = None
     above: float | None = None
     below: float | None = None
 

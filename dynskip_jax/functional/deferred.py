@@ -71,8 +71,8 @@ class Product(NamedTuple):
 def find_products(
     cell: Callable[..., Any],
     matrices: Sequence[Array],
-    vectors: Sequence[Array],
-    inputs: Sequence[Float[Array, "batch _"]],
+    vectors: Sequence[Any],
+    inputs: Sequence[Any],
     entering: Any,
     *others: Any,
 ) -> tuple[Product, ...]:

@@ -193,12 +193,12 @@ def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip:
 # needs.
 
 
-def at(array: Array, row: Int[Array, ""]) -> Array:
+def at(array: Array, row: Int[Array, ""] | int) -> Array:
     """Return one row of an array."""
     return lax.dynamic_index_in_dim(array, row, axis=0, keepdims=False)
 
 
-def write(array: Array, row: Int[Array, ""], value: Array) -> Array:
+def write(array: Array, row: Int[Array, ""] | int, value: Array) -> Array:
     """Return the array with one row replaced."""
     return lax.dynamic_update_index_in_dim(array, value, row, axis=0)
 
