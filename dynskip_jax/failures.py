@@ -19,6 +19,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"),
 }
 _SMALLER = "batches, networks and numbers of seeds that are smaller need less, as --help has them"
+_MOST_CHARACTERS = 900  # of an error
 _PLATFORMS = 'leave it out, or install JAX for it (pip install -e ".[cuda]", for GPUs of NVIDIA)'
 
 
@@ -82,7 +83,10 @@ def run_main(main: Callable[[], None]) -> None:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {_printable(error)}", file=sys.stderr)
+        text = _printable(error)
+        if len(text) > _MOST_CHARACTERS:  # it quotes a value that is longer than any message
+            text = f"{text[:500]} … {text[-300:]}"
+        print(f"error: {text}", file=sys.stderr)
         _leave(2)
     except Stopped as stopped:
         print(_printable(stopped), file=sys.stderr)

@@ -186,3 +186,9 @@ def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypa
     assert outcome.status == 0 and "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]
     assert len(entries) == 2 and entries[1]["commit"] == "another" != entries[0]["commit"]
+
+
+@pytest.mark.parametrize("flag", ["--config", "--mix", "--model", "--transition", "--x"])
+def test_an_absurd_value_does_not_fill_the_screen(flag):
+    outcome = execute(Quick, f"{flag}={'x' * 100_000}", "--epochs", 1)
+    assert outcome.status == 2 and len(outcome.err) < 1000 and outcome.err.count("\n") == 1
