@@ -298,7 +298,7 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
 def test_models_of_pieces_are_trained_and_read_texts(command, tmp_path, kind):
     folder, data = tmp_path / "run", tmp_path / "text.txt"
     data.write_text("the cat saw the cats\na naïve dog sat on a mat\n" * 60)
-    pieces = ("--vocabulary", kind, *(("--vocabulary-size", 270) if kind == "bpe" else ()))
+    pieces = ("--vocabulary", "bpe:270" if kind == "bpe" else kind)
     pieces += ("--model", "dynamic:3")
     arguments = (PTB, "--data", data, *pieces, *SMALL_PTB, "--epochs", 2, "--run-dir", folder)
     outcome = command(*arguments)
@@ -323,6 +323,6 @@ def test_models_of_pieces_are_trained_and_read_texts(command, tmp_path, kind):
 def test_flags_of_pieces_that_do_not_fit_are_refused(command, corpus_folder, monkeypatch):
     how = (PTB, "--data", corpus_folder, *SMALL_PTB, "--vocabulary")
     assert_user_error(command(*how, "bpe", "--min-count", 2), "--min-count")
-    assert_user_error(command(*how, "characters", "--embedding", "characters"), "--embedding characters")
+    assert_user_error(command(*how, "characters", "--recipe", "charlm"), "--recipe charlm")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert_user_error(command(*how, "bpe"), 'tokenizers is not installed: pip install -e ".[bpe]"')
