@@ -1,7 +1,7 @@
 """Tag words with recurrent layers over word and character features, and a CRF or a softmax."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -22,23 +22,6 @@ from dynskip_jax.nn.weights import Weights
 
 Allowed = tuple[Any, Any, Any]
 _lecun_normal = nnx.initializers.lecun_normal()
-
-
-@runtime_checkable
-class Tokens(Protocol):
-    """Ids of a batch of words, such as `data.tagger_vocabulary.TokenIds`.
-
-    Attributes:
-        words: Ids of the words, (batch, time).
-        characters: Ids of their characters, (batch, time, length).
-        capitals: Ids of their kind of capitalisation, (batch, time).
-        columns: Ids of the values in other columns of the data, (batch, time, columns).
-    """
-
-    words: Any
-    characters: Any
-    capitals: Any
-    columns: Any
 
 
 class TaggerOutput(NamedTuple):
@@ -172,7 +155,7 @@ class Tagger(nnx.Module):
 
     def __call__(
         self,
-        tokens: Tokens,
+        tokens: Any,
         *,
         seq_lengths: Int[Array, "*batch"] | None = None,
         actions: Sequence[Int[Array, "*batch time"] | None] | None = None,
@@ -183,8 +166,9 @@ class Tagger(nnx.Module):
         """Compute the scores of all tags for a batch of sentences.
 
         Args:
-            tokens: Ids of words, (*batch, time), of their characters, (*batch, time, length), of their
-                capitalisation, (*batch, time), and of other columns, (*batch, time, columns).
+            tokens: An object such as `data.vocabularies.TokenIds`: ids of `words`, (*batch, time), of their
+                `characters`, (*batch, time, length), of their `capitals`, (*batch, time), and of other
+                `columns`, (*batch, time, columns).
             seq_lengths: True lengths, (*batch,).
             actions: Actions to replay for each layer and direction, or None for a layer that chooses.
             policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.

@@ -230,7 +230,7 @@ class Attention(PolicySkip):
 class Dynamic(PolicySkip):
     """Dynamic skip: one of the last K states enters, chosen by the agent (Eq. 1).
 
-    The agent is trained by the score function of its choices (`reinforce_loss`). In a relaxed mode it is
+    The agent is trained by the score function of its choices (`rl.reinforce`). In a relaxed mode it is
     trained by the gradient of the loss through weights on all K states (`relaxation.py`). No gradient flows
     into the agent's inputs. The exception is a relaxed content-based agent: its gradient reaches the stored
     states, as in attention.
