@@ -31,8 +31,8 @@ class Bounds:
 
     at_least: int | float | None = None
     at_most: int | float | None = None
-    above: float | None = None
-    below: float | None = None
+    above: int | float | None = None
+    below: int | float | None = None
 
     def hold(self, value: float) -> bool:
         """Return whether `value` satisfies the bounds; NaN and infinity never do."""

@@ -237,7 +237,7 @@ def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
         slot = jnp.min(jnp.where(best, lane, LANES - 1), axis=1, keepdims=True)  # the first of the best
         place = jax.lax.rem(t + K - 1 - slot, K)
 
-        def read(j: int, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        def read(j: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
             is_here = place == j
             new = _at(ref.past_h, j, K), _at(ref.past_c, j, K)
             return tuple(jnp.where(is_here, *each) for each in zip(new, found, strict=True))

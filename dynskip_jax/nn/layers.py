@@ -179,10 +179,10 @@ class SkipLayers(HasModes):
 
     def __call__(
         self,
-        inputs: Float[Array, "..."],
+        inputs: Float[Array | np.ndarray, "..."],
         *,
         initial_carry: Sequence[F.SkipCarry] | None = None,
-        seq_lengths: Int[Array, "*batch"] | None = None,
+        seq_lengths: Int[Array | np.ndarray, "*batch"] | None = None,
         segment_ids: Int[Array, "..."] | None = None,
         actions: Sequence[Int[Array, "..."] | None] | None = None,
         policy: F.Policy | None = None,

@@ -4,14 +4,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.functional.agent import AgentParams, agent_logits, project_agent_input
 
 
 def leave_one_out(
-    values: Float[Array, "..."],
-    counted: Bool[Array, "..."] | None = None,
+    values: Float[Array | np.ndarray, "..."],
+    counted: Bool[Array | np.ndarray, "..."] | None = None,
     *,
     axis: int = 0,
     axis_name: str | None = None,
@@ -55,8 +56,8 @@ class MovingAverage(NamedTuple):
 
 
 def moving_average(
-    average: MovingAverage, value: Float[Array, "*shape"], decay: float | Float[Array, ""] = 0.99
-) -> tuple[Float[Array, "*shape"], MovingAverage]:
+    average: MovingAverage, value: Float[Array, "..."], decay: float | Float[Array, ""] = 0.99
+) -> tuple[Float[Array, "..."], MovingAverage]:
     """Return the average of the earlier values, a baseline (Williams 1992), and the average with `value`.
 
     Earlier batches do not depend on the actions of this one, so the expected gradient stays the same. The

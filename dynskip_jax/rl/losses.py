@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError, described
@@ -18,7 +19,7 @@ from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.rl.baselines import leave_one_out
 from dynskip_jax.rl.returns import credited, reward_to_go
 
-Values = Float[Array, "*batch"] | Float[Array, "*batch time"]
+Values = Float[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
 Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Array | None] | Array | float | None
 
 

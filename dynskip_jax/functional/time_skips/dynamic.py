@@ -61,7 +61,7 @@ class PolicySkip(BufferSkip):
         """Number of candidates, the states for which the agent computes logits."""
         return self.max_skip if self.among is None else self.among.count(self.max_skip)
 
-    def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"] | None:
+    def candidates(self, step: Int[Array, "*batch"] | None) -> np.ndarray | Int[Array, "*batch n"] | None:
         """Return the slots of the candidates, see `Candidates.slots`; None if all K are candidates."""
         return None if self.among is None else self.among.slots(self.max_skip, step)
 
