@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
