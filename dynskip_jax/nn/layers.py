@@ -185,7 +185,7 @@ class SkipLayers(HasModes):
         initial_carry: Sequence[F.SkipCarry] | None = None,
         seq_lengths: Int[Array | np.ndarray, "*batch"] | None = None,
         segment_ids: Int[Array, "..."] | None = None,
-        actions: Sequence[Int[Array, "..."] | None] | None = None,
+        actions: Sequence[Int[Array | np.ndarray, "..."] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: Rngs = None,
         weight_key: Key[Array, ""] | None = None,

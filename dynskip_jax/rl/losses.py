@@ -222,7 +222,7 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
     if not batch:
         raise UserError("expected decisions of a batch, (*batch, time), got one sequence: pass x[None]")
 
-    def turn(leaf: Array) -> Array:
+    def turn(leaf: Any) -> Any:
         return jnp.moveaxis(leaf, 0, -1) if time_major and jnp.ndim(leaf) == len(shape) else jnp.asarray(leaf)
 
     for leaf in jax.tree.leaves(given):
