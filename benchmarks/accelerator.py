@@ -2,9 +2,8 @@
 
     python -m benchmarks.accelerator --out DIR --data PTB_DIR --minutes 9
 
-First come the layers beside Flax's and cuDNN's and whole training steps, then trainings, the most important
-first. Each call goes on where the last one stopped, and runs for at most `--minutes`. `--list` says what is
-done and what is left.
+First come the layers and whole training steps, then trainings, the most important first. Each call goes on
+where the last one stopped. `--list` says what is done and what is left.
 """
 
 import dataclasses
@@ -119,11 +118,10 @@ def folder(run: Run, flags: Flags) -> Path:
 
 def chosen(flags: Flags) -> list[Run]:
     """Return the runs that match `--only`, most important first."""
-    names = [""] if flags.only is None else flags.only.split(",")
-    for name in names:
-        if not any(run.name.startswith(name) for run in PLAN):
-            raise UserError(f"--only {name} fits no run: --list names them")
-    return [run for run in PLAN if run.name.startswith(tuple(names))]
+    found = [run for run in PLAN if run.name.startswith(tuple((flags.only or "").split(",")))]
+    if not found:
+        raise UserError(f"--only {flags.only} fits no run: --list names them")
+    return found
 
 
 def status(run: Run, flags: Flags) -> str:

@@ -1,13 +1,11 @@
 """What XLA's compiler says of programs for a TPU v5e that is not there: sizes, collectives, estimated times.
 
     pip install -e ".[compile]"
-    python -m benchmarks.compiled --out bench/
     python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
 
-layers: loss and gradient of each layer at the benchmark's shapes. steps: whole training steps of every preset
-of every experiment, on one device and on four. Times are the compiler's estimates for its own schedule, loops
-multiplied by their number of steps: they are no measurements, and charge about 1,800 cycles for each
-operation in a loop. `found` data has its own vocabulary; without it, and with `small`, a few words stand in.
+layers: loss and gradient at the benchmark's shapes. steps: whole training steps of every preset of every
+experiment, on one device and on four. Times are the compiler's estimates for its own schedule, no
+measurements: they charge about 1,800 cycles for each operation in a loop.
 """
 
 import dataclasses
@@ -205,8 +203,8 @@ def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], 
                         yield "training steps", cells, functools.partial(step_figures, trained, count)
 
 
-def run(flags: Flags) -> list[dict[str, Any]]:
-    """Compile everything, print and write the tables, and return all rows."""
+def run(flags: Flags) -> None:
+    """Compile everything, and print and write the tables."""
     about, rows = report.describe(), []
     versions, text = about["versions"], ""
     with tempfile.TemporaryDirectory() as folder:
@@ -225,22 +223,20 @@ def run(flags: Flags) -> list[dict[str, Any]]:
             if flags.out is not None:
                 report.write(flags.out, "compiled", {"about": about, "rows": rows}, text)
     print(text)
-    return rows
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
     names = [name for name in ("layer", "preset", "model", "devices") if name in rows[0]]
     lines = []
     for row in rows:
-        cells = [row[name] for name in names]
-        if "error" in row:
-            lines.append([*cells, row["error"], *[""] * 5])
-            continue
-        fits = (row["temporary"] + row["arguments"]) * 2**20 <= MEMORY
-        looped = f" and {row['looped']} in loops" if row["looped"] else ""
-        cells += [number(row["ms"]), f"{row['moved']:.0%}", number(row["temporary"])]
-        cells += [number(row["arguments"]) + ("" if fits else ", too much"), f"{row['collectives']}{looped}"]
-        lines.append([*cells, str(row["transfers"])])
+        cells = [row["error"], *[""] * 5] if "error" in row else []
+        if not cells:
+            fits = (row["temporary"] + row["arguments"]) * 2**20 <= MEMORY
+            looped = f" and {row['looped']} in loops" if row["looped"] else ""
+            cells += [number(row["ms"]), f"{row['moved']:.0%}", number(row["temporary"])]
+            cells += [number(row["arguments"]) + ("" if fits else ", too much")]
+            cells += [f"{row['collectives']}{looped}", str(row["transfers"])]
+        lines.append([*(row[name] for name in names), *cells])
     header = ("estimated ms", "slices and copies", "temporary MiB", "arguments MiB", "collectives")
     return report.markdown([*names, *header, "host transfers"], lines)
 

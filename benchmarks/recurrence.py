@@ -3,9 +3,8 @@
     python -m benchmarks.recurrence
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
-A candidate computes a loss and its gradient with respect to weights and inputs, in float32. Candidates take
-turns, so that a machine that speeds up or slows down does so for all, and ratios are taken turn by turn.
-`torch.nn.LSTM` takes part where PyTorch is installed, cuDNN on an NVIDIA GPU.
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32. Ratios are taken
+turn by turn. `torch.nn.LSTM` takes part where PyTorch is installed, cuDNN on an NVIDIA GPU.
 
 layers: each layer at four shapes. transitions: each transition, and the reference scan of its step. skips:
 every skip over time at one shape. growth: as T, K, H or B grows. training: whole training steps of
@@ -198,11 +197,11 @@ def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
     return "\n\n".join(text)
 
 
-def run(flags: Flags) -> list[dict[str, Any]]:
-    """Measure all parts, print each table, write the files after each, and return all rows."""
-    about = report.describe()
-    notes = [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
-    texts, rows = [report.one_line(about), *notes], []
+def run(flags: Flags) -> None:
+    """Measure all parts, print each table, and write the files after each."""
+    about, failures, rows = report.describe(), [], []
+    texts = [report.one_line(about)]
+    texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
     print(*texts, sep="\n")
     for part in flags.parts:
         for title, columns in plan(part, tiny=flags.tiny).items():
@@ -210,17 +209,18 @@ def run(flags: Flags) -> list[dict[str, Any]]:
             for column, candidates in columns.items():
                 print(f"{title}, {column}", file=sys.stderr)
                 measured[column], failed = measure(candidates, flags.rounds)
-                notes += [f"{name} did not run in {title}, {column}: {why}" for name, why in failed.items()]
+                failures += [
+                    f"{name} did not run in {title}, {column}: {why}" for name, why in failed.items()
+                ]
                 for name, one in measured[column].items():
                     case = {"part": part, "table": title, "column": column, "candidate": name}
                     rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})
             texts.append(tables(title, measured))
             print(texts[-1], flush=True)
             if flags.out is not None:
-                content = {"about": about, "notes": notes, "rows": rows}
-                report.write(flags.out, "recurrence", content, "\n\n".join([*texts, *notes[1:]]))
-    print(*notes[1:], sep="\n")
-    return rows
+                content = {"about": about, "notes": failures, "rows": rows}
+                report.write(flags.out, "recurrence", content, "\n\n".join([*texts, *failures]))
+    print(*failures, sep="\n")
 
 
 def main() -> None:
