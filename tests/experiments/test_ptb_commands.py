@@ -19,6 +19,7 @@ from dynskip_jax.data.vocabularies import EOS
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.learners import VOCABULARY
 from dynskip_jax.trained import load_models, load_run
+from dynskip_jax.training.files import sha256_of
 
 PTB = find_experiment("ptb")
 TEXT = "a b b c h"  # other texts have the same length, which is compiled once
@@ -71,7 +72,7 @@ def write_unknown_word(folder):
     file = folder / VOCABULARY
     file.write_text(file.read_text().replace('"h"', '"<unk>"'))
     result = load(folder / "result.json")
-    result["rows"][0].pop("vocabulary_sha256")
+    result["rows"][0]["vocabulary_sha256"] = sha256_of(file)
     write_result(folder, result)
 
 
