@@ -38,7 +38,9 @@ def test_strict_promotion(name, options, dtype):
         x = jnp.ones((2, 5, 4), dtype)
 
         def total(state, mode):
-            out = nnx.merge(graph, state)(x, rngs=KEY, policy=F.Policy(mode), seq_lengths=np.array([5, 3]))
+            out = nnx.merge(graph, state)(
+                x, rngs=KEY, policy=F.Policy(mode), seq_lengths=jax.device_put(np.array([5, 3]))
+            )
             return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in (out.h, out.decisions[-1].log_prob))
 
         return [jax.grad(total)(state, mode) for mode in ("sample", "reinmax")]
@@ -117,10 +119,10 @@ def test_inputs_on_a_mesh_that_is_not_set(skip, implementation, is_compiled):
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     options = dict(skip=TIME_SKIPS[skip], implementation=implementation)
     graph, state = nnx.split(drawn(lambda: SkipLSTM(4, 4, **options, rngs=nnx.Rngs(0))))
-    x = np.random.default_rng(0).normal(size=(4, TIME, 4)).astype(np.float32)
+    x = jax.device_put(np.random.default_rng(0).normal(size=(4, TIME, 4)).astype(np.float32))
 
     def loss(state, x):
-        h = nnx.merge(graph, state)(x, rngs=KEY, seq_lengths=np.array([7, 3, 0, 5])).h
+        h = nnx.merge(graph, state)(x, rngs=KEY, seq_lengths=jax.device_put(np.array([7, 3, 0, 5]))).h
         return jnp.sum(jnp.sin(h)), h
 
     run = jax.value_and_grad(loss, has_aux=True)
