@@ -63,8 +63,11 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
     with join(settings.devices, max(len(spec.all_seeds) for spec in specs)) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        parallel = choose_devices(settings, specs, processes)
         data = experiment.module.load(settings)
+        if settings.training.batch_size > (most := data.sizes.get("train", settings.training.batch_size)):
+            settings = replace(settings, batch_size=most)  # a larger batch would be padding
+            logger.warning("train has %s examples: they are one batch", f"{most:,}")
+        parallel = choose_devices(settings, specs, processes)
         sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
         logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
         for line in data.lines:

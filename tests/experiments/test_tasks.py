@@ -110,6 +110,12 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_batch_has_no_more_rows_than_there_are_examples(tmp_path):
+    outcome = trained("classify", tmp_path, "--run-dir", tmp_path / "run", "--batch-size", 1_000_000)
+    assert outcome.status == 0 and "they are one batch" in outcome.out, outcome.err
+
+
+@pytest.mark.slow
 def test_words_whose_tag_train_lacks_count_as_wrong(tmp_path):
     outcome = trained("pos", tmp_path, "--run-dir", tmp_path / "run")
     assert "12 words of dev and test have 1 tags that train lacks" in outcome.out
