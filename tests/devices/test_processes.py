@@ -78,6 +78,6 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
 def test_senseless_coordinators(arguments, message, initialized):
     with pytest.raises(UserError, match=message):
         connect(*arguments)
-    with pytest.raises(UserError, match="--heartbeat-seconds must be at least 1 process, got 0"):
+    with pytest.raises(UserError, match="--heartbeat-seconds must be at least 1, got 0"):
         connect("a:9", 0, 2, heartbeat_seconds=0)
     assert not initialized
