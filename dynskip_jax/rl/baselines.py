@@ -51,12 +51,12 @@ class MovingAverage(NamedTuple):
         weight: Sum of the weights, 1 - decay^n, by which `mean` is divided.
     """
 
-    mean: Float[Array, "*shape"] | float = 0.0
-    weight: Float[Array, "*shape"] | float = 0.0
+    mean: Float[Array, "..."] | float = 0.0
+    weight: Float[Array, "..."] | float = 0.0
 
 
 def moving_average(
-    average: MovingAverage, value: Float[Array, "..."], decay: float | Float[Array, ""] = 0.99
+    average: MovingAverage, value: Float[Array, "..."] | float, decay: float | Float[Array, ""] = 0.99
 ) -> tuple[Float[Array, "..."], MovingAverage]:
     """Return the average of the earlier values, a baseline (Williams 1992), and the average with `value`.
 

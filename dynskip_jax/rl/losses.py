@@ -20,7 +20,7 @@ from dynskip_jax.rl.baselines import leave_one_out
 from dynskip_jax.rl.returns import credited, reward_to_go
 
 Values = Float[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
-Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Array | None] | Array | float | None
+Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Any] | Values | float | None
 
 
 def reinforce(
@@ -120,7 +120,7 @@ def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
 
 def critic_loss(
     decisions: Any,
-    values: Sequence[Float[Array, "*batch time"] | None],
+    values: Sequence[Values | None],
     reward: Values,
     *,
     discount: float = 1.0,
@@ -222,7 +222,7 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
     if not batch:
         raise UserError("expected decisions of a batch, (*batch, time), got one sequence: pass x[None]")
 
-    def turn(leaf: Any) -> Any:
+    def turn(leaf: Any) -> Array:
         return jnp.moveaxis(leaf, 0, -1) if time_major and jnp.ndim(leaf) == len(shape) else jnp.asarray(leaf)
 
     for leaf in jax.tree.leaves(given):
@@ -233,7 +233,7 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
     return jax.tree.map(turn, [traces, *given])
 
 
-def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "*batch time"]:
+def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "..."]:
     """Return the weight of each step, 0 where it does not count."""
     shape = jnp.shape(trace.action)
     if weights is None:
@@ -243,16 +243,14 @@ def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "*batc
     return weights if trace.valid is None else jnp.where(trace.valid, weights, 0)
 
 
-def _returns(
-    trace: DecisionTrace, reward: Values, counted: Bool[Array, "*batch time"], discount: float
-) -> Values:
+def _returns(trace: DecisionTrace, reward: Values, counted: Bool[Array, "..."], discount: float) -> Values:
     """Return the rewards with which each action is credited; a reward of a row is credited as it is."""
     if reward.ndim < counted.ndim:
         return reward
     return credited(trace, jnp.where(counted, reward, 0), discount)
 
 
-def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "*batch time"]) -> Float[Array, ""]:
+def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "..."]) -> Float[Array, ""]:
     """Return the mean over rows of the weighted sum over the steps that count; 0 without rows."""
     total = (weight * jnp.where(weight != 0, values, 0)).sum()
     rows = jnp.maximum(jnp.asarray(math.prod(values.shape[:-1]), jnp.float32), 1)

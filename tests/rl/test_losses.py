@@ -247,7 +247,7 @@ def test_what_is_left_out_may_be_infinite(odd, left_out):
 
 # --- Outputs of layers ---
 
-X = np.random.default_rng(0).normal(size=(3, 5, 2)).astype(np.float32)
+X = jax.device_put(np.random.default_rng(0).normal(size=(3, 5, 2)).astype(np.float32))
 ENDS = np.array([5, 3, 1])
 NLL = np.random.default_rng(1).exponential(size=(3, 5)).astype(np.float32)
 
@@ -263,7 +263,7 @@ def layers(**options):
 
 def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
     """Two rollouts of three rows, in both layouts, with the same actions: one loss."""
-    x, nll = (np.broadcast_to(array, (2, *array.shape)) for array in (X, NLL))
+    x, nll = (np.broadcast_to(array, (2, *array.shape)) for array in map(np.asarray, (X, NLL)))
     actions = np.random.default_rng(3).integers(1, 4, size=(2, 3, 5))
     found = []
     for time_major in (False, True):
@@ -302,7 +302,7 @@ def test_traced_actions_out_of_range_are_clipped():
     module = layers(skip=F.Dynamic(3))
     graphdef, params = nnx.split(module)
     run = jax.jit(lambda actions: nnx.merge(graphdef, params)(X, actions=[actions]))
-    odd = np.array([[1, 2, 9, -4, 0]] * 3)
+    odd = jax.device_put(np.array([[1, 2, 9, -4, 0]] * 3))
     jax.tree.map(np.testing.assert_array_equal, run(odd), run(np.clip(odd, 1, 3)))
     assert np.array_equal(run(odd).decisions[0].action, np.clip(odd, 1, 3))
     with pytest.raises(UserError, match="actions lie between 1 and 3"):
