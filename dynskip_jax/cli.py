@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.config import call, flag, hints_of, listed, parse, program, short, shown
+from dynskip_jax.config import call, flag, hints_of, listed, parse, program, short, shown, text_width
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, Experiment, find_experiment
 from dynskip_jax.failures import log_to_standard_output, run_main
@@ -173,15 +173,21 @@ def _parameter(name: str, kind: type, default: Any) -> inspect.Parameter:
 
 def help_of(experiment: Experiment) -> str:
     """Return the text of an experiment's `--help`: what it is, its commands, and what its presets set."""
-    lines = [experiment.about.strip(), "", "commands (each has --help):", "", "    train (the default)"]
-    lines += [f"    {name}: {about(name)}" for name in experiment.commands]
+    lines = [experiment.about.rstrip(), "", "commands (each has --help):", "", "    train (the default)"]
+    for name in experiment.commands:
+        lines += _hanging(f"{name}: {about(name)}")
     lines += ["", "presets, and what they set:", ""]
     for name, values in experiment.presets.items():
         flags = [_typed(setting, value) for setting, value in values.items()]
         text = f"{name}: {' '.join(flags)}".replace(" --", "\n--").replace(" ", "\0").replace("\n", " ")
-        how = dict(initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False)
-        lines += [line.replace("\0", " ") for line in textwrap.wrap(text, 100, **how)]
+        lines += [line.replace("\0", " ") for line in _hanging(text)]
     return "\n".join(lines)
+
+
+def _hanging(text: str) -> list[str]:
+    """Return a text's lines, indented, and the first one less."""
+    how = dict(initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False)
+    return textwrap.wrap(text, text_width(), **how)
 
 
 def _typed(name: str, value: Any) -> str:

@@ -11,7 +11,10 @@ import inspect
 import io
 import itertools
 import math
+import re
+import shutil
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -219,12 +222,16 @@ def parse(
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_primitive)
     told = io.StringIO()
-    flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)
+    how = dict(
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
+        description="",  # tyro joins and splits lines of its own
+        return_unknown_args=True,
+    )
+    if {"-h", "--help"} & set(arguments):
+        print(_wrapped(re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]))
     try:
         with contextlib.redirect_stderr(told):
-            values, unknown = tyro.cli(
-                values_of, prog=prog, args=arguments, registry=registry, config=flat, return_unknown_args=True
-            )
+            values, unknown = tyro.cli(values_of, prog=prog, args=arguments, registry=registry, **how)
     except SystemExit as left:
         if not left.code:
             raise
@@ -242,6 +249,25 @@ def parse(
         if (what := problem(flat[name], hint)) is not None:
             raise UserError(f"{flag(name)} {what}")
     return values
+
+
+def text_width() -> int:
+    """Return how many columns of the terminal a text may fill."""
+    return min(100, shutil.get_terminal_size().columns)
+
+
+def _wrapped(text: str) -> str:
+    """Return a text with its paragraphs wrapped; indented ones, such as commands and tables, stay."""
+    parts = [part for part in re.split(r"\n\s*\n", text.rstrip()) if part.strip()]
+    how = dict(break_on_hyphens=False, break_long_words=False)
+    return (
+        "".join(
+            (part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), text_width(), **how))
+            + "\n\n"
+            for part in parts
+        ).rstrip("\n")
+        + "\n"
+    )
 
 
 def _first_part(box: str) -> str:
@@ -289,7 +315,8 @@ _WORDS = ("folders", "names")  # parameters that are words without a flag
 def _as_words(hint: Any) -> Any:
     import tyro
 
-    return tyro.conf.Positional[hint]
+    shown_as = tyro.conf.arg(metavar="[WORD …]", help_behavior_hint="")
+    return tyro.conf.Positional[Annotated[hint, shown_as]]
 
 
 def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> Any:

@@ -129,6 +129,11 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
     text = capsys.readouterr().out
     for part in (*experiment.presets, *experiment.commands, "--learning-rate", "--model", "--print-config"):
         assert part in text
+    examples = [line for line in experiment.about.splitlines() if line.startswith("    ")]
+    shown = text.splitlines()
+    assert examples and set(examples) <= set(shown)  # commands stand on lines of their own, indented alike
+    assert max(len(line) for line in shown if line not in examples) <= 80
+    assert "\n\n\n" not in text
 
 
 def test_print_config_tells_where_values_come_from(capsys):
