@@ -25,7 +25,7 @@ from dynskip_jax.settings import (
     read_config_file,
     resolve,
 )
-from dynskip_jax.training.model_names import MODEL_NAMES
+from dynskip_jax.training.model_names import MODEL_NAMES, MODELS
 
 TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
 
@@ -96,7 +96,7 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     models = resolved.settings.run.models(experiment.model)
     for name in models:
         if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name, MODEL_NAMES):
-            raise UserError(f"there is no model {short(name)}: choose {listed(MODEL_NAMES)}")
+            raise UserError(f"there is no model {short(name)}: choose {listed(MODELS)}")
     if output.print_config:
         rows = [(n, shown(value), source) for n, value, source in config_rows(resolved, experiment.model)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -157,7 +157,9 @@ def problem(value: Any, hint: Any) -> str | None:
         return f"must be {allowed}, got {short(bad)}"
     words = words_of(hint)
     kinds = [
-        _NAMES[leaf.kind] + "s, separated by commas" * leaf.several for leaf in leaves if leaf.kind in _NAMES
+        f"{_NAMES[leaf.kind].removeprefix('a ')}s, separated by commas" if leaf.several else _NAMES[leaf.kind]
+        for leaf in leaves
+        if leaf.kind in _NAMES
     ]
     return f"takes {listed([*words, *dict.fromkeys(kinds)])}, got {short(value)}"
 
@@ -240,7 +242,7 @@ def parse(
     if unknown:
         typed = unknown[0].partition("=")[0]
         flags = [flag(name) for name in hints] + [flag(f"no_{n}") for n, h in hints.items() if h is bool]
-        alike = difflib.get_close_matches(typed, flags, n=1)
+        alike = difflib.get_close_matches(typed, flags, n=1, cutoff=0.7)
         meant = f": did you mean {alike[0]}?" if alike else ""
         raise UserError(f"there is no flag {short(' '.join(unknown))}{meant} (--help lists the flags)")
     groups = [vars(value) for value in values.values() if dataclasses.is_dataclass(value)]

@@ -81,7 +81,7 @@ def reproduce(
     tables = all_tables()
     if list or not names:
         for table in tables.values():
-            say(f"{table.name:<20} {len(table.runs):>2} commands, {table.page}.md: {table.section}")
+            say(f"{table.name:<20} commands: {len(table.runs):>2}, {table.page}.md: {table.section}")
         return
     for name in names:
         if name not in tables:

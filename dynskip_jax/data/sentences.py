@@ -109,7 +109,7 @@ class SentenceCorpus:
     def about(self) -> str:
         """One line for messages: percentage of unknown words and number of cropped texts in each split."""
         unknown = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in self.unknown.items())
-        line = f"words that the vocabulary of {len(self.vocabulary):,} has not: {unknown}"
+        line = f"words outside the vocabulary of {len(self.vocabulary):,}: {unknown}"
         if not any(self.cropped.values()):
             return line
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())

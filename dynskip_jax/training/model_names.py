@@ -16,7 +16,8 @@ REWARDED = (*CHOOSING, "lstm_jump")
 # The layer learns by gradient which words to read.
 READING_LESS = ("skip_rnn", "skim_rnn")
 
-MODEL_NAMES = tuple(sorted(name.partition(":")[0] for name in (*WITH_K, *READING_LESS, "lstm", "lstm_jump")))
+MODELS = ("lstm", *WITH_K, *READING_LESS, "lstm_jump")
+MODEL_NAMES = tuple(sorted(name.partition(":")[0] for name in MODELS))
 
 
 def is_one_of(model: str, names: tuple[str, ...]) -> bool:

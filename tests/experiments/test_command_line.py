@@ -20,6 +20,10 @@ LONG = "9" * 5000
 # A command line of `quick`, and what its error names.
 BAD = {
     "text for a number": (("--epochs", "x"), "--epochs takes a whole number, got 'x'"),
+    "text for numbers": (
+        ("--mix", "0.1,,x"),
+        "--mix takes a number or numbers, separated by commas, got '0.1,,x'",
+    ),
     "zero": (("--epochs", 0), "--epochs must be at least 1"),
     "no value": (("--epochs",), "--epochs"),
     "not finite": (("--learning-rate", "nan"), "--learning-rate"),
