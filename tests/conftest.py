@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import signal
 import tempfile
 from pathlib import Path
 
@@ -64,6 +65,9 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", flax)
     if config.pluginmanager.has_plugin("cacheprovider"):  # not with -p no:cacheprovider
         keep_compiled_programs(config.cache.mkdir(f"compiled-{versions()}"))
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:  # as background jobs and nohup have them
+            signal.signal(number, handler)
 
 
 def versions():

@@ -200,7 +200,7 @@ def stack_of(skips, **how):
     )
     graphdef, params, _ = nnx.split(abstract, nnx.Param, ...)
     rng = np.random.default_rng(3)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 2.0, leaf.shape)), params)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 1.0, leaf.shape)), params)
     return graphdef, params, jnp.asarray(rng.normal(size=(1, 3, 2)))
 
 
