@@ -14,6 +14,10 @@ from dynskip_jax.errors import UserError
 _PIECE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)(?P<arguments>\(.*\))?")
 
 
+class NotImported(UserError):
+    """A piece of one's own is asked for by a file, and its module is not imported."""
+
+
 def is_own_piece(text: str, known: Collection[str]) -> bool:
     """Return whether a name refers to a class in a module, as in `my_pieces:LogSpaced(16)`.
 
@@ -69,11 +73,11 @@ def import_module(name: str, flag: str) -> Any:
 
 def _module(name: str, text: str, *, may_import: bool) -> Any:
     if may_import:
-        return import_module(name, "the module of")
+        return import_module(name, f"the module of {short(text)},")
     if name not in sys.modules:
-        raise UserError(
+        raise NotImported(
             f"{short(text)} is a piece of your own, and reading a run imports no code: type its name on the "
-            f"command line, or give --code {short(name)}"
+            f"command line, or give --code {name}"
         )
     return sys.modules[name]
 

@@ -17,6 +17,7 @@ from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
+from dynskip_jax.own_pieces import NotImported
 from dynskip_jax.settings import Settings, fill, from_config
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
@@ -256,6 +257,8 @@ def _load(run: RunDir, name: str) -> Trained:
         value = list(spec.values).index(result.get("selected", {}))
         if spec.all_seeds != tuple(result["seeds"]) * len(spec.values):
             raise ValueError("its seeds are not those of the settings")
+    except NotImported:
+        raise
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise UserError(
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "

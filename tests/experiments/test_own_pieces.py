@@ -132,7 +132,9 @@ def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(piec
     (folder / "note").touch()  # the changed folder is read again, see `read_once`
     del sys.modules["my_pieces"]
     reading = ("explain", "--run-dir", folder)
-    assert_user_error(execute(NUMBERS, *reading), "--code my_pieces")
+    refused = execute(NUMBERS, *reading)
+    assert_user_error(refused, "--code my_pieces")
+    assert "restore" not in refused.err  # nothing is wrong with the folder
     assert "my_pieces" not in sys.modules
     outcome = execute(NUMBERS, *reading, "--code", "my_pieces")
     assert outcome.status == 0, outcome.err
