@@ -85,7 +85,7 @@ def trained(name, folder, *flags):
     return execute(find_experiment(name), *data, "--model", "lstm", *SMALL, *own, *flags)
 
 
-QUICK = ("sst", "classify")  # in every run of the tests
+QUICK = ("number_prediction",)  # in every run of the tests
 
 
 @pytest.mark.parametrize(

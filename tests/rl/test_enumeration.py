@@ -219,7 +219,7 @@ def assert_gradients_of_agents(losses, params, cells):
     assert all(max(np.abs(leaf).max() for leaf in jax.tree.leaves(each)) > 1e-6 for each in exact)
 
 
-@pytest.mark.parametrize("num_layers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
     """The expectation enumerates all choices of both directions; the agents are in the lowest layer."""
     graphdef, params, x = stack_of([F.Dynamic(K), F.Previous()][:num_layers], bidirectional=True)
