@@ -233,8 +233,7 @@ class _Layer:
             flags: What is special about the step.
             given: Inputs of the choice that need no state.
             newest: State(t-1) of the row.
-            window: The K states before the step of the array that choices observe; None if only State(t-1)
-                is.
+            window: What choices observe of the K states before the step; None if they see only State(t-1).
             skip_state: State of the time skip.
             fetch: Function that reads what a choice chose.
             choice: Choice that has been made; None to make it.
@@ -380,10 +379,8 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
             made = None
         if keep:
             buffers, rows = _overwrite(buffers, [results[n] for n in owners], t, 1)
-            kept = (
-                _placed(results, owners, [None] * len(owners)),
-                entering if choice.weights is not None else None,
-            )
+            means = None if choice.weights is None else entering
+            kept = _placed(results, owners, [None] * len(owners)), means
         return (t + 1, new, histories, after, buffers, rows), (made, choice, before, kept)
 
     histories = None
@@ -428,9 +425,7 @@ class _Packed(NamedTuple):
     def of(cls, given: SkipInputs) -> "_Packed":
         """Pack the inputs of all steps."""
         leaves, structure = jax.tree.flatten(given._replace(temperature=None))
-        wide = [
-            i for i, leaf in enumerate(leaves) if leaf.ndim == 3 and jnp.issubdtype(leaf.dtype, jnp.inexact)
-        ]
+        wide = [i for i, leaf in enumerate(_floats(leaves)) if leaf is not None and leaf.ndim == 3]
         if len({leaves[i].dtype for i in wide}) != 1:
             wide = []
         others = _placed(leaves, wide, [None] * len(wide))
@@ -487,9 +482,8 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
     d_slots = adjoints if layer.reaches_back else _combined(d.histories, _zeros_like(result.histories))
     d_slots = jax.tree.map(lambda a: a[: layer.K], d_slots)
-    if (
-        layer.reaches_back and args.flags.first is None
-    ):  # the gradient of State(-1) has been added to `newest`
+    if layer.reaches_back and args.flags.first is None:
+        # The gradient of State(-1) has been added to `newest`.
         d_slots = jax.tree.map(lambda a: a.at[layer.K - 1].set(0), d_slots)
     return (
         _Arguments(
