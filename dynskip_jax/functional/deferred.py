@@ -181,7 +181,7 @@ def replayed(
     def backward(residuals, dy):
         y, ndims = residuals
         d = dy * _slope(y, activations)
-        return jnp.zeros_like(y), transpose(d), d, [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+        return None, transpose(d), d, [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
 
     replay.defvjp(forward, backward)
     return replay(y, x, probe, list(others))

@@ -36,7 +36,7 @@ from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.product import outer_products, times_transposed
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.sharding import vary_along, varying_axes
+from dynskip_jax.functional.sharding import zeros_like
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -327,7 +327,7 @@ def _known(d: Any) -> Any:
 
 def _zeros_like(tree: Any) -> Any:
     """Return zeros with the shapes, the shardings and the varying axes of `tree`."""
-    return jax.tree.map(lambda leaf: vary_along(jnp.zeros_like(leaf), varying_axes(leaf)), tree)
+    return jax.tree.map(zeros_like, tree)
 
 
 def _placed(items: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
@@ -484,7 +484,8 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     d_slots = jax.tree.map(lambda a: a[: layer.K], d_slots)
     if layer.reaches_back and args.flags.first is None:
         # The gradient of State(-1) has been added to `newest`.
-        d_slots = jax.tree.map(lambda a: a.at[layer.K - 1].set(0), d_slots)
+        older = (jnp.arange(layer.K) < layer.K - 1)[:, None, None]
+        d_slots = jax.tree.map(lambda a: jnp.where(older, a, 0), d_slots)
     return (
         _Arguments(
             inputs=tuple(d_inputs),
@@ -651,7 +652,7 @@ def _previous(layer: _Layer, args: _Arguments, histories: Any) -> Any:
     if args.flags.first is None:
         return rows
     # The carried state entered the first step; the history has the state that replaced it.
-    return jax.tree.map(lambda newest, rows: rows.at[0].set(newest), args.newest, rows)
+    return jax.tree.map(lambda newest, rows: hist.write(rows, 0, newest), args.newest, rows)
 
 
 def _entering(layer: _Layer, args: _Arguments, result: _Result) -> Any:

@@ -69,6 +69,14 @@ def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[
     return match_batch(jnp.zeros(shape, dtype), like)
 
 
+def zeros_like(array: Array) -> Array:
+    """Return zeros of the shape and dtype of `array`, with its sharding and varying axes."""
+    zeros, sharding = jnp.zeros_like(array), jax.typeof(array).sharding
+    if explicit_spec(array) is not None and jax.typeof(zeros).sharding != sharding:
+        zeros = jax.sharding.reshard(zeros, sharding)  # JAX 0.12 forgets a mesh that is not set
+    return vary_along(zeros, varying_axes(array))
+
+
 def on_mesh_of(tree: Any, like: Array) -> Any:
     """Return `tree` with its arrays that are on no mesh replicated over the mesh of `like`.
 
