@@ -438,7 +438,7 @@ def find_sick(data: PathLike | None) -> tuple[dict[str, list[Pair]], str]:
 
 
 def read_pairs(path: PathLike) -> list[Pair]:
-    """Read pairs of sentences rated from 1 to 5 (Marelli et al. 2014): columns apart by tabs, with names."""
+    """Read rated pairs of sentences (Marelli et al. 2014): columns separated by tabs, with a header."""
     pairs, header = [], None
     for number, line in enumerate(iter_lines(path), 1):
         bad = functools.partial(bad_line, path, number)
@@ -452,7 +452,7 @@ def read_pairs(path: PathLike) -> list[Pair]:
                 raise bad(f"the first line names no column {missing[0]}")
             continue
         if len(fields) != len(header):
-            raise bad(f"{len(fields)} columns apart by tabs, but the first line names {len(header)}")
+            raise bad(f"{len(fields)} columns separated by tabs, but the first line names {len(header)}")
         first, second, rating = (fields[header.index(name)] for name in _SICK_COLUMNS)
         try:
             value = float(rating)

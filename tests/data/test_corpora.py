@@ -376,7 +376,7 @@ def test_sick(tmp_path):
         (
             corpora.read_pairs,
             HEADER + "1\ta\tb\n",
-            "line 2: 3 columns apart by tabs, but the first line names",
+            "line 2: 3 columns separated by tabs, but the first line names",
         ),
         (corpora.read_pairs, HEADER + "1\ta\tb\tx\n", "line 2: the rating 'x' is no number"),
         (corpora.read_pairs, HEADER + "1\ta\tb\tnan\n", "line 2: the rating nan does not lie between"),

@@ -58,7 +58,7 @@ def encode(settings: Any, vocabulary: Any, text: str) -> tuple[dict[str, np.ndar
     sentences = [treebank_words(part) for part in text.split("\t")]
     if len(sentences) != 2 or not all(sentences):
         shown = text.strip() if len(text) < 80 else f"{text[:80]}…"
-        raise UserError(f"a line has two sentences apart by a tab; got {shown!r}")
+        raise UserError(f"expected two sentences separated by a tab, got {shown!r}")
     inputs = pair_inputs(*map(vocabulary.encode, sentences))
     return inputs, vocabulary.decode(inputs["tokens"])
 
