@@ -121,16 +121,14 @@ def unroll(
     inputs = _time_major_inputs(
         params, x, recurrence, below, actions, segment_ids, zoneout_mask, seq_lengths=seq_lengths
     )
-    options = dict(
-        policy=policy, initial=initial, return_cell_state=return_cell_state, scan_unroll=scan_unroll
-    )
+    states = dict(return_cell_state=return_cell_state)
+    options = dict(policy=policy, initial=initial, scan_unroll=scan_unroll, **states)
 
     def fused(params, carry, inputs, seq_lengths):
         return fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
 
     def parallel(params, carry, inputs, seq_lengths):
-        lengths_and_states = dict(seq_lengths=seq_lengths, return_cell_state=return_cell_state)
-        return parallel_unroll(carry, inputs, recurrence, **lengths_and_states)
+        return parallel_unroll(carry, inputs, recurrence, seq_lengths=seq_lengths, **states)
 
     def reference(params, carry, inputs, seq_lengths):
         return reference_unroll(params, carry, inputs, recurrence, **options)
@@ -138,8 +136,7 @@ def unroll(
     def tpu_kernel(params, carry, inputs, seq_lengths):
         from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
 
-        lengths_and_states = dict(seq_lengths=seq_lengths, return_cell_state=return_cell_state)
-        return tpu_unroll(params, carry, inputs, recurrence, policy=policy, **lengths_and_states)
+        return tpu_unroll(params, carry, inputs, recurrence, policy=policy, seq_lengths=seq_lengths, **states)
 
     runs = dict(fused=fused, parallel=parallel, reference=reference, tpu_kernel=tpu_kernel)
     # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
