@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from commands import COMMANDS, assert_user_error, execute, finished_run, load, row_of, snapshot
@@ -126,10 +125,9 @@ def test_the_list_of_commands_and_a_wrong_name():
 @pytest.mark.parametrize("name", NAMES)
 def test_help_shows_presets_commands_and_every_flag(name, capsys):
     experiment = find_experiment(name)
-    begun = time.process_time()
     with pytest.raises(SystemExit) as left:
         cli.run_experiment(experiment, ["--help"])
-    assert left.value.code == 0 and time.process_time() - begun < 0.6
+    assert left.value.code == 0
     text = capsys.readouterr().out
     for part in (*experiment.presets, *experiment.commands, "--learning-rate", "--model", "--print-config"):
         assert part in text
@@ -138,6 +136,21 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
     assert examples and set(examples) <= set(shown)  # commands stand on lines of their own, indented alike
     assert max(len(line) for line in shown if line not in examples) <= 80
     assert "\n\n\n" not in text
+
+
+def test_help_needs_no_jax():
+    code = """
+import contextlib, sys
+from dynskip_jax import cli
+from dynskip_jax.experiment import find_experiment
+for name in cli.NAMES:
+    with contextlib.suppress(SystemExit):
+        cli.run_experiment(find_experiment(name), ["--help"])
+sys.exit("jax" in sys.modules)
+"""
+    assert (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=100).returncode == 0
+    )
 
 
 def test_print_config_tells_where_values_come_from(capsys):
