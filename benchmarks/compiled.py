@@ -182,7 +182,7 @@ def load(name: str, preset: str, model: str, data: str, folder: Path) -> tuple[t
     if not write_data(name, folder / name):
         return step(flags), ""
     columns = {"dataset": "columns"} if name == "pos" else {}
-    return step({**flags, **columns, "data": str(folder / name)}), " (a few words)"
+    return step({**flags, **columns, "data": folder / name}), " (a few words)"
 
 
 def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], Callable[[], Figures]]]:
