@@ -56,8 +56,8 @@ def agents_loss(
 ) -> Float[Array, ""]:
     """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
 
-    J_1 is the cross-entropy; with VIMCO, that of the averaged prediction. While choices are relaxed, J_1
-    trains the agents, and J_2 contains only the exact entropy.
+    J_1 is the cross-entropy. While choices are relaxed, it trains the agents, and J_2 contains only the exact
+    entropy.
 
     Args:
         objective: Settings of agents.
@@ -72,28 +72,21 @@ def agents_loss(
         axis_name: Name of the mapped axis over which the batch is divided.
     """
     is_sampled, beta = scheduled.policy.mode == "sample", scheduled.entropy_coef
-    is_vimco = is_sampled and objective.estimator == "vimco"
     steps = weights
     if counted is not None:
         steps = counted.astype(nll.dtype) if weights is None else counted * weights[:, None]
-    given = decisions, nll, rewards, weights, steps
-    if is_vimco or (is_sampled and objective.baseline == "rollouts"):
+    if is_sampled and objective.baseline == "rollouts":
         apart = partial(jax.tree.map, lambda leaf: leaf.reshape(-1, objective.rollouts, *leaf.shape[1:]))
-        decisions, nll, rewards, weights, steps = map(apart, given)
-    if is_vimco:
-        averaged = -rl.averaged_log_likelihood(-nll, axis=1)
-        loss = (averaged if weights is None else averaged * weights[:, 0]).mean()
-        rewards = rl.vimco(rewards, axis=1)
-    else:
-        of_steps = nll.ndim == jnp.ndim(decisions[0].action)
-        loss = rl.network_loss(decisions, nll, weights=steps if of_steps else weights)
+        decisions, nll, rewards, weights, steps = map(apart, (decisions, nll, rewards, weights, steps))
+    of_steps = nll.ndim == jnp.ndim(decisions[0].action)
+    loss = rl.network_loss(decisions, nll, weights=steps if of_steps else weights)
     is_exact = objective.entropy == "exact" or not is_sampled
     of_agents = -beta * rl.entropy(decisions, weights=steps) if is_exact else 0.0
     if is_sampled:
         baselines = {
             "none": None,
             "batch": partial(rl.leave_one_out, axis_name=axis_name),
-            "rollouts": None if is_vimco else partial(rl.leave_one_out, axis=1),
+            "rollouts": partial(rl.leave_one_out, axis=1),
             "moving_average": average,
             "learned": values,
         }

@@ -93,7 +93,6 @@ class SentencePairs(Classification):
     """
 
     score, primary_metric, has_host_metrics = "pearson", "kl", True
-    has_likelihood = False  # exp(-KL) is no probability: its mean is not that of an averaged prediction
 
     def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
         """See `Classification`."""

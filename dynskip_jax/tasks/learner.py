@@ -64,8 +64,7 @@ class Learner:
         evaluation_mode: How agents choose on dev during training.
 
     Raises:
-        UserError: If agents are rewarded at each step and the objective needs one reward for each row, or if
-            the estimator is `vimco` and the task's loss is not -log p.
+        UserError: If agents are rewarded at each step and the objective needs one reward for each row.
     """
 
     def __init__(
@@ -81,15 +80,6 @@ class Learner:
         self.task, self.seeds, self.sweep, self.epochs = task, tuple(seeds), sweep, epochs
         self.objective = objective
         self.evaluation_mode = evaluation_mode
-        if task.is_of_steps and self.objective.estimator == "vimco":
-            raise UserError(
-                "the estimator vimco averages predictions of whole rows, and here each step has one"
-            )
-        if not task.has_likelihood and self.objective.estimator == "vimco":
-            raise UserError(
-                "the estimator vimco averages the probability of one truth, and here the truth is a "
-                "distribution: choose reinforce"
-            )
         if task.is_of_steps and self.objective.baseline == "moving_average":
             raise UserError(
                 "the baseline moving_average is of one reward for each row, and here each step has one: "

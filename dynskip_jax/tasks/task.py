@@ -89,7 +89,6 @@ class Task:
         higher_is_better: Whether a larger score is better.
         primary_metric: Name of the metric shown during training; None for the score.
         is_of_steps: Whether agents are rewarded at each step, instead of once for each row.
-        has_likelihood: Whether the loss of a row is -log p of its truth; the estimator vimco averages this p.
         has_host_metrics: Whether `host_metrics` returns any metrics.
         shared_batches: Whether all seeds read the same batches; otherwise each seed has its own, stacked.
         batch_size: Number of rows in a training batch.
@@ -101,7 +100,6 @@ class Task:
     higher_is_better = True
     primary_metric: str | None = None
     is_of_steps = False
-    has_likelihood = True
     has_host_metrics = False
     shared_batches = False
     unit = "examples"

@@ -32,14 +32,12 @@ class Sweep(NamedTuple):
         mix: λ of each model.
         max_skip: Largest k that each model's agent may choose; the models share a buffer of the largest K.
         entropy_coef: β of each model's objective.
-        temperature: τ of each model's relaxed choices.
         update_cost: Cost of each word read, in each model's objective.
     """
 
     mix: tuple[float, ...] | None = None
     max_skip: tuple[int, ...] | None = None
     entropy_coef: tuple[float, ...] | None = None
-    temperature: tuple[float, ...] | None = None
     update_cost: tuple[float, ...] | None = None
 
     def of_one(self, member: int) -> "Sweep":
@@ -49,53 +47,31 @@ class Sweep(NamedTuple):
     def scheduled(
         self, objective: AgentSettings, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
     ) -> ScheduledValues:
-        """Return the scheduled values of an epoch, each leaf (seeds, ...).
+        """Return the scheduled values of `count` models in an epoch (from 0), each leaf (seeds, ...).
 
-        Args:
-            objective: How agents are trained; the swept settings replace its values.
-            epoch: Number of the epoch, from 0.
-            epochs: Number of epochs.
-            count: Number of models.
-            skips: Time skip of each layer and direction.
+        The swept settings replace those of `objective`; `skips` are those of each layer and direction.
         """
-        values = [self._objective(objective, i).at(epoch, epochs) for i in range(count)]
-        policy = self.policy(values[0].mode, count, skips, temperature=[each.temperature for each in values])
+        swept = {name: getattr(self, name) for name in ("entropy_coef", "update_cost")}
+        swept = {name: values for name, values in swept.items() if values is not None}
+        each = [
+            dataclasses.replace(objective, **{name: values[i] for name, values in swept.items()})
+            for i in range(count)
+        ]
         return ScheduledValues(
-            policy,
-            entropy_coef=np.array([each.entropy_coef for each in values], np.float32),
-            update_cost=np.array([each.update_cost for each in values], np.float32),
+            self.policy(objective.mode(epoch), count, skips),
+            entropy_coef=np.array([of.beta(epoch, epochs) for of in each], np.float32),
+            update_cost=np.array([of.update_cost for of in each], np.float32),
         )
 
-    def policy(
-        self,
-        mode: str,
-        count: int,
-        skips: Sequence[F.TimeSkip],
-        *,
-        temperature: Sequence[float] | None = None,
-    ) -> F.Policy:
-        """Return the policy of the models, each leaf (seeds, ...).
-
-        Args:
-            mode: Mode of the policy.
-            count: Number of models.
-            skips: Time skip of each layer and direction.
-            temperature: τ of each model; 1 by default.
-        """
+    def policy(self, mode: str, count: int, skips: Sequence[F.TimeSkip]) -> F.Policy:
+        """Return the policy of `count` models with the skips of these layers, each leaf (seeds, ...)."""
         mask = None
         if self.max_skip is not None:
             K = max(skip.max_skip for skip in skips)
             mask = np.arange(1, K + 1)[None, :] <= np.asarray(self.max_skip)[:, None]
         return F.Policy(
             mode,
-            temperature=np.asarray([1.0] * count if temperature is None else temperature, np.float32),
+            temperature=np.ones(count, np.float32),
             mix=None if self.mix is None else np.asarray(self.mix, np.float32),
             mask=mask,
         )
-
-    def _objective(self, objective: AgentSettings, number: int) -> AgentSettings:
-        """Return the objective of model `number`."""
-        names = ("entropy_coef", "temperature", "update_cost")
-        swept = {name: getattr(self, name) for name in names}
-        swept = {name: values[number] for name, values in swept.items() if values is not None}
-        return dataclasses.replace(objective, **swept) if swept else objective

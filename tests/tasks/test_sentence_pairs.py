@@ -9,10 +9,8 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
-from dynskip_jax.tasks import Classification, Learner, SentencePairs
-from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.tasks import Classification, SentencePairs
 
 RNG = np.random.default_rng(0)
 LENGTHS = np.array([5, 3, 6, 4], np.int32)
@@ -43,13 +41,6 @@ def test_the_loss_is_the_divergence_from_the_two_points():
     np.testing.assert_allclose(said, np.exp(log_probs) @ np.arange(1, 6), rtol=1e-5)
     slope = jax.grad(lambda logits: task.compute_loss(logits, Batch(None, jnp.asarray(RATINGS))).nll.sum())
     assert np.isfinite(slope(jnp.asarray(log_probs))).all()
-
-
-def test_ratings_refuse_vimco():
-    """The mean of exp(-KL) over rollouts is not the likelihood of the averaged prediction."""
-    objective = AgentSettings(estimator="vimco", rollouts=2, entropy_coef=0.0)
-    with pytest.raises(UserError, match=r"^the estimator vimco .*: choose reinforce$"):
-        Learner(SentencePairs({}, make), objective=objective)
 
 
 def test_scores_by_hand():

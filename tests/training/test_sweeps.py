@@ -23,7 +23,6 @@ from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Dynamic
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.tasks.agents import agents_loss
 from dynskip_jax.training.agent_settings import AgentSettings
@@ -61,22 +60,15 @@ def assert_same_models(together, number, alone):
 
 
 def test_numbers_of_a_schedule():
-    cooling = AgentSettings(relaxation="soft", relaxed_epochs=3, temperature=4.0, temperature_final=1.0)
-    np.testing.assert_allclose([cooling.at(epoch, 9).temperature for epoch in range(3)], [4, 2, 1])
-    objective = AgentSettings(
-        entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.25
-    )
-    assert [objective.at(epoch, 5).mode for epoch in range(4)] == ["soft", "soft", "sample", "sample"]
-    np.testing.assert_allclose(
-        [objective.at(epoch, 5).entropy_coef for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
-    )
-    assert [objective.at(epoch, 5).temperature for epoch in range(3)] == [1.0, 0.25, 1.0]
+    objective = AgentSettings(entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
     closing = dataclasses.replace(objective, relaxed_entropy_coef=0.2, relaxed_entropy_coef_final=-0.1)
-    coefs = [closing.at(epoch, 5).entropy_coef for epoch in range(5)]
-    np.testing.assert_allclose(coefs, [0.2, -0.1, 0.2, 0.1, 0], atol=1e-12)
-    constant = AgentSettings(entropy_coef=0.4)
-    assert {constant.at(epoch, 5).entropy_coef for epoch in range(5)} == {0.4}
-    assert {constant.at(epoch, 5).mode for epoch in range(5)} == {"sample"}
+    assert [objective.mode(epoch) for epoch in range(4)] == ["soft", "soft", "sample", "sample"]
+    for settings, expected in (
+        (objective, [0.4, 0.3, 0.2, 0.1, 0]),
+        (closing, [0.2, -0.1, 0.2, 0.1, 0]),
+        (AgentSettings(entropy_coef=0.4), [0.4] * 5),
+    ):
+        np.testing.assert_allclose([settings.beta(epoch, 5) for epoch in range(5)], expected, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -98,34 +90,24 @@ def test_models_that_differ_in_mix_are_those_trained_alone(make, tmp_path):
 
 @pytest.mark.slow
 def test_models_that_differ_in_their_objective_are_those_trained_alone(tmp_path):
-    # The first epoch is relaxed and uses τ, the second one samples; β decreases.
+    # The first epoch is relaxed, the second one samples; β decreases.
     others = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)
     objective = dataclasses.replace(EXACT, **others)
-    sweep = Sweep(entropy_coef=(0.02, 0.5), temperature=(0.25, 2.0))
-    together = train(classifiers((4, 4), objective, sweep=sweep, epochs=2), tmp_path / "together")
-    assert not np.allclose(*np.asarray(agent_of(together.params)["w_x"][...]))
-    own = dataclasses.replace(objective, entropy_coef=0.5, temperature=2.0)
-    alone = train(classifiers((4,), own, epochs=2), tmp_path / "alone")
-    assert_same_models(together.params, 1, alone.params)
+    together = classifiers((4, 4), objective, sweep=Sweep(entropy_coef=(0.02, 0.5)), epochs=2)
+    found = train(together, tmp_path / "together")
+    assert not np.allclose(*np.asarray(agent_of(found.params)["w_x"][...]))
+    own = dataclasses.replace(objective, entropy_coef=0.5)
+    assert_same_models(found.params, 1, train(classifiers((4,), own, epochs=2), tmp_path / "alone").params)
 
 
 def test_what_models_are_told_that_differ_in_their_objective():
-    objective = AgentSettings(
-        entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.25
-    )
-    skips = (F.Previous(), Dynamic(4))
-    sweep = Sweep(entropy_coef=(0.2, 0.8), temperature=(1.0, 4.0))
-    values = [sweep.scheduled(objective, epoch, 3, 2, skips) for epoch in range(3)]
-    for epoch, ours in enumerate(values):
-        for number, (coef, temperature) in enumerate(((0.2, 1.0), (0.8, 4.0))):
-            own = dataclasses.replace(objective, entropy_coef=coef, temperature=temperature)
-            alone = own.at(epoch, 3)
-            assert ours.policy.mode == alone.mode
-            np.testing.assert_allclose(ours.entropy_coef[number], alone.entropy_coef, rtol=1e-6)
-            np.testing.assert_allclose(ours.policy.temperature[number], alone.temperature, rtol=1e-6)
-    assert [scheduled.policy.mode for scheduled in values] == ["soft", "soft", "sample"]
-    # Evaluation relaxes nothing, so the temperature is 1 for all models.
-    np.testing.assert_array_equal(sweep.policy("greedy", 2, skips).temperature, [1, 1])
+    objective = AgentSettings(entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
+    sweep = Sweep(entropy_coef=(0.2, 0.8), update_cost=(0.0, 0.3))
+    for epoch in range(3):
+        ours = sweep.scheduled(objective, epoch, 3, 2, (F.Previous(), F.Dynamic(4)))
+        assert ours.policy.mode == objective.mode(epoch)
+        np.testing.assert_allclose(ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6)
+        np.testing.assert_allclose(ours.update_cost, [0, 0.3], rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -157,9 +139,7 @@ def test_a_sweep_over_devices_is_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(tmp_path):
-    objective = dataclasses.replace(
-        EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.5
-    )
+    objective = dataclasses.replace(EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
     task = classifiers((0, 1), objective, epochs=4)
     whole = train(task, tmp_path / "whole", epochs=4)
     for stop in (7, 12):  # in the second epoch of 5 steps (relaxed) and in the third (sampled)
@@ -228,35 +208,6 @@ def test_a_critic_is_fitted_and_leaves_the_network_alone(plain):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_vimco_trains_the_averaged_prediction():
-    vimco = AgentSettings(estimator="vimco", rollouts=3, entropy_coef=0.0)
-    alone = AgentSettings(rollouts=3, entropy_coef=0.0)
-    nll = jnp.array([0.1, 2.0, 0.7, 1.0, 1.0, 1.0])  # three rollouts of two examples
-    expected = -np.log(np.exp(-np.array(nll)).reshape(2, 3).mean(axis=1)).mean()
-
-    def network_loss(objective, mode):
-        zeros = jnp.zeros((6, 1))
-        trace = F.DecisionTrace(zeros.astype(int), zeros, zeros, mode="none")
-        return jax.jit(
-            lambda nll: agents_loss(objective, ScheduledValues(F.Policy(mode), 0.0), [trace], nll, -nll)
-        )(nll)
-
-    np.testing.assert_allclose(network_loss(vimco, "sample"), expected, rtol=1e-6)
-    for objective, mode in ((vimco, "soft"), (alone, "sample")):
-        np.testing.assert_allclose(network_loss(objective, mode), nll.mean(), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_vimco_counts_single_samples_and_trains_agents():
-    vimco = AgentSettings(estimator="vimco", rollouts=3, entropy_coef=0.0)
-    alone = AgentSettings(rollouts=3, entropy_coef=0.0)
-    (_, (_, sums)), gradient = loss_and_gradient(vimco)
-    (_, (_, of_samples)), other = loss_and_gradient(alone)
-    np.testing.assert_allclose(sums["nll"].total, of_samples["nll"].total, rtol=1e-6)
-    assert np.abs(agent_gradient(gradient)).max() > 1e-6
-    assert not np.allclose(agent_gradient(gradient), agent_gradient(other))
-
-
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
 def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     trace = F.DecisionTrace(
@@ -312,11 +263,7 @@ def test_positions_stand_beside_the_symbols():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (dict(estimator="vimco"), "at least 2"),
-        (dict(estimator="vimco", rollouts=2, baseline="batch", entropy_coef=0.0), "baseline of its own"),
-        (dict(estimator="vimco", rollouts=2, reward="correct", entropy_coef=0.0), "log_likelihood"),
-        (dict(estimator="vimco", rollouts=2), "exact entropy"),
-        (dict(estimator="vimco", rollouts=2, entropy_coef=0.0, entropy_coef_final=0.1), "exact entropy"),
+        (dict(baseline="rollouts"), "at least 2 rollouts"),
         (dict(relaxed_epochs=2), "need a relaxation"),
         (dict(relaxed_entropy_coef_final=-0.1), "give both"),
     ],
@@ -327,14 +274,6 @@ def test_objectives_without_a_meaning_are_refused(settings, words, as_users):
         AgentSettings(**settings).check()
 
 
-@pytest.mark.parametrize(
-    ("objective", "words"),
-    [
-        (dict(baseline="moving_average"), "moving_average.*: choose none, batch, rollouts or learned"),
-        (dict(estimator="vimco", rollouts=2, entropy="exact"), "vimco averages predictions of whole rows"),
-    ],
-    ids=str,
-)
-def test_tasks_with_a_loss_for_each_step_say_what_they_do_not_have(objective, words):
-    with pytest.raises(UserError, match=words):
-        language_modelling(letters(26), objective=AgentSettings(**objective))
+def test_tasks_with_a_loss_for_each_step_say_what_they_do_not_have():
+    with pytest.raises(UserError, match=r"moving_average.*: choose none, batch, rollouts or learned"):
+        language_modelling(letters(26), objective=AgentSettings(baseline="moving_average"))
