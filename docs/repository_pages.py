@@ -20,22 +20,20 @@ def on_files(files, config):
     """Add the repository's own pages, and the citation file."""
     for name, page in PAGES.items():
         text = re.sub(r"\]\(docs/", "](", (ROOT / name).read_text(encoding="utf-8"))
-        # Source files are not part of the site: links to them lead to the reference.
-        text = re.sub(
-            r"\[`(\w+)`\]\(dynskip_jax/functional/[\w/]+\.py\)",
-            r"[`\1`](api/functional.md#dynskip_jax.functional.\1)",
-            text,
-        )
-        text = re.sub(r"\]\(dynskip_jax/functional/[\w/]+\.py\)", "](api/functional.md)", text)
         files.append(File.generated(config, page, content=text))
-    # README links to it; the site has it as a file beside its first page.
-    files.append(File.generated(config, "CITATION.cff", content=(ROOT / "CITATION.cff").read_text("utf-8")))
+    for name in ("CITATION.cff", "experiments/colab.ipynb"):  # README links to them
+        files.append(File.generated(config, name, content=(ROOT / name).read_text("utf-8")))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Lead links to the repository's own pages to their place on the site."""
+    """Lead links to the repository's own pages to the site's, and links to source to the reference."""
     up = "../" * page.file.src_uri.count("/")
+    source = r"\]\((?:\.\./)*dynskip_jax/functional/[\w/]+\.py\)"
+    markdown = re.sub(
+        r"\[`(\w+)`" + source, rf"[`\1`]({up}api/functional.md#dynskip_jax.functional.\1)", markdown
+    )
+    markdown = re.sub(source, f"]({up}api/functional.md)", markdown)
 
     def link(match):
         return f"]({up}{PAGES[match[2]]}" if match[2] in PAGES else match[0]
