@@ -14,11 +14,23 @@ from dynskip_jax.data import Examples, LanguageCorpus, make_corpus
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.models import LanguageModel, SequenceClassifier
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.tasks.classification import Classification
+from dynskip_jax.tasks import Classification, ExampleTask, Forward
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 
 SYMBOLS, CLASSES = 6, 3
+
+
+class StepTask(ExampleTask):
+    """Task with a class for each step of a sequence; its models are `SequenceClassifier`s."""
+
+    is_of_steps = True
+
+    def forward(self, model, batch, carry, *, shared_key, **how):
+        x = jax.nn.one_hot(batch.inputs, SYMBOLS)
+        outputs = model.stack(x, seq_lengths=batch.seq_lengths, **how)
+        log_probs = jax.nn.log_softmax(model.softmax(outputs.h))
+        return Forward(log_probs, outputs.decisions, observations=outputs.observations)
 
 
 def symbols(train: int, dev: int = 0, time: int = 7, seed: int = 0) -> dict[str, Examples]:

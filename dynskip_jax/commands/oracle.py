@@ -34,8 +34,6 @@ def oracle(
     steps: Count = 60_000,
     layer: Count | None = None,
     rows: Count = 100,
-    window: Count = 1,
-    beam: Annotated[int, Bounds(at_least=0, at_most=10_000)] = 0,
     probe_features: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 50,
     of_seed: int | None = None,
     code: str | None = None,
@@ -53,8 +51,6 @@ def oracle(
         steps: Number of choices to examine, from the start of the split.
         layer: Layer whose choices are examined, counted from 1; by default the last.
         rows: Number of sequences, or streams of a text, to read side by side.
-        window: Language models: score a choice by the loss of a window of this many words.
-        beam: Search for the best choices of windows or sequences with this many paths; 0: do not.
         probe_features: Number of hidden units of the probes.
         of_seed: Seed of the model, if several were trained together; by default the first.
         code: Import this module first: the one with your own skip or transition.
@@ -66,8 +62,6 @@ def oracle(
     learner = own.learner_with(found, together=True)
     others = _others(own, found, beside)
     is_text = isinstance(learner.task, LanguageModelling)
-    if window > 1 and not is_text:
-        raise UserError("--window is for language models, whose loss is that of the next word: leave it out")
     choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
     about, read = f"{own.experiment.name}, {own.name}", dict(rows=max(2, rows))
     if own.spec.copies_in_expectation:
@@ -84,49 +78,30 @@ def oracle(
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
     choices = interventions.choices_of(learner.skips[examined], own.policy)
-    if others or is_text:
-        everyone = [own.params, *(other.params for other in others.values())]
-        pieces = interventions.chosen(learner, everyone, own.policy, split, layer=examined, **read)
-        pieces = list(_until(pieces, steps, "reading choices"))
-        if others:
-            actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[:steps]
-            same = seed_agreement(actions)
-            say(
-                f"{len(everyone)} agents, two by two, agree on {same.share:.1%} of choices, by their rates "
-                f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
-            )
-        if is_text:  # consecutive windows form one text per row
-            counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
-            back = same_word(words, actions[..., 0], counts, choices=choices)
-            reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
-            say(
-                f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
-                f"{back.by_chance:.1%}{reach}"
-            )
-    if not own.together.choices_matter(own.selected):
+    matters, constants = own.together.choices_matter(own.selected), []
+    if matters:
+        how = dict(layer=examined, rows=rows, states=min(learner.skips[examined].max_skip, _SHOWN))
+        pieces = interventions.single_interventions(learner, own.params, own.policy, split, **how)
+        losses, taken, seen = _gather(pieces, steps)
+        # The agent's choices as indices, from 1, into `choices`.
+        result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen, units=probe_features)
+        title = f"{about}, layer {examined + 1}, {split}: nats, mean of the last {result.count:,} steps"
+        _print(title, _rows(result, choices), "beside random", result.random)
+        say(result.verdict())
+        shown = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
+        constants = shown.tolist()
+    how = dict(layer=examined, constants=constants, others=[other.params for other in others.values()])
+    pieces = interventions.policy_interventions(learner, own.params, own.policy, split, **how, **read)
+    pieces = list(_until(pieces, steps, "reading in other ways"))
+    _print_choices(pieces, choices, has_others=bool(others), is_text=is_text)
+    if not matters:
         say(
             f"No choice to exchange: whatever {own.name} chooses, it says the same. No state enters by "
             "choice (λ = 0), and no word is copied by it alone."
         )
         return
-    how = dict(layer=examined, rows=rows, window=window, beam=beam)
-    how["states"] = min(learner.skips[examined].max_skip, _SHOWN)
-    pieces = interventions.single_interventions(learner, own.params, own.policy, split, **how)
-    losses, taken, seen, paths = _gather(pieces, steps)
-    # The agent's choices as indices, from 1, into `choices`.
-    result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen, units=probe_features)
-    title = f"{about}, layer {examined + 1}, {split}: nats, mean of the last {result.count:,} steps"
-    _print(title, _rows(result, choices), "beside random", result.random)
-    if beam:
-        as_taken, best = paths.mean(axis=0)
-        say(f"all choices of a window at once: {as_taken:.4f} as taken, {best:.4f} at best (beam {beam})")
-    say(result.verdict())
-    constants = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
-    how = dict(layer=examined, constants=constants.tolist(), others=[o.params for o in others.values()])
-    total, count = 0.0, 0.0
-    pieces = interventions.policy_interventions(learner, own.params, own.policy, split, **how, **read)
-    for piece in _until(pieces, steps, "reading in other ways"):
-        total, count = total + piece.losses.astype(np.float64).sum(axis=0), count + float(piece.count.sum())
+    total = sum(piece.losses.astype(np.float64).sum(axis=0) for piece in pieces)
+    count = float(sum(piece.counts.sum() for piece in pieces))
     names = [
         *("by the agent", "at random", "by the agent in another text"),
         *(f"by {other}, reading the same text" for other in others),
@@ -134,6 +109,27 @@ def oracle(
     ]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
     _print(title, list(zip(names, total / count, strict=True)), "beside the agent", total[0] / count)
+
+
+def _print_choices(pieces: Sequence[Any], choices: np.ndarray, *, has_others: bool, is_text: bool) -> None:
+    """Print how often agents agree, and how often that of a language model goes back to the same word."""
+    if has_others:
+        actions = np.concatenate([piece.actions[piece.in_steps] for piece in pieces])
+        same = seed_agreement(actions)
+        say(
+            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their rates "
+            f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
+        )
+    if is_text:  # consecutive batches form one text per row
+        names = ("inputs", "actions", "in_steps")
+        parts = ([getattr(piece, name) for piece in pieces] for name in names)
+        words, actions, counts = (np.concatenate(part, axis=1) for part in parts)
+        back = same_word(words, actions[..., 0], counts, choices=choices)
+        reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
+        say(
+            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
+            f"{back.by_chance:.1%}{reach}"
+        )
 
 
 def _others(own: Trained, data: Any, beside: Sequence[Path]) -> dict[str, Trained]:
@@ -173,8 +169,7 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
     with Progress(limit, label) as progress:
         for piece in pieces:
             piece = jax.tree.map(np.asarray, piece)
-            counts = piece.counts if "counts" in piece._fields else piece.count
-            new = int(counts.sum())
+            new = int(piece.counts.sum())
             progress.advance(min(new, limit - count))
             count += new
             yield piece
@@ -183,17 +178,11 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
         progress.advance(max(0, limit - count))  # the split may contain fewer
 
 
-def _gather(pieces: Iterator[Any], limit: int) -> tuple[np.ndarray, np.ndarray, dict, np.ndarray]:
-    """Return the losses of each choice at the first `limit` steps, and the agent's choices there.
-
-    Also the features that probes see at each step, by name, and the loss of each window or sequence with the
-    agent's choices and with the best choices found.
-    """
-    parts, paths = [], []
+def _gather(pieces: Iterator[Any], limit: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Return the losses of each choice at `limit` steps, the agent's choices, and what probes see there."""
+    parts = []
     for piece in _until(pieces, limit, "examining"):
-        where = piece.counts
-        parts.append([part[where] for part in (piece.losses, piece.taken, piece.x, piece.before)])
-        paths.append(np.stack([piece.path, piece.best], axis=-1)[where.any(axis=1)])
+        parts.append([part[piece.counts] for part in (piece.losses, piece.taken, piece.x, piece.before)])
     losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
     seen = {
         "s(t)": np.concatenate([x, before[:, 0]], axis=-1),
@@ -201,7 +190,7 @@ def _gather(pieces: Iterator[Any], limit: int) -> tuple[np.ndarray, np.ndarray, 
             [x, before.reshape(len(before), -1)], axis=-1
         ),
     }
-    return losses, taken, seen, np.concatenate(paths)
+    return losses, taken, seen
 
 
 def _rows(result: OracleLosses, choices: np.ndarray) -> list[tuple[str, float]]:

@@ -1,48 +1,50 @@
 """Check the losses of other choices against reading the text again with each of these choices."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled
-from learners import CLASSES, classification, drawn_params, language_modelling, letters, symbols
+from learners import CLASSES, StepTask, classification, drawn_params, language_modelling, letters, one_seed
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.interventions import choices_of, chosen, policy_interventions, single_interventions
+from dynskip_jax.nn.initializers import uniform
+from dynskip_jax.tasks import Classification
+from dynskip_jax.tasks.interventions import (
+    choices_of,
+    copied_words,
+    policy_interventions,
+    single_interventions,
+)
 
 ROWS, K = 2, 3
+GREEDY = F.Policy("greedy")
 
 
-def params_of(learner):
-    return drawn_params(learner, 3)
+def whole(pieces, names, axis=1):
+    """Concatenate the results of a text's batches along time, or those of sequences along rows."""
+    pieces = list(pieces)
+    return [np.concatenate([np.asarray(getattr(p, name)) for p in pieces], axis=axis) for name in names]
 
 
-def pieces(learner, params, **how):
-    policy = F.Policy("greedy")
-    return list(single_interventions(learner, params, policy, "dev", rows=ROWS, **how))
+def stream_reader(learner, params):
+    """Return a function (row, changes) -> -log p of each word of stream `row` of dev, read word by word.
 
-
-@pytest.fixture(scope="module")
-def language():
-    """Return a learner, its parameters, and a function that computes -log p of a stream word by word."""
-    learner = language_modelling(letters(6), mix=0.7)
-    params = params_of(learner)
-    model = learner.model(params)
-    tokens = learner.task.tokens("dev")
+    `changes` maps steps to the k to choose there; the model makes all other choices anew.
+    """
+    model, tokens = learner.model(params), learner.task.tokens("dev")
     length = -(-len(tokens) // ROWS)
     inputs = np.concatenate([[learner.task.end_of_line], tokens[:-1]])
 
     @jax.jit
     def step(token, target, carry, k):
-        """Read `token` with `k` as the top layer's choice, or the greedy one if `k` is 0.
-
-        The result is the new carry and -log p of `target`.
-        """
-        read = dict(policy=F.Policy("greedy"), deterministic=True, return_carry=True)
+        read = dict(policy=GREEDY, deterministic=True, return_carry=True)
         _, output = model(token[None, None], initial_carry=carry, **read)
         actions = [decision.action for decision in output.decisions]
         actions[1] = jnp.where(k > 0, k, actions[1])
@@ -50,32 +52,49 @@ def language():
         return carry, -jax.nn.log_softmax(output.logits[0, 0])[target]
 
     def nll_of_stream(row, changes):
-        """Return -log p of each word of stream `row`.
-
-        `changes` maps steps to the k to choose there; the model makes all other choices anew.
-        """
         carry, found = model.initialize_carry(1, jax.random.key(0)), []
         for t in range(row * length, min((row + 1) * length, len(tokens))):
-            k = changes.get(t - row * length, 0)
-            carry, nll = step(jnp.int32(inputs[t]), jnp.int32(tokens[t]), carry, jnp.int32(k))
+            k = jnp.int32(changes.get(t - row * length, 0))
+            carry, nll = step(jnp.int32(inputs[t]), jnp.int32(tokens[t]), carry, k)
             found.append(float(nll))
         return np.array(found)
 
-    return learner, params, nll_of_stream
+    return nll_of_stream
 
 
-@pytest.mark.slow
-def test_one_choice_of_a_language_model(language):
+LANGUAGE = {
+    "enters the state": dict(mix=0.7),
+    # Read once for all choices, which say only what is copied.
+    "says what is copied": dict(
+        skips=("lstm", F.Dynamic(K, 0.0, agent="content")), model={"copy": "chosen"}, init_scale=2.0
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def language():
+    learner = language_modelling(letters(6), **LANGUAGE["enters the state"])
+    params = drawn_params(learner, 5, scale=1.5)
+    return learner, params, stream_reader(learner, params)
+
+
+@pytest.mark.parametrize("kind", and_slow(LANGUAGE, lambda kind: kind == "enters the state"))
+def test_one_choice_of_a_language_model(kind, language):
     learner, params, nll_of_stream = language
-    found = pieces(learner, params, layer=1, states=K)
+    if kind != "enters the state":
+        learner = language_modelling(letters(6), **LANGUAGE[kind])
+        params = drawn_params(learner, 3)
+        nll_of_stream = stream_reader(learner, params)
+    found = list(single_interventions(learner, params, GREEDY, "dev", layer=1, rows=ROWS, states=K))
+    differences = []
     for row, t in ((0, 0), (0, 4), (1, 9)):
-        piece = found[t]
-        for k in range(1, K + 1):
-            expected = nll_of_stream(row, {t: k})[t]
-            np.testing.assert_allclose(piece.losses[row, 0, k - 1], expected, rtol=1e-5)
-        assert piece.losses[row, 0, piece.taken[row, 0] - 1] == pytest.approx(
-            float(piece.path[row]), rel=1e-5
-        )
+        losses = np.asarray(found[t].losses[row, 0])
+        expected = [nll_of_stream(row, {t: k})[t] for k in range(1, K + 1)]
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        own = losses[found[t].taken[row, 0] - 1]
+        np.testing.assert_allclose(own, nll_of_stream(row, {})[t], rtol=1e-5)
+        differences.append(np.ptp(expected))
+    assert max(differences) > 1e-3
     # Every token of the split is counted once.
     assert sum(int(piece.counts.sum()) for piece in found) == len(learner.task.tokens("dev"))
     # State t-k is the state before step t-k+1.
@@ -84,107 +103,180 @@ def test_one_choice_of_a_language_model(language):
         np.testing.assert_array_equal(found[t].before[:, 0, k - 1], before)
 
 
-def test_choices_of_a_window_and_the_best_of_all(language):
+def test_every_choice_of_a_language_model_replaced(language):
+    """Each model reads the text separately. Its choices then replace those of the first model."""
     learner, params, nll_of_stream = language
-    window = 2
-    found = pieces(learner, params, layer=1, window=window, beam=K**window)
-    for row, number in ((0, 0), (1, 2)):
-        piece, start = found[number], number * window
-        inside = slice(start, start + window)
-        taken = [int(piece.taken[row, t]) for t in range(window)]
-
-        def cost(actions, row=row, inside=inside, start=start):
-            changes = {start + t: k for t, k in enumerate(actions)}
-            return nll_of_stream(row, changes)[inside].sum()
-
-        for t, k in itertools.product(range(window), (1, K)):
-            actions = [*taken[:t], k, *taken[t + 1 :]]
-            np.testing.assert_allclose(piece.losses[row, t, k - 1], cost(actions), rtol=1e-5)
-        np.testing.assert_allclose(piece.path[row], cost(taken), rtol=1e-5)
-        costs = [cost(actions) for actions in itertools.product(range(1, K + 1), repeat=window)]
-        np.testing.assert_allclose(piece.best[row], min(costs), rtol=1e-5)
-
-
-@pytest.mark.parametrize("beam", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_the_last_choice_of_a_sequence(beam):
-    learner = classification(symbols(8, dev=5, time=4), mix=0.7)
-    params = params_of(learner)
-    model, split = learner.model(params), learner.task.splits["dev"]
-    read = jax.jit(lambda symbols, actions: jax.nn.log_softmax(model(symbols, actions=[actions]).logits[0]))
-    row = 0
-    for piece in pieces(learner, params, layer=0, beam=beam):
-        for own in range(int(piece.counts.any(axis=1).sum())):
-            np.testing.assert_array_equal(piece.counts[own], [False, False, False, True])
-            for k in range(1, K + 1):
-                actions = jnp.array(piece.taken[own : own + 1]).at[0, -1].set(k)
-                expected = -float(read(split.inputs[row : row + 1], actions)[split.targets[row]])
-                np.testing.assert_allclose(piece.losses[own, -1, k - 1], expected, rtol=1e-5)
-            least = piece.losses[own, -1].min()
-            assert piece.best[own] <= (least if beam else piece.path[own]) + 1e-6
-            row += 1
-    assert row == 5
+    other, how = drawn_params(learner, 4, scale=1.5), dict(layer=1, rows=ROWS)
+    found = list(
+        policy_interventions(learner, params, GREEDY, "dev", constants=(1, 3), others=[other], **how)
+    )
+    losses, counts = (sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts"))
+    actions, counted, words = whole(found, ("actions", "in_steps", "inputs"))
+    text = learner.task.tokens("dev")
+    assert counts.sum() == counted.sum() == len(text)
+    np.testing.assert_array_equal(words[counted][1 : counted[0].sum()], text[: counted[0].sum() - 1])
+    for number, each in enumerate((params, other)):
+        single = single_interventions(learner, each, GREEDY, "dev", **how)
+        ((taken,),) = [whole(single, ["taken"])]
+        shown = counted[:, : taken.shape[1]]
+        np.testing.assert_array_equal(actions[:, : taken.shape[1], number][shown], taken[shown])
+    for row in range(ROWS):
+        steps = range(int(counts[row]))
+        ways = {
+            0: {},
+            2: dict(zip(steps, actions[1 - row, :, 0], strict=False)),
+            3: dict(zip(steps, actions[row, :, 1], strict=False)),
+            4: dict.fromkeys(steps, 1),
+            5: dict.fromkeys(steps, 3),
+        }
+        for way, changes in ways.items():
+            np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
+        assert losses[row, 1] not in np.delete(losses[row], 1)  # choices at random
+    assert np.ptp(actions[counted][:, 0]) and np.ptp(actions[counted], axis=1).any()
 
 
-def of_lengths(lengths):
+# --- Sequences ---
+
+
+def of_lengths(lengths, per_step=False):
     """Return a split of random sequences of the given lengths, padded with zeros."""
     rng, lengths = np.random.default_rng(4), np.array(lengths, np.int32)
     x = rng.integers(1, 6, (len(lengths), lengths.max())).astype(np.int32)
     x *= np.arange(x.shape[1]) < lengths[:, None]
-    return Examples(x, rng.integers(CLASSES, size=len(lengths)).astype(np.int32), lengths)
+    targets = rng.integers(CLASSES, size=x.shape if per_step else len(x)).astype(np.int32)
+    return Examples(x, targets, lengths)
 
 
-def nll_of_rows(learner, params, split, layer):
-    """Return a function: -log p of one row of `split`, read alone with given choices of `layer`."""
-    model, count = compiled(learner.model(params)), len(learner.skips)
+def row_reader(learner, params, split, layer):
+    """Return a function: loss of one row of `split`, read alone with given choices of `layer`."""
+    count = len(learner.skips)
 
-    def nll(row, actions):
+    @partial(jax.jit, static_argnums=0)
+    def losses(row, actions):
         length = int(split.seq_lengths[row])
-        chosen = [jnp.asarray(actions)[None, :length] if i == layer else None for i in range(count)]
-        read = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), deterministic=True)
-        logits = model(jnp.asarray(split.inputs[row : row + 1, :length]), actions=chosen, **read).logits[0]
-        return -float(jax.nn.log_softmax(logits)[split.targets[row]])
+        given = [actions[None, :length] if i == layer else None for i in range(count)]
+        batch = learner.task.evaluation_batches("dev", 1, 1)
+        batch = next(itertools.islice(batch, row, None))._replace(mask=None, seq_lengths=None, index=None)
+        targets = batch.targets[:, :length] if batch.targets.ndim > 1 else batch.targets
+        batch = batch._replace(inputs=jnp.asarray(batch.inputs[:, :length]), targets=jnp.asarray(targets))
+        how = dict(policy=GREEDY, rngs=jax.random.key(0), shared_key=None, deterministic=True, actions=given)
+        read = learner.task.forward(learner.model(params), batch, (), **how)
+        return learner.task.compute_loss(read.log_probs, batch).nll.sum()
 
-    return nll
+    return lambda row, actions: float(losses(row, jnp.asarray(actions)))
 
 
-@pytest.mark.slow
-def test_the_last_choice_of_a_layer_that_reads_from_the_end():
-    split = of_lengths([5, 2, 7])
-    learner = classification({"dev": split}, mix=1.0, model={"bidirectional": True})
-    params = params_of(learner)
-    assert learner.reverse == (False, True)
-    nll = nll_of_rows(learner, params, split, 1)
-    rows = [row for piece in pieces(learner, params, layer=1) for row in zip(*piece[:3], strict=True)]
-    for row in range(3):
-        counts, taken, losses = (np.asarray(part) for part in rows[row])
-        assert np.flatnonzero(counts).tolist() == [0]  # this layer reads the first word last
-        expected = [nll(row, [k, *taken[1:]]) for k in range(1, K + 1)]
-        np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
-        assert np.ptp(expected) > 1e-4
+@pytest.mark.parametrize(
+    ("task", "layer"),
+    and_slow([(Classification, 0), (Classification, 1), (StepTask, 0)], lambda task, layer: layer == 1),
+    ids=["last", "last of the backward layer", "each"],
+)
+def test_one_choice_of_a_sequence(task, layer):
+    """With one loss, the last choice is examined: at the first word if the layer reads from the end."""
+    split = of_lengths([5, 2, 4], per_step=task is StepTask)
+    model = {"bidirectional": True} if task is Classification else {}
+    learner = classification({"dev": split}, mix=1.0, model=model, task=task)
+    params = drawn_params(learner, 3)
+    loss_of = row_reader(learner, params, split, layer)
+    pieces = single_interventions(learner, params, GREEDY, "dev", layer=layer, rows=2)
+    counts, taken, losses = whole(pieces, ("counts", "taken", "losses"), axis=0)
+    for row, length in enumerate(split.seq_lengths.tolist()):
+        expected = {StepTask: range(length), Classification: [0 if layer else length - 1]}[task]
+        assert np.flatnonzero(counts[row]).tolist() == list(expected)
+        for t in expected:
+            ways = [[*taken[row, :t], k, *taken[row, t + 1 :]] for k in range(1, K + 1)]
+            alone = [loss_of(row, way) for way in ways]
+            np.testing.assert_allclose(losses[row, t], alone, rtol=1e-5)
+    assert np.ptp(losses[counts], axis=1).max() > 1e-4 and not counts[3:].any()
 
 
 @pytest.mark.slow
 def test_choices_of_another_row_where_lengths_differ():
     split = of_lengths([6, 3, 6, 3, 6])
     learner = classification({"dev": split}, mix=1.0)
-    params = params_of(learner)
-    nll = nll_of_rows(learner, params, split, 0)
-    policy = F.Policy("greedy")
-    whole = list(single_interventions(learner, params, policy, "dev", layer=0, rows=3))
-    taken = np.concatenate([np.asarray(piece.taken) for piece in whole])
-    found = list(policy_interventions(learner, params, policy, "dev", layer=0, rows=3, constants=(1,)))
-    losses = np.concatenate([np.asarray(piece.losses) for piece in found])
+    params = drawn_params(learner, 3)
+    loss_of = row_reader(learner, params, split, 0)
+    found = policy_interventions(learner, params, GREEDY, "dev", layer=0, rows=3, constants=(1,))
+    losses, actions, counts = whole(found, ("losses", "actions", "counts"), axis=0)
+    taken = actions[..., 0]
+    assert counts.tolist() == [1, 1, 1, 1, 1, 0]
     for row, other in enumerate([1, 2, 0, 4, 3]):  # the last batch has two rows, and one that fills it
         over_and_over = np.tile(taken[other, : split.seq_lengths[other]], 3)
-        np.testing.assert_allclose(losses[row, 2], nll(row, over_and_over), rtol=1e-5)
-        np.testing.assert_allclose(losses[row, 0], nll(row, taken[row]), rtol=1e-5)
+        np.testing.assert_allclose(losses[row, 2], loss_of(row, over_and_over[:6]), rtol=1e-5)
+        np.testing.assert_allclose(losses[row, 0], loss_of(row, taken[row]), rtol=1e-5)
     assert len(np.unique(taken)) > 1
 
 
-def test_a_single_row_has_no_other(language):
-    learner, params, _ = language
-    with pytest.raises(UserError, match="at least 2 rows, got 1"):
-        next(policy_interventions(learner, params, F.Policy("greedy"), "dev", layer=1, rows=1, constants=()))
+# --- Words that are copied ---
+
+SKIPS = {
+    "dynamic": F.Dynamic(K, 0.0, agent="content"),
+    "dynamic, λ": F.Dynamic(K, 0.7, agent="content"),
+    "attention": F.Attention(K, 0.5, agent="content"),
+}
+
+
+def nll_of_copies(weights, copies, softmax, targets):
+    """Compute -log Σ_k π_k p_k of each target by loops, with `weights` as π."""
+    found = np.zeros(targets.shape)
+    for b, t in np.ndindex(targets.shape):
+        p, word, g = 0.0, targets[b, t], 1 / (1 + np.exp(-copies.gates[b, t, 0]))
+        for k, copied in enumerate(copies.words[b, t]):
+            of_k = softmax[b, t, word]
+            if copied != F.NO_WORD:
+                of_k = (1 - g) * of_k + g * (copied == word)
+            p += weights[b, t, k] * of_k
+        found[b, t] = -np.log(p)
+    return found
+
+
+@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name == "dynamic"))
+def test_copied_words_by_loops(name):
+    sure, rows = uniform(4.0), 3
+    learner = language_modelling(
+        letters(6),
+        skips=("lstm", SKIPS[name]),
+        model={"copy": "expected"},
+        init_scale=4.0,
+        cell=dict(kernel_init=sure, recurrent_kernel_init=sure, agent_kernel_init=sure),
+    )
+    several = params, other = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
+    found = copied_words(learner, params, GREEDY, "dev", rows=rows, others=[other])
+    counts, losses, of_each, likeliest = whole(found, ("counts", "losses", "of_each", "likeliest"))
+
+    # Read each stream of dev in one piece.
+    length = -(-len(learner.task.tokens("dev")) // rows)
+    (batch,) = learner.task.windows("dev", rows, length)
+    models = [learner.model(each) for each in several]
+    carries = [model.initialize_carry(rows, jax.random.key(0)) for model in models]
+    how = dict(policy=GREEDY, rngs=jax.random.key(1), deterministic=True)
+    outputs = [
+        compiled(model)(batch.inputs, initial_carry=carry, **how)
+        for model, carry in zip(models, carries, strict=True)
+    ]
+    copies, of_other = (jax.tree.map(lambda x: np.asarray(x, float), out.copies) for out in outputs)
+    softmax, mask = np.asarray(jax.nn.softmax(outputs[0].of_softmax), float), batch.mask
+    shown = slice(0, length)
+    np.testing.assert_array_equal(counts[:, shown], mask)
+    assert counts.sum() == len(learner.task.tokens("dev"))
+
+    def check(values, weights):
+        expected = nll_of_copies(weights, copies, softmax, batch.targets)
+        np.testing.assert_allclose(values[:, shown][mask], expected[mask], rtol=1e-4, atol=1e-5)
+
+    own, one = copies.weights, np.eye(K)
+    for way, weights in enumerate(
+        [own, np.full_like(own, 1 / K), np.roll(own, -1, axis=0), of_other.weights]
+    ):
+        check(losses[..., way], weights)
+    for k in range(K):
+        check(of_each[..., k], np.broadcast_to(one[k], own.shape))
+    check(likeliest, one[own.argmax(axis=-1)])
+    # The alternatives differ, and the first one equals the evaluation.
+    means = losses[counts].mean(axis=0)
+    assert min(abs(one - other) for one, other in itertools.combinations(means, 2)) > 1e-3
+    evaluated = learner.evaluate(one_seed(params), "dev", jax.random.key(0)[None], batch_size=rows)
+    np.testing.assert_allclose(np.exp(means[0]), evaluated["dev_perplexity"][0], rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -202,87 +294,10 @@ def test_what_may_be_chosen(stride, mask, expected):
     assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("window", [1, 3])
-def test_choices_that_enter_no_state_are_told_apart_by_one_reading(window, monkeypatch):
-    """One reading gives the same losses as reading again for each choice.
-
-    The model copies the word that followed the chosen state.
-    """
-    skips = ("lstm", F.Dynamic(K, 0.0, agent="content"))
-    learner = language_modelling(letters(6), skips=skips, model={"copy": "chosen"}, init_scale=2.0)
-    params, how = params_of(learner), dict(layer=1, window=window, beam=K**window, states=K)
-    at_once = pieces(learner, params, **how)
-    monkeypatch.setattr(learner.task, "forward_of_each_choice", lambda *args, **how: None)
-    again = pieces(learner, params, **how)
-    for found, expected in zip(at_once, again, strict=True):
-        where = np.asarray(found.counts)
-        for name in ("counts", "taken", "x", "before", "path", "best"):
-            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found.losses[where], expected.losses[where], rtol=1e-5, atol=1e-6)
-    losses = np.concatenate([np.asarray(piece.losses)[np.asarray(piece.counts)] for piece in at_once])
-    assert (np.ptp(losses, axis=1) > 1e-2).any()
-
-
-def test_every_choice_replaced(language):
-    learner, params, nll_of_stream = language
-    policy, constants = F.Policy("greedy"), (1, 3)
-    how = dict(layer=1, rows=ROWS, constants=constants)
-    found = list(policy_interventions(learner, params, policy, "dev", window=5, **how))
-    whole = list(single_interventions(learner, params, policy, "dev", layer=1, rows=ROWS))
-    taken = np.concatenate([np.asarray(piece.taken) for piece in whole], axis=1)
-    losses, counts = (
-        sum(np.asarray(getattr(piece, name), np.float64) for piece in found) for name in ("losses", "count")
-    )
-    np.testing.assert_array_equal(counts.sum(), len(learner.task.tokens("dev")))
-    for row in range(ROWS):
-        length, other = int(counts[row]), taken[1 - row]
-        ways = {0: {}, 2: dict(enumerate(other)), 3: dict.fromkeys(range(length), 1),
-                4: dict.fromkeys(range(length), 3)}  # fmt: skip
-        for way, changes in ways.items():
-            np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
-        assert losses[row, 1] not in losses[row, [0, 2, 3, 4]]
-
-
-@pytest.mark.slow
-def test_choices_of_models_of_other_seeds(language):
-    """Each model reads the text separately. Its choices then replace those of the first model."""
-    learner, params, nll_of_stream = language
-    others = [drawn_params(learner, seed) for seed in (4, 5)]
-    policy, how = F.Policy("greedy"), dict(layer=1, rows=ROWS)
-    taken = [
-        np.concatenate([np.asarray(piece.taken) for piece in pieces(learner, each, layer=1)], axis=1)
-        for each in (params, *others)
-    ]
-    found = list(chosen(learner, [params, *others], policy, "dev", window=5, **how))
-    counts, actions, words = (
-        np.concatenate([np.asarray(part) for part in parts], axis=1) for parts in zip(*found, strict=True)
-    )
-    whole = np.stack(taken, axis=-1)
-    shown = counts[:, : whole.shape[1]]
-    np.testing.assert_array_equal(actions[:, : whole.shape[1]][shown], whole[shown])
-    text = learner.task.tokens("dev")
-    assert counts.sum() == len(text)
-    np.testing.assert_array_equal(words[counts][1 : counts[0].sum()], text[: counts[0].sum() - 1])
-    assert any((one != other).any() for one, other in itertools.combinations(taken, 2))
-    ways = list(
-        policy_interventions(learner, params, policy, "dev", window=5, constants=(2,), others=others, **how)
-    )
-    losses = sum(np.asarray(piece.losses, np.float64) for piece in ways)
-    for row in range(ROWS):
-        length = int(shown[row].sum())
-        for way, changes in {
-            0: {},
-            3: dict(enumerate(taken[1][row, :length])),
-            4: dict(enumerate(taken[2][row, :length])),
-            5: dict.fromkeys(range(length), 2),
-        }.items():
-            np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
-
-
-def test_what_chooses_nothing_is_refused(language):
+def test_what_has_no_choice_or_no_other_row_is_refused(language):
     learner, params, _ = language
-    with pytest.raises(UserError, match="samples no choice"):
-        pieces(learner, params, layer=0)
-    with pytest.raises(UserError, match="samples no choice"):
-        next(chosen(learner, [params], F.Policy("greedy"), "dev", layer=0, rows=ROWS))
+    for function in (single_interventions, policy_interventions):
+        with pytest.raises(UserError, match="samples no choice"):
+            next(function(learner, params, GREEDY, "dev", layer=0, rows=ROWS))
+    with pytest.raises(UserError, match="at least 2 rows, got 1"):
+        next(policy_interventions(learner, params, GREEDY, "dev", layer=1, rows=1))
