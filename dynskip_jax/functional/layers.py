@@ -70,7 +70,6 @@ class LayersSpec:
         variational: Whether dropout uses one mask for all steps of a sequence.
         time_major: Whether inputs and outputs are (time, *batch, ...).
         implementation: Implementation of every unroll; see `unroll`.
-        scan_unroll: Steps per iteration of every compiled loop over time.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -79,7 +78,6 @@ class LayersSpec:
     variational: bool = False
     time_major: bool = False
     implementation: str = "auto"
-    scan_unroll: int = 1
 
     @property
     def depth(self) -> int:
@@ -251,7 +249,6 @@ def _run_batch(
             actions=call.actions[i],
             policy=call.policies[i],
             return_cell_state=spec.needs_cell_state(i),
-            scan_unroll=spec.scan_unroll,
             implementation=spec.implementation,
         )
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))

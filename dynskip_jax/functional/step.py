@@ -246,13 +246,17 @@ def skip_inputs(
     replayed = inputs.action is not None
     if key is None and skip.draws(policy.mode, replayed):
         raise UserError("choices are drawn, and the carry has no keys: make it with initial_carry(key, …)")
+    mask = policy.mask
+    if mask is not None and 1 < mask.ndim <= step.ndim:  # there is a time axis before the batch
+        mask = mask[None]
+    allowed = skip.allowed(step, mask)
     return SkipInputs(
         projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
         step=step,
         noise=skip.noise(key, step, policy.mode, replayed, dtype),
-        allowed=skip.allowed(step, policy.mask),
+        allowed=None if allowed is None else jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1])),
         action=inputs.action,
-        temperature=in_dtype(policy.temperature, dtype),
+        temperature=jnp.asarray(policy.temperature, dtype),
     )
 
 
@@ -289,14 +293,12 @@ def recurrent_step(
         inputs: Result of `project_inputs(params, x(t), recurrence)`.
         recurrence: Choices that define the layer.
         policy: Policy of the layer.
-        initial: Initial state of the sequences that begin where `inputs.restart` is True. Default: zeros.
+        initial: Initial state of the sequences that begin where `inputs.restart` is True.
         return_cell_state: Whether the output contains the cell state.
     """
     skip = recurrence.time_skip
     before, inputs = carry, in_dtype_of(carry, inputs)
     if inputs.restart is not None:
-        if initial is None:
-            initial = jax.tree.map(jnp.zeros_like, carry.state)
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
     entering, choice, decision, skip_state = select_state(params, carry, inputs, recurrence, policy)
     mask = carry.recurrent_mask

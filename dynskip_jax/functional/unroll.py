@@ -51,7 +51,6 @@ def unroll(
     actions: Int[Array, "batch time"] | None = None,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_cell_state: bool = False,
-    scan_unroll: int = 1,
     implementation: str = "auto",
 ) -> tuple[SkipCarry, SkipOutput]:
     """Run `recurrent_step` over all steps of a batch of sequences.
@@ -77,7 +76,6 @@ def unroll(
             padding. A skip that does not choose, such as attention, ignores them.
         policy: Policy of the layer, which chooses where no actions are given.
         return_cell_state: Whether outputs contain the cell state of each step (`SkipOutput.cell_state`).
-        scan_unroll: Number of steps per iteration of the compiled loops.
         implementation: `auto` selects `cudnn` or `parallel` where it fits (on a CPU neither), otherwise
             `fused`. `fused` has custom reverse-mode derivatives (see `fused_unroll`), to which forward mode
             can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has
@@ -103,6 +101,8 @@ def unroll(
     check_dtypes(params, carry)
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, time)
+    if segment_ids is not None and initial is None:
+        initial = jax.tree.map(jnp.zeros_like, carry.state)
     refused = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
     implementation = _choose_implementation(implementation, params, carry, x, recurrence, **refused)
     flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
@@ -122,7 +122,7 @@ def unroll(
         params, x, recurrence, below, actions, segment_ids, zoneout_mask, seq_lengths=seq_lengths
     )
     states = dict(return_cell_state=return_cell_state)
-    options = dict(policy=policy, initial=initial, scan_unroll=scan_unroll, **states)
+    options = dict(policy=policy, initial=initial, **states)
 
     def fused(params, carry, inputs, seq_lengths):
         return fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
@@ -183,12 +183,11 @@ def reference_unroll(
     initial: Any = None,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_cell_state: bool = False,
-    scan_unroll: int = 1,
 ) -> tuple[SkipCarry, SkipOutput]:
     """Scan `recurrent_step` over the steps of `inputs`, (time, batch, ...); see `unroll`."""
     options = dict(policy=policy, initial=initial, return_cell_state=return_cell_state)
     step = partial(recurrent_step, params, recurrence=recurrence, **options)
-    carry, outputs = jax.lax.scan(step, carry, inputs, unroll=scan_unroll)
+    carry, outputs = jax.lax.scan(step, carry, inputs)
     return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
 
 

@@ -73,7 +73,6 @@ class SkipLayers(HasModes):
         time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
         implementation: `auto`, `fused`, `reference` (the definition), `cudnn` or `parallel`; see
             `functional.unroll`.
-        scan_unroll: Number of steps per iteration of the compiled loops over time.
         call_rngs: Source of keys for calls without `rngs=`: an `nnx.Rngs`, whose `carry` stream is used, or a
             stream. None requires `rngs=` in every call that needs a key.
 
@@ -93,7 +92,6 @@ class SkipLayers(HasModes):
         variational: bool = False,
         time_major: bool = False,
         implementation: str = "auto",
-        scan_unroll: int = 1,
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
     ):
         for cell in cells:
@@ -120,7 +118,6 @@ class SkipLayers(HasModes):
         self.variational = variational
         self.time_major = time_major
         self.implementation = implementation
-        self.scan_unroll = scan_unroll
         self.call_rngs = nnx.data(call_rngs.carry.fork() if isinstance(call_rngs, nnx.Rngs) else call_rngs)
         self.deterministic = False
 
@@ -157,7 +154,6 @@ class SkipLayers(HasModes):
             self.variational,
             self.time_major,
             self.implementation,
-            self.scan_unroll,
         )
 
     def initialize_carry(
@@ -369,7 +365,6 @@ class SkipLSTM(SkipLayers):
         variational: bool = False,
         time_major: bool = False,
         implementation: str = "auto",
-        scan_unroll: int = 1,
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
         recurrent_dropout: float = 0.0,
         weight_dropout: float = 0.0,
@@ -415,7 +410,6 @@ class SkipLSTM(SkipLayers):
             variational=variational,
             time_major=time_major,
             implementation=implementation,
-            scan_unroll=scan_unroll,
             call_rngs=call_rngs,
         )
 

@@ -268,21 +268,6 @@ def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
     assert needed(64) - needed(1) < of_all / 4
 
 
-@pytest.mark.parametrize("name", ["dynamic", pytest.param("skip-rnn", marks=pytest.mark.slow)])
-def test_both_loops_take_several_steps_at_a_time(double_precision, name):
-    recurrence = F.Recurrence(TIME_SKIPS[name])
-    params, carry, x, _ = problem(recurrence)
-
-    def loss(params, x, scan_unroll):
-        return jnp.sum(jnp.sin(F.unroll(params, carry, x, recurrence, scan_unroll=scan_unroll)[1].h))
-
-    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
-    for a, b in zip(*(jax.tree.leaves(gradient(params, x, n)) for n in (1, 3)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-    program = str(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(params, x, 3))
-    assert program.count("unroll=3") == 2  # the forward and the backward loop
-
-
 @pytest.mark.parametrize("name", and_slow(list(TIME_SKIPS), {"skip-rnn"}.__contains__))
 def test_forward_mode_over_reverse_mode(double_precision, name):
     """Hessian-vector products equal those of the reference."""
