@@ -17,7 +17,8 @@ from dynskip_jax.training import schedule
 from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.trained import finished_runs, selected_params
+from dynskip_jax.training.results import finished_runs
+from dynskip_jax.training.resume import selected_params
 
 VOCABULARY = "vocabulary.json"  # file of a run folder
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,10 @@ from dynskip_jax.settings import Devices, Resolved, Settings, fields_of, get, re
 from dynskip_jax.spec import ModelSpec, check_specs, make_spec
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
-from dynskip_jax.training.files import sha256_of
+from dynskip_jax.training.files import sha256_of, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import fit
-from dynskip_jax.training.results import finished_row, rows_of
-from dynskip_jax.training.trained import finished_runs
+from dynskip_jax.training.results import finished_row, finished_runs, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -164,14 +162,15 @@ def run(
         _check_start(here, how["about"])
         row = _finished_row(here, model)
         if vocabulary is not None and not _holds_vocabulary(here, row):
-            here.keep(VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n")
+            text = json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n"
+            write_atomically(here.path / VOCABULARY, text)
         try:
             results.append(row or _run_model(experiment, settings, data, model, here, parallel, how["about"]))
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
             raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
         curves |= curves_of(name, by_epoch(here.records()), model.spec.values)
-    if top is not None and not top.is_read_only:
+    if top is not None:
         for metric in experiment.curves:
             path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
             plots.learning_curves(curves, "epoch", [metric, of_train(metric)], path, title)
@@ -220,7 +219,6 @@ def _run_model(
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Train, evaluate and draw a model, write its result, and return its row."""
-    run_dir.check_writable()
     spec, learner, how = model
     count = len(spec.values)
     parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
@@ -230,7 +228,7 @@ def _run_model(
     )
     _warn_of_changes(run_dir, about)
     parallel.processes.agree(spec.name)
-    with _event_files(settings, run_dir, len(spec.all_seeds)):
+    with _event_files(settings, run_dir):
         fitted = fit(learner, how, run_dir, parallel=parallel)
     trained_at = time.monotonic()
     evaluated = evaluate_model(experiment, settings, data, model, fitted, run_dir, parallel)
@@ -266,17 +264,15 @@ def _run_model(
 
 
 @contextlib.contextmanager
-def _event_files(settings: Settings, run_dir: RunDir, count: int) -> Iterator[None]:
+def _event_files(settings: Settings, run_dir: RunDir) -> Iterator[None]:
     """Also write the metrics that the run logs as event files, if the settings request it."""
     if not settings.run.tensorboard:
         yield
         return
     files = EventFiles(lambda member: run_dir.path / "tensorboard" / member_name(run_dir, member))
-    run_dir.on_rewind, run_dir.on_log = partial(files.begin, count=count), files.add
-    try:
+    run_dir.on_log = files.add
+    with contextlib.closing(files):
         yield
-    finally:
-        files.close()
 
 
 def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -305,7 +301,6 @@ def _how_to_open(settings: Settings, data: Dataset) -> dict[str, Any]:
     return dict(
         about=_about(settings, data),
         may_grow=["models"] if has_schedule else ["models", "settings.training.epochs"],
-        ignored=["dataset.name"],  # a folder of data may be renamed
     )
 
 

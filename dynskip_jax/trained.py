@@ -23,9 +23,8 @@ from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import read_bytes, sha256_of
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.metrics import metrics_table
-from dynskip_jax.training.results import rows_of
-from dynskip_jax.training.trained import finished_runs, selected_params
+from dynskip_jax.training.results import finished_runs, metrics_table, rows_of
+from dynskip_jax.training.resume import selected_params
 
 if TYPE_CHECKING:
     import pandas

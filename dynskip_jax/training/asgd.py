@@ -63,10 +63,7 @@ def averaging_rule(
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return the rule that decides when iterates are averaged, for `FitSettings.average`.
 
-    Args:
-        kind: `none`, `always`, or `non_monotone` to start at `non_monotone_trigger`.
-        interval: n of `non_monotone_trigger`.
-        after: Number of first epochs without averaging.
+    `non_monotone` starts at the trigger with n = `interval`. The first `after` epochs are never averaged.
     """
     if kind == "none":
         return None

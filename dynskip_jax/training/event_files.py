@@ -1,6 +1,6 @@
 """Write the metrics of runs as TensorBoard event files, in one folder per model."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,26 +32,20 @@ class EventFiles:
         self._folder = folder
         self._writers: dict[int, SummaryWriter] = {}
 
-    def begin(self, records: Iterable[Mapping[str, Any]], count: int) -> None:
-        """Delete the event files of an earlier process for `count` models, and write the records so far."""
-        for member in range(count):
-            for path in self._folder(member).glob("events.out.tfevents.*"):
-                path.unlink()
-        for record in records:
-            self.add(record)
-
     def add(self, record: Mapping[str, Any]) -> None:
         """Write the metrics of a record: lists with one entry per model, which has a list for several k."""
         from tensorboardX import SummaryWriter
 
+        step = record["step"]
         for metric in (name for name in record if name not in NO_METRICS):
             for member, value in enumerate(record[metric]):
                 if member not in self._writers:
-                    # purge_step makes a running TensorBoard discard the data of an earlier process.
-                    self._writers[member] = SummaryWriter(str(self._folder(member)), purge_step=0)
+                    # TensorBoard discards the points of an earlier process from purge_step on.
+                    own = dict(purge_step=step, filename_suffix=f".{step}")
+                    self._writers[member] = SummaryWriter(str(self._folder(member)), **own)
                 for k, number in enumerate(value if isinstance(value, list) else [value], 1):
                     tag = f"{metric}/k{k}" if isinstance(value, list) else metric
-                    self._writers[member].add_scalar(tag, number, record["step"])
+                    self._writers[member].add_scalar(tag, number, step)
         for writer in self._writers.values():
             writer.flush()
 

@@ -5,22 +5,19 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from dynskip_jax.errors import UserError
 
 FORMAT = 3  # of run folders; a folder of another format is refused
 MOST_BYTES = 64 * 2**20  # of a file that is read as a whole
+_MOST_ITEMS = 10_000  # of a list in config.json or result.json
 # A link is never followed, and opening a pipe does not wait. Windows has neither flag.
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        UserError: If `path` is a link, a pipe or a device, or has more than `most` bytes.
-        OSError: If it cannot be read.
-    """
+    """Return the content of a regular file; refuse a link, a pipe, a device, and more than `most` bytes."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -30,10 +27,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 def append_line(path: Path, line: str) -> None:
     """Append a line to a regular file, and wait until it is on disk."""
-    with os.fdopen(_open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
-        file.write(f"{line}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
+    _write(path, os.O_APPEND, f"{line}\n")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -43,10 +37,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     unfinished = _unfinished(path)
     unfinished.unlink(missing_ok=True)  # of a process that was killed
-    with os.fdopen(_open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(unfinished, os.O_EXCL, content)
     os.replace(unfinished, path)
     with contextlib.suppress(OSError):  # not every system can open folders
         folder = os.open(path.parent, os.O_RDONLY)
@@ -66,12 +57,7 @@ def check_regular(folder: Path) -> None:
 
 
 def check_new(path: Path, remedy: str = "remove it, or name another file") -> None:
-    """Raise a `UserError` if a file exists already, or if its folder does not exist.
-
-    Args:
-        path: Path of the file.
-        remedy: What to do about an existing file, for the message.
-    """
+    """Raise a `UserError` with this remedy if a file exists already, or if its folder does not exist."""
     for there in (path, _unfinished(path)):
         if os.path.lexists(there):
             raise UserError(f"{there} exists: {remedy}")
@@ -82,6 +68,31 @@ def check_new(path: Path, remedy: str = "remove it, or name another file") -> No
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal."""
     return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+def is_of(form: Any, value: Any) -> bool:
+    """Return whether a JSON value has a form: a type, a tuple of alternatives, `[form]` or `{name: form}`.
+
+    Objects may have other entries too; `{...: form}` is the form of all of them. Whole numbers have to be
+    below 2^63, and lists have at most 10,000 entries.
+    """
+    if isinstance(form, tuple):
+        return any(is_of(each, value) for each in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and len(value) <= _MOST_ITEMS and all(is_of(form[0], v) for v in value)
+    if isinstance(form, dict):
+        forms = dict.fromkeys(value, form[...]) if ... in form and isinstance(value, dict) else form
+        return isinstance(value, dict) and all(is_of(each, value.get(name)) for name, each in forms.items())
+    if isinstance(value, bool):
+        return form is bool
+    return isinstance(value, form) and (form is not int or abs(value) < 2**63)
+
+
+def _write(path: Path, flags: int, content: str | bytes) -> None:
+    with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | flags), "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _open(path: Path, flags: int) -> int:

@@ -1,15 +1,14 @@
 """Create, resume and read the folder of a run: its configuration, metrics and result."""
 
-import atexit
 import datetime
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import math
 import os
 import re
-import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,20 +16,34 @@ from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
-from dynskip_jax.training.files import FORMAT, append_line, check_regular, read_bytes, write_atomically
+from dynskip_jax.training.files import (
+    FORMAT,
+    append_line,
+    check_regular,
+    is_of,
+    read_bytes,
+    write_atomically,
+)
 
 with needs("experiments"):
     import filelock
 
 logger = logging.getLogger(__name__)
 
-_NOT_SETTINGS = ("format", "run", "about")  # entries of config.json
 _LOCK, _MARKER = ".lock", ".running"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_METRICS = 2**28  # bytes of metrics.jsonl
-_MOST_MODELS = 1000
+_NOT_COMPARED = ("format", "run", "dataset.name")  # of config.json; a folder of data may be renamed
+_NONE = type(None)
+_CONFIG = {
+    "run": str,
+    "model": (str, _NONE),
+    "models": ([str], _NONE),
+    "settings": (dict, _NONE),
+    "dataset": (dict, _NONE),
+    "about": [{"data": (str, _NONE), "paths": ({...: str}, _NONE)}],
+}
 
 
 class RunDir:
@@ -41,19 +54,14 @@ class RunDir:
     written as the strings "NaN", "Infinity" and "-Infinity"; `records` and `result` convert them back.
 
     Attributes:
-        path: Path of the folder.
-        checkpoints: Path of the folder of checkpoints.
-        plots: Path of the folder of plots.
+        path: Path of the folder; its subfolders are `checkpoints` and `plots`.
         resumed: Whether the run existed already.
-        is_read_only: Whether the folder is not writable. Its run is then finished, and can only be read.
         identity: SHA-256 of the random identity and of the settings that never change, for checkpoints.
-        on_rewind: Callback for the records that remain after `rewind`.
         on_log: Callback for each record that `log` adds.
     """
 
     def __init__(self, path: Path, *, resumed: bool):
-        self.path, self.resumed, self.is_read_only, self.identity = path, resumed, False, ""
-        self.on_rewind: Callable[[list[dict]], None] = lambda records: None
+        self.path, self.resumed, self.identity = path, resumed, ""
         self.on_log: Callable[[dict], None] = lambda record: None
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
         self._config, self._metrics, self._result = (
@@ -71,7 +79,6 @@ class RunDir:
         *,
         about: Mapping[str, Any] | None = None,
         may_grow: Sequence[str] = (),
-        ignored: Sequence[str] = (),
         within: "RunDir | None" = None,
     ) -> "RunDir":
         """Start a run in a new or empty folder, or resume the run of the same configuration.
@@ -85,7 +92,6 @@ class RunDir:
             about: How the run was started. It is appended to the list `about`, which is not compared.
             may_grow: Names of settings, such as `settings.training.epochs`, whose number may be larger, or
                 whose list may have more entries, than in the folder. `go_on` writes the new values.
-            ignored: Settings that are not compared, such as paths.
             within: Run of several models that contains this one.
         """
         run = cls(Path(path), resumed=False)
@@ -93,19 +99,13 @@ class RunDir:
             run.resumed = _holds_run(run.path)
             old, new = run.config() if run.resumed else {}, _to_json(config)
             if run.resumed:
-                _check_settings(run.path, old, new, may_grow, ignored)
+                _check_settings(run.path, old, new, may_grow)
             started = old.get("about", []) + ([] if about is None else [_to_json(about)])
             written = {"format": FORMAT, "run": old.get("run", uuid.uuid4().hex), **new, "about": started}
-            not_fixed = {*may_grow, *ignored}
-            run.identity = _sha256({k: v for k, v in _flat(written).items() if k not in not_fixed})
+            changing = (*may_grow, "dataset.name")
+            run.identity = _sha256({k: v for k, v in _flat(written).items() if k not in changing})
             run.path.mkdir(parents=True, exist_ok=True)
-            try:
-                run._lock = _lock(run.path)
-            except OSError as error:
-                if error.errno not in _READ_ONLY or not run._result.exists():
-                    raise
-                run.is_read_only = True
-                return run
+            run._lock = _lock(run.path)
             run._within, text = within, json.dumps(written, indent=2) + "\n"
             if not run.resumed:
                 write_atomically(run._config, text)
@@ -128,14 +128,6 @@ class RunDir:
         check_regular(run.path)
         return run
 
-    def check_writable(self) -> None:
-        """Raise a `UserError` if the folder is read-only."""
-        if self.is_read_only:
-            raise UserError(
-                f"nothing may be written into {self.path}, and its run is not finished with these settings: "
-                "make it writable, or choose another --run-dir"
-            )
-
     def config(self) -> dict:
         """Return the configuration of the run; one of another format is refused."""
         try:
@@ -147,7 +139,7 @@ class RunDir:
                 f"{self.path} holds a run of format {str(config.get('format', 1))[:20]}, and this version "
                 f"reads and writes format {FORMAT}: use the version that wrote it, or another --run-dir"
             )
-        if config is None or not _is_config(config):
+        if not is_of(_CONFIG, config) or not all(map(is_model_name, _models(config) or [None])):
             raise UserError(
                 f"{self._config} does not hold a valid configuration; restore it, or choose another --run-dir"
             )
@@ -191,23 +183,16 @@ class RunDir:
         those of the checkpoint, by its `digest_of_metrics`, are refused. If the whole file is missing, the
         loss is logged as a warning, because the records are not needed to go on.
         """
-        lines = self._lines(step)
+        lines, exists = self._lines(step), self._metrics.exists()
         if digest not in (None, _sha256(lines)):
-            if self._metrics.exists():
+            if exists:
                 raise UserError(
                     f"{self._metrics} does not hold the {step:,} steps of the checkpoint (it has "
                     f"{len(lines)} records of them): restore it, or delete it to go on without its records"
                 )
             logger.warning("%s is missing: the records up to step %s are lost", self._metrics, f"{step:,}")
-        if self._metrics.exists():
+        if exists:
             write_atomically(self._metrics, "".join(f"{line}\n" for line in lines))
-        self.on_rewind(self.records())
-
-    def keep(self, name: str, text: str) -> None:
-        """Write or replace a file in the folder atomically, unless it has the same content already."""
-        path = self.path / name
-        if not path.exists() or read_bytes(path) != text.encode():  # a finished run may be read-only
-            write_atomically(path, text)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` atomically, with digests of itself and of the settings, as the last action."""
@@ -235,9 +220,7 @@ class RunDir:
         """
         if not self._result.exists():
             return None
-        found = _parsed(read_bytes(self._result))
-        if found is None:
-            raise UserError(f"{self._result} is not a JSON object; delete it and run again")
+        found = _parsed(read_bytes(self._result)) or {}
         if found.pop("sha256", None) != _sha256(found):
             raise UserError(
                 f"{self._result} is not as the run wrote it (its SHA-256 differs); restore it, or delete it "
@@ -256,19 +239,17 @@ class RunDir:
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
     """Create and return a folder `runs/<task>/<model>-<time>`, followed by `-2`, `-3`, … if it exists."""
-    path = first = Path("runs") / task / f"{file_name(model)}-{now:%Y%m%d-%H%M%S}"
-    count = 1
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            try:
-                path.mkdir()
-                return path
-            except FileExistsError:
-                count += 1
-                path = first.with_name(f"{first.name}-{count}")
-    except OSError as error:
-        raise _unusable(path, error) from error
+    first = Path("runs") / task / f"{file_name(model)}-{now:%Y%m%d-%H%M%S}"
+    for count in itertools.count(1):
+        path = first if count == 1 else first.with_name(f"{first.name}-{count}")
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _unusable(path, error) from error
+    return path
 
 
 def file_name(model: str) -> str:
@@ -276,39 +257,39 @@ def file_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)
 
 
+def is_model_name(value: Any) -> bool:
+    """Return whether a value is the name of a model, whose folder lies in the run's."""
+    return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
+
+
+def _models(config: Mapping[str, Any]) -> list[str]:
+    return config["models"] if "models" in config else [config.get("model", "model")]
+
+
 def _unusable(path: Path, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or error
     return UserError(f"cannot use the run folder {path} ({reason}); choose another --run-dir")
 
 
-def _lock(path: Path) -> filelock.BaseFileLock | None:
+def _lock(path: Path) -> filelock.BaseFileLock:
     """Lock a run folder for this process; the system releases the lock if the process is killed.
 
-    On a file system without locks, create a file that only one process can create, and return None.
+    On a file system without locks, a file that only one process can create is the lock.
     """
-    lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one lock object per process
+    remedy = "wait for it, stop it, or choose another --run-dir"
     try:
-        lock.acquire()
-        return lock
+        try:
+            lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one lock a process
+            lock.acquire()
+        except (NotImplementedError, OSError) as error:
+            if isinstance(error, filelock.Timeout) or getattr(error, "errno", None) not in (None, *_NO_LOCKS):
+                raise
+            remedy = f"wait for it, or delete {path / _MARKER} if it was killed"
+            lock = filelock.SoftFileLock(path / _MARKER, timeout=0, is_singleton=True)
+            lock.acquire()
     except filelock.Timeout:
-        raise UserError(
-            f"another process is running in {path}: wait for it, stop it, or choose another --run-dir"
-        ) from None
-    except (NotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-            raise
-    marker, this = path / _MARKER, f"process {os.getpid()} on {socket.gethostname()}"
-    try:
-        with marker.open("x") as file:
-            file.write(this)
-        atexit.register(marker.unlink, missing_ok=True)
-    except FileExistsError:
-        owner = read_bytes(marker).decode("utf-8", "replace")[:100]
-        if owner != this:
-            raise UserError(
-                f"{owner} is running in {path}, or was killed: wait for it, or delete {marker} if it is gone"
-            ) from None
-    return None
+        raise UserError(f"another process is running in {path}: {remedy}") from None
+    return lock
 
 
 def _holds_run(path: Path) -> bool:
@@ -327,32 +308,10 @@ def _holds_run(path: Path) -> bool:
     return "config.json" in names
 
 
-def _is_config(config: dict) -> bool:
-    """Return whether the entries of a configuration have the expected types, and models safe names."""
-    models, about = config.get("models", [config.get("model", "model")]), config.get("about", [])
-    return (
-        isinstance(config.get("run"), str)
-        and _is_list_of(models, str)
-        and 0 < len(models) <= _MOST_MODELS
-        and all(file_name(model).strip(".") and len(model) < 200 for model in models)
-        and _is_list_of(about, dict)
-        and all(isinstance(entry.get("data"), str | None) for entry in about)
-        and all(isinstance(entry.get("paths", {}), dict) for entry in about)
-        and all(isinstance(path, str) for entry in about for path in entry.get("paths", {}).values())
-        and all(isinstance(config.get(name) or {}, dict) for name in ("settings", "dataset"))
-    )
-
-
-def _is_list_of(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
-
-
-def _check_settings(
-    path: Path, old: dict, new: dict, may_grow: Sequence[str], ignored: Sequence[str]
-) -> None:
-    """Refuse settings that differ from those in the folder, unless they are `ignored` or have grown."""
+def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> None:
+    """Refuse settings that differ from those in the folder, unless they have grown."""
     before, now = (
-        {name: value for name, value in _flat(config).items() if name not in (*_NOT_SETTINGS, *ignored)}
+        {name: value for name, value in _flat(config).items() if name not in _NOT_COMPARED}
         for config in (old, new)
     )
     names = [
@@ -376,7 +335,7 @@ def _is_more(old: str | None, new: str | None) -> bool:
     before, now = (None if text is None else json.loads(text) for text in (old, new))
     if isinstance(before, list) and isinstance(now, list):
         return set(map(str, before)) < set(map(str, now))
-    return isinstance(before, int | float) and isinstance(now, int | float) and now > before
+    return is_of((int, float), before) and is_of((int, float), now) and now > before
 
 
 def _parsed(text: str | bytes) -> dict | None:

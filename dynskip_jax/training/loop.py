@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from dynskip_jax.devices.memory import memory_line
 from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, Parallel, batch_spec
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional.sequence import where_each
@@ -32,59 +30,36 @@ from dynskip_jax.training.step import (
     start_state,
 )
 
-logger = logging.getLogger(__name__)
-
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """Settings of `fit`.
+    """Settings of `fit`."""
 
-    Attributes:
-        seeds: Seed of each model; all models are trained in one program.
-        epochs: Number of passes over the training split.
-        optimizer: Direction of descent; see `make_optimizer`.
-        learning_rate: Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the
-            rate of each seed, (seeds,). In the history lower is better; other metrics are negated.
-        average: Function from the same history to whether each seed's iterates are averaged in the next
-            epoch, (seeds,). The means are then evaluated and kept as parameters. None never averages.
-        start: Initial parameters, (seeds, ...); None for random ones.
-        patience: Number of epochs without a better dev metric after which a seed stops; 0 never stops.
-        max_skipped: Largest number of consecutive steps that a seed may skip because its loss or gradient is
-            not finite. With more, training ends.
-        log_every: Number of steps between two records of training metrics. The end of an epoch always
-            writes one.
-        checkpoint_minutes: Minutes between two checkpoints; the end of an epoch always saves one.
-    """
-
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # of each model; all models are trained in one program
     epochs: int
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformation  # direction of descent; see `make_optimizer`
+    # Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the rate of each seed,
+    # (seeds,). In the history lower is better; other metrics are negated.
     learning_rate: Callable[[int, np.ndarray], np.ndarray]
+    # Function from the same history to whether each seed's iterates are averaged in the next epoch, (seeds,).
+    # The means are then evaluated and kept as parameters. None never averages.
     average: Callable[[np.ndarray], np.ndarray] | None = None
-    start: PyTree | None = None
-    patience: int = 0
-    max_skipped: int = 100
-    log_every: int = 100
-    checkpoint_minutes: float = 10.0
+    start: PyTree | None = None  # initial parameters, (seeds, ...); None for random ones
+    patience: int = 0  # epochs without a better dev metric after which a seed stops; 0 never stops
+    max_skipped: int = 100  # largest number of steps in a row that may be skipped as not finite
+    log_every: int = 100  # steps between two records of training metrics; the end of an epoch has one
+    checkpoint_minutes: float = 10.0  # between two checkpoints; the end of an epoch saves one
 
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """Result of `fit`.
+    """Result of `fit`."""
 
-    Attributes:
-        params: Parameters of each seed's best epoch on dev, (seeds, ...).
-        best_epoch: Best epoch of each seed, from 1, (seeds,).
-        epochs: Number of epochs that were run.
-        seconds: Training time in seconds, including earlier parts of a resumed run.
-        skipped: Number of steps that each seed skipped because its loss or gradient was not finite, (seeds,).
-    """
-
-    params: PyTree
-    best_epoch: np.ndarray
-    epochs: int
-    seconds: float
-    skipped: np.ndarray
+    params: PyTree  # of each seed's best epoch on dev, (seeds, ...)
+    best_epoch: np.ndarray  # of each seed, from 1, (seeds,)
+    epochs: int  # number of epochs that were run
+    seconds: float  # training time, with that of earlier parts of a resumed run
+    skipped: np.ndarray  # steps of each seed that were skipped as not finite, (seeds,)
 
 
 def fit(
@@ -104,20 +79,17 @@ def fit(
     Args:
         task: Task to train.
         settings: Settings of training.
-        run_dir: Run folder for metrics and checkpoints. A run can be resumed on another number of devices.
-            None saves nothing. With several processes, only process 0 passes a folder.
+        run_dir: Run folder for metrics and checkpoints; None saves nothing. A run can be resumed on another
+            number of devices. With several processes, only process 0 passes a folder.
         parallel: Backend that runs the steps; by default one device.
-        should_stop: Function called with the number of steps taken, wherever training can stop. Training
-            stops if it returns True.
-
-    Raises:
-        Stopped: If training was interrupted. The same call continues bit for bit.
-        KeyboardInterrupt: If training was interrupted twice.
+        should_stop: Function of the number of steps taken; training stops if it returns True.
     """
     parallel = parallel or Parallel()
     processes = parallel.processes
-    epoch = Epoch(task, settings, seed_keys(settings.seeds), parallel)
-    state = epoch.start_state()
+    keys = seed_keys(settings.seeds)
+    epoch = Epoch(task, settings, keys, parallel)
+    options = dict(averaged=settings.average is not None, initial_carry=epoch.initial_carry)
+    state = start_state(task, settings.optimizer, keys, settings.start, **options)
     best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
@@ -155,7 +127,7 @@ def fit(
                 epoch.check(state, progress, saver.latest_step)
                 train, dev, params = epoch.evaluate(state, bar)
                 better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
-                best = epoch.keep_better(better, params, best)
+                best = epoch.keep_better(jnp.asarray(better), params, best)
                 log("train", train)
                 log("dev", dev)
                 line = _epoch_line(task, progress, settings.epochs, train, dev, rates)
@@ -177,15 +149,9 @@ class Epoch:
         self._has_evaluated = False
         self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
-        self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
-        self._select = jax.jit(where_each)
+        self.initial_carry = jax.jit(jax.vmap(task.initial_carry))
+        self.keep_better = jax.jit(where_each)  # of (better, params, best), the first for seeds that are
         self._train_keys = parallel.place(keys.train, PER_SEED)
-
-    def start_state(self) -> TrainState:
-        """Return the initial training state."""
-        s, averaged = self._settings, self._settings.average is not None
-        options = dict(averaged=averaged, initial_carry=self._initial_carry)
-        return start_state(self._task, s.optimizer, self._keys, s.start, **options)
 
     def _losses(self, progress: TrainProgress) -> np.ndarray:
         """Return the dev history, negated if higher is better, (epochs so far, seeds)."""
@@ -198,10 +164,7 @@ class Epoch:
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
     ) -> Iterator[TrainState]:
-        """Run the remaining steps of the epoch, and yield the state after each step.
-
-        `progress` is updated before each state is yielded. The bar shows when a program is compiled.
-        """
+        """Run the remaining steps of the epoch, and yield the state after each, with `progress` updated."""
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
         scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
@@ -215,14 +178,12 @@ class Epoch:
         for batch in batches:
             # The step is compiled for each new shape of batches and for each new mode of the policy.
             program = (jax.tree.structure(scheduled), *map(np.shape, jax.tree.leaves(batch)))
-            is_new, first = program not in self._compiled, not self._compiled
+            is_new = program not in self._compiled
             self._compiled.add(program)
             with bar.compiling("compiling the training step") if is_new else contextlib.nullcontext():
                 batch = parallel.place(batch, batch_spec(task.batch_axis))
-                arguments = state, batch, self._train_keys, progress.step, rates, scheduled, averaged
-                if first and (line := memory_line(self._step, *arguments)):
-                    logger.info("%s", line)
-                state = self._step(*arguments)
+                step = progress.step
+                state = self._step(state, batch, self._train_keys, step, rates, scheduled, averaged)
             progress.step += 1
             progress.batch += 1
             yield state
@@ -235,7 +196,7 @@ class Epoch:
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
-        carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
+        carry = self.initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
         carry = self._task.carry_over(state.carry, parallel.place(carry, PER_EXAMPLE))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
         return state._replace(carry=carry, sums=parallel.place(sums, PER_SEED))
@@ -247,12 +208,9 @@ class Epoch:
             return self._task.summarise(jax.tree.map(np.asarray, sums))
 
     def shown(self, state: TrainState) -> dict[str, Callable[[], float]]:
-        """Return functions that compute the metrics next to the progress bar, by name.
-
-        With several processes the result is empty: fetching a metric takes a call on all of them.
-        """
+        """Return functions that compute the metrics next to the progress bar, by name."""
         if self._parallel.processes.count > 1:
-            return {}
+            return {}  # fetching a metric takes a call on all of them
         primary_metric = self._task.primary_metric
         return {primary_metric: lambda: float(np.mean(self.metrics(state)[primary_metric]))}
 
@@ -269,22 +227,15 @@ class Epoch:
             )
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
-        """Return the epoch's training metrics, its dev metrics, and the evaluated parameters.
-
-        With averaging, the mean of the iterates is evaluated; before the trigger it is the last iterate.
-        """
+        """Return the training and the dev metrics, and the evaluated parameters (means, with averaging)."""
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
         train, params = self.metrics(state), parallel.gather(params)
         first, self._has_evaluated = not self._has_evaluated, True
-        with bar.compiling("compiling the evaluation", steps=0) if first else contextlib.nullcontext():
+        with bar.compiling("compiling the evaluation") if first else contextlib.nullcontext():
             dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
         dev = parallel.processes.agree(dev)
         return train, {name: np.asarray(value) for name, value in dev.items()}, params
-
-    def keep_better(self, better: np.ndarray, params: PyTree, best: PyTree) -> PyTree:
-        """Return `params` for seeds with `better` True, and `best` for the others."""
-        return self._select(jnp.asarray(better), params, best)
 
 
 def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metrics, rates: Any) -> dict:

@@ -28,9 +28,9 @@ def make_optimizer(
 
     Args:
         kind: Plain gradient descent, Adam with Optax's defaults, or Adagrad with an initial accumulator of 0.
-        clip: Largest global norm of the gradient; None for no clipping.
-        weight_decay: Factor of the parameters that is added to the clipped gradient. It is not applied to
-            agents with an `agent_learning_rate`.
+        clip: Largest global norm of the gradient.
+        weight_decay: Factor of the parameters that is added to the clipped gradient, except for agents with
+            an `agent_learning_rate`.
         momentum: Momentum of plain gradient descent.
         agents_apart: Whether gradients of agents and critics are clipped separately. Score-function gradients
             are many times as large as the network's, and would dominate a joint norm. Use False for agents

@@ -1,27 +1,48 @@
 """Read and check `result.json` and the models of run folders, with one or several models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.folder import RunDir, file_name
+from dynskip_jax.extras import needs
+from dynskip_jax.training.files import is_of
+from dynskip_jax.training.folder import RunDir, file_name, is_model_name
+
+if TYPE_CHECKING:
+    import pandas
 
 # The entries of a logged record that are not metrics.
 NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 _MOST_SEEDS = 10_000
 _NEEDED = ("model", "parameters", "seeds", "metrics", "wall_seconds")  # by a table of results
+_NUMBER = (int, float)
+_NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
+_METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
+_ROW = {
+    "model": str,
+    "parameters": int,
+    "seeds": [int],
+    "metrics": _METRICS,
+    "epochs": int,
+    "epochs_asked": int,
+    "wall_seconds": _NUMBER,
+    "selected": dict,
+    "sweep": [{"value": dict, "metrics": _METRICS}],
+    "checkpoint": {"step": int, "sha256": str},
+    "vocabulary_sha256": str,
+}
 
 
 def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the row of each model from the contents of `result.json`, and check the types of its entries."""
     rows = result.get("rows")
-    if not _is_list_of(lambda row: isinstance(row, Mapping))(rows) or not rows:
+    if not is_of([dict], rows) or not rows:
         raise _not_valid("rows has to be a list of objects")
     for row in rows:
-        for name, (is_valid, expected) in _IN_ROW.items():
-            if name in row and not is_valid(row[name]):
-                raise _not_valid(f"{name} has to be {expected}")
+        wrong = [name for name, form in _ROW.items() if name in row and not is_of(form, row[name])]
+        if wrong or not is_model_name(row.get("model", "model")) or row.get("seeds") == []:
+            raise _not_valid(f"{', '.join(wrong) or 'model or seeds'} of a row")
     return rows
 
 
@@ -41,78 +62,14 @@ def _not_valid(what: str) -> UserError:
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int) and abs(value) < 2**63
-
-
-def _is_list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_valid, value))
-
-
-def _has(**checks: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a check of an object that has valid entries of these names, and may have others."""
-    return lambda value: (
-        isinstance(value, Mapping) and all(valid(value.get(name)) for name, valid in checks.items())
-    )
-
-
-def _is_number_or_list(value: Any) -> bool:
-    return _is_number(value) or _is_list_of(_is_number_or_list)(value)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_model(value: Any) -> bool:
-    """Return whether a value is the name of a model, whose folder lies in the run's."""
-    return _is_text(value) and len(value) < 200 and file_name(value).strip(".") != ""
-
-
-def _are_seeds(value: Any) -> bool:
-    return _is_list_of(_is_whole)(value) and 0 < len(value) <= _MOST_SEEDS
-
-
-def _are_metrics(value: Any) -> bool:
-    """Return whether a value maps metrics to their mean, standard deviation and values of each seed."""
-    per_seed = lambda each: bool(each) and _is_list_of(_is_number_or_list)(each)  # noqa: E731
-    of_metric = _has(mean=_is_number_or_list, std=_is_number_or_list, per_seed=per_seed)
-    return isinstance(value, Mapping) and all(map(of_metric, value.values()))
-
-
-def _is_sweep(value: Any) -> bool:
-    return bool(value) and _is_list_of(_has(value=_has(), metrics=_are_metrics))(value)
-
-
-# The entries that a row may have: a check of the value, and its description in error messages.
-_IN_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (_is_model, "a name"),
-    "parameters": (_is_whole, "a whole number"),
-    "seeds": (_are_seeds, f"a list of at most {_MOST_SEEDS} whole numbers"),
-    "metrics": (_are_metrics, "an object of metrics"),
-    "epochs": (_is_whole, "a whole number"),
-    "epochs_asked": (_is_whole, "a whole number"),
-    "wall_seconds": (_is_number, "a number"),
-    "selected": (_has(), "an object"),
-    "sweep": (_is_sweep, "a list of values and their metrics"),
-    "checkpoint": (_has(step=_is_whole, sha256=_is_text), "an object with a step and a SHA-256"),
-    "vocabulary_sha256": (_is_text, "text"),
-}
-
-
 def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
     """Return the seeds that are trained together, in order, from a run's configuration."""
-    asked = config["settings"]["run"]
-    seeds = asked["seeds"]
-    if _is_whole(seeds) and _is_whole(asked.get("seed")) and 0 < seeds <= _MOST_SEEDS:
-        return range(asked["seed"], asked["seed"] + seeds)
-    if not _are_seeds(seeds):
+    seed, seeds = (config["settings"]["run"].get(name) for name in ("seed", "seeds"))
+    if is_of([int], seeds) and seeds:
+        return seeds
+    if not is_of({"seed": int, "seeds": int}, config["settings"]["run"]) or not 0 < seeds <= _MOST_SEEDS:
         raise UserError(f"the seeds in config.json have to be at most {_MOST_SEEDS} whole numbers")
-    return seeds
+    return range(seed, seed + seeds)
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
@@ -124,11 +81,66 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
     config = top.config()
     if "models" not in config:
         return {config.get("model", top.path.name): top}
-    folders = {model: top.path / file_name(model) for model in config["models"]}
-    return {model: RunDir(path, resumed=True) for model, path in folders.items()}
+    return {model: RunDir(top.path / file_name(model), resumed=True) for model in config["models"]}
+
+
+def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
+    """Return the finished runs of a folder of one or several models, by name; there has to be one.
+
+    Runs of another experiment than `experiment` are refused, unless it is None.
+    """
+    finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
+    if not finished:
+        raise UserError(
+            f"the run in {run_dir} has not finished: run its command again, with --run-dir {run_dir}"
+        )
+    for run in finished.values():
+        found = run.config().get("experiment", experiment)
+        if experiment not in (None, found):
+            raise UserError(
+                f"{run.path} holds a run of {found}, not of {experiment}: python -m experiments.{found}"
+            )
+    return finished
 
 
 def progress_of(run: RunDir) -> str:
     """Return a short description of the progress of an unfinished run."""
-    epochs = max((e for record in run.records() if _is_number(e := record.get("epoch"))), default=0)
+    epochs = max((e for record in run.records() if is_of(_NUMBER, e := record.get("epoch"))), default=0)
     return f"not finished, after {epochs:.4g} epochs" if epochs else "not begun"
+
+
+def metrics_table(run: RunDir) -> "pandas.DataFrame":
+    """Return the logged and the final metrics of a run of one model.
+
+    Returns:
+        A table with the columns `model`, `seed`, `epoch`, `split`, and one for each metric that is a number.
+        `epoch` is NaN in the rows of the final evaluation. With a sweep, all rows are those of the selected
+        value, or of the first one while the run is not finished.
+    """
+    with needs("experiments"):
+        import pandas
+    config, result = run.config(), run.result()
+    final = {} if result is None else rows_of(result)[0]
+    seeds = final.get("seeds") or seeds_asked(config)
+    values = [of["value"] for of in final.get("sweep", ())]
+    # A logged list has the seeds of the sweep's first value, then those of the second, and so on.
+    first = len(seeds) * values.index(final["selected"]) if values else 0
+    logged = [
+        (metric, record[metric][first:], record.get("epoch"))
+        for record in run.records()
+        for metric in record
+        if metric not in NO_METRICS
+    ]
+    logged += [(metric, of["per_seed"], None) for metric, of in final.get("metrics", {}).items()]
+    rows: dict[tuple, dict[str, Any]] = {}
+    for metric, numbers, epoch in logged:
+        split, _, name = metric.partition("_")
+        if split not in ("train", "dev", "test"):
+            split, name = "train", metric
+        for seed, value in zip(seeds, numbers, strict=False):
+            if not isinstance(value, list):  # one number for each k
+                rows.setdefault((seed, epoch, split), {})[name] = value
+    table = [dict(zip(("seed", "epoch", "split"), key, strict=True)) | row for key, row in rows.items()]
+    frame = pandas.DataFrame(table).astype({"epoch": float})  # None becomes NaN
+    frame.insert(0, "model", config.get("model"))
+    return frame

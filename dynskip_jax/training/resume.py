@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
+import jax
 import numpy as np
 
 from dynskip_jax.devices.parallel import Parallel
@@ -55,25 +56,19 @@ class TrainProgress:
     @classmethod
     def from_meta(cls, meta: dict) -> "TrainProgress":
         """Return the progress stored by `to_meta`."""
-        empty = cls.start(len(meta["best_epoch"]))
-        arrays = {
-            name: np.array(meta[name], array.dtype).reshape(-1, *array.shape[1:])
-            for name, array in vars(empty).items()
-            if isinstance(array, np.ndarray)
-        }
-        return cls(**{name: meta[name] for name in ("epoch", "batch", "step", "seconds")}, **arrays)
+        numbers = (meta[name] for name in ("epoch", "batch", "step", "seconds"))
+        best_epoch, best_value = np.array(meta["best_epoch"], int), np.array(meta["best_value"], float)
+        history = np.array(meta["history"], float).reshape(-1, len(best_epoch))
+        return cls(*numbers, history, best_epoch, best_value)
 
     def finished(self, patience: int) -> np.ndarray:
         """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience` is 0."""
         return (self.epoch - self.best_epoch >= patience) & (patience > 0)
 
     def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
-        """Record the dev metric of an epoch, and return which seeds have a new best epoch.
+        """Record the dev metric of an epoch, (seeds,), and return which seeds have a new best epoch.
 
-        Args:
-            value: Dev metric of each seed, (seeds,). NaN is never the best.
-            higher_is_better: Whether a larger value is better.
-            patience: Number of epochs after which a seed stops; stopped seeds keep their best epoch.
+        NaN is never the best. Seeds that have stopped, after `patience` epochs, keep their best epoch.
         """
         value = np.asarray(value, float)
         ahead = value > self.best_value if higher_is_better else value < self.best_value
@@ -156,11 +151,44 @@ class Saver:
         return TrainState(*(move(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
 
 
+def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
+    """Return the parameters of each model's best epoch, each leaf (num_models, ...).
+
+    Checkpoints that are not those of `result.json`, or of which the newest is damaged, are refused: an older
+    one may contain other parameters than those that were evaluated.
+
+    Args:
+        run: Finished run of one model.
+        like: Parameters of one model, as arrays or `jax.ShapeDtypeStruct`s.
+        num_models: Number of models (seeds and values of a sweep) that were trained together.
+    """
+    stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
+    restored = Checkpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
+    if restored is None:
+        raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
+    if restored.skipped:
+        raise UserError(
+            f"{restored.skipped[0]}, and an older one may hold other parameters than "
+            "those of result.json: restore it, or delete it to go on with the older one"
+        )
+    told = _told(run)
+    if told and told != restored.fingerprint:
+        raise UserError(
+            f"{run.checkpoints} lacks the checkpoint of step {told['step']}, of which result.json tells "
+            f"(its newest is of step {restored.step}): restore it, or copy the whole folder again"
+        )
+    return restored.state["best"]
+
+
+def _told(run: RunDir) -> dict:
+    """Return the fingerprint of the checkpoint of which `result.json` tells; empty without a result."""
+    result = run.result()
+    return {} if result is None else rows_of(result)[0].get("checkpoint", {})
+
+
 def _check_belonging(run: RunDir, restored: Restored | None) -> None:
     """Refuse a folder whose checkpoint, result and metrics are not those of one run at one time."""
-    result = run.result()
-    told = {} if result is None else rows_of(result)[0].get("checkpoint", {})
-    problem = None
+    told, problem = _told(run), None
     if restored is None and told:
         problem = f"the checkpoint of step {told['step']}, of which result.json tells, is missing"
     elif restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
@@ -183,15 +211,12 @@ STOPPING = tuple(
 
 
 @contextlib.contextmanager
-def interruptions(latest_step: Callable[[], int] = lambda: 0) -> Iterator[Callable[[], bool]]:
+def interruptions(latest_step: Callable[[], int]) -> Iterator[Callable[[], bool]]:
     """Catch Ctrl-C and termination signals, and yield a function that returns whether one has arrived.
 
     The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job.
-    A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as SIGHUP under `nohup`,
-    stays ignored. Outside the main thread no signal is caught.
-
-    Args:
-        latest_step: Function that returns the step of the newest checkpoint, for the error message.
+    A second Ctrl-C raises `KeyboardInterrupt` at once, and names the `latest_step` that was saved. A signal
+    that is ignored, as SIGHUP under `nohup`, stays ignored. Outside the main thread no signal is caught.
     """
     received: list[int] = []
 

@@ -10,10 +10,7 @@ Rate = float | Float[np.ndarray, " seeds"]  # one rate for all seeds, or one for
 
 
 def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
-    """Return a schedule with `initial` for `epochs` epochs, then multiplied by `factor` each epoch.
-
-    It is the schedule of Zaremba et al. (2014).
-    """
+    """Return `initial` for `epochs` epochs, then multiplied by `factor` each epoch (Zaremba et al. 2014)."""
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:
         return np.full(history.shape[1], initial * factor ** max(epoch + 1 - epochs, 0))
@@ -33,13 +30,8 @@ def inverse_time(initial: Rate, factor: float) -> Schedule:
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
     """Return a schedule that decays after each epoch in which the dev metric fell by less than `threshold`.
 
-    It is the schedule of the released language model of Gui et al. (2019). Each seed follows its own history.
-
-    Args:
-        initial: Rate of the first epoch.
-        factor: Factor by which the rate is multiplied.
-        threshold: Smallest decrease of the dev metric that keeps the rate.
-        floor: Smallest rate.
+    The rate stays above `floor`. It is the schedule of the released language model of Gui et al. (2019). Each
+    seed follows its own history.
     """
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:

@@ -50,10 +50,9 @@ class Trainable(Protocol):
         """Return the carry for the first step of an epoch, each leaf (examples, ...)."""
 
     def carry_over(self, old: PyTree, new: PyTree) -> PyTree:
-        """Return `new`, the initial carry of an epoch, with the parts of `old` that last for the whole run.
+        """Return `new`, an epoch's initial carry, with the parts of `old` that last for the whole run.
 
-        `old` is the carry after the epoch before, or an initial one; both have a leading seed axis. Only
-        choose between parts: devices may divide the arrays.
+        Both have a leading seed axis. Only choose between parts: devices may divide the arrays.
         """
 
     def loss(
@@ -65,17 +64,13 @@ class Trainable(Protocol):
         scheduled: PyTree,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
-        """Return the loss, and (the carry for the next step, sums from which metrics are computed).
+        """Return the loss, a mean over examples, and (the next carry, sums from which metrics are computed).
 
-        The loss is a mean over examples, so that devices can divide the batch. Under `pmap`, values that
-        combine examples, such as a baseline, have to be reduced over the mapped axis `axis_name`.
+        Values that combine examples, such as a baseline, have to be reduced over the mapped axis `axis_name`.
         """
 
     def scheduled(self, epoch: int) -> PyTree:
-        """Return the scheduled values of an epoch (from 0), each leaf (seeds, ...).
-
-        Static values belong to the structure: when they change, the step is compiled again.
-        """
+        """Return the values of an epoch (from 0), each leaf (seeds, ...); static ones are its structure."""
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Return the batches of an epoch (from 0), the same ones at each call."""
@@ -91,23 +86,14 @@ class Trainable(Protocol):
 
 
 class TrainState(NamedTuple):
-    """State of training, which every step replaces; each leaf is (seeds, ...).
-
-    Attributes:
-        params: Parameters.
-        opt_state: State of the optimizer.
-        carry: Carry of the task, (seeds, examples, ...).
-        sums: Sums from which the metrics of the epoch so far are computed.
-        average: Mean of the iterates; None without averaging.
-        skipped: Number of steps that changed nothing because the loss or the gradient was not finite: those
-            in a row up to now, and all of them, (seeds, 2).
-    """
+    """State of training, which every step replaces; each leaf is (seeds, ...)."""
 
     params: PyTree
     opt_state: PyTree
-    carry: PyTree
-    sums: Sums
-    average: AveragedState | None = None
+    carry: PyTree  # (seeds, examples, ...)
+    sums: Sums  # of the epoch so far, from which metrics are computed
+    average: AveragedState | None = None  # mean of the iterates; None without averaging
+    # Steps that changed nothing because loss or gradient was not finite: those in a row up to now, and all.
     skipped: Int[Array, "*seeds two"] | None = None
 
 
@@ -133,9 +119,7 @@ def evaluation_keys(seeds: tuple[int, ...]) -> Key[Array, " seeds"]:
 def seed_keys(seeds: tuple[int, ...]) -> SeedKeys:
     """Return the PRNG keys of each seed."""
     roots = jnp.stack([jax.random.key(seed) for seed in seeds])
-    return SeedKeys(
-        *(jax.vmap(jax.random.fold_in, (0, None))(roots, i) for i in range(len(SeedKeys._fields)))
-    )
+    return SeedKeys(*(of_epoch(roots, i) for i in range(len(SeedKeys._fields))))
 
 
 def of_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
@@ -152,15 +136,9 @@ def start_state(
     averaged: bool = False,
     initial_carry: Callable[..., PyTree] | None = None,
 ) -> TrainState:
-    """Return the initial training state.
+    """Return the initial training state, from `params`, (seeds, ...), or from random ones.
 
-    Args:
-        task: Task to train.
-        optimizer: Direction of descent.
-        keys: PRNG keys of the seeds.
-        params: Initial parameters, (seeds, ...); None for random ones.
-        averaged: Whether the state contains a mean of the iterates.
-        initial_carry: Compiled `task.initial_carry` for all seeds; None compiles it.
+    `averaged` adds a mean of the iterates. `initial_carry` is the compiled function of the task.
     """
     initial_carry = initial_carry or jax.jit(jax.vmap(task.initial_carry))
     if params is None:

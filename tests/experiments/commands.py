@@ -137,7 +137,10 @@ def records(folder):
 
 
 def events_in(folder):
-    """Return (step, name, value) of each point in a folder of TensorBoard event files, parsed as protobuf."""
+    """Return (step, name, value) of each point in a folder of TensorBoard event files, parsed as protobuf.
+
+    A file that starts at a step replaces the points of earlier files from there on.
+    """
     from tensorboardX.proto import event_pb2
 
     found = []
@@ -146,6 +149,8 @@ def events_in(folder):
         while data:
             length = int.from_bytes(data[:8], "little")
             event, data = event_pb2.Event.FromString(data[12 : 12 + length]), data[16 + length :]
+            if event.HasField("session_log"):
+                found = [point for point in found if point[0] < event.step]
             found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
     return found
 

@@ -69,25 +69,6 @@ def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only)
     assert [line for line in outcome.out.splitlines() if line != warning] == kept
 
 
-def test_the_training_command_finds_the_finished_run(finished_quick, tmp_path, read_only):
-    folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
-    before = snapshot(folder)
-    arguments = (*finished_quick.arguments, "--run-dir", folder)
-    read_only(folder)
-    outcome = execute(quick.Quick, *arguments)
-    assert (outcome.status, outcome.err) == (0, "")
-    assert "finished already" in outcome.out
-    assert snapshot(folder) == before
-
-
-def test_a_comparison_that_is_finished_is_found_too(swept_quick, tmp_path, read_only):
-    folder = shutil.copytree(swept_quick.folder, tmp_path / "run")
-    read_only(folder)
-    outcome = execute(quick.Quick, *swept_quick.arguments, "--run-dir", folder)
-    assert (outcome.status, outcome.err) == (0, "")
-    assert outcome.out.count("finished already") == 2
-
-
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_training_on_is_refused_in_one_line(is_finished, finished_quick, tmp_path, read_only):
     folder = shutil.copytree(finished_quick.folder, tmp_path / "run")

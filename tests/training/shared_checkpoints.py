@@ -49,7 +49,7 @@ def main(coordinator: str, index: int, folder: Path) -> None:
         spec, rest = P(None, "data"), whole_state()
         parts = {name: rest.pop(name) for name in ("divided", "keys")}
         state = rest | parallel.whole(parallel.place(parts, spec), spec)
-        checkpoints = Checkpoints(folder / "by two", keep=2, processes=processes)
+        checkpoints = Checkpoints(folder / "by two", processes=processes)
         for step in (1, 2, 3):
             checkpoints.save(step, state, {"saved by": index})
         said["kept"] = sorted(path.name for path in checkpoints.directory.iterdir())

@@ -21,7 +21,12 @@ from dynskip_jax.training.files import FORMAT, write_atomically
 from dynskip_jax.training.folder import RunDir, new_folder
 from dynskip_jax.training.results import finished_row, rows_of, runs_of_models
 
-CONFIG = {"model": "dynamic:10", "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)}, "seeds": 3, "data": None}
+CONFIG = {
+    "model": "dynamic:10",
+    "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)},
+    "seeds": 3,
+    "dataset": {"name": "x"},
+}
 
 
 def user_error(call, *arguments, **options) -> str:
@@ -41,36 +46,33 @@ def settings_in(folder):
 
 
 def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
-    run = RunDir.open(tmp_path / "a" / "b", CONFIG, about={"command": "first", "limit": math.inf})
+    odd = {"path": Path("x/y"), "limit": math.inf, "size": np.int64(3), "rates": np.array([1.0, 2.0])}
+    run = RunDir.open(tmp_path / "a" / "b", CONFIG | odd, about={"command": "first"})
     assert not run.resumed
     assert run.checkpoints.is_dir() and run.plots.is_dir()
-    about = [{"command": "first", "limit": "Infinity"}]
-    assert settings_in(run.path) == json.loads(json.dumps(CONFIG)) | {"about": about}
+    odd = {"path": "x/y", "limit": "Infinity", "size": 3, "rates": [1.0, 2.0]}
+    assert settings_in(run.path) == json.loads(json.dumps(CONFIG)) | odd | {"about": [{"command": "first"}]}
     before = (run.path / "config.json").read_bytes()
-    again = RunDir.open(str(run.path), CONFIG, about={"command": "again"})
+    again = RunDir.open(str(run.path), CONFIG | odd, about={"command": "again"})
     assert again.resumed and (run.path / "config.json").read_bytes() == before
-    assert again.identity == run.identity != RunDir.open(tmp_path / "other", CONFIG).identity
-
-
-def test_config_holds_what_json_does_not(tmp_path):
-    config = {"data": Path("x/y"), "limit": math.inf, "size": np.int64(3), "rates": np.array([1.0, 2.0])}
-    RunDir.open(tmp_path, config)
-    assert RunDir.open(tmp_path, config).resumed
-    found = {"data": "x/y", "limit": "Infinity", "size": 3, "rates": [1.0, 2.0], "about": []}
-    assert settings_in(tmp_path) == found
+    assert again.identity == run.identity != RunDir.open(tmp_path / "other", CONFIG | odd).identity
 
 
 def test_other_settings_are_named(tmp_path):
     RunDir.open(tmp_path, CONFIG)
-    other = {"model": "lstm", "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}, "data": None, "new": True}
+    other = {
+        "model": "lstm",
+        "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)},
+        "dataset": {"name": "y"},
+        "new": True,
+    }
     message = user_error(RunDir.open, tmp_path, other)
     assert 'model was "dynamic:10" and is now "lstm"' in message
     assert "optimizer.rate was 0.1 and is now 0.2" in message
     assert "seeds was 3 and is now not set" in message
-    assert "betas" not in message and "; and 1 more" in message
+    assert "beta" not in message and "dataset" not in message and "; and 1 more" in message
     assert "another --run-dir" in message and "the old settings" in message
     assert RunDir.open(tmp_path, CONFIG).resumed  # the old configuration is still there
-    assert RunDir.open(tmp_path, {**CONFIG, "seeds": 4, "data": "x"}, ignored=["seeds", "data"]).resumed
 
 
 def test_settings_that_may_grow(tmp_path):
@@ -128,31 +130,22 @@ def test_log_is_valid_json_and_comes_back(tmp_path):
     assert second == {"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"}
 
 
-def test_a_line_cut_off_is_ignored_then_removed_and_a_broken_one_is_named(tmp_path):
-    run, path = RunDir.open(tmp_path, CONFIG), tmp_path / "metrics.jsonl"
-    for step in (1, 2, 3):
-        run.log({"step": step})
-    path.write_bytes(path.read_bytes()[:-4])
-    assert [r["step"] for r in run.records()] == [1, 2]
-    run.rewind(2)
-    run.log({"step": 3})
-    assert [r["step"] for r in run.records()] == [1, 2, 3]
-    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    assert "line 2 of" in user_error(run.records)
-
-
-def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
+def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path):
     run, path = RunDir.open(tmp_path, CONFIG), tmp_path / "metrics.jsonl"
     run.rewind(0)  # nothing logged yet
     assert not path.exists()
     for record in ({"step": 1, "x": math.nan}, {"note": "no step"}, {"step": 5}):
         run.log(record)
     digest = run.digest_of_metrics(5)
-    run.log({"step": 6})
+    for step in (6, 7):
+        run.log({"step": step})
+    path.write_bytes(path.read_bytes()[:-4])
+    assert [record.get("step") for record in run.records()] == [1, None, 5, 6]
     run.rewind(5, digest)
-    kept = RunDir.open(tmp_path, CONFIG).records()
-    assert math.isnan(kept[0].pop("x"))
-    assert kept == [{"step": 1}, {"note": "no step"}, {"step": 5}]
+    run.log({"step": 6})
+    assert [record.get("step") for record in run.records()] == [1, None, 5, 6]
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    assert "line 2 of" in user_error(run.records)
 
 
 def test_records_that_are_not_those_of_the_checkpoint_are_refused_or_their_loss_is_said(tmp_path, caplog):
@@ -190,7 +183,7 @@ def test_a_result_or_settings_that_were_changed_are_refused(tmp_path):
     run.write_result({"rows": [{"epochs": 1}]})
     result, config = ((tmp_path / name).read_text() for name in ("result.json", "config.json"))
     for text, message in (
-        ("{", "is not a JSON object; delete it"),
+        ("{", "is not as the run wrote it"),
         (result.replace('"epochs": 1', '"epochs": 2'), "is not as the run wrote it"),
         ("{}", "is not as the run wrote it"),
     ):
@@ -215,8 +208,9 @@ def change(folder, **entries):
         (lambda path: change(path, format=FORMAT - 1), f"a run of format {FORMAT - 1}, and this version"),
         (lambda path: change(path, format="x" * 10**6), "a run of format xxxx"),
         (lambda path: change(path, models=[".."]), "does not hold a valid configuration"),
-        (lambda path: change(path, models=["a"] * 10**4), "does not hold a valid configuration"),
+        (lambda path: change(path, models=["a"] * 10**5), "does not hold a valid configuration"),
         (lambda path: change(path, model="m" * 10**4), "does not hold a valid configuration"),
+        (lambda path: change(path, models=[]), "does not hold a valid configuration"),
         (lambda path: change(path, run=3), "does not hold a valid configuration"),
         (lambda path: change(path, about=[{"paths": {"data": 3}}]), "does not hold a valid configuration"),
         (lambda path: (path / "config.json").write_text("{"), "does not hold a valid configuration"),
@@ -234,26 +228,14 @@ def test_configurations_that_are_not_ours_are_refused(damage, message, tmp_path,
     assert message in user_error(RunDir.existing(tmp_path).config)
 
 
-NAMES = (
-    "config.json",
-    "config.json.tmp",
-    "result.json",
-    "metrics.jsonl",
-    ".lock",
-    "plots",
-    "checkpoints",
-    "x",
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["config.json", "config.json.tmp", "result.json", ".lock", "plots", "x"])
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, tmp_path):
     """A link could name any file of the user, a pipe is never read to its end, and /dev/zero has no end."""
     run = RunDir.open(tmp_path / "run", CONFIG)
     run._lock.release()
     victim = tmp_path / "victim"
-    victim.mkdir() if name in ("plots", "checkpoints") else victim.write_text("precious")
+    victim.mkdir() if name == "plots" else victim.write_text("precious")
     (tmp_path / "run" / name).exists() and (tmp_path / "run" / name).rename(tmp_path / "away")
     target = "/dev/zero" if kind == "device" else victim
     os.mkfifo(run.path / name) if kind == "pipe" else (run.path / name).symlink_to(target)
@@ -323,19 +305,6 @@ def test_run_killed_while_writing_its_configuration_starts_again(tmp_path):
     assert not (tmp_path / "config.json.tmp").exists()
 
 
-def test_a_folder_that_cannot_be_opened_is_written_all_the_same(tmp_path, monkeypatch):
-    open_file = os.open
-
-    def no_folders(path, *flags):
-        if os.path.isdir(path):
-            raise PermissionError(errno.EACCES, "folders cannot be opened")
-        return open_file(path, *flags)
-
-    monkeypatch.setattr(os, "open", no_folders)
-    write_atomically(tmp_path / "file", "text")
-    assert (tmp_path / "file").read_text() == "text"
-
-
 def test_a_new_folder_is_nobody_elses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     now = datetime.datetime(2024, 3, 9, 7, 5, 1)
@@ -383,10 +352,7 @@ run = RunDir.open(sys.argv[1], {{}}); print('here', flush=True); sys.stdin.read(
             assert " running in " in user_error(RunDir.open, folder, {})
             assert sorted(path.name for path in folder.iterdir()) == before
             other.kill() if end == "kill" else other.stdin.close()
-        if number and end == "kill":
-            assert f"was killed: wait for it, or delete {folder / '.running'}" in user_error(
-                RunDir.open, folder, {}
-            )
-            (folder / ".running").unlink()
+        if end == "kill":  # newer versions of filelock notice that the process is gone
+            (folder / ".running").unlink(missing_ok=True)
         if end == "close":  # nothing is left; one process may open the same run repeatedly
             assert RunDir.open(folder, {}).resumed and RunDir.open(folder, {}).resumed

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -77,22 +76,12 @@ CLIPPED = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 
 @contextlib.contextmanager
-def listening(without="memory: "):
-    """Yield a list of the logged lines, without those that begin with `without`.
-
-    The default leaves out the memory that a step needs, which another test checks.
-    """
-    said, handler = [], logging.Handler()
-
-    def emit(record):
-        line = f"{'warning: ' if record.levelno == logging.WARNING else ''}{record.getMessage()}"
-        if not (without and line.startswith(without)):
-            said.append(line)
-
-    handler.emit = emit
-    logger = logging.getLogger("dynskip_jax")
-    logger.addHandler(handler)
+def listening():
+    """Yield a list of the logged lines."""
+    said, handler, logger = [], logging.Handler(logging.INFO), logging.getLogger("dynskip_jax")
     level = logger.level
+    handler.emit = lambda record: said.append(f"{record.levelname}: {record.getMessage()}")
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         yield said
@@ -340,7 +329,7 @@ def test_crashed_run_goes_on_from_its_last_checkpoint(step, tmp_path, uninterrup
         scripted(tmp_path, should_stop=crash_at(step))
     with listening() as said:
         assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
-    assert said == ([] if step == 1 else [f"resuming after step {2 * NUM_BATCHES} (epoch 3)"])
+    assert said == ([] if step == 1 else [f"INFO: resuming after step {2 * NUM_BATCHES} (epoch 3)"])
 
 
 def test_long_epochs_are_saved_on_the_way(tmp_path, uninterrupted):
@@ -348,7 +337,7 @@ def test_long_epochs_are_saved_on_the_way(tmp_path, uninterrupted):
         scripted(tmp_path, should_stop=crash_at(NUM_BATCHES + 2), checkpoint_minutes=0.0)
     with listening() as said:
         assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
-    assert said == [f"resuming after step {NUM_BATCHES + 1} (epoch 2)"]
+    assert said == [f"INFO: resuming after step {NUM_BATCHES + 1} (epoch 2)"]
 
 
 @pytest.mark.parametrize("saved_at_the_last_step", [False, True])
@@ -379,8 +368,8 @@ def test_corrupt_newest_checkpoint_is_announced_and_the_one_before_used(tmp_path
     with listening() as said:
         result = scripted(tmp_path)
     assert len(said) == 2
-    assert said[0].startswith(f"warning: checkpoint {newest.name} in ") and "unreadable" in said[0]
-    assert said[1] == f"resuming after step {2 * NUM_BATCHES} (epoch 3)"
+    assert said[0].startswith(f"WARNING: checkpoint {newest.name} in ") and "unreadable" in said[0]
+    assert said[1] == f"INFO: resuming after step {2 * NUM_BATCHES} (epoch 3)"
     assert_as_uninterrupted(result, tmp_path, uninterrupted)
 
 
@@ -401,7 +390,7 @@ def test_signal_saves_and_stops_and_the_handlers_come_back(number, tmp_path, uni
     assert [signal.getsignal(handled) for handled in HANDLED] == before
     with listening() as said:
         assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
-    assert said == ["resuming after step 5 (epoch 2)"]
+    assert said == ["INFO: resuming after step 5 (epoch 2)"]
     assert [signal.getsignal(handled) for handled in HANDLED] == before
 
 
@@ -565,21 +554,6 @@ def test_training_starts_from_given_parameters():
     start = {"steps": jnp.array([100.0, 200.0]), "w": jnp.ones((2, 2))}
     run(task, seeds=(3, 4), epochs=1, start=start)
     np.testing.assert_allclose(task.counts, [[100 + NUM_BATCHES, 200 + NUM_BATCHES]])
-
-
-def test_the_memory_a_step_needs_is_said_once_and_in_time():
-    known = []
-
-    def stop(step):
-        known.append(len(said))
-        return step == 2
-
-    with listening(without="") as said, pytest.raises(Stopped):
-        run(Scripted([1.0]), seeds=(0,), epochs=1, should_stop=stop)
-    assert known == [1, 1]
-    (line,) = said
-    total, state, work = map(float, re.findall(r"[0-9]+\.[0-9]+", line))
-    assert line.startswith("memory: ") and total == pytest.approx(state + work, abs=0.011)
 
 
 def test_what_is_trained_is_trainable():

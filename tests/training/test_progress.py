@@ -11,8 +11,7 @@ from dynskip_jax.training.progress import Progress
 
 
 class Clock:
-    def __init__(self):
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self):
         return self.now
@@ -45,55 +44,30 @@ def test_lines_at_most_every_so_often_and_one_at_the_end(clock):
     ]
 
 
-def test_estimate_counts_only_the_steps_of_this_process(clock):
+def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_compiles(clock):
     console = plain()
-    with Progress(1000, "train", start=900, console=console, every=10, clock=clock) as progress:
-        clock.now += 10
-        progress.advance(10)
-    assert lines(console)[0] == "train  91.0%  910/1000  elapsed 0:00:10  ETA 0:01:30"
-
-
-def test_compiling_is_said_and_is_no_part_of_the_estimate(clock):
-    """A program compiles in 40 s; steps take 1 s."""
-    console = plain()
-    progress = Progress(50, "train", console=console, every=1, clock=clock)
-    clock.now += 1
-    with progress.compiling("compiling the step"):
-        clock.now += 40
-    progress.advance(loss=1)
-    for _ in range(2):
-        clock.now += 1
-        progress.advance(loss=1)
-    assert [line.partition("ETA ")[2] for line in lines(console)] == [
-        "-  compiling the step",
-        "-  loss 1",
-        "0:01:36  loss 1",  # 48 steps of 2 s: the second before the first step counts
-        "0:01:10  loss 1",  # 47 steps of 3 / 2 s
+    with Progress(1000, "train", start=900, console=console, every=1, clock=clock) as progress:
+        with progress.compiling("compiling the step"):
+            clock.now += 40
+        with progress.compiling("compiling the step"):
+            pass
+        for _ in range(3):
+            progress.advance(10)
+            clock.now += 20
+    assert [line.partition("  elapsed ")[2] for line in lines(console)] == [
+        "0:00:40  ETA -  compiling the step",
+        "0:01:00  ETA 0:02:40",  # 80 steps of 2 s
+        "0:01:20  ETA 0:02:20",
+        "0:01:40  ETA 0:03:30",  # 20 s without a step
     ]
+    assert lines(console)[-1].startswith("train  93.0%  930/1000")
 
 
 def test_no_step_no_estimate(clock):
     console = plain()
-    Progress(10, "train", console=console, clock=clock).close()
+    with Progress(10, "train", console=console, clock=clock):
+        pass
     assert lines(console) == ["train  0.0%  0/10  elapsed 0:00:00  ETA -"]
-
-
-def test_metrics_are_fetched_only_when_drawn(clock):
-    console, calls = plain(), []
-
-    def fetch():
-        calls.append(clock.now)
-        return jnp.float32(123.4)
-
-    progress = Progress(100, "train", console=console, every=30, clock=clock)
-    for _ in range(45):
-        clock.now += 1
-        progress.advance(perplexity=fetch)
-    assert calls == [1030.0]
-    progress.close()
-    progress.close()
-    assert calls == [1030.0, 1045.0]
-    assert [line.rsplit("  ", 1)[1] for line in lines(console)] == ["perplexity 123.4"] * 2
 
 
 @pytest.mark.parametrize(
@@ -107,11 +81,19 @@ def test_metrics_are_fetched_only_when_drawn(clock):
         ("warm-up", "warm-up"),
     ],
 )
-def test_metric_format(clock, value, text):
-    console = plain()
-    with Progress(1, "train", console=console, clock=clock) as progress:
-        progress.advance(m=value)
-    assert lines(console)[0].endswith(f"  m {text}")
+def test_metrics_are_written_briefly_and_fetched_only_when_drawn(clock, value, text):
+    console, calls = plain(), []
+
+    def fetch():
+        calls.append(clock.now)
+        return value if isinstance(value, str | int) else jnp.asarray(value)
+
+    with Progress(100, "train", console=console, every=30, clock=clock) as progress:
+        for _ in range(45):
+            clock.now += 1
+            progress.advance(m=fetch)
+    assert calls == [1030.0, 1045.0]
+    assert [line.rsplit("  ", 1)[1] for line in lines(console)] == [f"m {text}"] * 2
 
 
 def test_the_last_state_is_drawn_when_the_loop_fails(clock):
@@ -128,7 +110,7 @@ def test_bar_on_a_terminal():
         progress.advance(3, perplexity=lambda: 123.4)
     text = console.file.getvalue()
     assert "\x1b[?25l" in text and "\x1b[?25h" in text  # the cursor is hidden, then shown again
-    assert "━" in text and "75.0%" in text and "perplexity 123.4" in text and "ETA 0:00:00" in text
+    assert "━" in text and "75.0%" in text and "perplexity 123.4" in text and "ETA -" in text
 
 
 def test_default_console_leaves_standard_output_alone(capsys):
