@@ -5,9 +5,10 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import itertools
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,14 @@ class Output:
 
 
 def start(name: str | None = None) -> None:
-    """Run the command that this process was started with.
-
-    Args:
-        name: Name of an experiment or a tool; by default the first argument.
-    """
+    """Run the experiment or tool with a name, by default the first argument of this process."""
     arguments = sys.argv[1:]
-    if name is None:
-        if not arguments or arguments[0] in ("-h", "--help"):
-            run_main(list_experiments)
-            return
-        name, *arguments = arguments
-    run_main(lambda: main([name, *arguments]))
+    if name is not None:
+        arguments.insert(0, name)
+    if arguments[:1] in ([], ["-h"], ["--help"]):
+        run_main(list_experiments)
+    else:
+        run_main(lambda: main(arguments))
 
 
 def list_experiments() -> None:
@@ -93,16 +90,12 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         known = listed(["train", *experiment.commands, "--help"])
         raise UserError(f"there is no command {short(command)}: choose {known}")
     resolved, output = read_training(experiment, words)
-    models = resolved.settings.run.models(experiment.model)
-    for name in models:
+    for name in resolved.settings.run.models(experiment.model):
         if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name, MODEL_NAMES):
             raise UserError(f"there is no model {short(name)}: choose {listed(MODELS)}")
     if output.print_config:
-        rows = [(n, shown(value), source) for n, value, source in config_rows(resolved, experiment.model)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            importlib.import_module("dynskip_jax.console").say(line.rstrip())
+        for name, value, source in config_rows(resolved, experiment.model):
+            importlib.import_module("dynskip_jax.console").say(f"{name:<32} {shown(value):<16} {source}")
         return
     log_to_standard_output(output.log_file)
     try:
@@ -112,19 +105,12 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
 
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
-    """Run the command with a name: the function of that name in `dynskip_jax.commands`."""
-    for number, word in enumerate(arguments):
-        if word == "--code" and number + 1 < len(arguments):
-            import_module(arguments[number + 1], "--code")
-        elif word.startswith("--code="):
-            import_module(word.removeprefix("--code="), "--code")
+    """Import the module that --code names, and run the function `name` of `dynskip_jax.commands`."""
+    for word, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        if word.partition("=")[0] == "--code":
+            import_module(word.partition("=")[2] or following, "--code")
     log_to_standard_output()
-    call(command_of(name), prog, arguments)
-
-
-def command_of(name: str) -> Callable[..., None]:
-    """Return the function of a command."""
-    return getattr(importlib.import_module(f"dynskip_jax.commands.{name}"), name)
+    call(getattr(importlib.import_module(f"dynskip_jax.commands.{name}"), name), prog, arguments)
 
 
 def about(name: str) -> str:
@@ -136,14 +122,9 @@ def about(name: str) -> str:
 
 
 def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
-    """Read the command line of training.
-
-    Raises:
-        UserError: If a setting is invalid, or a flag has no effect.
-        SystemExit: If `--help` was given.
-    """
-    kind, plain = experiment.settings, {**experiment.presets[next(iter(experiment.presets))]}
-    parameters = []
+    """Read the command line of training: its settings, with their sources, and what is printed."""
+    kind, default_preset = experiment.settings, next(iter(experiment.presets))
+    plain, parameters = experiment.presets[default_preset], []
     for group, of in groups_of(kind).items():
         default = of(**{name: plain[name] for name in hints_of(of) if name in plain})
         parameters.append(_parameter(group, of, default))
@@ -155,9 +136,9 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
         for name, (group, _, _) in fields_of(kind).items()
         if typed & {flag(name), flag(f"no_{name}")}
     }
-    stored, default_preset = None, next(iter(experiment.presets))
     if experiment.default_preset is not None:
         default_preset = experiment.default_preset(given)
+    stored = None
     if given.get("config") is not None:
         if given.get("preset") is not None:
             raise UserError("--preset and --config both say where settings come from: leave one out")
@@ -178,9 +159,9 @@ def help_of(experiment: Experiment) -> str:
         lines += _hanging(f"{name}: {about(name)}")
     lines += ["", "presets, and what they set:", ""]
     for name, values in experiment.presets.items():
-        flags = [_typed(setting, value) for setting, value in values.items()]
-        text = f"{name}: {' '.join(flags)}".replace(" --", "\n--").replace(" ", "\0").replace("\n", " ")
-        lines += [line.replace("\0", " ") for line in _hanging(text)]
+        # No line ends within a flag.
+        flags = [_typed(setting, value).replace(" ", "\0") for setting, value in values.items()]
+        lines += [line.replace("\0", " ") for line in _hanging(f"{name}: {' '.join(flags)}")]
     return "\n".join(lines)
 
 

@@ -47,29 +47,25 @@ def print_table(
         published: Further rows, below a line.
         drop: Headings of columns that are left out, in this order, on a terminal that is too narrow.
     """
-    console = PlainConsole()
-    kept = list(range(len(headings)))
+    console, kept = PlainConsole(), [*headings]
+    names = max(cell_len(printable_lines(row[0])) for row in ([headings[0]], *rows, *published))
     while True:
         table = Table(title=title, title_justify="left")
-        for number in kept:
-            how = (
-                dict(overflow="fold", min_width=_LEAST)
-                if number == 0
-                else dict(no_wrap=True, justify="right")
-            )
-            table.add_column(headings[number], **how)
+        table.add_column(kept[0], overflow="fold", min_width=_LEAST)
+        for heading in kept[1:]:
+            table.add_column(heading, no_wrap=True, justify="right")
         for part in (rows, published):
             for row in part:
                 cells = [*row, *[""] * (len(headings) - len(row))]
-                table.add_row(*(cells[number] for number in kept))
+                shown = zip(headings, cells, strict=True)
+                table.add_row(*(cell for heading, cell in shown if heading in kept))
             table.add_section()
         whole = PlainConsole(width=10_000).measure(table).maximum
-        names = max(cell_len(printable_lines(row[0])) for row in ([headings[0]], *rows, *published))
         least = whole - max(0, names - _LEAST)
-        left = [name for name in drop if headings.index(name) in kept]
+        left = [heading for heading in drop if heading in kept]
         if not console.is_terminal or least <= console.width or not left:
             break
-        kept.remove(headings.index(left[0]))
+        kept.remove(left[0])
     PlainConsole(width=max(least, min(whole, console.width)) if console.is_terminal else whole).print(table)
 
 
@@ -84,10 +80,7 @@ def say(text: object, file: TextIO | None = None) -> None:
 
 
 def write(text: str) -> None:
-    """Write results to standard output: escaped on a terminal, unchanged to a file or a pipe.
-
-    On a terminal, all control characters are escaped except tabs and line feeds.
-    """
+    """Write results to standard output: unchanged to a file or a pipe, escaped to a terminal."""
     if sys.stdout.isatty():
         text = "\t".join(map(printable_lines, text.split("\t")))
     sys.stdout.write(text)

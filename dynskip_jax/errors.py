@@ -11,8 +11,7 @@ def described(value: object) -> str:
 class UserError(ValueError):
     """An error that the user can correct; the message is one line with the cause and the remedy.
 
-    Command-line programs print the message without a traceback and exit with status 2. In a program that uses
-    the library it is a `ValueError`.
+    Commands print the message without a traceback and exit with status 2.
     """
 
 

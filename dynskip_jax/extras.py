@@ -12,15 +12,7 @@ class MissingExtra(ImportError, UserError):
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Guard the imports of packages that the optional group `extra` installs.
-
-    Args:
-        extra: Name of a group in `project.optional-dependencies` of pyproject.toml.
-
-    Raises:
-        MissingExtra: If a package is not installed; the message names it and the command that installs the
-            group.
-    """
+    """Guard the imports of packages of the group `extra`: the error names the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -18,33 +18,28 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, then the same command goes on"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"),
 }
-_SMALLER = "batches, networks and numbers of seeds that are smaller need less, as --help has them"
+_SMALLER = "use smaller batches, networks or numbers of seeds: see --help"
 _MOST_CHARACTERS = 900  # of an error
 _PLATFORMS = 'leave it out, or install JAX for it (pip install -e ".[cuda]", for GPUs of NVIDIA)'
 
 
 def log_to_standard_output(log_file: Path | None = None) -> None:
-    """Print the library's log messages, and also append them to `log_file` if it is given.
-
-    Raises:
-        UserError: If the file cannot be written.
-    """
+    """Print the library's log messages, and also append them to `log_file` if it is given."""
     logger = logging.getLogger("dynskip_jax")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
     logger.propagate = False
     logger.setLevel(logging.INFO)
-    handler = _StandardOutput()
-    handler.addFilter(_as_one_line)
-    logger.addHandler(handler)
+    handlers: list[logging.Handler] = [_StandardOutput()]
     if log_file is not None:
         try:
-            handler = logging.FileHandler(log_file, encoding="utf-8")
+            handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
         except OSError as error:
             raise UserError(f"--log-file {log_file} cannot be written ({error.strerror})") from None
+        handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for handler in handlers:
         handler.addFilter(_as_one_line)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
 
 
@@ -75,9 +70,9 @@ def run_main(main: Callable[[], None]) -> None:
     lacks are written as "?".
     """
     _open_standard_streams()
-    debug = "--debug" in sys.argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # notebooks and tests may replace it by another type
         sys.stdout.reconfigure(errors="replace")
+    debug = "--debug" in sys.argv
     try:
         main()
     except UserError as error:
@@ -86,34 +81,21 @@ def run_main(main: Callable[[], None]) -> None:
         text = _printable(error)
         if len(text) > _MOST_CHARACTERS:  # it quotes a value that is longer than any message
             text = f"{text[:500]} … {text[-300:]}"
-        print(f"error: {text}", file=sys.stderr)
-        _leave(2)
+        _leave(2, f"error: {text}")
     except Stopped as stopped:
         print(_printable(stopped), file=sys.stderr)
         sys.exit(130)
     except KeyboardInterrupt as interrupted:
-        print(_printable(interrupted) or "interrupted", file=sys.stderr)
-        _leave(130)
+        _leave(130, _printable(interrupted) or "interrupted")
     except BrokenPipeError:
         # The reader of the output has closed the pipe (`| head`). Without this, Python would report the error
         # again at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("the reader of standard output has gone: the command ends", file=sys.stderr)
-        _leave(1)
+        _leave(1, "the reader of standard output has gone: the command ends")
     except Exception as error:
-        if isinstance(error, OSError) and error.strerror:
-            where = f" ({_printable(error.filename)})" if error.filename else ""
-            remedy = _REMEDIES.get(error.errno, "name another place")
-            print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
-            _leave(2)
-        if _is_out_of_memory(error):
-            print(f"error: {_printable(_what_was_asked(error))}: {_SMALLER}", file=sys.stderr)
-            _leave(2)
-        if _lacks_its_platform(error):
-            names = sys.modules["jax"].config.jax_platforms
-            print(f"error: JAX finds no device for JAX_PLATFORMS={names}: {_PLATFORMS}", file=sys.stderr)
-            _leave(2)
+        if (message := _of_the_machine(error)) is not None:
+            _leave(2, f"error: {message}")
         if debug or not _is_one_of_several():
             raise
         traceback.print_exc()
@@ -132,34 +114,22 @@ def _open_standard_streams() -> None:
             setattr(sys, name, stream)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that the host (Python, NumPy) or a device (XLA) ran out of memory."""
+def _of_the_machine(error: Exception) -> str | None:
+    """Return a message for errors of the file system, of memory and of missing devices, or None."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({_printable(error.filename)})" if error.filename else ""
+        return f"{error.strerror}{where}: {_REMEDIES.get(error.errno, 'name another place')}"
     jax = sys.modules.get("jax")
-    return isinstance(error, MemoryError) or (
-        jax is not None
-        and isinstance(error, jax.errors.JaxRuntimeError)
-        and str(error).startswith("RESOURCE_EXHAUSTED")
-    )
-
-
-def _lacks_its_platform(error: Exception) -> bool:
-    """Return whether JAX finds no device of the platforms that `JAX_PLATFORMS` names.
-
-    Some of these errors have neither a message nor a type of their own, so JAX's devices are listed again.
-    """
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.config.jax_platforms or not isinstance(error, AssertionError | RuntimeError):
-        return False
-    try:
-        jax.devices()
-    except (AssertionError, RuntimeError):
-        return True
-    return False
-
-
-def _what_was_asked(error: Exception) -> str:
-    """Return the first line of an out-of-memory error, which may contain the number of bytes."""
-    return str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".") or "Out of memory"
+    is_of_a_device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
+    if isinstance(error, MemoryError) or (is_of_a_device and str(error).startswith("RESOURCE_EXHAUSTED")):
+        first = str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".")
+        return f"{_printable(first) or 'Out of memory'}: {_SMALLER}"
+    if jax is not None and jax.config.jax_platforms and isinstance(error, AssertionError | RuntimeError):
+        try:
+            jax.devices()  # some errors of missing devices have neither a message nor a type of their own
+        except (AssertionError, RuntimeError):
+            return f"JAX finds no device for JAX_PLATFORMS={jax.config.jax_platforms}: {_PLATFORMS}"
+    return None
 
 
 def _is_one_of_several() -> bool:
@@ -167,11 +137,13 @@ def _is_one_of_several() -> bool:
     return jax is not None and jax.distributed.is_initialized()
 
 
-def _leave(status: int) -> NoReturn:
-    """End this process with an exit status.
+def _leave(status: int, message: str | None = None) -> NoReturn:
+    """Print a message on standard error, and end this process with an exit status.
 
     One of several processes ends at once, because JAX would otherwise wait minutes for the other processes.
     """
+    if message is not None:
+        print(message, file=sys.stderr)
     if _is_one_of_several():
         with contextlib.suppress(OSError):
             sys.stdout.flush()

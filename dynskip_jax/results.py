@@ -80,23 +80,17 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
-    """Return the mean, the standard deviation (n - 1; 0 for one seed) and the values themselves.
-
-    Args:
-        values: Values of a metric, (seeds, ...).
-    """
+    """Return the mean, standard deviation (n - 1; 0 for one seed) and values of a metric, (seeds, ...)."""
     values = np.asarray(values, np.float64)
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
     return {"mean": values.mean(axis=0).tolist(), "std": spread.tolist(), "per_seed": values.tolist()}
 
 
 def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> int:
-    """Return the index of the sweep value with the best mean dev metric; 0 without a sweep.
+    """Return the index of the sweep value with the best mean dev metric.
 
     A value with a NaN, from a model that has failed, is not selected unless all values have one.
     """
-    if num_values == 1:
-        return 0
     means = np.asarray(dev, float).reshape(num_values, -1).mean(axis=1)
     if np.isnan(means).all():
         return 0
@@ -151,14 +145,10 @@ def draw_sweep(
     by_value: Sequence[Mapping[str, Any]],
     folder: Path,
 ) -> None:
-    """Draw the metric of the table's first column over each swept setting.
-
-    A plot has a curve for each combination of the other swept settings.
-    """
+    """Draw the metric of the table's first column over each swept setting, with a curve for all others."""
     metric, (heading, _) = next(iter(experiment.columns.items()))
     for axis in spec.values[0]:
-        points = sorted({value[axis] for value in spec.values})
-        if len(points) < 2:
+        if len({value[axis] for value in spec.values}) < 2:
             continue
         groups: dict[str, list] = {}
         for value, metrics in zip(spec.values, by_value, strict=True):

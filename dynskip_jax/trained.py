@@ -107,9 +107,8 @@ class Trained:
         """Return the model of another seed; None for the first one."""
         own = self.together.seeds
         if seed is not None and seed not in own:
-            raise UserError(
-                f"{self.run.path} has the seeds {', '.join(map(str, own))}: there is no seed {seed}"
-            )
+            known = ", ".join(map(str, own))
+            raise UserError(f"{self.run.path} has the seeds {known}: there is no seed {seed}")
         member = self.seeds.start + (0 if seed is None else own.index(seed))
         return dataclasses.replace(self, member=member)
 
@@ -187,10 +186,8 @@ class Trained:
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
         """Return the fields of `Reading` with the choices of the top layer in each direction.
 
-        Args:
-            decisions: Decisions of each layer and direction, each leaf (time,).
-            observations: Inputs of the agents of each layer and direction, or None.
-            count: Number of words.
+        `decisions` of each layer and direction have leaves (time,); `observations` are the agents' inputs, or
+        None. `count` is the number of words.
         """
         skip = self.learner.skips[-1]
         is_attention = skip.has_agent and not skip.is_stochastic
@@ -225,22 +222,26 @@ def load_run(
         seed: Seed of the model; by default the first one that was trained.
         command: Command that the run's experiment must have; by default none.
     """
-    found = load_models(run_dir, command)
-    name = model or list(found)[-1]
-    if name not in found:
-        raise UserError(f"{run_dir} has {', '.join(found)}: there is no --model {name}")
-    return found[name].of_seed(seed)
+    (found,) = load_models(run_dir, model or list(finished_runs(run_dir))[-1], seed, command).values()
+    return found
 
 
-def load_models(run_dir: str | Path, command: str | None = None) -> dict[str, Trained]:
-    """Load the first seed of each finished model of a run folder, by the model's name; see `load_run`."""
-    found = {name: _load(run, name) for name, run in finished_runs(run_dir).items()}
-    for trained in found.values():
-        if command is not None and command not in trained.experiment.commands:
+def load_models(
+    run_dir: str | Path, model: str | None = None, seed: int | None = None, command: str | None = None
+) -> dict[str, Trained]:
+    """Load each finished model of a run folder, or the named one, by the model's name; see `load_run`."""
+    runs = finished_runs(run_dir)
+    if model is not None and model not in runs:
+        raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
+    found = {}
+    for name in runs if model is None else [model]:
+        experiment = experiment_of(runs[name])
+        if command is not None and command not in experiment.commands:
             raise UserError(
-                f"{run_dir} holds a run of {trained.experiment.name}, which has no command {command}: name "
-                "another run folder"
+                f"{run_dir} holds a run of {experiment.name}, which has no command {command}: name another "
+                "run folder"
             )
+        found[name] = _load(runs[name], name).of_seed(seed)
     return found
 
 
@@ -263,19 +264,17 @@ def _load(run: RunDir, name: str) -> Trained:
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"
         ) from error
-    vocabulary = None
-    expected = result.get("vocabulary_sha256")
-    if expected is not None or (run.path / VOCABULARY).exists():
-        kind = getattr(experiment.module, "VOCABULARY", Vocabulary)
-        vocabulary = stored_vocabulary(run, kind, expected)
+    vocabulary = _vocabulary(run, experiment, result.get("vocabulary_sha256"))
     learner = make_learner(experiment, settings, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Trained(run, experiment, settings, vocabulary, spec, learner, params, value * len(spec.seeds))
 
 
-def stored_vocabulary(run: RunDir, kind: Any, expected: str | None = None) -> Any:
+def _vocabulary(run: RunDir, experiment: Experiment, expected: str | None) -> Any:
     """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
-    path = run.path / VOCABULARY
+    path, kind = run.path / VOCABULARY, getattr(experiment.module, "VOCABULARY", Vocabulary)
+    if expected is None and not path.exists():
+        return None
     try:
         vocabulary = kind.from_json(json.loads(read_bytes(path)))
         if expected not in (None, sha256_of(path)):

@@ -1,12 +1,12 @@
 """The command `compare`: compare finished taggers on test with a paired bootstrap over sentences."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from dynskip_jax.analysis import statistics
-from dynskip_jax.config import Bounds
+from dynskip_jax.config import Count
 from dynskip_jax.console import print_table
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
@@ -16,10 +16,7 @@ from dynskip_jax.training.step import evaluation_keys
 
 
 def compare(
-    run_dir: tuple[Path, ...],
-    data: Path | None = None,
-    samples: Annotated[int, Bounds(at_least=1, at_most=1_000_000)] = 10_000,
-    code: str | None = None,
+    run_dir: tuple[Path, ...], data: Path | None = None, samples: Count = 10_000, code: str | None = None
 ) -> None:
     """Test by a paired bootstrap over sentences whether each model differs from the first one on test.
 
@@ -32,46 +29,35 @@ def compare(
         code: Import this module first: the one with your own skip or transition.
     """
     keep_compiled_programs()
-    models = {}
-    for folder in dict.fromkeys(run_dir):
-        for name, model in load_models(folder, "compare").items():
-            models[name if len(run_dir) == 1 else f"{folder}: {name}"] = model
+    models = {
+        name if len(run_dir) == 1 else f"{folder}: {name}": model
+        for folder in dict.fromkeys(run_dir)
+        for name, model in load_models(folder, command="compare").items()
+    }
     if len(models) < 2:
         raise UserError(
             f"{', '.join(map(str, run_dir))} holds one model: name several run folders, separated by commas, "
             "or train several models with --compare a,b"
         )
-    read = _read(models, data)
+    corpora = {name: model.data(data) for name, model in models.items()}
     first, *others = models
-    score = statistics.accuracy if read[first].content.scheme is None else statistics.f1
-    counts = {name: _counts(model, read[name]) for name, model in models.items()}
+    test = corpora[first].content.splits["test"]
+    for name in others:
+        if [(s.words, s.tags) for s in corpora[name].content.splits["test"]] != [
+            (s.words, s.tags) for s in test
+        ]:
+            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
+    score = statistics.accuracy if corpora[first].content.scheme is None else statistics.f1
+    counts = {name: _counts(model, corpora[name]) for name, model in models.items()}
     means = {name: float(np.mean(score(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:
         found = statistics.paired_bootstrap(counts[first], counts[name], score, seed=0, samples=samples)
-        numbers = (f"{100 * number:+.2f}" for number in found[:3])
-        difference, low, high = numbers
+        difference, low, high = (f"{100 * number:+.2f}" for number in found[:3])
         says = "may be chance" if found.low <= 0 <= found.high else "differs"
         rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{found.p:.3f}", says])
     headings = ["model", "score", "difference", "95 % of resamples", "p", ""]
-    print_table(f"{read[first].name}, test, beside {first}", headings, rows)
-
-
-def _read(models: dict[str, Trained], folder: Path | None) -> dict[str, Any]:
-    """Return the data of each model, and check that test is the same; each fingerprint is read once."""
-    prints = {name: model.run.config()["dataset"]["fingerprint"] for name, model in models.items()}
-    known: dict[str, Any] = {}
-    first = expected = None
-    for name, model in models.items():
-        if prints[name] in known:
-            continue
-        known[prints[name]] = data = model.data(folder)
-        test = [(sentence.words, sentence.tags) for sentence in data.content.splits["test"]]
-        if first is None:
-            first, expected = name, test
-        elif test != expected:
-            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-    return {name: known[each] for name, each in prints.items()}
+    print_table(f"{corpora[first].name}, test, beside {first}", headings, rows)
 
 
 def _counts(model: Trained, data: Any) -> np.ndarray:

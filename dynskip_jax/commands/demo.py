@@ -2,12 +2,11 @@
 
 import sys
 import time
-from typing import Annotated
 
 import numpy as np
 
 from dynskip_jax.analysis.arcs import arcs_text
-from dynskip_jax.config import Bounds
+from dynskip_jax.config import Seed
 from dynskip_jax.console import say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.experiments.number_prediction.config import EXPERIMENT
@@ -36,14 +35,11 @@ _SETTINGS = dict(
 )
 
 
-def demo(
-    seed: Annotated[int, Bounds(at_least=0, at_most=2**32 - 1)] = 0, text: str = "3 1 4 1 5 9 2 6 5 3 4"
-) -> None:
+def demo(seed: Seed = 0, text: str = "3 1 4 1 5 9 2 6 5 3 4") -> None:
     """Train an agent that learns which earlier state to use, beside a plain LSTM, and show what it chose.
 
     The task is number prediction (Gui et al. 2019): eleven numbers, the last of which says at which place of
-    the sequence the answer stands. The agent has to skip back there. Nothing is downloaded, and nothing is
-    written.
+    the sequence the answer stands. The agent has to skip back there. Nothing is downloaded or written.
 
     Args:
         seed: Seed of the models and of the order of the data.
@@ -51,9 +47,7 @@ def demo(
     """
     begun, given = time.monotonic(), {**_SETTINGS, "seed": seed}
     settings = resolve(EXPERIMENT.settings, EXPERIMENT.presets, "paper", given).settings
-    digits, words = EXPERIMENT.hook("encode")(
-        settings, None, text
-    )  # fails now if the text is not eleven numbers
+    digits, words = EXPERIMENT.hook("encode")(settings, None, text)  # before training: it may be no such text
     keep_compiled_programs()
     data, accuracies = EXPERIMENT.module.load(settings), {}
     for name in ("lstm", "dynamic:10"):

@@ -6,40 +6,32 @@ from pathlib import Path
 
 from dynskip_jax.analysis.arcs import arcs_text, draw_arcs
 from dynskip_jax.analysis.page import page_html
-from dynskip_jax.commands import folder_of_pictures
+from dynskip_jax.commands.finished import FinishedRun, folder_of_pictures, warned
 from dynskip_jax.console import say, width
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
-from dynskip_jax.trained import load_models
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 from dynskip_jax.training.results import progress_of, runs_of_models
 
 
 def explain(
-    run_dir: Path,
-    text: str | None = None,
-    raw_text: bool = False,
-    html: Path | None = None,
-    of_seed: int | None = None,
-    code: str | None = None,
+    run: FinishedRun, text: str | None = None, raw_text: bool = False, html: Path | None = None
 ) -> None:
     """Show to which earlier word the agent connects each word of a text, and the predictions' probabilities.
 
     Args:
-        run_dir: A finished run folder, of one model or of several compared.
+        run: A finished run.
         text: Words as the data writes them, separated by spaces; by default a sample.
         raw_text: Tokenize and lowercase the text as the data is.
         html: Write an HTML page that shows where each word reaches.
-        of_seed: Seed of the models, if several were trained together; by default the first.
-        code: Import this module first: the one with your own skip or transition.
     """
     if html is not None:
         check_new(html)
-    models = {name: found.of_seed(of_seed) for name, found in load_models(run_dir, "explain").items()}
-    for name, run in runs_of_models(run_dir).items():
-        if name not in models:
-            say(f"{name}: {progress_of(run)}, left out")
+    models = run.models("explain")
+    for name, other in runs_of_models(run.run_dir).items():
+        if other.result() is None:
+            say(f"{name}: {progress_of(other)}, left out")
     first = next(iter(models.values()))
     text = first.sample_text if text is None else text
     if text is not None and raw_text:
@@ -53,39 +45,33 @@ def explain(
         unknown.setdefault(tuple(dict.fromkeys(reading.unknown)), []).append(name)
     for words, names in unknown.items():
         if words:
-            who = f"{', '.join(names)} {'does' if len(names) == 1 else 'do'}"
             typed = "" if raw_text else " (--raw-text reads a text as people type it)"
-            say(f"{who} not know {', '.join(words)}: read as {UNK}{typed}")
+            say(f"not known to {', '.join(names)}, and read as {UNK}: {', '.join(words)}{typed}")
     chooses = {name: any(found.skips) or any(found.backward or ()) for name, found in readings.items()}
     panels = {}
     for name, found in readings.items():
         for direction, reading in found.directions().items():
+            if any(chooses.values()) and not chooses[name]:
+                continue
             order = -1 if direction == "backward" else 1
             likely = {other: given.probabilities[::order] for other, given in readings.items()}
             heading = ", ".join(filter(None, (name, direction)))
-            if chooses[name] or not any(chooses.values()):
-                panels[heading] = reading, likely
-                if direction:
-                    say(f"{heading}:")
-                say(arcs_text(reading, likely, width()))
+            panels[heading] = reading, likely
+            if direction:
+                say(f"{heading}:")
+            say(arcs_text(reading, likely, width()))
             if chooses[name]:
-                picture = _picture(name, models[name].seed, text, direction)
                 note = "" if all(reading.skips) else "words without an arc are not read"
                 title = f"{heading}: where each word goes back to"
-                try:
-                    for page in draw_arcs(
-                        reading, likely, folder_of_pictures(run_dir) / picture, title, note
-                    ):
+                with warned(run.run_dir):
+                    path = folder_of_pictures(run.run_dir) / _picture(name, first.seed, text, direction)
+                    for page in draw_arcs(reading, likely, path, title, note):
                         say(f"picture: {page}")
-                except OSError as error:  # such as a read-only folder or a full disk
-                    reason = error.strerror or error
-                    say(f"warning: no picture can be written into {run_dir / 'plots'} ({reason})")
-    for name, found in readings.items():
-        say(f"{name}: {found.prediction}")
+    says = {name: found.prediction for name, found in readings.items()}
+    for name, prediction in says.items():
+        say(f"{name}: {prediction}")
     if html is not None:
-        says = {name: found.prediction for name, found in readings.items()}
-        title = f"{first.experiment.name}, seed {first.seed}"
-        write_atomically(html, page_html(title, panels, says))
+        write_atomically(html, page_html(f"{first.experiment.name}, seed {first.seed}", panels, says))
         say(f"page: {html}")
 
 

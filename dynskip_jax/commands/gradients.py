@@ -9,21 +9,17 @@ import numpy as np
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import state_gradient_norms
-from dynskip_jax.commands import folder_of_pictures
+from dynskip_jax.commands.finished import FinishedRun, folder_of_pictures, warned
 from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.errors import UserError
-from dynskip_jax.trained import Trained, load_models
+from dynskip_jax.trained import Trained
 
 _AT_ONCE = 100  # sentences in a batch
 
 
 def gradients(
-    run_dir: Path,
-    data: Path | None = None,
-    steps: Annotated[int, Bounds(at_least=2, at_most=100_000)] = 20,
-    of_seed: int | None = None,
-    code: str | None = None,
+    run: FinishedRun, data: Path | None = None, steps: Annotated[int, Bounds(2, 100_000)] = 20
 ) -> None:
     """Show how much of the gradient of the loss at a word reaches each earlier state.
 
@@ -31,14 +27,12 @@ def gradients(
     ‖∂L_T/∂h_t‖ of the top forward layer is averaged over sentences of test, and divided by its sum over t.
 
     Args:
-        run_dir: A finished run folder, of one model or of several compared.
+        run: A finished run.
         data: Folder of the run's data; by default where the run found it.
         steps: T: take the loss of the T-th word.
-        of_seed: Seed of the models, if several were trained together; by default the first.
-        code: Import this module first: the one with your own skip or transition.
     """
-    models = load_models(run_dir, "gradients")
-    first = next(iter(models.values()))
+    models = run.models("gradients")
+    first = next(iter(models.values()))  # all models of a folder have the same data and vocabulary
     last, known = steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
     sentences = [
         sentence
@@ -47,18 +41,14 @@ def gradients(
     ]
     if not sentences:
         raise UserError(
-            f"no sentence of test has {steps} words, with a tag of train at the last of them: "
-            "choose other --steps"
+            f"no sentence of test has {steps} words, with a tag of train at the last: choose other --steps"
         )
-    # All models of a run folder have the same data, and so the same vocabulary.
-    encode = first.vocabulary.encode
-    tokens = [encode(each.words[:steps], each.columns[:steps]) for each in sentences]
+    tokens = [first.vocabulary.encode(each.words[:steps], each.columns[:steps]) for each in sentences]
     targets = np.array([known[sentence.tags[last]] for sentence in sentences], np.int32)
     shares = {}
     for name, model in models.items():
-        trained = model.of_seed(of_seed)
         starts = range(0, len(tokens), _AT_ONCE)
-        norms = [_norms(trained, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
+        norms = [_norms(model, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
         mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
         shares[name] = mean / mean.sum()
     title = f"‖∂L_T/∂h_t‖ as a share of its sum, T = {steps}, {len(sentences):,} sentences of test"
@@ -69,12 +59,10 @@ def gradients(
         for name, share in shares.items()
     }
     title = f"how much of the gradient at step {steps} reaches each h(t)"
-    try:
-        path = folder_of_pictures(run_dir) / "gradients.png"
+    with warned(run.run_dir):
+        path = folder_of_pictures(run.run_dir) / "gradients.png"
         plots.learning_curves(curves, "step", ["share_of_gradient"], path, title, log=True)
         say(f"picture: {path}")
-    except OSError as error:  # such as a read-only folder or a full disk
-        say(f"warning: no picture can be written into {run_dir / 'plots'} ({error.strerror or error})")
 
 
 def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:

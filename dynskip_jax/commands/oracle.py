@@ -5,68 +5,52 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.analysis.oracle import OracleLosses, oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
-from dynskip_jax.config import Bounds
+from dynskip_jax.commands.finished import FinishedRun
+from dynskip_jax.config import Bounds, Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks import LanguageModelling, interventions
-from dynskip_jax.trained import Trained, load_models, load_run
 from dynskip_jax.training.progress import Progress
 
-Count = Annotated[int, Bounds(at_least=1, at_most=100_000_000)]
-# Agents are comparable only if these settings of theirs are equal, in addition to all settings of the model.
-_OF_THE_AGENT = ("mix", "max_skip", "agent", "agent_input", "empty_slots", "stride", "first_step", "control")
 _SHOWN = 10  # maximum number of constants that are printed, and of states that a probe observes
 
 
 def oracle(
-    run_dir: Path,
-    model: str | None = None,
+    run: FinishedRun,
     data: Path | None = None,
-    beside: tuple[Path, ...] = (),
     split: Literal["train", "dev", "test"] = "dev",
-    steps: Count = 60_000,
+    steps: Annotated[int, Bounds(1, 100_000_000)] = 60_000,
     layer: Count | None = None,
-    rows: Count = 100,
-    probe_features: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 50,
-    of_seed: int | None = None,
-    code: str | None = None,
+    rows: Annotated[int, Bounds(2, 1_000_000)] = 100,
 ) -> None:
     """Measure how much there is to win by choosing: the loss of every choice, and of a probe's choices.
 
-    Nothing is written into the run folder.
+    Seeds that were trained together are compared. Nothing is written into the run folder.
 
     Args:
-        run_dir: A finished run folder, of one model or of several compared.
-        model: Name of the model, if the run compares several; by default the last.
+        run: A finished run.
         data: Folder of the run's data; by default where the run found it.
-        beside: Run folders of the same model with other seeds, separated by commas, to compare choices with.
         split: Split to read.
         steps: Number of choices to examine, from the start of the split.
         layer: Layer whose choices are examined, counted from 1; by default the last.
         rows: Number of sequences, or streams of a text, to read side by side.
-        probe_features: Number of hidden units of the probes.
-        of_seed: Seed of the model, if several were trained together; by default the first.
-        code: Import this module first: the one with your own skip or transition.
     """
     keep_freed_memory()
     keep_compiled_programs()
-    own = load_run(run_dir, model, of_seed, "oracle")
-    found = own.data(data)
-    learner = own.learner_with(found, together=True)
-    others = _others(own, found, beside)
-    is_text = isinstance(learner.task, LanguageModelling)
+    own = run.last("oracle")
+    learner = own.learner_with(own.data(data), together=True)
+    others = {f"seed {seed}": own.of_seed(seed) for seed in own.together.seeds if seed != own.seed}
+    theirs = [other.params for other in others.values()]
     choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
-    about, read = f"{own.experiment.name}, {own.name}", dict(rows=max(2, rows))
+    about, read = f"{own.experiment.name}, {own.name}", dict(rows=rows)
     if own.spec.copies_in_expectation:
-        more = [other.params for other in others.values()]
-        pieces = interventions.copied_words(learner, own.params, own.policy, split, **read, others=more)
+        pieces = interventions.copied_words(learner, own.params, own.policy, split, **read, others=theirs)
         choices = interventions.choices_of(learner.skips[-1], own.policy)
         _print_copied(f"{about}, {split}", pieces, choices, steps, list(others))
         if not choosing:
@@ -80,25 +64,19 @@ def oracle(
     choices = interventions.choices_of(learner.skips[examined], own.policy)
     matters, constants = own.together.choices_matter(own.selected), []
     if matters:
-        how = dict(layer=examined, rows=rows, states=min(learner.skips[examined].max_skip, _SHOWN))
+        how = dict(layer=examined, states=min(learner.skips[examined].max_skip, _SHOWN), **read)
         pieces = interventions.single_interventions(learner, own.params, own.policy, split, **how)
-        losses, taken, seen = _gather(pieces, steps)
-        # The agent's choices as indices, from 1, into `choices`.
-        result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen, units=probe_features)
+        result = _examined(pieces, choices, steps)
         title = f"{about}, layer {examined + 1}, {split}: nats, mean of the last {result.count:,} steps"
         _print(title, _rows(result, choices), "beside random", result.random)
         say(result.verdict())
-        shown = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
-        constants = shown.tolist()
-    how = dict(layer=examined, constants=constants, others=[other.params for other in others.values()])
-    pieces = interventions.policy_interventions(learner, own.params, own.policy, split, **how, **read)
+        constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, result.fixed - 1})]).tolist()
+    how = dict(layer=examined, constants=constants, others=theirs, **read)
+    pieces = interventions.policy_interventions(learner, own.params, own.policy, split, **how)
     pieces = list(_until(pieces, steps, "reading in other ways"))
-    _print_choices(pieces, choices, has_others=bool(others), is_text=is_text)
+    _print_agreement(pieces, choices, is_text=isinstance(learner.task, LanguageModelling))
     if not matters:
-        say(
-            f"No choice to exchange: whatever {own.name} chooses, it says the same. No state enters by "
-            "choice (λ = 0), and no word is copied by it alone."
-        )
+        say(f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be replaced.")
         return
     total = sum(piece.losses.astype(np.float64).sum(axis=0) for piece in pieces)
     count = float(sum(piece.counts.sum() for piece in pieces))
@@ -109,58 +87,6 @@ def oracle(
     ]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
     _print(title, list(zip(names, total / count, strict=True)), "beside the agent", total[0] / count)
-
-
-def _print_choices(pieces: Sequence[Any], choices: np.ndarray, *, has_others: bool, is_text: bool) -> None:
-    """Print how often agents agree, and how often that of a language model goes back to the same word."""
-    if has_others:
-        actions = np.concatenate([piece.actions[piece.in_steps] for piece in pieces])
-        same = seed_agreement(actions)
-        say(
-            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their rates "
-            f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
-        )
-    if is_text:  # consecutive batches form one text per row
-        names = ("inputs", "actions", "in_steps")
-        parts = ([getattr(piece, name) for piece in pieces] for name in names)
-        words, actions, counts = (np.concatenate(part, axis=1) for part in parts)
-        back = same_word(words, actions[..., 0], counts, choices=choices)
-        reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
-        say(
-            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
-            f"{back.by_chance:.1%}{reach}"
-        )
-
-
-def _others(own: Trained, data: Any, beside: Sequence[Path]) -> dict[str, Trained]:
-    """Return the models of other seeds, by a name: those trained together and those of other runs."""
-    others = {f"seed {seed}": own.of_seed(seed) for seed in own.together.seeds if seed != own.seed}
-    shapes = jax.tree.map(jnp.shape, own.params)
-    for folder in beside:
-        models = load_models(folder, "oracle")
-        if (kind := next(iter(models.values())).experiment.name) != own.experiment.name:
-            raise UserError(f"{folder} holds a run of {kind}, not of {own.experiment.name}")
-        if own.name not in models:
-            raise UserError(f"{folder} has {', '.join(models)}: there is no {own.name} to set beside")
-        found = models[own.name]
-        theirs = _settings(found)
-        for name, value in _settings(own).items():
-            if theirs.get(name) != value:
-                raise UserError(
-                    f"{folder} holds a {own.name} with {name} {theirs.get(name)}, here it is {value}: only "
-                    "other seeds of the same model can be set beside it"
-                )
-        found.check_data(data)
-        for seed in found.together.seeds:
-            other = others[f"seed {seed} of {folder}"] = found.of_seed(seed)
-            if jax.tree.map(jnp.shape, other.params) != shapes:
-                raise UserError(f"{folder} holds a {own.name} of another size, not to be compared")
-    return others
-
-
-def _settings(trained: Trained) -> dict[str, Any]:
-    of_agent = vars(trained.settings.agent) | trained.selected
-    return vars(trained.settings.model) | {name: of_agent[name] for name in _OF_THE_AGENT if name in of_agent}
 
 
 def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
@@ -178,19 +104,40 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
         progress.advance(max(0, limit - count))  # the split may contain fewer
 
 
-def _gather(pieces: Iterator[Any], limit: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Return the losses of each choice at `limit` steps, the agent's choices, and what probes see there."""
+def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: bool) -> None:
+    """Print how often agents choose alike, and, of a text, how often the first goes back to the same word."""
+    actions = np.concatenate([piece.actions[piece.in_steps] for piece in pieces])
+    if actions.shape[1] > 1:
+        same = seed_agreement(actions)
+        say(
+            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their rates "
+            f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
+        )
+    if is_text:  # consecutive batches form one text per row
+        names = ("inputs", "actions", "in_steps")
+        parts = ([getattr(piece, name) for piece in pieces] for name in names)
+        words, actions, counts = (np.concatenate(part, axis=1) for part in parts)
+        back = same_word(words, actions[..., 0], counts, choices=choices)
+        reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
+        say(
+            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
+            f"{back.by_chance:.1%}{reach}"
+        )
+
+
+def _examined(pieces: Iterator[Any], choices: np.ndarray, limit: int) -> OracleLosses:
+    """Return the losses of the agent and of others at the first `limit` steps."""
     parts = []
     for piece in _until(pieces, limit, "examining"):
         parts.append([part[piece.counts] for part in (piece.losses, piece.taken, piece.x, piece.before)])
     losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    last = before.reshape(len(before), -1)
     seen = {
         "s(t)": np.concatenate([x, before[:, 0]], axis=-1),
-        f"x(t) and the last {before.shape[1]} states": np.concatenate(
-            [x, before.reshape(len(before), -1)], axis=-1
-        ),
+        f"x(t) and the last {before.shape[1]} states": np.concatenate([x, last], axis=-1),
     }
-    return losses, taken, seen
+    # The agent's choices as indices, from 1, into `choices`.
+    return oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
 
 
 def _rows(result: OracleLosses, choices: np.ndarray) -> list[tuple[str, float]]:
@@ -225,9 +172,7 @@ def _print_copied(
         *((f"always {choices[i]}", constants[i]) for i in sorted({0, int(constants.argmin())})),
         ("in hindsight", of_each.min(axis=1).mean()),
     ]
-    title = (
-        f"{about}, words copied by other probabilities, the gate held: nats, mean of {len(losses):,} words"
-    )
+    title = f"{about}, words copied otherwise, the gate held: nats, mean of {len(losses):,} words"
     _print(title, rows, "beside its own", own, first="words are copied")
     gain = paired_gain(losses[:, 2], losses[:, 0])
     chance = ", which may be chance." if gain.is_chance else "."

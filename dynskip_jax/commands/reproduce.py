@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dynskip_jax.commands.report import report
 from dynskip_jax.config import listed, program
@@ -15,21 +15,6 @@ from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
 
 INTERRUPTED = 130  # exit status of a command that was stopped
-# Flags that commands get at reduced size. Language models then read the embedded corpus.
-_SMALL = "--features 8 --epochs 1 --seeds 1"
-REDUCED = {
-    "agreement": f"{_SMALL} --train-examples 512",
-    "conll2003": _SMALL,
-    "imdb": f"{_SMALL} --max-length 50",
-    "number_prediction": f"{_SMALL} --train-examples 256",
-    "pos": _SMALL,
-    "ptb": f"{_SMALL} --dataset pydoc-topics --batch-size 100",
-    "sick": _SMALL,
-    "sst": _SMALL,
-    "bigrams": "--max-length 50",
-    "evaluate": "--cache 20 --flatness 0.1 --weight 0.1",
-    "oracle": "--steps 200",
-}
 _GENERATED = ("number_prediction", "agreement")  # experiments that read no files
 
 
@@ -56,44 +41,36 @@ def all_tables() -> dict[str, Table]:
 
 def reproduce(
     names: tuple[str, ...] = (),
-    size: Literal["full", "reduced"] = "full",
     data: Path | None = None,
     embeddings: Path | None = None,
     out: Path | None = None,
     dry_run: bool = False,
-    list: bool = False,
 ) -> None:
     """Print or run the commands behind results tables again: `reproduce numbers-11 --dry-run`.
 
     The commands of a table run one after another, each in a run folder below --out, and a report over all of
-    them ends the run. The same command goes on where it was stopped. At reduced size every command has few
-    units, one epoch and one seed: it shows that it runs, and its numbers mean nothing.
+    them ends the run. The same command goes on where it was stopped. Without a name, all tables are listed.
 
     Args:
-        names: Tables; --list names them.
-        size: reduced: few units, one epoch and one seed, to see that every command runs.
+        names: Tables.
         data: Folder of the tables' corpus; by default where the experiments look for it.
-        embeddings: File of word vectors, which some tables need at full size; word_vectors makes one.
-        out: Folder of all run folders; by default runs/reproduce/NAME-SIZE.
+        embeddings: File of word vectors, which some tables need; word_vectors makes one.
+        out: Folder of all run folders; by default runs/reproduce.
         dry_run: Print the commands, and run nothing.
-        list: Print the name of every table, and its page.
     """
     tables = all_tables()
-    if list or not names:
+    if not names:
         for table in tables.values():
             say(f"{table.name:<20} commands: {len(table.runs):>2}, {table.page}.md: {table.section}")
-        return
     for name in names:
         if name not in tables:
             raise UserError(f"there is no {name!r}: choose {listed([*tables])}")
-        folder = out or Path("runs", "reproduce", f"{name}-{size}")
         trained = []
-        for run, line in commands_of(
-            tables[name], size, data, embeddings, folder / name if names[1:] else folder
-        ):
+        folder = (out or Path("runs", "reproduce")) / name
+        for run, line in commands_of(tables[name], data, embeddings, folder):
             say(shlex.join([*program(line[0]).split(), *line[1:]]))
-            if line[-2] == "--run-dir" and line[1].startswith("--"):
-                trained.append(Path(line[-1]))
+            if line[1].startswith("--"):
+                trained.append(folder / run)
             status = 0 if dry_run else _run(line)
             if status == INTERRUPTED:
                 raise SystemExit(INTERRUPTED)
@@ -105,40 +82,22 @@ def reproduce(
 
 
 def commands_of(
-    table: Table, size: str, data: Path | None, embeddings: Path | None, out: Path
+    table: Table, data: Path | None, embeddings: Path | None, out: Path
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each run of a table with its command line, which begins with the experiment's name."""
     paths = {run: str(out / run) for run in table.runs} | {"vectors": str(embeddings)}
     for run, command in table.runs.items():
+        if "{vectors}" in command and embeddings is None:
+            raise UserError(
+                f"{run} begins with word vectors: give --embeddings FILE; "
+                "python -m experiments.word_vectors --output FILE makes one"
+            )
         experiment, *line = shlex.split(command)
-        words = [] if line[0].startswith("--") else [line.pop(0)]  # a command other than training
-        if size == "reduced":
-            line += shlex.split(REDUCED[words[0] if words else experiment])
-        without = ()
-        if "{vectors}" in line and embeddings is None:
-            if size == "full":
-                raise UserError(
-                    f"{run} begins with word vectors: give --embeddings FILE; "
-                    "python -m experiments.word_vectors --output FILE makes one"
-                )
-            without = ("--embeddings", "--embedding-features")
-        line = last_of_each(line, without)
-        is_embedded = "pydoc-topics" in line
+        is_training, is_embedded = line[0].startswith("--"), "pydoc-topics" in line
         if data is not None and "--run-dir" not in line and not (is_embedded or experiment in _GENERATED):
             line += ["--data", str(data)]
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in line]
-        yield run, [experiment, *words, *line, *([] if words else ["--run-dir", paths[run]])]
-
-
-def last_of_each(line: Sequence[str], without: Sequence[str] = ()) -> list[str]:
-    """Return a command line with only the last value of each flag, and without the flags in `without`."""
-    given: dict[str, list[str]] = {}
-    for part in line:
-        if part.startswith("--"):
-            values = given[part] = []
-        else:
-            values.append(part)
-    return [part for name, values in given.items() if name not in without for part in (name, *values)]
+        yield run, [experiment, *line, *(["--run-dir", paths[run]] if is_training else [])]
 
 
 def _run(line: Sequence[str]) -> int:

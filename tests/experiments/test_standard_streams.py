@@ -37,16 +37,13 @@ def shell(redirection, *arguments, **environment):
     return subprocess.run(line, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, env=environment)
 
 
-def test_closed_streams_lead_to_the_null_device(tmp_path):
+def test_closed_streams_lead_to_the_null_device_and_open_ones_stay(tmp_path):
     done = shell("<&- >&- 2>&-", "-c", PROGRAM, tmp_path / "found")
     assert done.returncode == 0
     places, number, read, is_terminal = json.loads((tmp_path / "found").read_text())
     assert places == [os.stat(os.devnull).st_rdev] * 3
     assert number > 2  # an opened file does not become a standard stream
     assert (read, is_terminal) == ("", False)
-
-
-def test_streams_that_are_open_stay_as_they_are(tmp_path):
     done = shell("", "-c", PROGRAM, tmp_path / "found")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"to nobody\n", b"to nobody\n")
 
@@ -63,8 +60,7 @@ def test_training_needs_no_standard_error(corpus_folder, tmp_path):
 def test_characters_that_standard_output_lacks_are_question_marks():
     done = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
-    whole = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="utf-8").stdout.decode()
-    assert "λ" in whole and "?, the weight" in done.stdout.decode("ascii")
+    assert "?, the weight" in done.stdout.decode("ascii")
 
 
 @pytest.mark.slow
@@ -78,4 +74,4 @@ def test_a_text_that_standard_output_lacks_is_explained(finished_ptb, tmp_path):
     arguments = ("explain", "--run-dir", tmp_path / "run", "--text", "a é b")
     done = shell("", "-m", "experiments.ptb", *arguments, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"lstm does not know ?: read as <unk>" in done.stdout
+    assert b"not known to lstm, and read as <unk>: ?" in done.stdout

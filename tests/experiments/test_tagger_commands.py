@@ -1,7 +1,6 @@
 """Check the taggers' commands on a few sentences: training, predict, explain, compare and bad input."""
 
 import io
-import json
 import sys
 
 import numpy as np
@@ -9,11 +8,8 @@ import pytest
 from commands import assert_picture, assert_user_error, row_of, run_code
 
 from dynskip_jax import load_run
-from dynskip_jax.commands.predict import read_input
 from dynskip_jax.data.tag_schemes import first_problem
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
-from dynskip_jax.experiments.conll2003.config import EntityData
 from dynskip_jax.tasks.entity_score import entity_score
 
 NER, POS = find_experiment("conll2003"), find_experiment("pos")
@@ -127,41 +123,27 @@ def test_scores_of_each_type_are_shown_and_stored(tagged):
 def test_predict_text(predict):
     first, long = ["Peter", "lives", "in", "Bönn", ",", "Ω", "☃"], ["Bonn", "said"] * 30
     text = f"{' '.join(first)}\n\n{' '.join(long)}\nReuters\n"
-    blocks = [[line.split(" ") for line in block.splitlines()] for block in predict(text).out.split("\n\n")]
+    outcome = predict(text)
+    assert outcome.err == "predictions by lstm, seed 0\n"
+    blocks = [[line.split(" ") for line in block.splitlines()] for block in outcome.out.split("\n\n")]
     assert [[word for word, _ in block] for block in blocks[:-1]] == [first, long, ["Reuters"]]
     for block in blocks:
         assert first_problem([tag for _, tag in block], "BIO2") is None
-    # Each word has a tag, also if long sentences are split and the scheme is another one.
-    assert len(predict(text, "--max-words", 7, "--scheme", "BIOES").out.split()) == 2 * (7 + 60 + 1)
-    assert predict(text).err == "predictions by lstm, seed 0; tags of entities are written in BIO2\n"
+    assert predict("3.5 (a)\n", "--format", "words").out.split()[::2] == ["3.5", "(a)"]
     assert_user_error(predict("\n \n"), "standard input has no text")
 
 
-def test_predict_json(predict):
-    text = 'Peter Blackburn saw "Bonn"\n\nReuters\n'
-    records = [json.loads(line) for line in predict(text, "--output", "json").out.splitlines()]
-    tokens = ["Peter", "Blackburn", "saw", '"', "Bonn", '"']
-    assert [record["words"] for record in records] == [tokens, ["Reuters"]]
-    apart = predict(text, "--output", "json", "--no-raw-text").out
-    assert json.loads(apart.splitlines()[0])["words"] == text.splitlines()[0].split()
-    for record in records:
-        starts = [i for i, tag in enumerate(record["tags"]) if tag.startswith("B-")]
-        assert [entity["start"] for entity in record["entities"]] == starts
-        for entity in record["entities"]:
-            assert entity["text"] == " ".join(record["words"][entity["start"] : entity["end"]])
-
-
 def test_predict_columns_keeps_what_it_reads(predict, tmp_path):
-    lines = ["-DOCSTART- -X- -X-", "", "x\tPeter\tNNP", "x\tsaw\tVB", "", "", "y\tBonn\tNNP"]
+    lines = ["-DOCSTART- -X- -X-", "", "Peter\tNNP", "saw\tVB", "", "", "Bonn\tNNP"]
     path = tmp_path / "in.conll"
     path.write_text("\n".join(lines) + "\n")
-    out = predict("", "--input", path, "--format", "columns", "--word-column", 1).out
+    out = predict("", "--input", path, "--format", "columns").out
     tags = [line.rpartition("\t")[2] for line in out.splitlines() if "\t" in line]
     assert [line.rpartition("\t")[0] if "\t" in line else line for line in out.splitlines()] == lines
     assert tags == [line.split(" ")[1] for line in predict("Peter saw\nBonn\n").out.splitlines() if line]
 
 
-def test_predict_conllu_and_its_score(predict, tmp_path):
+def test_predict_conllu_and_its_score(predict):
     lines = [
         "# sent_id = 1",
         "1\tPeter\tPeter\tPROPN\tNNP\t_\t2\tnsubj\t_\tSpaceAfter=No|NER=B-LOC",
@@ -177,21 +159,15 @@ def test_predict_conllu_and_its_score(predict, tmp_path):
     assert again.out == written and again.err.splitlines()[-1].split()[:3] == ["all", "100.00%", "100.00%"]
     refused = predict(conllu, "--format", "conllu", "--score")
     assert refused.status == 2 and "some words of the input have no tag (_)" in refused.err
-    refused = predict(conllu, "--format", "conllu", "--score", "--tag-column", 3)
-    assert_user_error(refused, "--tag-column is for --format columns")
-    flags = {"input": None, "format": "conllu", "word_column": 0, "score": False}
-    with pytest.raises(UserError, match=r"\(--columns 1,2\), which CoNLL-U does not have"):
-        read_input(flags, EntityData(columns=(1, 2)), 9)
 
 
 def test_predict_scores_what_has_tags(predict, tagged, corpus):
-    how = ("--input", corpus / "eng.testa", "--format", "columns", "--scheme", "trained", "--score")
-    outcome = predict("", *how)
-    assert outcome.status == 0 and "entities are written in IOB1" in outcome.err
+    outcome = predict("", "--input", corpus / "eng.testa", "--format", "columns", "--score")
     overall = outcome.err.splitlines()[-1].split()
     assert overall[:1] == ["all"] and overall[3] == f"{row_of(tagged[0])['metrics']['dev_f1']['mean']:.2%}"
     assert_user_error(predict("", "--score"), "--format columns")
-    assert "expected tags of entities, found no scheme" in predict("", *how, "--tag-column", 1).err
+    wrong = predict("Peter I-NP\nsaw NN\n", "--format", "columns", "--score")
+    assert "expected tags of entities" in wrong.err and "found no scheme" in wrong.err
 
 
 def test_predict_writes_each_sentence_before_it_reads_the_next(predict):
@@ -203,9 +179,8 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(predict):
                 seen.append(len(sys.stdout.getvalue().split("\n\n")) - 1)
                 yield line
 
-    one_by_one = predict(Slow(), "--at-once", 1)
+    assert predict(Slow()).out == predict("Peter\nBonn said\nit\n").out
     assert seen == [0, 1, 2]
-    assert one_by_one.out == predict("Peter\nBonn said\nit\n").out
 
 
 # --- Other commands ---
@@ -216,7 +191,7 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(command,
     text = "Peter saw Bonn and Zürich"
     said = run(command, NER, "explain", "--run-dir", compared, "--text", text).out
     assert "dynamic:3, forward:" in said and "dynamic:3, backward:" in said
-    assert "lstm, dynamic:3 do not know Zürich" in said and "perplexity" not in said
+    assert "not known to lstm, dynamic:3" in said and "perplexity" not in said
     pictures = sorted(path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png"))
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
     for name in ("skips_by_tag_forward.png", "skips_by_tag_backward.png", "learning_curve.png"):
@@ -273,8 +248,8 @@ def test_columns_beside_the_words_are_read(command, predict, tmp_path):
     assert row_of(folder)["metrics"]["test_f1"]["mean"] == 1
     found = predict("a NN\na VB\n\nb VB\n", "--format", "columns", folder=folder).out
     assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
-    refused = predict("", "--input", tmp_path / "test.txt", folder=folder)
-    assert_user_error(refused, "--format columns")
+    assert_user_error(predict("a NN\n", folder=folder), "--format columns")
+    assert_user_error(predict("", "--format", "conllu", folder=folder), "(--columns 1), which CoNLL-U")
 
 
 @pytest.mark.slow
@@ -289,8 +264,7 @@ def test_parts_of_speech_from_columns(command, predict, tmp_path):
     assert "12 words of dev and test have 1 tags that train lacks" in outcome.out
     metrics = row_of(folder)["metrics"]
     assert metrics["test_accuracy"]["mean"] == 1 and metrics["dev_accuracy"]["mean"] == 0.5
-    out = predict("cats77 run\n", "--output", "json", folder=folder, main=POS).out
-    assert json.loads(out) == {"words": ["cats77", "run"], "tags": ["NP", "S\\NP"]}
+    assert predict("cats77 run\n", folder=folder, main=POS).out == "cats77 NP\nrun S\\NP\n\n"
     # Sentences whose last tag is not in train are left out: none of dev has one that is.
     said = run(command, POS, "gradients", "--run-dir", folder, "--steps", 2).out
     assert "T = 2, 12 sentences of test" in " ".join(said.split())
@@ -298,7 +272,6 @@ def test_parts_of_speech_from_columns(command, predict, tmp_path):
 
 def test_errors_are_one_line(command, predict, corpus, tmp_path):
     (tmp_path / "wide.txt").write_text("peter 1 2 3\n")
-    (tmp_path / "columns.txt").write_text("Peter NNP\n")
     (tmp_path / "bad").mkdir()
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (tmp_path / "bad" / name).write_text(columns(SENTENCES).replace("I-MISC", "M-MISC"))
@@ -311,5 +284,3 @@ def test_errors_are_one_line(command, predict, corpus, tmp_path):
     ):
         assert_user_error(command(NER, *arguments, "--run-dir", tmp_path / "x"), words)
     assert_user_error(predict("", "--input", tmp_path / "none"), "cannot be read")
-    narrow = ("--input", tmp_path / "columns.txt", "--format", "columns", "--word-column", 5)
-    assert_user_error(predict("", *narrow), "columns.txt, line 1: no column 5 among 2")

@@ -1,10 +1,10 @@
-"""Check that finished runs can be loaded, and that the commands of number prediction read text with them."""
+"""Check that finished runs can be loaded, and that `predict` and `explain` read text with them."""
 
-import hashlib
 import io
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ from compiled import compiled
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import find_experiment
 from dynskip_jax.experiments.number_prediction import task
 from dynskip_jax.settings import to_config
 from dynskip_jax.trained import Trained, load_models, load_run
@@ -49,8 +50,7 @@ def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
     digits, answers = numbers.splits["test"]
     for seed in (0, 1):
         found = load_run(folder, seed=seed)
-        logits = called(found, digits).logits
-        accuracy = float(np.mean(np.asarray(logits).argmax(axis=1) == answers))
+        accuracy = float(np.mean(np.asarray(called(found, digits).logits).argmax(axis=1) == answers))
         assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[seed])
         assert (found.seed, found.name, found.vocabulary) == (seed, "dynamic:10", None)
     assert load_run(folder).seed == 0
@@ -62,8 +62,7 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
         found = load_run(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
         tokens = found.vocabulary.encode(["<eos>", *words])
-        out = called(found, np.asarray(tokens)[None, :-1])
-        logits = np.asarray(out.logits[0], float)
+        logits = np.asarray(called(found, np.asarray(tokens)[None, :-1]).logits[0], float)
         log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         nll = -log_probs[np.arange(len(words)), tokens[1:]].mean()
         folder = compared_ptb.folder / model.replace(":", "-")
@@ -73,17 +72,16 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
 def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     found = load_run(compared_ptb.folder)
     assert found.name == "dynamic:3"  # the last model is the default
-    assert found.vocabulary.tokens == tuple(load(compared_ptb.folder / "dynamic-3" / "vocabulary.json"))
     assert set(found.vocabulary.tokens) == {*"abcdefgh", "<eos>"}
     kept = json.loads(json.dumps(to_config(found.settings)))
     assert kept == load(compared_ptb.folder / "config.json")["settings"]
-    embedding = found.params["embedding"]["embedding"][...]
-    np.testing.assert_array_equal(embedding, found.model.embedding.embedding[...])
-    assert embedding.shape == (9, 4)
-    default = load_run(compared_ptb.folder, seed=0).params["embedding"]["embedding"][...]
-    np.testing.assert_array_equal(embedding, default)
-    other = load_run(compared_ptb.folder, seed=1)
-    assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
+    embeddings = [
+        of.params["embedding"]["embedding"][...]
+        for of in (found, load_run(compared_ptb.folder, seed=0), load_run(compared_ptb.folder, seed=1))
+    ]
+    np.testing.assert_array_equal(embeddings[0], found.model.embedding.embedding[...])
+    np.testing.assert_array_equal(embeddings[0], embeddings[1])
+    assert not np.array_equal(embeddings[0], embeddings[2])
 
 
 @pytest.mark.slow
@@ -100,7 +98,7 @@ def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, number
     assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[1])
     assert int(out.decisions[0].action.max()) <= selected["max_skip"]
     # A learner with data is of this one model, too.
-    learner = found.learner_with(numbers)
+    learner = found.learner_with(found.data())
     params = jax.tree.map(lambda leaf: leaf[None], found.params)
     scores = learner.evaluate(params, "test", evaluation_keys(learner.seeds))
     np.testing.assert_allclose(scores["test_accuracy"], metric_of(folder, "test_accuracy")[1:])
@@ -117,28 +115,23 @@ def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp
     result["rows"][0]["selected"] = row["value"]
     write_result(folder, result)
     found = load_run(folder, seed=1)
-    everything = load_models(folder)["dynamic:10"].all_params
     jax.tree.map(
         lambda own, of_all: np.testing.assert_array_equal(own, of_all[2 * value + 1]),
         found.params,
-        everything,
+        load_models(folder)["dynamic:10"].all_params,
     )
     assert float(found.policy.mix) == pytest.approx(row["value"]["mix"])
     assert int(np.sum(found.policy.mask)) == row["value"]["max_skip"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (dict(model="fixed:2"), "has lstm, dynamic:3: there is no --model fixed:2"),
-        (dict(seed=7), "has the seeds 0, 1: there is no seed 7"),
-        (dict(run_dir="nowhere"), "nowhere is not a run folder (it has no config.json)"),
-    ],
-)
-def test_what_is_not_there_is_said_in_one_line(change, message, compared_ptb):
-    with pytest.raises(UserError) as error:
-        load_run(**dict(run_dir=compared_ptb.folder) | change)
-    assert message in str(error.value) and "\n" not in str(error.value)
+def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, tmp_path):
+    found = load_run(finished_ptb.folder)
+    data = found.data()  # from the folder that the run was trained with
+    assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("a b c\n" * 9)
+    with pytest.raises(UserError, match="was trained on other data"):
+        found.data(str(tmp_path))
 
 
 # --- predict ---
@@ -153,39 +146,31 @@ def expected_lines(finished, lines, seed=0):
     return [f"{row.argmax()}  ({row.max():.3f})" for row in probabilities]
 
 
-def test_predict_writes_a_line_for_each_line_of_standard_input(command, finished_numbers):
+@pytest.fixture
+def predict(command, finished_numbers):
+    return lambda *flags, text=None: command(
+        NUMBERS, "predict", "--run-dir", finished_numbers.folder, *flags, standard_input=text
+    )
+
+
+def test_predict_writes_a_line_for_each_line_until_an_error(predict, finished_numbers):
     lines = [LINE, "0 1 2 3 4 5 6 7 8 9 0"]
-    arguments = ("predict", "--run-dir", finished_numbers.folder)
-    outcome = command(NUMBERS, *arguments, standard_input=f"{lines[0]}\n\n{lines[1]}")
-    assert outcome.status == 0, outcome.err
     first, second = expected_lines(finished_numbers, lines)
+    outcome = predict(text=f"{lines[0]}\n\n{lines[1]}\n1 2 3\n{LINE}\n")
     assert outcome.out == f"{first}\n\n{second}\n"  # one line for each, also for the empty one
-    assert command(NUMBERS, *arguments).out == ""
-
-
-def test_predict_reads_a_file_and_takes_a_seed(command, finished_numbers, tmp_path):
-    (tmp_path / "in.txt").write_text(f"{LINE}\n" * 2)
-    arguments = ("predict", "--run-dir", finished_numbers.folder, "--input", tmp_path / "in.txt")
-    outcome = command(NUMBERS, *arguments, "--of-seed", 1)
-    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE] * 2, seed=1)
-    assert outcome.out != command(NUMBERS, *arguments).out
-
-
-def test_predict_writes_what_it_has_read_before_an_error(command, finished_numbers):
-    text = f"{LINE}\n1 2 3\n{LINE}\n"
-    outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
-    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE])
     said, error = outcome.err.splitlines(keepends=True)
     assert said == "predictions by dynamic:10, seed 0\n"
     assert_user_error(outcome._replace(err=error), "a text has 11 numbers below 10", "'1 2 3")
+    assert_user_error(predict(text="\n\n"), "standard input has no text")
+    assert_user_error(predict("--score", text=LINE), "--format and --score are for taggers")
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
-def test_predict_cuts_lines_where_training_does(command, finished_numbers, tmp_path, end):
+def test_predict_cuts_lines_of_a_file_where_training_does(predict, finished_numbers, tmp_path, end):
     (tmp_path / "x.txt").write_bytes(f"\ufeff{LINE}{end}{LINE}{end}".encode())
-    arguments = ("--run-dir", finished_numbers.folder, "--input", tmp_path / "x.txt")
-    outcome = command(NUMBERS, "predict", *arguments)
-    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE] * 2)
+    outcome = predict("--input", tmp_path / "x.txt", "--of-seed", 1)
+    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE] * 2, seed=1)
+    assert outcome.out != predict("--input", tmp_path / "x.txt").out
 
 
 @pytest.mark.parametrize(
@@ -197,17 +182,20 @@ def test_predict_cuts_lines_where_training_does(command, finished_numbers, tmp_p
         (".", None, "cannot be read (Is a directory)"),
     ],
 )
-def test_input_that_cannot_be_read(name, content, reason, command, finished_numbers, tmp_path):
+def test_input_that_cannot_be_read(name, content, reason, predict, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    arguments = ("--run-dir", finished_numbers.folder, "--input", tmp_path / name)
-    assert_user_error(command(NUMBERS, "predict", *arguments), "--input", reason)
+    assert_user_error(predict("--input", tmp_path / name), "--input", reason)
 
 
-def test_standard_input_that_is_no_text(command, finished_numbers):
-    text = io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8")
-    outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
-    assert_user_error(outcome, "standard input, line 1: no UTF-8")
+def test_standard_input_is_decoded_or_refused(predict, finished_numbers, monkeypatch):
+    for content in (b"\xff\n", f"\ufeff{LINE}\n".encode()):
+        outcome = predict(text=io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
+        if content == b"\xff\n":
+            assert_user_error(outcome, "standard input, line 1: no UTF-8")
+    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE])
+    monkeypatch.setattr(sys, "stdin", None)
+    assert predict().status == 2
 
 
 # --- explain ---
@@ -220,11 +208,9 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
     assert outcome.status == 0, outcome.err
     (answer,) = expected_lines(finished_numbers, [LINE], seed=1)
     assert outcome.out.splitlines()[-1] == f"dynamic:10: {answer}"
-    digest = hashlib.sha256(LINE.encode()).hexdigest()[:8]
-    path = folder / "plots" / f"explain-dynamic-10-seed-1-{LINE.replace(' ', '-')}-{digest}.png"
+    (path,) = (folder / "plots").glob(f"explain-dynamic-10-seed-1-{LINE.replace(' ', '-')}-*.png")
     assert f"picture: {path}\n" in outcome.out
     assert_picture(path)
-
     found = load_run(folder, seed=1)
     reading = found.read(LINE)
     out = called(found, np.array([[int(word) for word in LINE.split()]]))
@@ -238,7 +224,7 @@ def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
     victim, folder = tmp_path / "victim", tmp_path / "run"
     victim.write_text("mine")
     shutil.copytree(finished_numbers.folder, folder)
-    explain = (NUMBERS, "explain", "--run-dir", folder, "--text", LINE)
+    explain = (NUMBERS, "explain", "--run-dir", folder)  # without a text a sample is explained
     (picture,) = re.findall(r"picture: (\S+)", command(*explain).out)
     Path(picture).unlink()
     for link in (picture, f"{picture}.tmp"):
@@ -250,6 +236,17 @@ def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
     (folder / "plots").symlink_to(tmp_path / "elsewhere")
     assert_user_error(command(*explain), "plots", "link")
     assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.slow
+def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
+    outcome = command(NUMBERS, "explain", "--run-dir", swept_numbers.folder, "--text", LINE)
+    assert outcome.status == 0, outcome.err
+    lstm, dynamic = outcome.out.splitlines()[-2:]
+    assert lstm.startswith("lstm: ") and dynamic.startswith("dynamic:10: ")
+    assert outcome.out.count("picture: ") == 1  # the LSTM has no arcs
+    for path in (swept_numbers.folder / "plots").glob("explain-*.png"):
+        path.unlink()
 
 
 def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
@@ -264,23 +261,30 @@ def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
     assert shown(1, 2, 1, 3) == [1, 2, 1, 3]
 
 
-@pytest.mark.parametrize("text", ["", "\n\n"])
-def test_a_text_without_a_word_is_refused(text, command, finished_numbers):
-    outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
-    assert_user_error(outcome, "standard input has no text")
+def test_two_sentences_as_typed_stay_two():
+    typed = find_experiment("sick").hook("tokenize")(None, "A dog runs.\tIt's a cat.")
+    assert typed == "a dog runs .\tit 's a cat ."
 
 
-def test_predict_names_its_model_and_refuses_flags_of_taggers(command, finished_numbers):
-    predict = (NUMBERS, "predict", "--run-dir", finished_numbers.folder)
-    assert command(*predict, standard_input=LINE).err == "predictions by dynamic:10, seed 0\n"
-    assert_user_error(command(*predict, "--score", standard_input=LINE), "--score is for taggers")
-
-
-def test_without_a_text_a_sample_is_explained(command, finished_numbers):
-    outcome = command(NUMBERS, "explain", "--run-dir", finished_numbers.folder)
-    assert outcome.status == 0, outcome.err
-    for path in (finished_numbers.folder / "plots").glob("explain-*.png"):
-        path.unlink()
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("explain", "--text", " "), ("there is nothing to read: give --text some words",)),
+        (("explain", "--text", "1 2 3"), ("11 numbers below 10", "'1 2 3'")),
+        *((("explain", "--text", LINE.replace("9", bad)), ("11 numbers",)) for bad in ("10", "-1", "²")),
+        (("explain", "--text", LINE, "--of-seed", 7), ("the seeds 0, 1", "no seed 7")),
+        (("predict", "--of-seed", -1), ("no seed -1",)),
+        (("predict", "--model", "lstm"), ("dynamic:10", "no --model lstm")),
+        (("predict", "--run-dir", "nowhere"), ("nowhere is not a run folder (it has no config.json)",)),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line(arguments, parts, command, finished_numbers):
+    before = snapshot(finished_numbers.folder)
+    outcome = command(
+        NUMBERS, arguments[0], "--run-dir", finished_numbers.folder, *arguments[1:], standard_input=LINE
+    )
+    assert_user_error(outcome, *parts)
+    assert snapshot(finished_numbers.folder) == before
 
 
 def test_a_command_that_a_run_does_not_have_is_named(command, finished_ptb, finished_numbers):
@@ -289,45 +293,3 @@ def test_a_command_that_a_run_does_not_have_is_named(command, finished_ptb, fini
         assert_user_error(outcome, f"a run of number_prediction, which has no command {name}")
     outcome = command(NUMBERS, "predict", "--run-dir", finished_ptb.folder)
     assert_user_error(outcome, "a run of ptb, which has no command predict")
-
-
-def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, corpus_folder, tmp_path):
-    found = load_run(finished_ptb.folder)
-    data = found.data()  # from the folder that the run was trained with
-    assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_text("a b c\n" * 9)
-    with pytest.raises(UserError, match="was trained on other data"):
-        found.data(str(tmp_path))
-
-
-@pytest.mark.slow
-def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
-    outcome = command(NUMBERS, "explain", "--run-dir", swept_numbers.folder, "--text", LINE)
-    assert outcome.status == 0, outcome.err
-    lstm, dynamic = outcome.out.splitlines()[-2:]
-    assert lstm.startswith("lstm: ") and dynamic.startswith("dynamic:10: ")
-    assert outcome.out.count("picture: ") == 1  # the LSTM has no arcs
-    for path in (swept_numbers.folder / "plots").glob("explain-*.png"):
-        path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("explain", "--text", " "), ("there is nothing to read: give --text some words",)),
-        (("explain", "--text", "1 2 3"), ("11 numbers below 10", "'1 2 3'")),
-        (("explain", "--text", LINE.replace("9", "10")), ("11 numbers below 10",)),
-        (("explain", "--text", LINE.replace("9", "-1")), ("11 numbers below 10",)),
-        (("explain", "--text", LINE.replace("9", "²")), ("11 numbers below 10",)),
-        (("explain", "--text", LINE, "--of-seed", 7), ("the seeds 0, 1", "no seed 7")),
-        (("explain", "--text", LINE, "--of-seed", -1), ("no seed -1",)),
-        (("predict", "--model", "lstm"), ("dynamic:10", "no --model lstm")),
-        (("predict", "--of-seed", 7), ("no seed 7",)),
-    ],
-)
-def test_what_the_user_can_put_right_is_one_line(arguments, parts, command, finished_numbers):
-    before = snapshot(finished_numbers.folder)
-    outcome = command(NUMBERS, *arguments, "--run-dir", finished_numbers.folder, standard_input=LINE)
-    assert_user_error(outcome, *parts)
-    assert snapshot(finished_numbers.folder) == before

@@ -1,0 +1,50 @@
+"""What commands over a finished run share: flags that choose it, and files that are written into it."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from dynskip_jax.console import say
+from dynskip_jax.errors import UserError
+from dynskip_jax.trained import Trained, load_models, load_run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """Which run is read."""
+
+    run_dir: Path
+    """A finished run folder, of one model or of several compared."""
+    model: str | None = None
+    """Name of the model, if the run compares several; by default all, or the last where one is read."""
+    of_seed: int | None = None
+    """Seed of the models, if several were trained together; by default the first."""
+    code: str | None = None
+    """Import this module first: the one with your own skip, transition or task."""
+
+    def models(self, command: str) -> dict[str, Trained]:
+        """Return the chosen models by name; the run's experiment must have the command."""
+        return load_models(self.run_dir, self.model, self.of_seed, command)
+
+    def last(self, command: str) -> Trained:
+        """Return the chosen model; the run's experiment must have the command."""
+        return load_run(self.run_dir, self.model, self.of_seed, command)
+
+
+def folder_of_pictures(run_dir: Path) -> Path:
+    """Return the folder `plots` of a run folder, and make it; a link is refused."""
+    folder = run_dir / "plots"
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link: remove it, because pictures would be written elsewhere")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def warned(run_dir: Path) -> Iterator[None]:
+    """Print a warning if a file cannot be written into the run folder: the output is worth more."""
+    try:
+        yield
+    except OSError as error:  # such as a read-only folder or a full disk
+        say(f"warning: nothing can be written into {run_dir} ({error.strerror or error})")

@@ -1,0 +1,24 @@
+"""Read the flags of a command line without running it."""
+
+import functools
+
+import pytest
+
+from dynskip_jax import cli
+from dynskip_jax.config import call
+from dynskip_jax.experiment import find_experiment
+
+
+def flags_of(name, words):
+    """Return the resolved settings of a training command, or the arguments of any other command."""
+    if name not in cli.TOOLS and (not words or words[0].startswith("-")):
+        return cli.read_training(find_experiment(name), words)[0]
+    found = {}
+
+    def read(function, prog, arguments):
+        call(functools.wraps(function)(lambda **values: found.update(values)), prog, arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "call", read)
+        cli.main([name, *words])
+    return found
