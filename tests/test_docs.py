@@ -13,14 +13,19 @@ import numpy as np
 import pytest
 from flags import flags_of
 
-from dynskip_jax import cli
 from dynskip_jax import functional as F
 from dynskip_jax.config import call
 
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
 # Pages whose code has its own test: the first three below, the others in tests/experiments/.
-TESTED_APART = ("README.md", "docs/own_model.md", "docs/own_pieces.md", "docs/own_task.md", "docs/own_analysis.md")
+TESTED_APART = (
+    "README.md",
+    "docs/own_model.md",
+    "docs/own_pieces.md",
+    "docs/own_task.md",
+    "docs/own_analysis.md",
+)
 PEERS = ("torch",)  # code that imports one of them is skipped if it is not installed
 
 
@@ -122,9 +127,7 @@ def test_pieces_of_ones_own_train_and_have_the_gradients_of_autodiff():
     own_pieces = names_of("docs/own_pieces.md")
     errors = own_pieces["errors"]
     assert np.mean(errors[-10:]) < 0.35 * errors[0]
-    recurrence = F.Recurrence(
-        own_pieces["Farthest"](4, 0.5), own_pieces["SLSTM"](), F.ToOutput(gated=True)
-    )
+    recurrence = F.Recurrence(own_pieces["Farthest"](4, 0.5), own_pieces["SLSTM"](), F.ToOutput(gated=True))
 
     @jax.jit
     def gradients():
