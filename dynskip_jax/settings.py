@@ -138,9 +138,8 @@ class Agent:
     differentiated directly."""
     discount: Annotated[Share, Rewarded] = 1.0
     """Discount of later rewards, per step (the paper's is 1)."""
-    baseline: Annotated[Literal["none", "batch", "rollouts", "moving_average", "learned"], Rewarded] = "none"
-    """Subtract from the return the mean of the other examples (batch), of the example's other rollouts, of
-    earlier batches (moving_average), or a learned critic."""
+    baseline: Annotated[Literal["none", "batch", "rollouts"], Rewarded] = "none"
+    """Subtract from the return the mean of the other examples (batch) or of the example's other rollouts."""
     rollouts: Annotated[int, Bounds(1, 1000), Rewarded] = 1
     """M, number of samples of each training example's actions."""
     relaxation: Annotated[

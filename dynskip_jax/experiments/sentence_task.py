@@ -106,8 +106,6 @@ def make_classification(
     data: Dataset | None,
     vocabulary: Any,
     classes: Sequence[str],
-    *,
-    has_macro_f1: bool = False,
 ) -> Classification:
     """Return the task of a model that classifies texts."""
     m, embed = settings.model, embedding(settings, data, vocabulary)
@@ -132,7 +130,6 @@ def make_classification(
         activation_coef=2.0 if m.recipe == "awd" else 0.0,
         temporal_coef=1.0 if m.recipe == "awd" else 0.0,
         class_names=classes,
-        has_macro_f1=has_macro_f1,
     )
 
 

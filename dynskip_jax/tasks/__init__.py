@@ -4,7 +4,7 @@ from dynskip_jax.tasks.classification import Classification, SentencePairs
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.tagging import Tagging
-from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, StepPenalty, Task
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, Task
 
 __all__ = [
     "Classification",
@@ -14,7 +14,6 @@ __all__ = [
     "Learner",
     "LossOutput",
     "SentencePairs",
-    "StepPenalty",
     "Tagging",
     "Task",
 ]

@@ -5,7 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
@@ -24,12 +24,9 @@ def rewards_of(
     log_likelihood: Float[Array, "*shape"],
     correct: Float[Array, "*shape"] | None = None,
 ) -> Float[Array, "*shape"]:
-    """Return the reward of each prediction.
+    """Return the reward of each prediction, from the log-likelihood of its target, in nats.
 
-    Args:
-        objective: Settings of agents.
-        log_likelihood: Log-likelihood of the true target, in nats.
-        correct: 1 for a correct prediction, 0 for a wrong one; required for the reward `correct`.
+    `correct` is 1 for a correct prediction and 0 for a wrong one.
     """
     if objective.reward == "correct" and correct is None:
         raise UserError("this task does not say which predictions are correct: choose another --reward")
@@ -49,9 +46,7 @@ def agents_loss(
     rewards: Float[Array, " rows"] | Float[Array, "rows time"],
     *,
     weights: Float[Array, " rows"] | None = None,
-    counted: Bool[Array, "rows time"] | None = None,
-    average: Float[Array, ""] | None = None,
-    values: Sequence[Float[Array, "rows time"] | None] | None = None,
+    step_weights: Float[Array, "rows time"] | None = None,
     axis_name: str | None = None,
 ) -> Float[Array, ""]:
     """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
@@ -66,15 +61,11 @@ def agents_loss(
         nll: Negative log-likelihood of the true target in nats.
         rewards: Result of `rewards_of`.
         weights: Weight of each row; 0 for rows that only fill the batch.
-        counted: False for further steps that do not count.
-        average: Moving average of earlier rewards, for the baseline `moving_average`.
-        values: A critic's V(s(t)) for each layer, or None, for the baseline `learned`.
+        step_weights: Weight of each step; by default that of its row.
         axis_name: Name of the mapped axis over which the batch is divided.
     """
     is_sampled, beta = scheduled.policy.mode == "sample", scheduled.entropy_coef
-    steps = weights
-    if counted is not None:
-        steps = counted.astype(nll.dtype) if weights is None else counted * weights[:, None]
+    steps = weights if step_weights is None else step_weights
     if is_sampled and objective.baseline == "rollouts":
         apart = partial(jax.tree.map, lambda leaf: leaf.reshape(-1, objective.rollouts, *leaf.shape[1:]))
         decisions, nll, rewards, weights, steps = map(apart, (decisions, nll, rewards, weights, steps))
@@ -87,17 +78,13 @@ def agents_loss(
             "none": None,
             "batch": partial(rl.leave_one_out, axis_name=axis_name),
             "rollouts": partial(rl.leave_one_out, axis=1),
-            "moving_average": average,
-            "learned": values,
         }
-        how = dict(discount=objective.discount, weights=steps)
         of_agents += rl.reinforce(
             decisions,
             rewards,
             baseline=baselines[objective.baseline],
+            discount=objective.discount,
             entropy_coef=0.0 if is_exact else beta,
-            **how,
+            weights=steps,
         )
-        if values is not None:
-            of_agents += rl.critic_loss(decisions, values, rewards, **how)
     return loss + objective.rl_coef * of_agents + scheduled.update_cost * rl.updates(decisions, weights=steps)

@@ -9,19 +9,13 @@ import numpy as np
 from flax import nnx
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.statistics import confusion_matrix, macro_f1
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.models import rating_distribution
-from dynskip_jax.tasks.task import (
-    ExampleTask,
-    Forward,
-    LossOutput,
-    MakeModel,
-    StepPenalty,
-    where_counted,
-)
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel, where_counted
 
 
 class Classification(ExampleTask):
@@ -33,8 +27,7 @@ class Classification(ExampleTask):
         activation_coef: α of activation regularization (AR; Merity et al. 2018, Section 4.6), on the top
             layer's states.
         temporal_coef: β of temporal activation regularization (TAR), on the top layer's states.
-        class_names: Name of each class; empty if classes have no names.
-        has_macro_f1: Whether macro F1 over these classes is a metric.
+        class_names: Name of each class, for which macro F1 is a metric; empty if classes have no names.
         **options: Other arguments of `ExampleTask`.
     """
 
@@ -46,38 +39,34 @@ class Classification(ExampleTask):
         activation_coef: float = 0.0,
         temporal_coef: float = 0.0,
         class_names: Sequence[str] = (),
-        has_macro_f1: bool = False,
         **options: Any,
     ):
         super().__init__(splits, make_model, **options)
         self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
         self.class_names = tuple(class_names)
-        if has_macro_f1:  # only then: a subclass may define other host metrics
-            self.has_host_metrics = True
 
+    @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """See `Task`."""
+        if not self.class_names:
+            return {}
         truth, predicted = np.asarray(self.splits[split].targets), np.asarray(predictions)
         return {"macro_f1": macro_f1(confusion_matrix(truth, predicted, len(self.class_names)))}
 
+    @override
     def forward(self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
-        """See `Task`."""
         if any(cell.weight_dropout for cell in model.stack.cells):
             how["weight_key"] = shared_key
         output = self.call(model, batch, **how)
         penalties = ()
         if self.activation_coef or self.temporal_coef:
             _, valid = where_counted(batch, output.states.shape[1])
+            pairs = valid[:, :-1] & valid[:, 1:]
             activation = F.activation_regularisation(output.states, self.activation_coef, valid)
             temporal = F.temporal_activation_regularisation(output.states, self.temporal_coef, valid)
-            pairs = valid[:, :-1] & valid[:, 1:]
-            penalties = (
-                StepPenalty(activation, valid.sum(dtype=jnp.float32)),
-                StepPenalty(temporal, pairs.sum(dtype=jnp.float32)),
-            )
+            counts = (each.sum(dtype=jnp.float32) for each in (valid, pairs))
+            penalties = tuple(zip((activation, temporal), counts, strict=True))
         log_probs = jax.nn.log_softmax(output.logits)
-        read = dict(observations=output.observations, step_penalties=penalties)
-        return Forward(log_probs, output.decisions, **read)
+        return Forward(log_probs, output.decisions, observations=output.observations, penalties=penalties)
 
     def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
         """Return the model's output for a batch; `how` is passed to the model."""
@@ -92,25 +81,26 @@ class SentencePairs(Classification):
     prediction is the mean of p̂. It is scored by Pearson's r, Spearman's ρ and the mean squared error.
     """
 
-    score, primary_metric, has_host_metrics = "pearson", "kl", True
+    score, primary_metric = "pearson", "kl"
 
+    @override
     def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
-        """See `Classification`."""
         inputs = batch.inputs
         return model(inputs["tokens"], inputs["sentences"], seq_lengths=batch.seq_lengths, **how)
 
+    @override
     def compute_loss(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> LossOutput:
-        """See `Task`."""
         p = rating_distribution(batch.targets, log_probs.shape[-1])
         divergence = (xlogy(p, p) - p * log_probs).sum(axis=-1)
         return LossOutput(divergence, None, {"kl": divergence})
 
+    @override
     def predict(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Float[Array, " rows"]:
-        """See `Task`; returns the mean rating of each row."""
         return jnp.exp(log_probs) @ jnp.arange(1, log_probs.shape[-1] + 1, dtype=log_probs.dtype)
 
+    @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> Mapping[str, float]:
-        """See `Task`; correlations are 0 if all predictions, or all ratings, are equal."""
+        """Return the scores; correlations are 0 if all predictions, or all ratings, are equal."""
         import scipy.stats  # takes a second, which other tasks do not pay
 
         said = np.asarray(predictions, np.float64)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, num_segments, segments
 from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.task import evaluated
 
 PyTree = Any
 Advance = Callable[[], None]
@@ -41,8 +42,7 @@ class DynamicEvaluation:
         num_steps: int = 5,
     ):
         self._learner, self._task, self._keys = learner, learner.task, keys
-        # Leave out critics: they have no gradient here and would change the mean scale of gradients.
-        self._params = learner.used_params(params)
+        self._params = params
         self._policy = learner.policy() if policy is None else policy
         self._num_steps = num_steps
         self._add_squares = jax.jit(jax.vmap(self._add_squares_of_one, (0, 0, 0, 0, None)))
@@ -132,9 +132,11 @@ class DynamicEvaluation:
         """Return the gradient of a segment's mean loss, and (the next carry, the sums of nll and tokens)."""
 
         def loss(params):
-            end, nll = self._task.segment_nll(self._learner.model(params), carry, segment, policy)
+            model = self._learner.model(params)
+            read, _ = self._task.read(model, segment, carry, **evaluated(policy, None))
+            nll = -read.log_probs.target
             sums = jnp.sum(nll, where=segment.mask), jnp.sum(segment.mask, dtype=nll.dtype)
-            return sums[0] / jnp.maximum(sums[1], 1), (end, jnp.stack(sums))
+            return sums[0] / jnp.maximum(sums[1], 1), (read.carry, jnp.stack(sums))
 
         return jax.grad(loss, has_aux=True)(params)
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
+from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
 from dynskip_jax.data.batches import bptt_lengths, segments_of_lengths
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
-from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task, evaluated
+from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
 
 _LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
@@ -84,18 +85,13 @@ class LanguageModelling(Task):
         row_length = num_segments(size, self.batch_size, 1, drop_tail=True)
         return bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
 
-    @property
-    def train_lengths(self) -> tuple[int, ...]:
-        """See `Task`."""
-        return tuple(sorted(set(self.lengths)))
-
+    @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """See `Task`; streams are read in the same order in every epoch."""
         lengths = self._lengths_of(epoch)
         return segments_of_lengths(self.corpus.train, self.batch_size, lengths, first_token=self.end_of_line)
 
+    @override
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """See `Task`."""
         return [self.batch_size * length for length in self._lengths_of(epoch)]
 
     def _lengths_of(self, epoch: int) -> list[int]:
@@ -104,8 +100,8 @@ class LanguageModelling(Task):
             return np.random.default_rng([0, epoch]).permutation(self.lengths).tolist()
         return self.lengths
 
+    @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        """See `Task`; every token of the split is a target exactly once."""
         rows, num_steps = rows or self.evaluation_rows, self.num_steps
         if not self.restart_buffer:
             # With few streams, longer segments give the same result with fewer calls.
@@ -113,7 +109,7 @@ class LanguageModelling(Task):
         return self.windows(split, rows, num_steps)
 
     def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
-        """See `Task`."""
+        """Return the segments of a split in `rows` streams, each token once."""
         return segments(self.tokens(split), rows, steps, drop_tail=False, first_token=self.end_of_line)
 
     @property
@@ -125,21 +121,17 @@ class LanguageModelling(Task):
         """Return the token ids of a split: `train`, `dev` or `test`."""
         return self.corpus.splits[split]
 
+    @override
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
-        """See `Task`."""
         return model.initialize_carry(rows, key)
 
-    def evaluation_model(self, model: LanguageModel) -> LanguageModel:
-        """See `Task`; embeddings that a model computes from characters become a table, computed once."""
-        return model.with_table()
-
+    @override
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
-        """See `Task`."""
         forward, output = self.read(model, batch, carry, **how)
         # Both penalties are means over tokens, but the loss is a sum over a segment.
         penalty = F.activation_regularisation(output.dropped_states, self.activation_coef)
         penalty = penalty + F.temporal_activation_regularisation(output.states, self.temporal_coef)
-        return forward._replace(penalty=batch.inputs.shape[1] * penalty)
+        return forward._replace(penalties=((batch.inputs.shape[1] * penalty, 1.0),))
 
     def read(
         self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
@@ -156,49 +148,32 @@ class LanguageModelling(Task):
         of_targets = OfTargets(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
         return Forward(of_targets, output.decisions, carry, observations=output.observations), output
 
-    def forward_of_each_choice(
-        self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
-    ) -> tuple[Forward, Float[Array, "rows time K"]] | None:
-        """See `Task`; returns None unless the model copies the word after the one chosen state."""
-        if model.copier is None or not model.copier.is_hard(how["policy"]):
-            return None
-        forward, output = self.read(model, batch, carry, **how)
-        return forward, -output.log_likelihood_of_each(batch.targets)
-
+    @override
     def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
-        """See `Task`."""
         correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
         return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target})
 
+    @override
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
-        """See `Task`; nothing is returned, since `log_probs` does not contain the best word's id."""
+        """Return nothing, since `log_probs` does not contain the best word's id."""
         return ()
 
-    def metrics(self, means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the means, with perplexities in place of mean losses."""
+    @override
+    def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
+        """Return the means, with perplexities in place of mean losses.
+
+        If tokens are parts of words, also perplexity per word and bits per character.
+        """
         renamed = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
-        return {
+        metrics = {
             renamed.get(name, name): np.exp(value) if name in renamed else value
             for name, value in means.items()
         }
-
-    def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return perplexity per word and bits per character if tokens are parts of words; see `Task`."""
-        if not self.corpus.text_sizes or "perplexity" not in metrics:
-            return {}
-        nats = np.log(metrics["perplexity"]) * len(self.tokens(split))
-        size = self.corpus.text_sizes[split]
-        return {
-            "word_perplexity": np.exp(nats / size.words),
-            "bits_per_character": nats / np.log(2) / size.characters,
-        }
-
-    def segment_nll(
-        self, model: LanguageModel, carry: Any, segment: Batch, policy: F.Policy
-    ) -> tuple[Any, Float[Array, "batch time"]]:
-        """Return the carry for the next segment and -log p of each target, in nats, as in evaluation."""
-        read, _ = self.read(model, segment, carry, **evaluated(policy, None))
-        return read.carry, -read.log_probs.target
+        if self.corpus.text_sizes:
+            size, nats = self.corpus.text_sizes[split], means["nll"] * len(self.tokens(split))
+            metrics["word_perplexity"] = np.exp(nats / size.words)
+            metrics["bits_per_character"] = nats / np.log(2) / size.characters
+        return metrics
 
 
 class CacheGrid(NamedTuple):
@@ -226,13 +201,13 @@ class CachedLanguageModelling(LanguageModelling):
         super().__init__(*args, **options)
         self.cache = cache
 
+    @override
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
-        """See `Task`; the caches are empty."""
         features = model.stack.cells[-1].hidden_features
         return super().initial_carry(model, rows, key), F.empty_cache(rows, self.cache.size, features)
 
+    @override
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
-        """See `Task`."""
         carry, past = carry
         read, output = self.read(model, batch, carry, **how)
 
@@ -245,7 +220,7 @@ class CachedLanguageModelling(LanguageModelling):
         past, with_caches = grid(jnp.asarray(self.cache.flatness), jnp.asarray(self.cache.weight))
         return read._replace(log_probs=(read.log_probs, with_caches), carry=(read.carry, past))
 
+    @override
     def compute_loss(self, log_probs: tuple[OfTargets, Array], batch: Batch) -> LossOutput:
-        """See `Task`."""
         scored = super().compute_loss(log_probs[0], batch)
         return scored._replace(counted={**scored.counted, "cached_nll": -log_probs[1]})

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, Examples
@@ -86,13 +87,12 @@ class Tagging(ExampleTask):
             raise UserError(f"unknown reward_of {reward_of!r}: choose sentence or words")
         self.reward_of, self.unknown_tag = reward_of, unknown_tag
         self.is_of_steps = reward_of == "words"
-        self.has_host_metrics = scheme is not None
         self.score = "accuracy" if scheme is None else "f1"
         self.decode_in_training = decode_in_training
         self.primary_metric = "accuracy" if decode_in_training else "nll"  # F1 is not counted while training
 
+    @override
     def forward(self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
-        """See `Task`."""
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
         decode = self.decode_in_training or how["deterministic"]
         of_tags = self._of_softmax if output.crf is None else self._of_crf
@@ -118,8 +118,8 @@ class Tagging(ExampleTask):
         """Return the scores, with the tag `unknown_tag` made impossible."""
         return scores if self.unknown_tag is None else scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
 
+    @override
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:
-        """See `Task`."""
         means = super().average(log_probs._replace(best=()), batch, samples)
         marginals = self._predictable(means.marginals)
         if means.target.ndim > 1:
@@ -131,8 +131,9 @@ class Tagging(ExampleTask):
         expected_right = jnp.where(marginals > F.FORBIDDEN, jnp.exp(marginals), F.FORBIDDEN)
         return means._replace(best=F.crf_decode(rules, expected_right, batch.seq_lengths)[0])
 
+    @override
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
-        """See `Task`; also counts the sentences without a wrong tag, unless training does not decode."""
+        """Return the loss; also count the sentences without a wrong tag, unless training does not decode."""
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
         target = log_probs.target
         counted = {"nll": -target}
@@ -147,18 +148,17 @@ class Tagging(ExampleTask):
         sentence = target if target.ndim == 1 else words.sum(axis=1)
         return LossOutput(-target, counted.get("sentence_accuracy"), counted, rewarded=sentence)
 
+    @override
     def predict(self, log_probs: OfTags, batch: Batch) -> Int[Array, "rows time"]:
-        """See `Task`."""
         return log_probs.best
 
+    @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return F1, precision and recall of entities, from 0 to 1, and the F1 of each type; see `Task`."""
-        score = self.score_labels(split, predictions)
-        whole = score.overall
-        metrics = {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall}
-        for kind in self._labels:
-            metrics[f"f1_{kind}"] = score.by_type.get(kind, _NOTHING).f1
-        return metrics
+        """Return F1, precision and recall of entities, from 0 to 1; nothing if tags encode no entities."""
+        if self.scheme is None:
+            return {}
+        whole = self.score_labels(split, predictions).overall
+        return {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall}
 
     def predicted_tags(self, predictions: Sequence[Any]) -> list[list[str]]:
         """Return the tags of each sentence from predicted ids."""

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key, Shaped
+from jaxtyping import Array, Bool, Float, Key
+from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
@@ -15,26 +16,12 @@ from dynskip_jax.data.batches import (
     Batch,
     Examples,
     evaluation_batches,
-    num_train_batches,
     train_batch_sizes,
     train_batches,
 )
-from dynskip_jax.errors import UserError
 
 PyTree = Any
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
-
-
-class StepPenalty(NamedTuple):
-    """A penalty that is a mean over steps, or over pairs of steps, of a batch.
-
-    Attributes:
-        mean: The penalty.
-        count: Number of steps in the mean. Devices that divide a batch may have different numbers.
-    """
-
-    mean: Float[Array, ""]
-    count: Float[Array, ""]
 
 
 class Forward(NamedTuple):
@@ -45,17 +32,16 @@ class Forward(NamedTuple):
             `Task.average` before they are scored.
         decisions: Trace of each layer and direction, as returned by `SkipLSTM`.
         carry: Carry for the next batch of the same rows, each leaf (rows, ...).
-        penalty: Scalar that is added to the loss. If devices divide the batch, their mean is added.
-        step_penalties: Penalties that are added to the loss as means over the steps of the whole batch.
-        observations: Inputs of the agents, as returned by `SkipLSTM`, for critics; None if not available.
+        observations: Inputs of the agents, as returned by `SkipLSTM`; None if not available.
+        penalties: Pairs (penalty, count) that are added to the loss: a mean over steps, or pairs of steps, of
+            the batch, and their number. Devices that divide a batch may have different numbers.
     """
 
     log_probs: PyTree
     decisions: tuple[F.DecisionTrace, ...]
     carry: PyTree = ()
-    penalty: Float[Array, ""] | float = 0.0
     observations: tuple | None = None
-    step_penalties: tuple[StepPenalty, ...] = ()
+    penalties: tuple[tuple[Float[Array, ""], Float[Array, ""] | float], ...] = ()
 
 
 class LossOutput(NamedTuple):
@@ -89,35 +75,25 @@ class Task:
         higher_is_better: Whether a larger score is better.
         primary_metric: Name of the metric shown during training; None for the score.
         is_of_steps: Whether agents are rewarded at each step, instead of once for each row.
-        has_host_metrics: Whether `host_metrics` returns any metrics.
         shared_batches: Whether all seeds read the same batches; otherwise each seed has its own, stacked.
+        unit: Name of what is counted: `examples`, or `tokens` for a language model.
+        max_length: Length of the longest training sequence; None for endless streams, or without data.
         batch_size: Number of rows in a training batch.
         num_batches: Number of batches in an epoch.
-        unit: Name of what is counted: `examples`, or `tokens` for a language model.
     """
 
     score = "accuracy"
     higher_is_better = True
     primary_metric: str | None = None
     is_of_steps = False
-    has_host_metrics = False
     shared_batches = False
     unit = "examples"
+    max_length: int | None = None
     batch_size: int
     num_batches: int
 
     def __init__(self, make_model: MakeModel):
         self.make_model = make_model
-
-    @property
-    def max_length(self) -> int | None:
-        """Length of the longest training sequence; None for endless streams, or without data."""
-        return None
-
-    @property
-    def train_lengths(self) -> tuple[int, ...]:
-        """Lengths of the training batches, in steps; empty if all batches have the same length."""
-        return ()
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """Return the batches of an epoch: (seeds, rows, ...), or (rows, ...) with `shared_batches`."""
@@ -126,9 +102,9 @@ class Task:
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
         """Return the number of examples or tokens (see `unit`) of one model in each batch of an epoch.
 
-        The sum is the same in every epoch. The default is `batch_size` for each batch.
+        The sum is the same in every epoch.
         """
-        return [self.batch_size] * self.num_batches
+        raise NotImplementedError
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """Return the batches of a whole split, with each example or token once.
@@ -137,20 +113,9 @@ class Task:
         """
         raise NotImplementedError
 
-    def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
-        """Return the batches of a whole split, in windows that each continue from the previous carry.
-
-        The default implementation returns whole rows, and does not use `steps`.
-        """
-        return self.evaluation_batches(split, rows, 1)
-
     def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
         """Return the carry for the first batch of an epoch or a split; empty if rows are whole sequences."""
         return ()
-
-    def evaluation_model(self, model: nnx.Module) -> nnx.Module:
-        """Return an equivalent model that is faster to evaluate; by default the model itself."""
-        return model
 
     def forward(
         self,
@@ -175,20 +140,6 @@ class Task:
             deterministic: Whether dropout is off.
         """
         raise NotImplementedError
-
-    def forward_of_each_choice(
-        self, model: nnx.Module, batch: Batch, carry: PyTree, **how: Any
-    ) -> tuple[Forward, Float[Array, "rows time K"]] | None:
-        """Run the model on a batch, and return the loss of each step for each choice of the last layer.
-
-        It is called only if the last layer's choices do not change its states (λ = 0), so that a choice can
-        affect only the loss of its own step.
-
-        Returns:
-            The forward pass, and the loss in nats of each step with each k in place of the chosen one; or
-            None if the choices do not affect the loss.
-        """
-        return None
 
     def average(self, log_probs: PyTree, batch: Batch, samples: int) -> PyTree:
         """Average several samples of each row; by default return the log of the mean probability.
@@ -216,13 +167,9 @@ class Task:
         """
         return log_probs.argmax(-1)
 
-    def metrics(self, means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
         """Return metrics, (seeds, ...), from the means of the counted values; by default the means."""
         return dict(means)
-
-    def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return additional metrics of a split, computed from its other metrics; by default none."""
-        return {}
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
         """Return metrics of one model that depend on all its predictions, such as F1; by default none.
@@ -251,41 +198,23 @@ class ExampleTask(Task):
         evaluation_rows: int = 1000,
     ):
         super().__init__(make_model)
-        self.splits = dict(splits)
-        self.batch_size = batch_size
-        self.num_batches = num_train_batches(splits["train"], batch_size) if "train" in splits else 0
+        self.splits, self.batch_size, self.num_batches = dict(splits), batch_size, 0
         self._rows = evaluation_rows
+        train = self.splits.get("train")
+        if train is not None:
+            self.num_batches = len(train_batch_sizes(train, batch_size, 0))
+            self.max_length = train.longest or jax.tree.leaves(train.inputs)[0].shape[1]
 
-    @property
-    def max_length(self) -> int | None:
-        """See `Task`."""
-        if "train" not in self.splits:
-            return None
-        lengths = self.splits["train"].seq_lengths
-        return (
-            jax.tree.leaves(self.splits["train"].inputs)[0].shape[1]
-            if lengths is None
-            else int(np.max(lengths))
-        )
-
-    @property
-    def train_lengths(self) -> tuple[int, ...]:
-        """See `Task`."""
-        examples = self.splits.get("train")
-        if examples is None or not examples.buckets:
-            return ()
-        return tuple(examples.buckets[bucket] for bucket in np.unique(examples.bucket_of_each()))
-
+    @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """See `Task`; see `data.examples.train_batches`."""
         return train_batches(self.splits["train"], self.batch_size, seeds, epoch)
 
+    @override
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """See `Task`; masked rows are not counted."""
         return train_batch_sizes(self.splits["train"], self.batch_size, epoch)
 
+    @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        """See `Task`; with several samples, a batch has fewer rows."""
         return evaluation_batches(self.splits[split], rows or max(1, self._rows // samples))
 
 
@@ -307,49 +236,13 @@ def repeat_rows(tree: PyTree, times: int) -> PyTree:
     return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
 
 
-def row_sums(values: Float[Array, "rows *time"], counted: Bool[Array, "rows *time"]) -> Float[Array, " rows"]:
-    """Return the sum of the counted values of each row."""
-    return jnp.where(counted, values, 0).reshape(len(values), -1).sum(axis=1)
-
-
-def valid_steps(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
-    """Return which steps are inside their sequence and not masked by a mask of steps; None if all are.
-
-    A mask of rows, (rows,), is ignored here: rows that only fill a batch get weight 0 in the loss.
-    """
-    valid = None if batch.seq_lengths is None else F.length_mask(batch.seq_lengths, time)
-    if batch.mask is None or batch.mask.ndim == 1:
-        return valid
-    return batch.mask if valid is None else valid & batch.mask
-
-
 def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
-    """Return which rows and which steps count."""
-    shape = num_rows(batch), time
-    valid, mask = valid_steps(batch, time), batch.mask
-    steps = jnp.ones(shape, bool) if valid is None else valid
+    """Return which rows and which steps count: those inside their sequence that no mask excludes."""
+    if batch.seq_lengths is None:
+        steps = jnp.ones((num_rows(batch), time), bool)
+    else:
+        steps = F.length_mask(batch.seq_lengths, time)
+    mask = batch.mask
     if mask is None:
-        return jnp.ones(shape[:1], bool), steps
-    if mask.ndim == 2:
-        return mask.any(axis=1), steps
-    return mask, steps & mask[:, None]
-
-
-def of_another_row(
-    values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
-) -> Shaped[Array, "rows time *rest"]:
-    """Return for each row the values of the next counted row; the last one gets those of the first.
-
-    A row that is shorter than the batch is repeated.
-
-    Raises:
-        UserError: If there is only one row.
-    """
-    if len(values) < 2:
-        raise UserError(f"choices of another row need at least 2 rows, got {len(values)}")
-    order = jnp.argsort(~counted, stable=True)  # counted rows first
-    place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
-    other, steps = order[place], jnp.arange(values.shape[1])[None]
-    if batch.seq_lengths is not None:
-        steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
-    return values[other[:, None], steps]
+        return jnp.ones(len(steps), bool), steps
+    return (mask, steps & mask[:, None]) if mask.ndim == 1 else (mask.any(axis=1), steps & mask)

@@ -19,9 +19,8 @@ class AgentSettings:
     entropy: Literal["sampled", "exact"] = "sampled"
     discount: float = 1.0
     entropy_coef_final: float | None = None
-    baseline: Literal["none", "batch", "rollouts", "moving_average", "learned"] = "none"
+    baseline: Literal["none", "batch", "rollouts"] = "none"
     rollouts: int = 1
-    baseline_decay: float = 0.99
     relaxation: Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"] = "none"
     relaxed_epochs: int = 0
     relaxed_entropy_coef: float | None = None

@@ -197,9 +197,8 @@ class Epoch:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
         carry = self.initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
-        carry = self._task.carry_over(state.carry, parallel.place(carry, PER_EXAMPLE))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
-        return state._replace(carry=carry, sums=parallel.place(sums, PER_SEED))
+        return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
 
     def metrics(self, state: TrainState) -> Metrics:
         """Return the training metrics of the epoch so far."""

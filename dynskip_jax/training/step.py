@@ -49,12 +49,6 @@ class Trainable(Protocol):
     def initial_carry(self, params: PyTree, key: Key[Array, ""]) -> PyTree:
         """Return the carry for the first step of an epoch, each leaf (examples, ...)."""
 
-    def carry_over(self, old: PyTree, new: PyTree) -> PyTree:
-        """Return `new`, an epoch's initial carry, with the parts of `old` that last for the whole run.
-
-        Both have a leading seed axis. Only choose between parts: devices may divide the arrays.
-        """
-
     def loss(
         self,
         params: PyTree,

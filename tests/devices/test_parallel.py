@@ -102,9 +102,6 @@ class Small:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (BATCH, 3))
 
-    def carry_over(self, old, new):
-        return new
-
     def scheduled(self, epoch):
         return ()
 
@@ -137,7 +134,6 @@ TASKS = {
     "classification": (classifiers, "rollouts"),
     "classification, batch baseline": (classifiers, "batch"),
     "classification, one step": (plain_classifiers, "batch"),
-    "classification, moving average": (classifiers, "moving_average"),
     "classification, penalties": (penalized_classifiers, "none"),
     "language modelling": (language_models, "batch"),
     "small": (Small, None),  # all seeds read the same batches

@@ -163,4 +163,3 @@ def test_the_page_on_ones_own_analysis_runs(compared, here):
 
 def test_what_it_has_not_is_said_in_one_line(command):
     assert_user_error(command(Toy, "generate", "--run-dir", "anywhere"), "no command 'generate'")
-    assert_user_error(command(Toy, "--baseline", "moving_average", *SMALL), "moving_average")

@@ -42,9 +42,6 @@ class Scripted:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (2,))
 
-    def carry_over(self, old, new):
-        return new
-
     def scheduled(self, epoch):
         return ()
 

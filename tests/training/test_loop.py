@@ -518,37 +518,6 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
     np.testing.assert_allclose(again.counts[-1], expected[-1], rtol=1e-6)
 
 
-class Counting(Scripted):
-    """Task whose carry counts steps: those of the epoch, and those of the run."""
-
-    def initial_carry(self, params, key):
-        return jnp.zeros(1), jnp.zeros(1)
-
-    def carry_over(self, old, new):
-        return new[0], old[1]
-
-    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
-        carry = carry[0] + 1, carry[1] + 1
-        sums = {"loss": params["w"].sum(), "batches": jnp.ones(()), "steps": jnp.stack(carry)[:, 0]}
-        return -params["steps"], (carry, sums)
-
-    def summarise(self, sums):
-        epoch, run = sums["steps"].T / sums["batches"]
-        return {"loss": sums["loss"], "epoch_steps": epoch, "run_steps": run}
-
-
-def test_a_part_of_the_carry_lasts_for_the_whole_run(tmp_path):
-    """Regression: each epoch began with an empty moving average of the rewards."""
-    with pytest.raises(Stopped):
-        run(
-            Counting([3, 2]), tmp_path, seeds=(0,), epochs=2, should_stop=lambda step: step == NUM_BATCHES + 1
-        )
-    run(Counting([3, 2]), tmp_path, seeds=(0,), epochs=2)
-    train = [record for record in metrics(tmp_path) if record["split"] == "train"]
-    assert [record["train_epoch_steps"] for record in train] == [[2], [2]]  # means of 1, 2, 3
-    assert [record["train_run_steps"] for record in train] == [[2], [5]]  # and of 4, 5, 6
-
-
 def test_training_starts_from_given_parameters():
     task = Counted()
     start = {"steps": jnp.array([100.0, 200.0]), "w": jnp.ones((2, 2))}

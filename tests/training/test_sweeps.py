@@ -1,7 +1,7 @@
 """Check scheduled values, and models trained together with different settings against single models."""
 
 import dataclasses
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,13 @@ import pytest
 from flax import nnx
 from learners import (
     classification,
-    drawn_params,
-    first_batch,
     language_modelling,
     letters,
     one_seed,
-    scheduled_of,
     symbols,
 )
 
 from dynskip_jax import functional as F
-from dynskip_jax import rl
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
@@ -153,59 +149,8 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
     assert not all(np.allclose(a, b) for a, b in leaves)
 
 
-@cache
-def free_agent(objective):
-    """Return a learner whose choices matter, and its compiled loss with gradients."""
-    task = classifiers(objective=objective, mix=1.0)
-    return task, jax.jit(jax.value_and_grad(task.loss, has_aux=True))
-
-
-def loss_and_gradient(objective, carry=None):
-    task, value = free_agent(objective)
-    params = drawn_params(task, 1)
-    carry = task.initial_carry(params, jax.random.key(0)) if carry is None else carry
-    keys = jax.random.split(jax.random.key(2), 8)
-    return value(params, carry, first_batch(task), keys, scheduled_of(task))
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """Return the gradient without a baseline."""
-    return loss_and_gradient(AgentSettings(entropy_coef=0.0))[1]
-
-
-def cell_of(gradient):
-    return gradient["stack"]["cells"][0]
-
-
 def agent_of(params):
-    return cell_of(params)["agent"]
-
-
-def agent_gradient(gradient):
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(agent_of(gradient))])
-
-
-def test_a_moving_average_is_that_of_the_rewards_so_far(plain):
-    objective = AgentSettings(baseline="moving_average", entropy_coef=0.0, baseline_decay=0.8)
-    (_, (carry, sums)), first = loss_and_gradient(objective)
-    nll = sums["nll"].total / sums["nll"].count
-    np.testing.assert_allclose(rl.moving_average(carry[1], 0.0)[0], np.full(8, -nll), rtol=1e-5)
-    # The first batch has no baseline. The baseline of the next one is the mean of the first.
-    np.testing.assert_allclose(agent_gradient(first), agent_gradient(plain), rtol=1e-4, atol=1e-6)
-    (_, (later, _)), second = loss_and_gradient(objective, carry)
-    assert np.abs(agent_gradient(second)).sum() < 0.5 * np.abs(agent_gradient(first)).sum()
-    np.testing.assert_allclose(later[1].weight, np.full(8, 1 - 0.8**2), rtol=1e-6)
-
-
-def test_a_critic_is_fitted_and_leaves_the_network_alone(plain):
-    objective = AgentSettings(baseline="learned", entropy_coef=0.0)
-    _, gradient = loss_and_gradient(objective)
-    critic = jax.tree.leaves(gradient["critics"])
-    assert len(critic) == 5 and all(np.abs(leaf).max() > 1e-4 for leaf in critic)
-    for name in ("w_x", "w_h", "b"):
-        ours, theirs = (cell_of(g)["weights"][name][...] for g in (gradient, plain))
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    return params["stack"]["cells"][0]["agent"]
 
 
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
@@ -221,7 +166,7 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
 
 @pytest.mark.slow
 def test_averaged_predictions_are_means_of_probabilities():
-    task, _ = free_agent(AgentSettings(entropy_coef=0.0))
+    task = classifiers(objective=AgentSettings(entropy_coef=0.0), mix=1.0)
     params = task.init(jax.random.key(1))
     keys = jax.random.split(jax.random.key(3), 1)
     dev, samples = SPLITS["dev"], 5
@@ -272,8 +217,3 @@ def test_positions_stand_beside_the_symbols():
 def test_objectives_without_a_meaning_are_refused(settings, words, as_users):
     with pytest.raises(UserError, match=words):
         AgentSettings(**settings).check()
-
-
-def test_tasks_with_a_loss_for_each_step_say_what_they_do_not_have():
-    with pytest.raises(UserError, match=r"moving_average.*: choose none, batch, rollouts or learned"):
-        language_modelling(letters(26), objective=AgentSettings(baseline="moving_average"))

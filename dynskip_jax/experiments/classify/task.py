@@ -53,7 +53,7 @@ def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> Classification:
     """Return the task of a model."""
-    return make_classification(spec, settings, data, vocabulary, vocabulary.classes, has_macro_f1=True)
+    return make_classification(spec, settings, data, vocabulary, vocabulary.classes)
 
 
 def draw(

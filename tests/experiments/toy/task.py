@@ -24,7 +24,7 @@ class Tagger(nnx.Module):
 
 
 class SeenBefore(ExampleTask):
-    score, primary_metric, has_host_metrics, is_of_steps = "f1", "accuracy", True, True
+    score, primary_metric, is_of_steps = "f1", "accuracy", True
 
     def forward(self, model, batch, carry, *, shared_key, **how):
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
