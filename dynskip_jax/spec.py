@@ -116,7 +116,7 @@ class ModelSpec:
         """
         if not self.skip.is_stochastic:
             return False
-        if self.copy == "chosen" or not self.skip.takes_max_skip:
+        if self.copy == "chosen" or not self.skip.writes_all:
             return True
         return any(self.mixes) if value is None else bool(value.get("mix", self.skip.mix))
 

@@ -14,7 +14,6 @@ from dynskip_jax.functional.awd import (
     embedding_dropout,
     temporal_activation_regularisation,
     variational_dropout,
-    weight_dropout,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.checks import check_carry, check_policy
@@ -29,14 +28,11 @@ from dynskip_jax.functional.copying import (
 )
 from dynskip_jax.functional.crf import (
     FORBIDDEN,
-    CRFMasks,
     CRFParams,
     crf_constrain,
     crf_decode,
     crf_log_likelihood,
-    crf_log_partition,
     crf_marginals,
-    crf_score,
 )
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.depth_skips import (
@@ -150,7 +146,6 @@ __all__ = [
     "AgentParams",
     "Attention",
     "AttentionToOutput",
-    "CRFMasks",
     "CRFParams",
     "CacheCarry",
     "Candidates",
@@ -228,9 +223,7 @@ __all__ = [
     "crf_constrain",
     "crf_decode",
     "crf_log_likelihood",
-    "crf_log_partition",
     "crf_marginals",
-    "crf_score",
     "dilated",
     "dropout",
     "dropout_mask",
@@ -267,7 +260,6 @@ __all__ = [
     "temporal_activation_regularisation",
     "unroll",
     "variational_dropout",
-    "weight_dropout",
     "zero_state",
     "zoneout",
 ]

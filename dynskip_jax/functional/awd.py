@@ -1,9 +1,13 @@
-"""Regularisers of the AWD-LSTM (Merity et al. 2018): variational, embedding and weight dropout, AR, TAR."""
+"""Regularisers of the AWD-LSTM (Merity et al. 2018): variational and embedding dropout, AR and TAR.
+
+Its weight dropout (DropConnect, Section 2) is `dropout` of the hidden-to-hidden weights of all gates, with
+one mask for all steps and streams of a segment.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from dynskip_jax.functional.dropout import dropout, dropout_mask
+from dynskip_jax.functional.dropout import dropout_mask
 from dynskip_jax.functional.product import wider
 
 
@@ -13,15 +17,12 @@ def variational_dropout(
     """Drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
 
     Merity et al. (2018), Section 4.2, apply it to a layer's input and output, with a new mask for each use,
-    example and segment. Their code calls it locked dropout.
+    example and segment. Their code calls it locked dropout. Features that are kept are divided by 1 - rate.
 
     Args:
         keys: One key, or one per example; None returns `x` unchanged.
         rate: Probability of dropping a feature, in [0, 1); 0 returns `x` unchanged.
-        x: Features, (batch, time, features).
-
-    Returns:
-        `x` with dropped features set to 0 and the others divided by 1 - rate.
+        x: Features.
     """
     if keys is None or rate == 0.0:
         return x
@@ -35,38 +36,16 @@ def embedding_dropout(
     """Drop words, that is, whole rows of an embedding table (Gal & Ghahramani 2016).
 
     Merity et al. (2018), Section 4.3, use one mask for all steps and streams of a segment. With tied weights,
-    pass the result only to the lookup, not to the softmax.
+    pass the result only to the lookup, not to the softmax. Rows that are kept are divided by 1 - rate.
 
     Args:
         key: Key for the segment; None returns the table unchanged.
         rate: Probability of dropping a word, in [0, 1); 0 returns the table unchanged.
-        table: Embeddings, (words, features).
-
-    Returns:
-        The table with dropped rows set to 0 and the others divided by 1 - rate.
+        table: Embeddings.
     """
     if key is None or rate == 0.0:
         return table
     return table * dropout_mask(key, rate, (table.shape[0], 1), table.dtype)
-
-
-def weight_dropout(
-    key: Key[Array, ""] | None, rate: float, w: Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
-    """Drop individual weights (DropConnect, Wan et al. 2013).
-
-    Merity et al. (2018), Section 2, apply it to the hidden-to-hidden weights of all gates, with one mask for
-    all steps and streams of a segment.
-
-    Args:
-        key: Key for the segment; None returns `w` unchanged.
-        rate: Probability of dropping a weight, in [0, 1); 0 returns `w` unchanged.
-        w: Weights of any shape.
-
-    Returns:
-        `w` with dropped elements set to 0 and the others divided by 1 - rate.
-    """
-    return dropout(key, rate, w)
 
 
 def activation_regularisation(
@@ -81,11 +60,18 @@ def activation_regularisation(
     segment.
 
     Args:
-        dropped_output: m ⊙ h(t), the last layer's output after dropout, (batch, time, features).
+        dropped_output: m ⊙ h(t), the last layer's output after dropout.
         coef: α; the paper uses 2.
-        valid: Mask that is False at padding, (batch, time). Padding is excluded from the mean.
+        valid: False at padding, which is excluded from the mean.
     """
-    return coef * _mean_square(dropped_output, valid)
+    wide = wider(dropped_output.dtype, jnp.float32)  # in float16, sums and counts above 65,504 are infinite
+    x = dropped_output.astype(wide)
+    if valid is None:
+        size = max(x.size, 1)
+    else:
+        # Padding is replaced before squaring, so that its gradient is 0 whatever its value.
+        x, size = jnp.where(valid[..., None], x, 0), jnp.maximum(valid.sum(dtype=wide) * x.shape[-1], 1)
+    return coef * (jnp.square(x).sum() / size).astype(dropped_output.dtype)
 
 
 def temporal_activation_regularisation(
@@ -99,22 +85,9 @@ def temporal_activation_regularisation(
     to the next is excluded. A segment of one step has the penalty 0.
 
     Args:
-        output: h(t), the last layer's output without dropout, (batch, time, features).
+        output: h(t), the last layer's output without dropout.
         coef: β; the paper uses 1.
-        valid: Mask that is False at padding, (batch, time). A difference counts if both of its steps are
-            valid.
+        valid: False at padding. A difference counts if both of its steps are valid.
     """
     changes = None if valid is None else valid[:, :-1] & valid[:, 1:]
-    return coef * _mean_square(output[:, :-1] - output[:, 1:], changes)
-
-
-def _mean_square(
-    x: Float[Array, "batch time features"], valid: Bool[Array, "batch time"] | None
-) -> Float[Array, ""]:
-    """Return the mean of x² over all valid elements; 0 if there are none."""
-    wide = wider(x.dtype, jnp.float32)  # in float16, sums and counts above 65,504 are infinite
-    if valid is None:
-        return (jnp.square(x.astype(wide)).sum() / max(x.size, 1)).astype(x.dtype)
-    # Padding is replaced before squaring, so that its gradient is 0 whatever its value.
-    total = jnp.square(jnp.where(valid[..., None], x, 0).astype(wide)).sum()
-    return (total / jnp.maximum(valid.sum(dtype=wide) * x.shape[-1], 1)).astype(x.dtype)
+    return activation_regularisation(output[:, :-1] - output[:, 1:], coef, changes)

@@ -7,28 +7,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.product import product
+from dynskip_jax.functional.product import affine, product, row
 
 
 class CharFilters(NamedTuple):
-    """The filters H of one width, Kim et al. (2016), Eq. 5.
-
-    Attributes:
-        w: Weights of each feature map, (width, char, maps).
-        b: Bias of each feature map, (maps,).
-    """
+    """The filters H of one width, Kim et al. (2016), Eq. 5, and the bias of each feature map."""
 
     w: Float[Array, "width char maps"]
     b: Float[Array, " maps"]
 
 
 class HighwayParams(NamedTuple):
-    """Weights of a highway layer, Kim et al. (2016), Eq. 8, with both matrices concatenated.
-
-    Attributes:
-        w: Matrices W_T of the transform gate and W_H of the transformation, (features, 2 * features).
-        b: Biases b_T and b_H, (2 * features,).
-    """
+    """Weights W_T, W_H and biases b_T, b_H of a highway layer, Kim et al. (2016), Eq. 8, side by side."""
 
     w: Float[Array, "features two_features"]
     b: Float[Array, " two_features"]
@@ -46,23 +36,24 @@ def char_cnn(
     padding (of value tanh(b)).
 
     Args:
-        filters: Filters of each width.
-        characters: Embeddings of each word's characters, (*words, length, char).
-        lengths: Number of characters of each word, (*words,); None if every word has `length` characters. A
-            word without characters has one window of zeros.
-
-    Returns:
-        Feature maps of all widths, concatenated, (*words, features).
+        filters: Filters of each width, whose feature maps are concatenated.
+        characters: Embeddings of each word's characters.
+        lengths: Number of characters of each word; None if every word has `length` characters. A word without
+            characters has one window of zeros.
     """
-    if characters.shape[-2] == 0:
-        characters = jnp.pad(characters, [(0, 0)] * (characters.ndim - 2) + [(0, 1), (0, 0)])
-    steps = jnp.arange(characters.shape[-2]).reshape((1,) * (characters.ndim - 2) + (-1, 1))
+    length, lead = characters.shape[-2], characters.ndim - 2
+    if length == 0:
+        characters, length = jnp.pad(characters, [(0, 0)] * lead + [(0, 1), (0, 0)]), 1
+    steps = jnp.arange(length).reshape((1,) * lead + (-1, 1))
     begins_inside = None
     if lengths is not None:
         ends = lengths[..., None, None]
         characters = jnp.where(steps < ends, characters, 0.0)
         begins_inside = steps < jnp.maximum(ends, 1)
-    windows = _windows(characters, max(width.w.shape[0] for width in filters))
+    # A narrower window is the beginning of a wider one, so the widest windows suffice for all filters.
+    widest = max(width.w.shape[0] for width in filters)
+    padded = jnp.pad(characters, [(0, 0)] * lead + [(0, widest - 1), (0, 0)])
+    windows = jnp.concatenate([padded[..., k : k + length, :] for k in range(widest)], axis=-1)
 
     def strongest(width: CharFilters) -> Float[Array, "*words maps"]:
         w = width.w.reshape(-1, width.w.shape[-1])
@@ -75,34 +66,11 @@ def char_cnn(
 
     # Neither b nor tanh changes which window has the maximum, so they are applied only to that window.
     z = jnp.concatenate([strongest(width) for width in filters], axis=-1)
-    b = jnp.concatenate([width.b for width in filters])
-    return jnp.tanh(z + b.reshape((1,) * (z.ndim - 1) + (-1,)))
-
-
-def _windows(
-    characters: Float[Array, "*words length char"], width: int
-) -> Float[Array, "*words length window"]:
-    """Return the concatenated `width` characters from each position on, with zeros past the last position.
-
-    A narrower window is the beginning of a wider one, so the widest windows suffice for all filters.
-    """
-    length = characters.shape[-2]
-    padding = [(0, 0)] * (characters.ndim - 2) + [(0, width - 1), (0, 0)]
-    padded = jnp.pad(characters, padding)
-    return jnp.concatenate([padded[..., k : k + length, :] for k in range(width)], axis=-1)
+    return jnp.tanh(z + row(jnp.concatenate([width.b for width in filters]), z))
 
 
 def highway(params: HighwayParams, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
-    """Return t ⊙ relu(W_H x + b_H) + (1 - t) ⊙ x with t = σ(W_T x + b_T), Kim et al. (2016), Eq. 8.
-
-    Args:
-        params: Weights of the layer.
-        x: Input features, (*batch, features).
-
-    Returns:
-        Output features, (*batch, features).
-    """
-    z = product(x, params.w)
-    t, h = jnp.split(z + params.b.reshape((1,) * (z.ndim - 1) + (-1,)), 2, axis=-1)
+    """Return t ⊙ relu(W_H x + b_H) + (1 - t) ⊙ x with t = σ(W_T x + b_T), Kim et al. (2016), Eq. 8."""
+    t, h = jnp.split(affine(x, params.w, params.b), 2, axis=-1)
     t = jax.nn.sigmoid(t)
     return t * jax.nn.relu(h) + (1.0 - t) * x

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 from jaxtyping import Array, Bool, Float, Int
 
-from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.time_skips import Decision, TimeSkip
 
 _ARRAYS = ("action", "log_prob", "entropy", "update", "valid")
@@ -83,7 +82,7 @@ class DecisionTrace:
             mode = "none"
         elif replayed:
             mode = "replayed"
-        elif not (mode in RELAXATIONS and differentiable):
-            mode = "sample" if skip.draws(mode, False) else "greedy"
+        else:
+            mode = skip.mode_of(mode)
         has_cost = decision.update is not None and differentiable
         return cls(*decision, valid, mode, has_cost, reverse, noncausal)

@@ -10,24 +10,14 @@ PyTree = Any
 
 
 class GradientScale(NamedTuple):
-    """The scale of a trained model's gradients on its training text.
+    """The scale of a trained model's gradients on its training text."""
 
-    Attributes:
-        rms: Root mean square √MS_g of each parameter's gradient; a tree with the structure of the parameters.
-        mean: Mean of `rms` over all elements of all parameters.
-    """
-
-    rms: PyTree
-    mean: Float[Array, ""]
+    rms: PyTree  # root mean square √MS_g of each parameter's gradient, in the structure of the parameters
+    mean: Float[Array, ""]  # mean of `rms` over all elements of all parameters
 
 
 def gradient_scale(mean_squares: PyTree) -> GradientScale:
-    """Return the gradient scale.
-
-    Args:
-        mean_squares: Mean square MS_g of each parameter's gradient; a tree with the structure of the
-            parameters.
-    """
+    """Return the gradient scale, given the mean square MS_g of each parameter's gradient."""
     rms = jax.tree.map(jnp.sqrt, mean_squares)
     leaves = jax.tree.leaves(rms)
     return GradientScale(rms, sum(leaf.sum() for leaf in leaves) / sum(leaf.size for leaf in leaves))
@@ -58,12 +48,9 @@ def adapt(
         grads: Gradient ∇L of a segment's mean loss.
         trained: Trained parameters θ_g.
         scale: √MS_g and its mean.
-        learning_rate: Learning rate η.
-        decay: Decay rate λ towards the trained parameters.
-        epsilon: Constant ε > 0 that is added to √MS_g.
-
-    Returns:
-        Parameters θ for the next segment.
+        learning_rate: η.
+        decay: λ.
+        epsilon: ε > 0.
     """
 
     def update(p, gradient, p_g, rms):

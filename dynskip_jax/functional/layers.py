@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.awd import variational_dropout, weight_dropout
+from dynskip_jax.functional.awd import variational_dropout
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
@@ -435,7 +435,7 @@ def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Arra
     keys = jax.random.split(key, len(leaves))
 
     def drop(path, leaf, key):
-        return weight_dropout(key, rate, leaf) if leaf.ndim > 1 and path[0].name in recurrent else leaf
+        return dropout(key, rate, leaf) if leaf.ndim > 1 and path[0].name in recurrent else leaf
 
     return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])
 

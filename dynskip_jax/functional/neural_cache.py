@@ -4,29 +4,22 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 NO_WORD = -1  # marks an empty slot of the cache
 
 
 class CacheCarry(NamedTuple):
-    """The last N states of each stream with the words that followed them, oldest first.
-
-    Attributes:
-        states: States h, (batch, N, hidden).
-        words: Token ids of the words that followed, (batch, N). Empty slots, while fewer than N words have
-            been read, hold `NO_WORD`.
-    """
+    """The last N states of each stream with the words that followed them, oldest first."""
 
     states: Float[Array, "batch N hidden"]
-    words: Int[Array, "batch N"]
+    words: Int[Array, "batch N"]  # token ids; `NO_WORD` in empty slots, while fewer than N words were read
 
 
 def empty_cache(batch_size: int, size: int, features: int) -> CacheCarry:
     """Return a cache of N = `size` empty slots, for states of size `features`."""
-    return CacheCarry(
-        jnp.zeros((batch_size, size, features)), jnp.full((batch_size, size), NO_WORD, jnp.int32)
-    )
+    states = jnp.zeros((batch_size, size, features))
+    return CacheCarry(states, jnp.full((batch_size, size), NO_WORD, jnp.int32))
 
 
 def cached_log_likelihood(
@@ -49,20 +42,22 @@ def cached_log_likelihood(
 
     Args:
         carry: Cache from `empty_cache` or from the previous segment.
-        states: States h_t from which the model predicts, (batch, time, hidden).
-        targets: Token ids w_{t+1}, (batch, time).
-        log_likelihood: Model's log p_model(w_{t+1}), in nats, (batch, time).
+        states: States h_t from which the model predicts.
+        targets: Token ids w_{t+1}.
+        log_likelihood: Model's log p_model(w_{t+1}), in nats.
         flatness: θ ≥ 0. With 0, p_cache is the relative frequency of a word in the cache.
         weight: λ in [0, 1].
 
     Returns:
-        The cache for the next segment, and log p(w_{t+1}), in nats, (batch, time).
+        The cache for the next segment, and log p(w_{t+1}), in nats.
     """
     size, time = carry.words.shape[1], targets.shape[1]
     all_states = jnp.concatenate([carry.states, states.astype(carry.states.dtype)], axis=1)
     all_words = jnp.concatenate([carry.words, targets], axis=1)
     scores = flatness * jnp.einsum("bth,bih->bti", states, all_states)
-    seen = _window(time, size)[None] & (all_words != NO_WORD)[:, None]
+    steps_back = size + jnp.arange(time)[:, None] - jnp.arange(size + time)[None]
+    in_window = (steps_back >= 1) & (steps_back <= size)
+    seen = in_window[None] & (all_words != NO_WORD)[:, None]
     hit = seen & (all_words[:, None] == targets[:, :, None])
     # With an empty cache, `cached` would be log 0 - log 0, which is NaN.
     any_seen = seen.any(axis=-1)
@@ -71,9 +66,3 @@ def cached_log_likelihood(
     mixed = jnp.logaddexp(jnp.log1p(-weight) + log_likelihood, jnp.log(weight) + cached)
     carry = CacheCarry(all_states[:, time:], all_words[:, time:])
     return carry, jnp.where(any_seen, mixed, log_likelihood)
-
-
-def _window(time: int, size: int) -> Bool[Array, "time size_and_time"]:
-    """Return a mask that is True for the `size` slots before each step t, whose own slot is `size` + t."""
-    steps_back = size + jnp.arange(time)[:, None] - jnp.arange(size + time)[None]
-    return (steps_back >= 1) & (steps_back <= size)

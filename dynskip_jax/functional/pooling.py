@@ -18,17 +18,14 @@ def pool_states(
     *,
     backward: int = 0,
 ) -> Float[Array, "batch features"]:
-    """Return one vector for each sequence, (batch, features).
+    """Return one vector for each sequence.
 
     Args:
-        states: States, (batch, time, features).
-        where: True for states to pool, (batch, time). A sequence without such a state gets zeros.
+        states: States of all steps.
+        where: True for states to pool. A sequence without such a state gets zeros.
         pooling: `last`, `mean` or `max` (of each feature).
         backward: Number of features, at the end of the last axis, that come from a layer run in reverse.
             `last` takes them from the first step to pool.
-
-    Raises:
-        UserError: The pooling is unknown.
     """
     counts = where[..., None]
     if pooling == "mean":
@@ -43,13 +40,11 @@ def pool_states(
     if not where.shape[1]:
         return jnp.zeros((states.shape[0], states.shape[2]), states.dtype)
     # The last and the first step to pool; 0 if there is none.
-    steps = jnp.arange(where.shape[1])[None, :]
-    last = jnp.where(where, steps, 0).max(axis=1, initial=0)
+    last = jnp.where(where, jnp.arange(where.shape[1])[None, :], 0).max(axis=1, initial=0)
     first = jnp.argmax(where, axis=1)
-
-    def at(step: Array, part: Array) -> Array:
-        return jnp.take_along_axis(part, step[:, None, None], axis=1)[:, 0]
-
     forward = states.shape[-1] - backward
-    ends = jnp.concatenate([at(last, states[..., :forward]), at(first, states[..., forward:])], axis=-1)
-    return jnp.where(where.any(axis=1)[:, None], ends, 0)
+    ends = [
+        jnp.take_along_axis(part, step[:, None, None], axis=1)[:, 0]
+        for step, part in ((last, states[..., :forward]), (first, states[..., forward:]))
+    ]
+    return jnp.where(where.any(axis=1)[:, None], jnp.concatenate(ends, axis=-1), 0)

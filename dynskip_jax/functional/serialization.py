@@ -57,11 +57,14 @@ def _register(register: Callable[..., Any], kind: type, **options: Any) -> type:
 
 
 def _named_tuples(module: ModuleType) -> set[type]:
-    return {
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
-    }
+    """Return the named tuples of a module and of its submodules."""
+    found = set()
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            found.add(value)
+        elif isinstance(value, ModuleType) and value.__name__.startswith(f"{module.__name__}."):
+            found |= _named_tuples(value)
+    return found
 
 
 _modules = (

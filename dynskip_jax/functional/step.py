@@ -349,6 +349,8 @@ def select_state(
     entering = carry.state
     if skip.fixed_slot != 0:
         entering = mixed(transition, mix, _read(transition, carry.slots, choice, skip.fixed_slot), entering)
+    if skip.forgets_carried:
+        entering = where_each(carry.step == 0, carry.state, entering)
     return entering, choice, decision, skip_state
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -114,7 +115,7 @@ class Tagger(nnx.Module):
         check_rates("dropout", *((dropout,) if isinstance(dropout, int | float) else dropout))
         check_rates("unknown_rate", unknown_rate)
         self.num_tags, self.is_crf = num_tags, output == "crf"
-        self.allowed = None if allowed is None else F.CRFMasks.of(*allowed)
+        self.allowed = None if allowed is None else tuple(map(_hashable, allowed))
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
         self.words = nnx.Embed(
             num_words, embedding_features, embedding_init=word_init or by_size(embedding_features), rngs=rngs
@@ -218,4 +219,9 @@ class Tagger(nnx.Module):
         if self.crf is None:
             return None
         params = self.crf.read()
-        return params if self.allowed is None else F.crf_constrain(params, *self.allowed.arrays())
+        return params if self.allowed is None else F.crf_constrain(params, *map(np.asarray, self.allowed))
+
+
+def _hashable(mask: Any) -> Any:
+    """Return an array of booleans as nested tuples: static attributes of a module are hashed."""
+    return tuple(map(_hashable, mask)) if np.ndim(mask) else bool(mask)

@@ -10,7 +10,6 @@ from dynskip_jax.rl.losses import (
     reinforce,
     updates,
 )
-from dynskip_jax.rl.returns import noncausal_return, reward_to_go
 from dynskip_jax.rl.vimco import averaged_log_likelihood, vimco
 
 __all__ = [
@@ -23,10 +22,8 @@ __all__ = [
     "leave_one_out",
     "moving_average",
     "network_loss",
-    "noncausal_return",
     "paper_loss",
     "reinforce",
-    "reward_to_go",
     "updates",
     "vimco",
 ]

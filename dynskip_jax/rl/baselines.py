@@ -22,15 +22,14 @@ def leave_one_out(
     A member's own action cannot change this baseline. The group is the leading axis: the rollouts of an
     example, or the examples of the batch if there is no axis of rollouts.
 
+    Where no other value counts, the baseline is 0.
+
     Args:
         values: Rewards or returns, (group, ...).
         counted: False for values that no mean includes, with the leading axes of `values`: rows that only
             fill a batch, and steps past the end of a sequence. None if all count.
         axis: Axis of the group.
         axis_name: Name of the mapped axis (`jax.pmap`) over which the group is divided.
-
-    Returns:
-        The means, of the shape of `values`; 0 where no other value counts.
     """
     is_one = jnp.ones_like(values)
     if counted is not None:
@@ -44,15 +43,10 @@ def leave_one_out(
 
 
 class MovingAverage(NamedTuple):
-    """State of an exponential moving average.
+    """State of an exponential moving average of n values so far."""
 
-    Attributes:
-        mean: Weighted sum Σ_i (1 - decay) decay^(n - i) value_i of the n values so far.
-        weight: Sum of the weights, 1 - decay^n, by which `mean` is divided.
-    """
-
-    mean: Float[Array, "..."] | float = 0.0
-    weight: Float[Array, "..."] | float = 0.0
+    mean: Float[Array, "..."] | float = 0.0  # Σ_i (1 - decay) decay^(n - i) value_i
+    weight: Float[Array, "..."] | float = 0.0  # sum of these weights, by which `mean` is divided
 
 
 def moving_average(
@@ -62,19 +56,13 @@ def moving_average(
 
     Earlier batches do not depend on the actions of this one, so the expected gradient stays the same. The
     average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first value.
-
-    Args:
-        average: Average of the earlier batches; `MovingAverage()` before the first.
-        value: Mean reward of this batch.
-        decay: Weight of the earlier values, in [0, 1).
+    Begin with `MovingAverage()`; `value` is the mean reward of this batch, and `decay` lies in [0, 1).
     """
     some = jnp.asarray(average.weight > 0)
     earlier = jnp.where(some, average.mean / jnp.where(some, average.weight, 1), 0)
-    new = MovingAverage(
-        decay * average.mean + (1 - decay) * value,
-        decay * average.weight + (1 - decay) * jnp.ones_like(value),
-    )
-    return earlier, new
+    one = jnp.ones_like(value)
+    new = (decay * old + (1 - decay) * x for old, x in zip(average, (value, one), strict=True))
+    return earlier, MovingAverage(*new)
 
 
 def critic(

@@ -45,13 +45,11 @@ def reinforce(
         G_t = Σ_{u ≥ t} discount^(u - t) (r_u - β log π(a_u | s_u)).
 
     A layer that reads from the end is credited with u ≤ t, and a layer below one of the other direction with
-    all u. Layers that do not sample, such as attention, contribute nothing.
-
-    In a stack, the sampled entropy of a layer is that of its own choices: how they change the policies of
-    layers above is ignored, as in `entropy`.
+    all u. Layers that do not sample, such as attention, contribute nothing. In a stack, the sampled entropy
+    of a layer is that of its own choices: how they change the policies of layers above is ignored.
 
     Args:
-        decisions: `out.decisions` of layers or of a model, or `out` itself.
+        decisions: `out.decisions` of layers or of a model, or `out` itself; of sampled or replayed choices.
         reward: Reward of each row, (*batch,), or of each step, (*batch, time). Gradients are stopped.
         baseline: An array that is subtracted from `reward`; or a function `(returns, counted) -> baseline`,
             such as `leave_one_out`; or values V(s(t)) of a critic for each layer, a sequence of (*batch,
@@ -59,9 +57,6 @@ def reinforce(
         discount: Discount per step of later rewards; a reward of a row is not discounted.
         entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
         weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
-
-    Raises:
-        UserError: A shape does not fit, or an agent's choices are not sampled.
     """
     traces, reward, weights = _batch_major(decisions, reward, weights)
     reward = jax.lax.stop_gradient(reward)
@@ -82,13 +77,15 @@ def reinforce(
         returns = _returns(trace, reward, counted, discount)
         if callable(baseline):
             returns = returns - baseline(returns, counted if of_steps else counted.any(axis=-1))
-        returns = returns if of_steps else returns[..., None]
+        if not of_steps:
+            returns = returns[..., None]
         if value is not None:
             returns = returns - value
         if isinstance(entropy_coef, jax.Array) or entropy_coef:
-            later = reward_to_go(log_prob, discount if of_steps else 1.0, reverse=trace.reverse)
-            printed = value is None and not of_steps
-            later = log_prob.sum(axis=-1, keepdims=True) if printed else later
+            if of_steps or value is not None:
+                later = reward_to_go(log_prob, discount if of_steps else 1.0, reverse=trace.reverse)
+            else:
+                later = log_prob.sum(axis=-1, keepdims=True)
             returns = returns - entropy_coef * (later + 1)
         # The product with an infinite advantage past the end would be NaN.
         advantage = jax.lax.stop_gradient(jnp.where(counted, returns, 0))
@@ -197,12 +194,7 @@ _RELAXED = (
 
 
 def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
-    """Return the decision traces in the output of a layer or a model.
-
-    Args:
-        out: An object with an attribute `decisions`, such as a layer's output; a sequence of traces; or one
-            trace.
-    """
+    """Return the traces in an object with `decisions`, such as a layer's output, or in a sequence, or one."""
     traces = getattr(out, "decisions", out)
     traces = (traces,) if isinstance(traces, DecisionTrace) else traces
     is_sequence = isinstance(traces, Sequence) and len(traces) > 0

@@ -27,20 +27,15 @@ def reward_to_go(
     return jnp.moveaxis(totals, 0, -1)
 
 
-def noncausal_return(
-    rewards: Float[Array, "*batch time"], discount: float = 1.0
-) -> Float[Array, "*batch time"]:
-    """Return G(t) = Σ_u discount^|u - t| r(u), the return of an action that also changes earlier rewards.
-
-    Actions of a layer change earlier rewards if a layer above reads in the other direction.
-    """
-    return reward_to_go(rewards, discount) + reward_to_go(rewards, discount, reverse=True) - rewards
-
-
 def credited(
     trace: DecisionTrace, rewards: Float[Array, "*batch time"], discount: float
 ) -> Float[Array, "*batch time"]:
-    """Return the return of each action of a layer, in the direction in which it reads."""
-    if trace.noncausal:
-        return noncausal_return(rewards, discount)
-    return reward_to_go(rewards, discount, reverse=trace.reverse)
+    """Return the return of each action of a layer, in the direction in which it reads.
+
+    If a layer above reads in the other direction, an action also changes earlier rewards, and
+    G(t) = Σ_u discount^|u - t| r(u).
+    """
+    later = reward_to_go(rewards, discount, reverse=trace.reverse)
+    if not trace.noncausal:
+        return later
+    return later + reward_to_go(rewards, discount, reverse=not trace.reverse) - rewards

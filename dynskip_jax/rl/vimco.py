@@ -9,12 +9,7 @@ from dynskip_jax.rl.baselines import leave_one_out
 
 
 def averaged_log_likelihood(log_likelihood: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Return L = log 1/M Σ_m p_m, the log-likelihood of the averaged prediction of M rollouts.
-
-    Args:
-        log_likelihood: log p_m of the true target in each rollout, in nats, (M, ...).
-        axis: Axis of the rollouts.
-    """
+    """Return L = log 1/M Σ_m p_m, the log-likelihood of the averaged prediction of M rollouts, in nats."""
     return jax.nn.logsumexp(log_likelihood, axis=axis) - jnp.log(log_likelihood.shape[axis])
 
 
@@ -27,14 +22,8 @@ def vimco(log_likelihood: Float[Array, "..."], axis: int = 0) -> Float[Array, ".
         loss = -rl.averaged_log_likelihood(-nll).mean() + rl.reinforce(out.decisions, rl.vimco(-nll))
 
     The factor M turns the mean over rollouts in `reinforce` into a sum. A likelihood of 0 counts as the
-    smallest normal number times the largest likelihood, so that rewards are finite.
-
-    Args:
-        log_likelihood: log p_m of the true target in each rollout, in nats, (M, ...).
-        axis: Axis of the rollouts.
-
-    Raises:
-        UserError: There is only one rollout.
+    smallest normal number times the largest likelihood, so that rewards are finite. `axis` is that of the
+    rollouts.
     """
     values = jnp.moveaxis(jax.lax.stop_gradient(log_likelihood), axis, 0)
     rollouts = len(values)

@@ -80,9 +80,9 @@ def _forward(
 
 def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"]:
     """Return each k that may be chosen once K states exist; a stride or a mask excludes some."""
-    allowed = skip.allowed(jnp.full((1,), skip.max_skip), policy.mask)
-    ways = np.ones(skip.max_skip, bool) if allowed is None else np.asarray(allowed)[0]
-    return np.flatnonzero(ways) + 1
+    steps = jnp.full((1,), skip.max_skip)
+    k, allowed = np.asarray(skip.candidates(steps))[0] + 1, skip.allowed(steps, policy.mask)
+    return k if allowed is None else k[np.asarray(allowed)[0]]
 
 
 def _several_choices(learner: Learner, layer: int, policy: F.Policy) -> Int[np.ndarray, " choices"]:

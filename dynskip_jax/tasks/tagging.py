@@ -106,7 +106,7 @@ class Tagging(ExampleTask):
             if known
             else jnp.zeros(emissions.shape[0]),
             F.crf_marginals(crf, emissions, seq_lengths),
-            F.crf_decode(crf, self._predictable(emissions), seq_lengths)[0] if decode else None,
+            F.crf_decode(crf, self._predictable(emissions), seq_lengths) if decode else None,
         )
 
     def _of_softmax(self, emissions, crf: None, targets, seq_lengths, decode: bool) -> OfTags:
@@ -129,7 +129,7 @@ class Tagging(ExampleTask):
         if self.scheme is not None:
             rules = F.crf_constrain(rules, *allowed_transitions(self.tags, self.scheme))
         expected_right = jnp.where(marginals > F.FORBIDDEN, jnp.exp(marginals), F.FORBIDDEN)
-        return means._replace(best=F.crf_decode(rules, expected_right, batch.seq_lengths)[0])
+        return means._replace(best=F.crf_decode(rules, expected_right, batch.seq_lengths))
 
     @override
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:

@@ -16,23 +16,10 @@ TAGS, TIME = 3, 4
 BIOES = ["O", "B-X", "I-X", "E-X", "S-X"]
 
 # Each function is compiled once per shape, for all tests.
-log_partition, score_of, log_likelihood, marginals, decode, constrain = map(
-    jax.jit,
-    (
-        F.crf_log_partition,
-        F.crf_score,
-        F.crf_log_likelihood,
-        F.crf_marginals,
-        F.crf_decode,
-        F.crf_constrain,
-    ),
+log_likelihood, marginals, decode, constrain = map(
+    jax.jit, (F.crf_log_likelihood, F.crf_marginals, F.crf_decode, F.crf_constrain)
 )
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def draw(seed, batch=5, time=TIME, tags=TAGS, scale=1.0):
@@ -42,14 +29,21 @@ def draw(seed, batch=5, time=TIME, tags=TAGS, scale=1.0):
     return params, scale * rng.normal(size=(batch, time, tags))
 
 
-def all_scores(params, emissions):
-    """Return a dict of the scores of all tag sequences of one row without padding, summed term by term."""
+def narrow(tree):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), tree)
+
+
+def all_scores(params, emissions, allowed=None):
+    """Return the scores of all tag sequences of one row, or of those allowed, summed term by term."""
     (time, tags), scores = emissions.shape, {}
     transitions, start, end = jax.tree.map(np.asarray, tuple(params))
     for y in itertools.product(range(tags), repeat=time):
-        score = sum(emissions[t, y[t]] for t in range(time))
-        score += sum(transitions[y[t - 1], y[t]] for t in range(1, time))
-        scores[y] = score + (start[y[0]] + end[y[-1]] if y else 0.0)
+        pairs = list(itertools.pairwise(y))
+        score = sum(emissions[t, y[t]] for t in range(time)) + sum(transitions[pair] for pair in pairs)
+        if allowed is None or (
+            allowed.start[y[0]] and allowed.end[y[-1]] and all(allowed.transitions[pair] for pair in pairs)
+        ):
+            scores[y] = score + (start[y[0]] + end[y[-1]] if y else 0.0)
     return scores
 
 
@@ -61,55 +55,46 @@ def close(actual, expected, tolerance=1e-11):
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
+def check_enumerated(params, emissions, lengths, unconstrained=None, allowed=None):
+    """Compare likelihood, marginals and decoding with sums over all sequences, or those allowed."""
+    n = np.array(lengths)
+    log_p, decoded = np.asarray(marginals(params, emissions, n)), np.asarray(decode(params, emissions, n))
+    of_best = log_likelihood(params, emissions, decoded, n)
+    for b, length in enumerate(lengths):
+        scores = all_scores(unconstrained or params, np.asarray(emissions[b, :length]), allowed)
+        total = log_sum(scores.values())
+        assert tuple(decoded[b, :length]) == max(scores, key=scores.get)
+        close(of_best[b], max(scores.values()) - total)
+        assert not decoded[b, length:].any() and not log_p[b, length:].any()
+        for t, k in np.ndindex(length, params.start.shape[0]):
+            ways = [np.exp(s - total) for y, s in scores.items() if y[t] == k]
+            assert ways or np.exp(log_p[b, t, k]) == 0.0
+            close(np.exp(log_p[b, t, k]), sum(ways))
+
+
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, TIME), min_size=5, max_size=5))
 @settings(deadline=None, max_examples=20)
 def test_all_of_it_is_what_enumeration_says(seed, lengths):
-    params, emissions = draw(seed)
-    n = np.array(lengths)
-    log_z = log_partition(params, emissions, n)
-    log_p = marginals(params, emissions, n)
-    decoded, best = map(np.asarray, decode(params, emissions, n))
-    log_z, log_p = np.asarray(log_z), np.asarray(log_p)
-    for b, length in enumerate(lengths):
-        scores = all_scores(params, np.asarray(emissions[b, :length]))
-        total = log_sum(scores.values())
-        close(log_z[b], total)
-        close(best[b], max(scores.values()))
-        assert tuple(np.asarray(decoded[b, :length])) == max(scores, key=scores.get)
-        assert not decoded[b, length:].any()
-        for t, k in itertools.product(range(length), range(TAGS)):
-            close(log_p[b, t, k], log_sum(s for y, s in scores.items() if y[t] == k) - total)
-        assert not log_p[b, length:].any()
+    with jax.enable_x64(True):
+        check_enumerated(*draw(seed), lengths)
 
 
-@pytest.mark.parametrize("length", range(TIME + 1))
+def test_constraints_leave_the_sequences_they_allow():
+    params, emissions = draw(4, batch=6, tags=len(BIOES), scale=3.0)
+    allowed = allowed_transitions(BIOES, "BIOES")
+    assert len(all_scores(params, emissions[0], allowed)) == 34
+    check_enumerated(constrain(params, *allowed), emissions, [1, 2, TIME, 1, 2, TIME], params, allowed)
+
+
+@pytest.mark.parametrize("length", [0, 1, TIME])
 def test_likelihoods_of_all_sequences_sum_to_one(length):
     params, emissions = draw(0, batch=1)
     scores = all_scores(params, np.asarray(emissions[0, :length]))
     y = np.full((len(scores), TIME), -7)  # -7 is no tag: it fills the padding
     y[:, :length] = list(scores)
-    n = np.full(len(scores), length)
-    repeated = np.repeat(emissions, len(scores), axis=0)
-    close(score_of(params, repeated, np.asarray(y), n), list(scores.values()))
-    log_p = log_likelihood(params, repeated, np.asarray(y), n)
+    log_p = log_likelihood(params, np.repeat(emissions, len(y), axis=0), y, np.full(len(y), length))
     close(log_p, np.array(list(scores.values())) - log_sum(scores.values()))
     close(np.exp(log_p).sum(), 1.0)
-
-
-def test_gradients_of_the_partition_are_probabilities():
-    params, emissions = draw(1)
-    n = np.array([4, 0, 1, 3, 2])
-
-    def total(params, emissions):
-        return jnp.sum(log_partition(params, emissions, n))
-
-    d_params, d_emissions = jax.jit(jax.grad(total, argnums=(0, 1)))(params, emissions)
-    inside = (np.arange(TIME) < n[:, None])[:, :, None]
-    p = np.where(inside, np.exp(marginals(params, emissions, n)), 0)
-    close(d_emissions, p)
-    close(d_params.start, p[:, 0].sum(axis=0))
-    close(d_params.end, sum(p[b, last - 1] for b, last in enumerate(n) if last > 0))
-    close(np.sum(d_params.transitions), (n - 1)[n > 0].sum())
 
 
 @jax.jit
@@ -132,53 +117,18 @@ def test_neither_the_amount_nor_the_content_of_padding_matters(padding):
         e, y = np.full((5, time, TAGS), padding), np.full((5, time), -1)
         e[:, :TIME] = np.where(inside[:, :, None], emissions, padding)
         y[:, :TIME] = np.where(inside, tags, TAGS)
-        (d_params, d_e), values = gradients_of_all(params, e, y, n)
-        decoded, best = (np.asarray(leaf) for leaf in decode(params, e, n))
-        d_e = np.asarray(d_e)
+        (d_params, d_e), (log_p, of_tags) = gradients_of_all(params, e, y, n)
+        decoded, d_e = np.asarray(decode(params, e, n)), np.asarray(d_e)
         assert not d_e[:, TIME:].any() and not decoded[:, TIME:].any()
-        values = [np.asarray(leaf)[:, :TIME] if np.ndim(leaf) > 1 else leaf for leaf in values]
-        return d_params, d_e[:, :TIME], values, decoded[:, :TIME], best
+        return d_params, log_p, d_e[:, :TIME], np.asarray(of_tags)[:, :TIME], decoded[:, :TIME]
 
     for a, b in zip(jax.tree.leaves(padded(7, padding)), jax.tree.leaves(padded(TIME, 0.0)), strict=True):
         assert np.isfinite(a).all()
         close(a, b)
 
 
-def allowed_scores(params, emissions, allowed):
-    """Return a dict of the scores of the tag sequences that break no rule."""
-    return {
-        y: score
-        for y, score in all_scores(params, emissions).items()
-        if allowed.start[y[0]]
-        and allowed.end[y[-1]]
-        and all(allowed.transitions[i, j] for i, j in itertools.pairwise(y))
-    }
-
-
-def test_constraints_leave_the_sequences_they_allow():
-    params, emissions = draw(4, batch=6, tags=len(BIOES), scale=3.0)
-    lengths = [1, 2, TIME, 1, 2, TIME]
-    allowed = allowed_transitions(BIOES, "BIOES")
-    constrained = constrain(params, *allowed)
-    log_z = log_partition(constrained, emissions, np.array(lengths))
-    p = np.exp(marginals(constrained, emissions, np.array(lengths)))
-    decoded, best = map(np.asarray, decode(constrained, emissions, np.array(lengths)))
-    for b, length in enumerate(lengths):
-        scores = allowed_scores(params, np.asarray(emissions[b, :length]), allowed)
-        assert len(scores) == {1: 2, 2: 5, TIME: 34}[length]
-        total = log_sum(scores.values())
-        close(log_z[b], total)
-        close(best[b], max(scores.values()))
-        assert tuple(np.asarray(decoded[b, :length])) == max(scores, key=scores.get)
-        for t, k in np.ndindex(length, len(BIOES)):
-            ways = [np.exp(s - total) for y, s in scores.items() if y[t] == k]
-            assert ways or p[b, t, k] == 0.0
-            close(p[b, t, k], sum(ways))
-
-
 def test_constrained_gradients_are_finite_and_leave_forbidden_places_alone():
-    drawn = draw(5, batch=3, tags=5, time=6, scale=5.0)
-    params, emissions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), drawn)
+    params, emissions = narrow(draw(5, batch=3, tags=5, time=6, scale=5.0))
     allowed = allowed_transitions(BIOES, "BIOES")
     n = np.array([6, 1, 0])
     tags = np.array([[1, 2, 3, 0, 4, 0], [4, 0, 0, 0, 0, 0], [0] * 6])
@@ -198,31 +148,25 @@ def test_constrained_gradients_are_finite_and_leave_forbidden_places_alone():
 
 def test_what_is_decoded_under_constraints_parses():
     names = ["O", *(f"{letter}-{kind}" for kind in ("X", "Y") for letter in "BIES")]
-    params, emissions = draw(6, batch=40, tags=len(names), time=9, scale=20.0)
+    params, emissions = narrow(draw(6, batch=40, tags=len(names), time=9, scale=20.0))
     n = np.asarray(np.random.default_rng(0).integers(0, 10, size=40))
-    params, emissions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (params, emissions))
-    decoded, _ = decode(constrain(params, *allowed_transitions(names, "BIOES")), emissions, n)
-    found = 0
-    for row, length in zip(np.asarray(decoded), n, strict=True):
-        found += len(read_entities([names[k] for k in row[:length]], "BIOES"))
-    assert found > 40
-    free, _ = decode(params, emissions, n)
-    assert (np.asarray(free) != np.asarray(decoded)).any()
+    decoded = decode(constrain(params, *allowed_transitions(names, "BIOES")), emissions, n)
+    rows = zip(np.asarray(decoded), n, strict=True)
+    assert sum(len(read_entities([names[k] for k in row[:end]], "BIOES")) for row, end in rows) > 40
+    assert (np.asarray(decode(params, emissions, n)) != np.asarray(decoded)).any()
 
 
 def test_float32_loses_little_over_long_rows():
     params, emissions = draw(7, batch=4, tags=9, time=200, scale=3.0)
     tags = np.asarray(np.random.default_rng(0).integers(9, size=(4, 200)))
     emissions += 100.0 + 10 * np.eye(9)[tags]  # one tag is far more likely, and values are far from 0
-    narrow = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (params, emissions))
-    exact = log_likelihood(params, emissions, tags)
-    rounded = log_likelihood(*narrow, tags)
+    rounded = log_likelihood(*narrow((params, emissions)), tags)
     assert rounded.dtype == jnp.float32
+    exact = log_likelihood(params, emissions, tags)
     np.testing.assert_allclose(rounded, exact, rtol=0, atol=1e-3)  # 0.03 if 100 is not subtracted
-    np.testing.assert_allclose(np.exp(marginals(*narrow)).sum(axis=-1), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(
-        np.exp(marginals(*narrow)), np.exp(marginals(params, emissions)), rtol=0, atol=1e-4
-    )
+    p = np.exp(marginals(*narrow((params, emissions))))
+    np.testing.assert_allclose(p.sum(axis=-1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(p, np.exp(marginals(params, emissions)), rtol=0, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:where received a uint8 condition tensor:UserWarning")
@@ -235,8 +179,8 @@ def test_it_is_pytorch_crf():
     tags = np.random.default_rng(0).integers(5, size=(6, 7))
 
     peer = torchcrf.CRF(5, batch_first=True).double()
-    pairs = zip((peer.transitions, peer.start_transitions, peer.end_transitions), params, strict=True)
-    for theirs, ours in pairs:
+    peer_params = (peer.transitions, peer.start_transitions, peer.end_transitions)
+    for theirs, ours in zip(peer_params, params, strict=True):
         theirs.data = torch.tensor(np.asarray(ours))
     peer_emissions = torch.tensor(np.asarray(emissions), requires_grad=True)
     mask = torch.arange(7)[None] < torch.tensor(lengths)[:, None]
@@ -250,10 +194,8 @@ def test_it_is_pytorch_crf():
     (d_params, d_emissions), ours = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, emissions)
     close(ours, log_p.detach())
     close(d_emissions, peer_emissions.grad)
-    for theirs, d in zip(
-        (peer.transitions, peer.start_transitions, peer.end_transitions), d_params, strict=True
-    ):
+    for theirs, d in zip(peer_params, d_params, strict=True):
         close(d, theirs.grad)
-    decoded, _ = decode(params, emissions, n)
+    found = zip(decode(params, emissions, n), lengths, strict=True)
     theirs = peer.decode(peer_emissions, mask=mask)
-    assert [list(map(int, row[:length])) for row, length in zip(decoded, lengths, strict=True)] == theirs
+    assert [list(map(int, row[:length])) for row, length in found] == theirs

@@ -79,7 +79,7 @@ SOME = [
     ("gru", "dynamic-content", "output", True),
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
-    ("peephole-no-output-gate", "skip-rnn", "highway", False),
+    ("plstm-no-output-gate", "skip-rnn", "highway", False),
     ("slstm", "sparse", "internal", True),
     ("min-lstm", "log-dynamic", "attention", False),
     ("min-gru", "segment-attention", "gates", True),

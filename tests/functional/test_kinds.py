@@ -211,12 +211,7 @@ CASES = {
         F.crf_log_likelihood,
         lambda b, t: (CRF, floats(b, t, WORDS), whole(0, WORDS - 1, b, t), whole(0, t, b)),
     ),
-    "crf_log_partition": (F.crf_log_partition, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
     "crf_marginals": (F.crf_marginals, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
-    "crf_score": (
-        F.crf_score,
-        lambda b, t: (CRF, floats(b, t, WORDS), whole(0, WORDS - 1, b, t), whole(0, t, b)),
-    ),
     "critic": (rl.critic, lambda b, t: (agent(1, 1), inputs(b, t), cells(b, t))),
     "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
     "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), lambda b, t: (keys(b), cells(b, t))),
@@ -320,7 +315,6 @@ CASES = {
         lambda carry, state: F.restart_carry(carry, DYNAMIC, state),
         lambda b, t: (carry(b), state(b)),
     ),
-    "reward_to_go": (rl.reward_to_go, lambda b, t: (floats(b, t),)),
     "row": (F.row, lambda b, t: (floats(HIDDEN), cells(b, t))),
     "run_layers": (
         stacked,
@@ -367,9 +361,7 @@ CASES = {
         lambda keys, x: F.variational_dropout(keys, 0.5, x),
         lambda b, t: (keys(b), cells(b, t)),
     ),
-    "noncausal_return": (rl.noncausal_return, lambda b, t: (floats(b, t),)),
     "vimco": (lambda of_rollouts: rl.vimco(of_rollouts, axis=1), lambda b, t: (log_probs(b, K),)),
-    "weight_dropout": (lambda key, w: F.weight_dropout(key, 0.5, w), lambda b, t: (keys(), floats(2, 3))),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (
         lambda keys, steps, x: F.zoneout(keys, steps, (0.5, 0.0), HIDDEN, x.dtype),

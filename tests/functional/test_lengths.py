@@ -30,8 +30,6 @@ TAKE_LENGTHS = {
     "flip_sequences": lambda lengths: F.flip_sequences(X, lengths),
     "last_valid": lambda lengths: F.last_valid(X, lengths),
     "unroll": unrolled,
-    "crf_log_partition": lambda lengths: F.crf_log_partition(CRF, X, lengths),
-    "crf_score": lambda lengths: F.crf_score(CRF, X, LABELS, lengths),
     "crf_log_likelihood": lambda lengths: F.crf_log_likelihood(CRF, X, LABELS, lengths),
     "crf_marginals": lambda lengths: F.crf_marginals(CRF, X, lengths),
     "crf_decode": lambda lengths: F.crf_decode(CRF, X, lengths),
@@ -91,16 +89,15 @@ def test_the_last_element_of_an_empty_sequence_is_zeros():
 )
 def test_tags_and_emissions_that_do_not_fit_are_refused_in_one_line(emissions, tags, message):
     tags = jnp.clip(tags, -1, 7)
-    for function in (F.crf_score, F.crf_log_likelihood):
-        with pytest.raises(UserError, match=message.replace("got 0 to 7", r"got \d to 7")) as error:
-            function(CRF, emissions, tags)
-        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=message.replace("got 0 to 7", r"got \d to 7")) as error:
+        F.crf_log_likelihood(CRF, emissions, tags)
+    assert "\n" not in str(error.value)
 
 
 def test_tags_past_the_end_may_be_anything_and_traced_ones_count_as_the_ends():
     lengths, padded = jnp.array([2, 0]), LABELS.at[0, 2].set(-1).at[1].set(99)
-    expected = F.crf_score(CRF, X, LABELS, lengths)
-    np.testing.assert_array_equal(F.crf_score(CRF, X, padded, lengths), expected)
+    expected = F.crf_log_likelihood(CRF, X, LABELS, lengths)
+    np.testing.assert_array_equal(F.crf_log_likelihood(CRF, X, padded, lengths), expected)
     wrong, right = LABELS.at[0, 1].set(7), LABELS.at[0, 1].set(TAGS - 1)
     traced = jax.jit(F.crf_log_likelihood)
     np.testing.assert_array_equal(traced(CRF, X, wrong), traced(CRF, X, right))

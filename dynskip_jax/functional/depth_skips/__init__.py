@@ -1,25 +1,10 @@
 """Skips over depth: connections to a layer from layers further below in the stack."""
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.depth_skips.attention import (
-    AttentionParams,
-    AttentionToOutput,
-)
+from dynskip_jax.functional.depth_skips.attention import AttentionToOutput
 from dynskip_jax.functional.depth_skips.base import DepthSkip
-from dynskip_jax.functional.depth_skips.dense import DenseToGates
-from dynskip_jax.functional.depth_skips.highway import (
-    Highway,
-    HighwayGateInputs,
-    HighwayGateParams,
-)
-from dynskip_jax.functional.depth_skips.mapped import (
-    GatesParams,
-    MappingInputs,
-    MappingParams,
-    ToGates,
-    ToInternal,
-    ToOutput,
-)
+from dynskip_jax.functional.depth_skips.highway import Highway
+from dynskip_jax.functional.depth_skips.mapped import DenseToGates, ToGates, ToInternal, ToOutput
 
 # Names on the command line.
 DEPTH_SKIPS: dict[str, DepthSkip] = {
@@ -35,11 +20,7 @@ DEPTH_SKIPS: dict[str, DepthSkip] = {
 
 
 def parse_depth_skip(text: str) -> DepthSkip:
-    """Return the depth skip with the command-line name `text`.
-
-    Raises:
-        UserError: The name is unknown.
-    """
+    """Return the depth skip with the command-line name `text`."""
     if text not in DEPTH_SKIPS:
         raise UserError(f"unknown skip over depth {text!r}: choose one of {', '.join(DEPTH_SKIPS)}")
     return DEPTH_SKIPS[text]

@@ -1,12 +1,11 @@
 """Depth skip by attention over the outputs of all lower layers (Attention Residuals, 2026)."""
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
@@ -14,11 +13,7 @@ from dynskip_jax.functional.product import row
 
 
 class AttentionParams(NamedTuple):
-    """Weights of attention over layers.
-
-    Attributes:
-        w: The layer's query, (hidden,). It is zero initially, which gives all layers equal weights.
-    """
+    """The layer's query. It is zero initially, which gives all layers equal weights."""
 
     w: Float[Array, " hidden"]
 
@@ -30,23 +25,18 @@ class AttentionToOutput(DepthSkip):
     h = o ⊙ tanh(c) + Σ_i α_i h^i over all lower layers i, with α = softmax(w · RMSNorm(h^i)).
 
     A layer's query w is learned and is the same at all steps. `ToOutput` adds the output of one lower layer
-    instead, as a residual network does.
-
-    Attributes:
-        epsilon: Constant added to the mean square in RMSNorm.
+    instead, as a residual network does. `epsilon` is added to the mean square in RMSNorm.
     """
 
-    enters: ClassVar = "output"
-    layers_below: ClassVar[int] = 1
-    all_below: ClassVar[bool] = True
+    enters = "output"
+    layers_below = 1
+    all_below = True
     epsilon: float = 1e-6
 
     def init(self, key, in_features, below, hidden, widths, init) -> AttentionParams:
-        """Return a query of zeros; see `DepthSkip`."""
         self.check_below(below, hidden)
         return AttentionParams(jnp.zeros((hidden,), init.dtype))
 
-    @override
     def check_below(self, below: int, hidden: int) -> None:
         if below % hidden:
             raise UserError(
@@ -54,16 +44,12 @@ class AttentionToOutput(DepthSkip):
             )
 
     def project(self, params: AttentionParams, x, below) -> Float[Array, "*batch hidden"]:
-        """Return Σ_i α_i h^i; see `DepthSkip`."""
         hidden = params.w.shape[0]
-        outputs = below.reshape(
-            *below.shape[:-1], below.shape[-1] // hidden, hidden
-        )  # (*batch, layers, hidden)
+        outputs = below.reshape(*below.shape[:-1], below.shape[-1] // hidden, hidden)  # (*batch, layers, ·)
         mean_square = jnp.mean(outputs * outputs, axis=-1, keepdims=True)
         keys = outputs * jax.lax.rsqrt(mean_square + self.epsilon)
         weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)
         return jnp.einsum("...l,...lh->...h", weights, outputs)
 
-    @override
     def add(self, params, inputs, entering, h, new, dense):
         return new + inputs

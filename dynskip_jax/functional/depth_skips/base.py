@@ -48,15 +48,18 @@ class DepthSkip:
         raise NotImplementedError
 
     def check_below(self, below: int, hidden: int) -> None:
-        """Raise a `UserError` if `below` source features do not fit a layer of size `hidden`."""
+        """Raise a `UserError` unless `below` source features fit a layer of size `hidden`."""
+        if below != hidden:
+            raise UserError(
+                f"a skip over depth from a layer of size {below} to one of size {hidden} needs "
+                "mapping='linear'"
+            )
 
     def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
         """Compute the part of the skip that needs no state, for all steps at once.
 
-        Args:
-            params: Parameters from `init`.
-            x: Input of the layer, (*batch, in); `*batch` may contain the time axis.
-            below: Outputs or cell states of the sources, (*batch, below).
+        `x` is the layer's input, and `below` the outputs or cell states of the sources; `*batch` may contain
+        the time axis.
         """
         raise NotImplementedError
 
@@ -81,14 +84,6 @@ class DepthSkip:
             entering: Cell state, or h, that enters the step.
             h: The h that enters the step.
             new: New cell state, or new h.
-            dense: Function that multiplies by a matrix; see `Dense`.
+            dense: Function that multiplies by a matrix.
         """
         raise NotImplementedError
-
-
-def check_size(below: int, hidden: int) -> None:
-    """Raise a `UserError` unless `below` and `hidden` are equal."""
-    if below != hidden:
-        raise UserError(
-            f"a skip over depth from a layer of size {below} to one of size {hidden} needs mapping='linear'"
-        )

@@ -5,7 +5,7 @@ h^{l-1} is the layer's input x here, and its h^{l-2} is `below`.
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,47 +13,24 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.depth_skips.base import DepthSkip, check_size
+from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.product import product
 from dynskip_jax.functional.transitions.base import Dense, Initializers
 
 
 class GatesParams(NamedTuple):
-    """Weights of a skip to the gates.
-
-    Attributes:
-        w: Matrices I^l, one for each array that `Transition.project` returns; empty if I^l is not learned.
-    """
+    """Matrices I^l, one for each array that `Transition.project` returns; empty if I^l is not learned."""
 
     w: tuple[Float[Array, "below gates"], ...] = ()
 
 
 class MappingParams(NamedTuple):
-    """Weights of a mapping and its gate; None for each part that the skip does not have.
+    """Weights of a mapping and its gate; None for each part that the skip does not have."""
 
-    Attributes:
-        w_m: Matrix of the `linear` mapping, (below, hidden).
-        w_gx: Gate's matrix on the input (Eq. 49) or on `below` (Section 6.1.4), (in or below, hidden).
-        w_gh: Gate's matrix on h(t-1), (hidden, hidden).
-        b_g: Bias of the gate, (hidden,).
-    """
-
-    w_m: Float[Array, "below hidden"] | None = None
-    w_gx: Float[Array, "in hidden"] | None = None
-    w_gh: Float[Array, "hidden hidden"] | None = None
+    w_m: Float[Array, "below hidden"] | None = None  # of the `linear` mapping
+    w_gx: Float[Array, "in_or_below hidden"] | None = None  # gate, on what `gate_sees`
+    w_gh: Float[Array, "hidden hidden"] | None = None  # gate, on h(t-1)
     b_g: Float[Array, " hidden"] | None = None
-
-
-class MappingInputs(NamedTuple):
-    """Part of a mapped skip that needs no state.
-
-    Attributes:
-        mapped: Source after the mapping, m(h^{l-2}), (*batch, hidden).
-        gate: Projected input of the gate, (*batch, hidden); None without a gate.
-    """
-
-    mapped: Float[Array, "*batch hidden"]
-    gate: Float[Array, "*batch hidden"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +44,6 @@ class _Mapped(DepthSkip):
     mapping: str = "identity"
 
     def __post_init__(self) -> None:
-        """Check the options."""
         self._check_option("mapping", ("identity", "linear", "sigmoid"))
 
     def _check_option(self, name: str, known: tuple[str, ...]) -> None:
@@ -75,9 +51,12 @@ class _Mapped(DepthSkip):
             raise UserError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
 
     def check_below(self, below: int, hidden: int) -> None:
-        """See `DepthSkip`; the `linear` mapping accepts any size."""
-        if self.mapping != "linear":
-            check_size(below, hidden)
+        if self.mapping != "linear":  # which accepts any size
+            super().check_below(below, hidden)
+
+    def mapped(self, below: Float[Array, "*batch below"]) -> Float[Array, "*batch below"]:
+        """Return m(h^{l-2}) of a mapping that is not learned."""
+        return sigmoid(below) if self.mapping == "sigmoid" else below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,34 +67,45 @@ class ToGates(_Mapped):
     `mapping="sigmoid"`, σ(h^{l-2}) takes the place of h^{l-2}.
     """
 
-    enters: ClassVar = "gates"
+    enters = "gates"
 
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
-        """Draw I^l if `mapping` is `linear`; see `DepthSkip`."""
         self.check_below(below, hidden)
         if self.mapping != "linear":
             return GatesParams()
-        keys = jax.random.split(key, len(widths))
-        matrices = (
-            init.blocks(init.kernel, k, below, hidden, width // hidden)
-            for k, width in zip(keys, widths, strict=True)
+        pairs = zip(jax.random.split(key, len(widths)), widths, strict=True)
+        return GatesParams(
+            tuple(init.blocks(init.kernel, k, below, hidden, width // hidden) for k, width in pairs)
         )
-        return GatesParams(tuple(matrices))
 
     def project(self, params, x, below) -> None:
         """Return None: `into_gates` computes the whole skip."""
 
     def into_gates(self, params: GatesParams, below, inputs):
-        """Add I^l h^{l-2}; see `DepthSkip`."""
         leaves, structure = jax.tree.flatten(inputs)
-        if self.mapping != "linear" and any(x.shape[-1] % below.shape[-1] for x in leaves):
-            raise UserError("this transition has gates of another size than the layer's: skip to the output")
         if self.mapping == "linear":
             added = [product(below, w) for w in params.w]
+        elif any(x.shape[-1] % below.shape[-1] for x in leaves):
+            raise UserError("this transition has gates of another size than the layer's: skip to the output")
         else:
-            mapped = sigmoid(below) if self.mapping == "sigmoid" else below
-            added = [jnp.concatenate([mapped] * (x.shape[-1] // mapped.shape[-1]), axis=-1) for x in leaves]
+            counts = [x.shape[-1] // below.shape[-1] for x in leaves]
+            added = [jnp.concatenate([self.mapped(below)] * count, axis=-1) for count in counts]
         return structure.unflatten([x + more for x, more in zip(leaves, added, strict=True)])
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseToGates(ToGates):
+    """Dense connections (Huang et al. 2017; Ding et al. 2018): gates receive all lower layers' outputs.
+
+    It adds I^l [h^1; …; h^{l-2}] to the projections of all gates and of the candidate, with a learned I^l.
+    Together with the layer's input h^{l-1}, these are the outputs of all lower layers, as in DenseNet.
+    """
+
+    all_below = True
+    mapping: str = "linear"
+
+    def __post_init__(self) -> None:
+        self._check_option("mapping", ("linear",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,12 +122,10 @@ class _Gateable(_Mapped):
     gate_sees: str = "input"
 
     def __post_init__(self) -> None:
-        """Check the options."""
         super().__post_init__()
         self._check_option("gate_sees", ("input", "below"))
 
     def init(self, key, in_features, below, hidden, widths, init: Initializers) -> MappingParams:
-        """Draw the weights; see `DepthSkip`."""
         self.check_below(below, hidden)
         m_key, x_key, h_key, b_key = jax.random.split(key, 4)
         params = MappingParams()
@@ -152,19 +140,16 @@ class _Gateable(_Mapped):
             )
         return params
 
-    def project(self, params: MappingParams, x, below) -> MappingInputs:
-        """Return m(h^{l-2}) and the gate's projected input; see `DepthSkip`."""
+    def project(self, params: MappingParams, x, below):
+        """Return m(h^{l-2}) and the gate's projected input, None without a gate."""
         gate = product(x if self.gate_sees == "input" else below, params.w_gx) if self.gated else None
-        if self.mapping == "linear":
-            return MappingInputs(product(below, params.w_m), gate)
-        return MappingInputs(sigmoid(below) if self.mapping == "sigmoid" else below, gate)
+        return product(below, params.w_m) if self.mapping == "linear" else self.mapped(below), gate
 
-    def add(self, params: MappingParams, inputs: MappingInputs, entering, h, new, dense: Dense):
-        """Add g ⊙ m(h^{l-2}), or m(h^{l-2}) without a gate; see `DepthSkip`."""
-        if not self.gated:
-            return new + inputs.mapped
-        gate = dense(params.w_gh, h, inputs.gate, params.b_g, activations=("sigmoid",))
-        return new + gate * inputs.mapped
+    def add(self, params: MappingParams, inputs, entering, h, new, dense: Dense):
+        mapped, gate = inputs
+        if self.gated:
+            mapped = dense(params.w_gh, h, gate, params.b_g, activations=("sigmoid",)) * mapped
+        return new + mapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +159,7 @@ class ToInternal(_Gateable):
     For transitions whose cell state is h, the skip is added to h.
     """
 
-    enters: ClassVar = "cell"
+    enters = "cell"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,4 +169,4 @@ class ToOutput(_Gateable):
     The gated one is the best kind of depth skip in the paper.
     """
 
-    enters: ClassVar = "output"
+    enters = "output"

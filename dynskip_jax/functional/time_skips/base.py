@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
-from typing_extensions import override
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.agent import ActionMode, choice_noise
 from dynskip_jax.functional.checks import check_mix
+from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, takes_one
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
 Observed = Literal["previous", "mean", "slots", "stored"]
@@ -40,8 +40,8 @@ class Decision(NamedTuple):
     """Trace of the choices at one step or at all steps.
 
     Attributes:
-        action: k in 1..K, where State(t-k) was selected; 0 at padding. `SkipRNN`, `SkimRNN` and `LSTMJump`
-            document their own actions.
+        action: k in 1..K, where State(t-k) was selected; 0 at padding. Skips that leave tokens out document
+            their own actions.
         log_prob: log π(k | s) of an agent's choice, in nats; 0 for other choices and for weighted means.
         entropy: Entropy H(π(· | s)) of an agent's or attention's distribution, in nats; 0 without one.
         update: Fraction of the new state that was written; 0 where the token was not read. None if the time
@@ -60,9 +60,9 @@ class SkipInputs(NamedTuple):
     Attributes:
         projected: Result of `TimeSkip.project` for x(t).
         step: Number of steps before this one, (*batch,).
-        noise: Result of `TimeSkip.noise`; None if nothing is sampled.
-        allowed: False for skips that must not be chosen, (*batch, K), where batch axes may have size 1. None
-            if all are allowed.
+        noise: Noise for `agent.choose`; None if nothing is sampled.
+        allowed: Result of `TimeSkip.allowed`, (*batch, n), where batch axes may have size 1; None if
+            everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
         temperature: Temperature τ of attention and relaxed choices, a number.
     """
@@ -70,7 +70,7 @@ class SkipInputs(NamedTuple):
     projected: Any = None
     step: Int[Array, "*batch"] | None = None
     noise: Float[Array, "*batch choices"] | None = None
-    allowed: Bool[Array, "*batch_or_1 K"] | None = None
+    allowed: Bool[Array, "*batch_or_1 n"] | None = None
     action: Int[Array, "*batch"] | None = None
     temperature: Float[Array, ""] | float = 1.0
 
@@ -79,20 +79,22 @@ class SkipInputs(NamedTuple):
 class TimeSkip:
     """Interface of a skip over time: which state enters a step, and what is written.
 
-    Time skips are hashable, so they can be static arguments under `jit`.
+    Time skips are hashable, so they can be static arguments under `jit`. To write your own, derive a frozen
+    dataclass, declare what differs from the defaults of this table, and make a `Choice` in `choose`. The
+    reference and the fused unroll read and write the buffer of states.
 
-    To write your own, derive a frozen dataclass. Declare what it observes of the last K states (`observed`,
-    `observed_array`), make a `Choice` from the observation (`choose`), and return its trace (`decide`). The
-    reference and the fused unroll read and write the buffer of states. `choose` and `decide` must accept any
-    leading axes, because the fused unroll calls them for all steps at once.
-
-    | class attribute | meaning |
-    | --- | --- |
-    | `name` | name on the command line, followed by a colon and K if `takes_max_skip` |
-    | `has_agent` | an agent or attention with weights computes a distribution over the last K states |
-    | `has_distribution` | there is such a distribution, with weights or without: `log_distribution` |
-    | `is_stochastic` | choices are sampled, and the loss contains their score function |
-    | `writes_all` | every new state is written as a whole, so that `Choice.update` is None |
+    | attribute (or property) | default | meaning |
+    | --- | --- | --- |
+    | `name` | | name on the command line, followed by a colon and K for a skip over K states |
+    | `has_agent` | False | an agent or attention with weights computes a distribution over K states |
+    | `has_distribution` | False | there is such a distribution, with weights or without: `log_distribution` |
+    | `is_stochastic` | False | choices are sampled, and the loss contains their score function |
+    | `writes_all` | True | every new state is written as a whole, so that `Choice.update` is None |
+    | `fixed_slot` | None | slot of the state that enters every step; None if it is chosen |
+    | `forgets_carried` | False | the carried state enters the first step, and the initial one replaces it |
+    | `observed` | `previous` | what `choose` sees of the stored states; see there |
+    | `num_choices` | 0 | number of options from which one is sampled or replayed; 0 if there are none |
+    | `action_range` | 1, K | smallest and largest action that can be replayed |
 
     Attributes:
         max_skip: K, the number of states in the buffer.
@@ -101,11 +103,14 @@ class TimeSkip:
     """
 
     name: ClassVar[str] = ""
-    takes_max_skip: ClassVar[bool] = True
     has_agent: ClassVar[bool] = False
     has_distribution: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = False
     writes_all: ClassVar[bool] = True
+    fixed_slot: ClassVar[int | None] = None
+    forgets_carried: ClassVar[bool] = False
+    observed: ClassVar[Observed] = "previous"
+    num_choices: ClassVar[int] = 0
     max_skip: int = 1
     mix: float = 1.0
 
@@ -113,154 +118,111 @@ class TimeSkip:
         """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the values."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list | np.ndarray | np.generic | jax.Array) and not isinstance(
-                value, jax.core.Tracer
-            ):
-                value = np.asarray(value).tolist()
-                object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)
+            if hasattr(value, "tolist") and not isinstance(value, jax.core.Tracer):
+                value = value.tolist()
+            value = tuple(value) if isinstance(value, list) else value
+            object.__setattr__(self, field.name, value)
+            known = field.metadata.get("choices")
+            if known is not None and value not in known:
+                raise UserError(f"unknown {field.name} {value!r}: choose one of {', '.join(known)}")
         if self.max_skip < 1:
             raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
-        for field in dataclasses.fields(self):
-            known = field.metadata.get("choices")
-            value = getattr(self, field.name)
-            if known is not None and value not in known:
-                raise UserError(f"unknown {field.name} {value!r}: choose one of {', '.join(known)}")
-
-    @property
-    def fixed_slot(self) -> int | None:
-        """Slot of the state that enters every step; None if the slot is chosen."""
-        return None
-
-    @property
-    def forgets_carried(self) -> bool:
-        """Whether the initial state replaces the state that entered the first step, after that step."""
-        return False
 
     @property
     def action_range(self) -> tuple[int, int]:
-        """Smallest and largest action that can be replayed at a step of a sequence."""
         return 1, self.max_skip
-
-    @property
-    def observed(self) -> Observed:
-        """Kind of observation of the stored states that `choose` receives.
-
-        `previous`: State(t-1). `mean`: the mean of the last K states. `slots`: all K states. `stored`: a
-        `Window` (see `history.py`), which compares a query with all K states at less cost than `slots`.
-        """
-        return "previous"
 
     def observed_array(self, transition: Transition) -> str | tuple[str, ...]:
         """Return the name of the array that `choose` observes, or of several, which stand side by side."""
         return "h"
 
-    def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
-        """Draw the parameters; return None for a skip without parameters.
+    def mode_of(self, mode: ActionMode) -> str:
+        """Return how the skip makes its choices where the policy has `mode`.
 
-        Args:
-            key: A PRNG key.
-            in_features: Size of x(t).
-            hidden: Size of a state.
-            units: Number of hidden units of an agent.
-            init: Initializers of the parameters.
+        That is `sample`, `greedy`, a relaxation, in which a gradient flows through the choice, or `none` if
+        nothing is chosen. A relaxation that a skip does not have becomes another mode.
         """
-        return None
-
-    def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
-        """Return the skip's own state before the first step.
-
-        Args:
-            batch: Sizes of the batch axes.
-            dtype: Dtype of the layer's state.
-
-        Returns:
-            A pytree whose leaves start with the `batch` axes; empty by default.
-        """
-        return ()
-
-    def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
-        """Compute the part of the choice that needs no state, for all steps at once.
-
-        Args:
-            params: Parameters from `init`.
-            x: Input of the layer, (*batch, in); `*batch` may contain the time axis.
-        """
-        return None
-
-    def noise(
-        self,
-        keys: Key[Array, "*batch"] | None,
-        step: Int[Array, "*batch"],
-        mode: ActionMode,
-        replayed: bool,
-        dtype: Any,
-    ) -> Float[Array, "*batch choices"] | None:
-        """Return the noise of the choices, drawn with `fold_in(key, step)`; None if nothing is sampled.
-
-        Args:
-            keys: One PRNG key per example, (*batch,).
-            step: Number of steps before this one, (*batch,).
-            mode: `sample`, `greedy` or a relaxation.
-            replayed: Whether actions are given instead of chosen.
-            dtype: Dtype of the states.
-        """
-        return None
+        return "none"
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
-        """Return whether choices are sampled and need keys; see `noise` for the arguments."""
-        return self.is_stochastic and not replayed and mode not in ("greedy", "soft")
+        """Return whether choices are sampled and need keys; replayed actions are not."""
+        mode = self.mode_of(mode)
+        is_random = mode == "sample" or (mode in RELAXATIONS and draws_noise(mode))
+        return is_random and self.num_choices > 0 and not replayed
+
+    def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
+        """Return whether a gradient flows through the `weights` or the `update` of a choice."""
+        return self.mode_of(mode) in RELAXATIONS and not (replayed and self.num_choices > 0)
 
     def updates_partially(self, mode: ActionMode) -> bool:
         """Return whether the `update` of a choice may lie between 0 and 1."""
-        return False
+        mode = self.mode_of(mode)
+        return not self.writes_all and mode in RELAXATIONS and not takes_one(mode)
 
-    def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
-        """Return whether a gradient flows through the `weights` or the `update` of a choice.
+    def noise(
+        self, keys: Any, step: Int[Array, "*batch"], mode: ActionMode, replayed: bool, dtype: Any
+    ) -> Float[Array, "*batch choices"] | None:
+        """Return the noise of the choices, drawn with `fold_in(key, step)`; None if nothing is sampled."""
+        return choice_noise(keys, step, self.num_choices, dtype) if self.draws(mode, replayed) else None
 
-        See `noise` for the arguments.
+    def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
+        """Draw the parameters, with `units` hidden units of an agent; None for a skip without parameters."""
+        return None
+
+    def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
+        """Return the skip's own state before the first step: a pytree whose leaves have the `batch` axes."""
+        return ()
+
+    def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
+        """Compute the part of the choice that needs no state, for all steps at once."""
+        return None
+
+    def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch_or_1 n"]:
+        """Return the slots among which the skip chooses, by default all K, with as many axes as `step`."""
+        return np.arange(self.max_skip, dtype=np.int32).reshape((1,) * step.ndim + (-1,))
+
+    def allowed(
+        self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
+    ) -> Bool[Array, "*batch_or_1 n"] | None:
+        """Return a mask of the candidates that may be chosen at each step; None if all may be chosen.
+
+        Args:
+            step: Number of steps before this one.
+            policy_mask: False for skips that the policy forbids: (K,), or with the axes of `step` before K.
         """
-        return False
+        return None
 
     def choose(
         self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
     ) -> tuple[Choice, Any]:
-        """Make the choice of a step.
+        """Make the choice of a step, or of all steps at once: accept any leading axes.
 
         Args:
             params: Parameters from `init`.
             inputs: Inputs that do not depend on the state.
-            observation: Observation of the kind `observed`: (*batch, hidden) for `previous` and `mean`;
-                (*batch, K, hidden) for `slots`, newest first; a `Window` for `stored`.
+            observation: Observation of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`:
+                the mean of the last K states. `slots`: all of them, newest first, (*batch, K, hidden).
+                `stored`: a `history.Window`, which compares a query with all of them at less cost.
             skip_state: The skip's own state before the step.
-            mode: `sample`, `greedy` or a relaxation.
+            mode: Mode of the policy.
 
         Returns:
             The choice, and the skip's own state after the step.
         """
         return Choice(), skip_state
 
-    def log_distribution(
-        self,
-        params: Any,
-        x: Float[Array, "*batch in"],
-        step: Int[Array, "*batch"],
-        observation: Any,
-        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
-    ) -> Float[Array, "*batch K"]:
-        """Return log π of each of the K states, in nats, (*batch, K), differentiable in all arguments.
+    def trace(
+        self, params: Any, inputs: SkipInputs, observation: Any, choice: Choice, mode: ActionMode
+    ) -> Decision:
+        """Return the trace of `choice`; see `choose` for the other arguments.
 
-        Args:
-            params: Parameters from `init`.
-            x: Input of the layer, (*batch, in); `*batch` may contain the time axis.
-            step: Number of steps before this one.
-            observation: See `choose`.
-            policy_mask: False for skips that may not be chosen; None if all may be chosen.
-
-        Raises:
-            UserError: The skip does not choose among K states.
+        By default it is k, or K for a weighted mean, without a log-probability.
         """
-        raise UserError(f"{type(self).__name__} has no distribution over the last K states")
+        slot = choice.slot if self.fixed_slot is None else self.fixed_slot
+        slot = self.max_skip - 1 if slot is None or choice.weights is not None else slot
+        zeros = jnp.zeros(inputs.step.shape, observation.dtype)
+        return Decision(jnp.broadcast_to(slot + 1, inputs.step.shape).astype(jnp.int32), zeros, zeros)
 
     def decide(
         self,
@@ -271,21 +233,32 @@ class TimeSkip:
         choice: Choice,
         mode: ActionMode,
     ) -> Decision:
-        """Return the trace of `choice`, the result of `choose` for the other arguments."""
-        zeros = jnp.zeros(inputs.step.shape, observation.dtype)
-        slot = 0 if self.fixed_slot is None else self.fixed_slot
-        return Decision(jnp.full_like(inputs.step, slot + 1, jnp.int32), zeros, zeros)
+        """Return the trace of a choice, without credit for a first step that uses the carried state."""
+        decision = self.trace(params, inputs, observation, choice, mode)
+        if not self.forgets_carried:
+            return decision
+        first = inputs.step == 0
+        return decision._replace(
+            action=jnp.where(first, 1, decision.action),
+            log_prob=jnp.where(first, 0, decision.log_prob),
+            entropy=jnp.where(first, 0, decision.entropy),
+        )
 
-    def allowed(
-        self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
-    ) -> Bool[Array, "*batch_or_1 K"] | None:
-        """Return a mask of the skips that may be chosen at each step; None if all may be chosen.
+    def log_distribution(
+        self,
+        params: Any,
+        x: Float[Array, "*batch in"],
+        step: Int[Array, "*batch"],
+        observation: Any,
+        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+        temperature: float | Float[Array, ""] = 1.0,
+    ) -> Float[Array, "*batch K"]:
+        """Return log π of each of the K states, in nats, differentiable in all arguments.
 
-        Args:
-            step: Number of steps before this one, (*batch,).
-            policy_mask: False for skips that the policy forbids; None if it forbids none.
+        `x` is the layer's input, and the temperature divides the logits; see `allowed` and `choose` for the
+        other arguments.
         """
-        return None
+        raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 
 
 def choice_field(*known: str) -> Any:
@@ -295,21 +268,24 @@ def choice_field(*known: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ReadingSkip(TimeSkip):
-    """A time skip that decides which tokens are read: State(t-1) enters, and not every state is written."""
+    """A time skip that decides which tokens are read: State(t-1) enters, and not every state is written.
 
-    takes_max_skip: ClassVar[bool] = False
-    writes_all: ClassVar[bool] = False
+    By default `Decision.action` is 1 where a token is read, and 2 where it is not.
+    """
+
+    writes_all = False
+    action_range = (1, 2)
+    fixed_slot = 0
 
     def __post_init__(self) -> None:
-        """Check that K and λ are not given."""
         super().__post_init__()
         if self.max_skip != 1 or self.mix != 1:
             raise UserError(f"{type(self).__name__} goes on from State(t-1): leave out max_skip and mix")
 
-    @property
-    @override
-    def fixed_slot(self) -> int:
-        return 0
+    def trace(self, params, inputs, observation, choice, mode) -> Decision:
+        zeros = jnp.zeros_like(choice.update)
+        action = jnp.where(choice.update >= 0.5, 1, 2).astype(jnp.int32)
+        return Decision(action, zeros, zeros, choice.update)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,43 +303,9 @@ class BufferSkip(TimeSkip):
     first_step: str = choice_field("agent", "carried")
 
     @property
-    @override
     def forgets_carried(self) -> bool:
         return self.first_step == "carried"
-
-    def carried_first(self, inputs: SkipInputs, choice: Choice) -> Choice:
-        """Return `choice`; if `first_step` is `carried`, first steps choose the carried state instead."""
-        if not self.forgets_carried:
-            return choice
-        first = inputs.step == 0
-        if choice.weights is None:
-            return choice._replace(slot=jnp.where(first, 0, choice.slot))
-        newest = jax.nn.one_hot(0, choice.weights.shape[-1], dtype=choice.weights.dtype)
-        newest = newest.reshape((1,) * (choice.weights.ndim - 1) + (-1,))
-        weights = jnp.where(first[..., None], newest, choice.weights)
-        slot = None if choice.slot is None else jnp.where(first[..., None], 0, choice.slot)
-        return choice._replace(slot=slot, weights=weights)
 
     def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
         """Return the slot in 0..K-1 of each `action` k in 1..K; 0 at padding, where the action is 0."""
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
-
-    def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
-        """See `TimeSkip`; the action is K."""
-        zeros = jnp.zeros(inputs.step.shape, observation.dtype)
-        k = jnp.full_like(inputs.step, self.max_skip, jnp.int32)
-        return self.without_credit(inputs, Decision(k, zeros, zeros))
-
-    def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:
-        """Return `decision` without credit for first steps that use the carried state.
-
-        There, k is 1, and the log-probability and the entropy are 0.
-        """
-        if not self.forgets_carried:
-            return decision
-        first = inputs.step == 0
-        return decision._replace(
-            action=jnp.where(first, 1, decision.action),
-            log_prob=jnp.where(first, 0, decision.log_prob),
-            entropy=jnp.where(first, 0, decision.entropy),
-        )

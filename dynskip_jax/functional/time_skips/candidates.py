@@ -5,7 +5,6 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
-from typing_extensions import override
 
 from dynskip_jax.errors import UserError
 
@@ -21,12 +20,8 @@ class Candidates:
     def slots(self, max_skip: int, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"]:
         """Return the slots of the candidates in 0..K-1, newest first; slot 0 is State(t-1) and always one.
 
-        Args:
-            max_skip: K.
-            step: Number of steps before this one, (*batch,).
-
-        Returns:
-            A NumPy array (n,) if the slots are the same at all steps; otherwise an array (*batch, n).
+        The result is a NumPy array (n,) if the slots are the same at all steps, and otherwise (*batch, n).
+        `step` is the number of steps before this one.
         """
         raise NotImplementedError
 
@@ -38,50 +33,40 @@ class LogSpaced(Candidates):
     These are the scales of log-linear attention (Guo et al. 2025).
     """
 
-    @override
     def count(self, max_skip):
         return max_skip.bit_length()
 
-    @override
     def slots(self, max_skip, step):
         return 2 ** np.arange(self.count(max_skip), dtype=np.int32) - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class _Spaced(Candidates):
-    size: int
+class Every(Candidates):
+    """State(t-1), State(t-1-size), State(t-1-2 size), …; by default all K states."""
+
+    size: int = 1
 
     def __post_init__(self) -> None:
-        """Check the size."""
         if self.size < 1:
             raise UserError(f"{type(self).__name__} needs a size of at least 1, got {self.size}")
 
-
-@dataclasses.dataclass(frozen=True)
-class Every(_Spaced):
-    """State(t-1), State(t-1-size), State(t-1-2 size), …"""
-
-    @override
     def count(self, max_skip):
         return -(-max_skip // self.size)
 
-    @override
     def slots(self, max_skip, step):
         return np.arange(0, max_skip, self.size, dtype=np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Segments(_Spaced):
+class Segments(Every):
     """State(t-1) and the states at the ends of segments of `size` steps, which Memory Caching (2026) stores.
 
     The initial state stands for the ends of all segments before the sequence.
     """
 
-    @override
     def count(self, max_skip):
         return 1 + (max_skip - 1) // self.size
 
-    @override
     def slots(self, max_skip, step):
         last_end = (step[..., None] - 1) % self.size + 1
         segments = jnp.arange(self.count(max_skip) - 1, dtype=last_end.dtype)

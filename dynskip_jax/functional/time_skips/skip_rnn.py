@@ -1,24 +1,18 @@
 """Skip RNN (Campos et al. 2018): a binary gate decides whether a step updates or copies the state."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from typing_extensions import override
 
 from dynskip_jax.functional.product import row
-from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
+from dynskip_jax.functional.time_skips.base import Choice, ReadingSkip
 
 
 class UpdateParams(NamedTuple):
-    """Weights of the update gate, Eq. 4.
-
-    Attributes:
-        w: Vector W_p, (hidden,).
-        b: Bias b_p, (1,).
-    """
+    """Weights W_p and b_p of the update gate, Eq. 4."""
 
     w: Float[Array, " hidden"]
     b: Float[Array, " one"]
@@ -34,21 +28,21 @@ class SkipRNN(ReadingSkip):
     min(Δũ, 1 - ũ) is 1 - ũ.
 
     `Decision.update` is u and carries a gradient: add `cost * decision.update.sum()` to the loss for a cost
-    per update (Eq. 6). `Decision.action` is always 1, and the loss has no score-function term.
-
-    Attributes:
-        update_bias: Initial value of b_p; the authors use 1.
+    per update (Eq. 6). The loss has no score-function term. `update_bias` is the initial value of b_p; the
+    authors use 1.
     """
 
-    name: ClassVar[str] = "skip_rnn"
+    name = "skip_rnn"
     update_bias: float = 1.0
 
     def observed_array(self, transition) -> str:
         """Return the name of the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
         return transition.cell_state
 
+    def mode_of(self, mode) -> str:
+        return "straight_through"
+
     def init(self, key, in_features, hidden, units, init) -> UpdateParams:
-        """Draw W_p with the kernel initializer; see `TimeSkip`."""
         w = init.draw(init.kernel, key, (hidden, 1))[:, 0]
         return UpdateParams(w, jnp.full((1,), self.update_bias, init.dtype))
 
@@ -56,20 +50,10 @@ class SkipRNN(ReadingSkip):
         """Return ũ before the first step: zeros."""
         return jnp.zeros(batch, dtype)
 
-    @override
-    def differentiable(self, mode, replayed) -> bool:
-        return True
-
-    @override
-    def choose(self, params: UpdateParams, inputs, observation, skip_state: Any, mode):
+    def choose(self, params: UpdateParams, inputs, observation, skip_state, mode):
         # A sum of products is faster than a matrix with one column.
         delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
         delta = jnp.where(inputs.step == 0, 1, delta)
         pending = skip_state + jnp.minimum(delta, 1 - skip_state)
         update = pending + jax.lax.stop_gradient((pending > 0.5).astype(pending.dtype) - pending)
         return Choice(update=update), (1 - update) * pending
-
-    @override
-    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        certain = jnp.zeros_like(choice.update)
-        return Decision(jnp.ones(certain.shape, jnp.int32), certain, certain, choice.update)

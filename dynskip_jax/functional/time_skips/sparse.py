@@ -1,15 +1,13 @@
 """Sparse attentive backtracking (Ke et al. 2018): attention over only the few states with the best scores."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from typing_extensions import override
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.time_skips.base import Choice, Decision
+from dynskip_jax.functional.time_skips.base import Choice, Decision, choice_field
 from dynskip_jax.functional.time_skips.dynamic import Attention
 
 
@@ -29,31 +27,26 @@ class SparseAttention(Attention):
         among: `Segments(k_att)` lets only State(t-1) and every k_att-th state of the sequence enter.
     """
 
-    name: ClassVar[str] = "sparse"
-    agent: str = dataclasses.field(default="content", metadata={"choices": ("content", "mlp")})
+    name = "sparse"
+    agent: str = choice_field("content", "mlp")
     top: int = 5
 
     def __post_init__(self) -> None:
-        """Check the options."""
         super().__post_init__()
         if self.top < 1:
             raise UserError(f"sparse attention needs a top of at least 1, got {self.top}")
 
-    @override
     def choose(self, params, inputs, observation, skip_state, mode):
         index, weights = self._best(self.logits(params, inputs, observation) / inputs.temperature)
-        choice = Choice(self.slots_of(inputs.step, index), weights)
-        return self.carried_first(inputs, choice), skip_state
+        return Choice(self.slots_of(inputs.step, index), weights), skip_state
 
-    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`; the entropy is that of the weights."""
-        return self.without_credit(inputs, self.weighted(choice, _log(choice.weights)))
+    def trace(self, params, inputs, observation, choice: Choice, mode) -> Decision:
+        """Return the trace; the entropy is that of the weights."""
+        return self.weighted(choice, _log(choice.weights))
 
     def log_weights(self, logits):
-        """See `PolicySkip`; the result is very negative for states that do not enter."""
         index, weights = self._best(logits)
-        is_best = jax.nn.one_hot(index, self.num_candidates, dtype=weights.dtype)
-        return _log(jnp.einsum("...k,...kn->...n", weights, is_best))
+        return _log(jnp.put_along_axis(jnp.zeros_like(logits), index, weights, axis=-1, inplace=False))
 
     def _best(self, scores: Float[Array, "*batch n"]) -> tuple[Array, Float[Array, "*batch top"]]:
         """Return the indices of the best candidates and their weights, each (*batch, top).

@@ -2,17 +2,17 @@
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, dense
-from dynskip_jax.functional.transitions.full_gate import FullGateParams, FullGateRecurrence, FullGateState
-from dynskip_jax.functional.transitions.gru import GRU, GRUInputs, GRUParams, GRUState
-from dynskip_jax.functional.transitions.ind_rnn import IndRNN, IndRNNParams
+from dynskip_jax.functional.transitions.full_gate import FullGateRecurrence
+from dynskip_jax.functional.transitions.gru import GRU, GRUState
+from dynskip_jax.functional.transitions.ind_rnn import IndRNN
 from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState
-from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU, MinLSTM, MinParams, positive
-from dynskip_jax.functional.transitions.peephole import Peephole, PeepholeParams
-from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
-from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
-from dynskip_jax.functional.transitions.skim import SkimInputs, SkimLSTM, SkimParams
+from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU, MinLSTM, MinParams
+from dynskip_jax.functional.transitions.peephole import Peephole
+from dynskip_jax.functional.transitions.plstm import PLSTM
+from dynskip_jax.functional.transitions.rhn import RecurrentHighway
+from dynskip_jax.functional.transitions.skim import SkimLSTM, SkimParams
 from dynskip_jax.functional.transitions.slstm import SLSTM, SLSTMState
-from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMParams
+from dynskip_jax.functional.transitions.ulstm import ULSTM
 
 _KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
 _KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN, SkimLSTM)

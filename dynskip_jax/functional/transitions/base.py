@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,36 +14,7 @@ from dynskip_jax.functional.product import activate, affine, product, wider
 Initializer = Callable[..., Any]
 Activation = str | Callable[[Array], Array]
 ACTIVATIONS = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh, "relu": jax.nn.relu}
-
-
-@runtime_checkable
-class Dense(Protocol):
-    """Function with which `Transition.step` computes products: activation(x w + addends).
-
-    The reference unroll passes `dense` below. The fused unroll passes a function that keeps the results for
-    the backward pass. It then computes the gradient of every matrix, and of every vector that is an addend,
-    as one product or sum over all steps after its loop.
-    """
-
-    def __call__(
-        self,
-        w: Float[Array, "in out"],
-        x: Float[Array, "*batch in"],
-        *addends: Float[Array, "..."],
-        activations: Sequence[str] = ("linear",),
-    ) -> Any:
-        """Return activation(x w + addends).
-
-        Args:
-            w: Matrix of the params, (in, out).
-            x: Operand, (*batch, in).
-            *addends: Arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project` here
-                and use them nowhere else: the fused unroll then stores the result in their place.
-            activations: Names of activations; see `product.activate`.
-
-        Returns:
-            The result, (*batch, out); with several activations, a tuple of one block for each.
-        """
+Dense = Callable[..., Any]  # a function with the contract of `dense`
 
 
 def dense(
@@ -52,36 +23,35 @@ def dense(
     *addends: Float[Array, "..."],
     activations: Sequence[str] = ("linear",),
 ) -> Any:
-    """Return activation(x w + addends); see `Dense`."""
+    """Return activation(x w + addends): the function through which `Transition.step` multiplies by matrices.
+
+    The reference unroll passes this function. The fused unroll passes one that keeps the results for the
+    backward pass. It then computes the gradient of every matrix, and of every vector that is an addend, as
+    one product or sum over all steps after its loop.
+
+    Args:
+        w: Matrix of the params.
+        x: Operand.
+        *addends: Arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project` here and
+            use them nowhere else: the fused unroll then stores the result in their place.
+        activations: Names of activations (see `product.activate`). Several give a tuple of blocks.
+    """
     return activate(affine(x, w, *addends), activations)
 
 
 def activated_gates(
-    dense: Dense,
-    w: Any,
-    x: Float[Array, "*batch in"],
-    *addends: Any,
-    functions: Sequence[Activation],
+    dense: Dense, w: Any, x: Float[Array, "*batch in"], *addends: Any, functions: Sequence[Activation]
 ) -> list[Float[Array, "*batch hidden"]]:
-    """Return the gates f_i(x w + addends), one array for each function.
+    """Return the gates f_i(x w + addends), one array for each of the `functions`.
 
     `dense` applies tanh and sigmoid itself, because their values determine their derivatives. Any other
     function is applied to the linear result of `dense`.
-
-    Args:
-        dense: Function that multiplies by a matrix; see `Dense`.
-        w: Matrices of the gates, side by side, (in, gates).
-        x: Operand, (*batch, in).
-        *addends: Arrays or vectors to add; see `Dense`.
-        functions: Activation of each gate.
     """
-    names = [function if function in ("tanh", "sigmoid") else "linear" for function in functions]
-    results = dense(w, x, *addends, activations=tuple(names))
+    names = tuple(f if f in ("tanh", "sigmoid") else "linear" for f in functions)
+    results = dense(w, x, *addends, activations=names)
     results = (results,) if len(names) == 1 else results
-    return [
-        applied(function, gate) if name == "linear" else gate
-        for function, name, gate in zip(functions, names, results, strict=True)
-    ]
+    triples = zip(functions, names, results, strict=True)
+    return [applied(f, gate) if name == "linear" else gate for f, name, gate in triples]
 
 
 def applied(function: Activation, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
@@ -99,8 +69,7 @@ class Initializers(NamedTuple):
 
     Attributes:
         kernel: Initializer of matrices that multiply the input.
-        recurrent: Initializer of matrices that multiply the state, called for the (hidden, hidden) block of
-            each gate.
+        recurrent: Initializer of matrices that multiply the state, called for the block of each gate.
         bias: Initializer of biases and other vectors.
         forget_bias: Number added to the initial bias of every forget gate.
         dtype: Dtype of the parameters. Parameters of narrow dtypes are drawn in float32 and cast.
@@ -118,8 +87,7 @@ class Initializers(NamedTuple):
 
     def draw(self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         """Return one array in `dtype`, drawn with `init`, in float32 if `dtype` is narrower."""
-        wide = wider(self.dtype, jnp.float32)
-        return init(key, shape, wide).astype(self.dtype)
+        return init(key, shape, wider(self.dtype, jnp.float32)).astype(self.dtype)
 
     def blocks(
         self, init: Initializer, key: Key[Array, ""], rows: int, width: int, count: int
@@ -127,6 +95,13 @@ class Initializers(NamedTuple):
         """Return `count` matrices (rows, width), drawn independently with `init`, side by side."""
         keys = jax.random.split(key, count)
         return jnp.concatenate([self.draw(init, k, (rows, width)) for k in keys], axis=1)
+
+    def biases(
+        self, key: Key[Array, ""], width: int, count: int, forget_gate: int, sign: float = 1.0
+    ) -> Float[Array, " all"]:
+        """Return the biases of `count` gates, with `sign` times `forget_bias` added to those of one gate."""
+        b = self.draw(self.bias, key, (count * width,))
+        return b.at[forget_gate * width : (forget_gate + 1) * width].add(sign * self.forget_bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +119,7 @@ class Transition:
     | `state` | `NamedTuple` class of the state's arrays, h first, each (*batch, hidden) |
     | `cell_state` | name of the array that is the cell state (Wu et al. 2016, Eq. 33) |
     | `recurrent` | names of the params that multiply the state: weight dropout acts on their matrices |
-    | `averages` | `linear`, or `own` if the class has its own `mix_states` or `average_states` |
+    | `averages` | `linear`, or `own` if the class has its own `average_states` |
     """
 
     name: ClassVar[str] = ""
@@ -163,9 +138,9 @@ class Transition:
         """Replace known activations by their names, so that transitions compare by value."""
         names = {function: name for name, function in ACTIVATIONS.items()}
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
             if not field.name.endswith("_fn"):
                 continue
+            value = getattr(self, field.name)
             if isinstance(value, str) and value not in ACTIVATIONS:
                 raise UserError(f"unknown {field.name} {value!r}: use a function or {', '.join(ACTIVATIONS)}")
             object.__setattr__(self, field.name, names.get(value, value))
@@ -203,73 +178,51 @@ class Transition:
         dense: Dense,
         cell_hook: Callable[[Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]] = identity,
     ) -> Any:
-        """Take one step.
+        """Return the new state.
 
         Args:
             params: Parameters from `init`.
             inputs: Result of `project(params, x(t))`.
             state: State that enters, each array (*batch, hidden).
-            dense: Function that multiplies by a matrix; see `Dense`.
+            dense: Function that multiplies by a matrix; see `dense`.
             cell_hook: Function to call once with the new cell state, before it is used. Its result replaces
                 the cell state: a depth skip may add to it.
-
-        Returns:
-            The new state.
         """
         raise NotImplementedError
 
     def unread_state(self, params: Any, inputs: Any, state: Any, previous: Any, dense: Dense) -> Any:
-        """Return the state after a token that the time skip does not read; by default State(t-1).
+        """Return the state after a token that the time skip does not read; by default State(t-1), `previous`.
 
-        Override this for a smaller step, as `SkimLSTM` does.
-
-        Args:
-            params: Parameters from `init`.
-            inputs: Result of `project(params, x(t))`.
-            state: State that enters, with recurrent dropout applied to h.
-            previous: State(t-1).
-            dense: Function that multiplies by a matrix; see `Dense`.
+        Override this for a smaller step, as `SkimLSTM` does. `state` is the state that enters, with recurrent
+        dropout applied to h.
         """
         return previous
 
     def mix_states(self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any) -> Any:
         """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).
 
-        If a time skip writes only a fraction of the new state, that state is mixed in the same way.
-
-        Override this for arrays that cannot be mixed linearly, such as the logarithm of a scale, and set
-        `averages`. If λ is the
-        Python number 1, this method is not called, and `selected` enters.
+        If a time skip writes only a fraction of the new state, that state is mixed in the same way. If λ is
+        the Python number 1, this method is not called, and `selected` enters.
 
         Args:
             mix: Skip weight λ, a number; or the fraction of the new state that is written, (*batch, 1).
             selected: State(t-k), an average of states, or the new state; each array (*batch, hidden).
             previous: State(t-1), each array (*batch, hidden).
         """
-        return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
+        if self.averages == "linear":
+            return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
+        h = previous[0]
+        share = jnp.broadcast_to(jnp.asarray(mix, h.dtype), (*h.shape[:-1], 1))
+        both = jax.tree.map(lambda *arrays: jnp.stack(arrays, axis=-2), selected, previous)
+        return self.average_states(jnp.concatenate([share, 1 - share], axis=-1), both)
 
     def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
         """Return the average of K states under weights that sum to one.
+
+        Override this for arrays without a linear mean, such as the logarithm of a scale, and set `averages`.
 
         Args:
             weights: One weight for each state, (*batch, K).
             states: The last K states, newest first, each array (*batch, K, hidden).
         """
         return jax.tree.map(lambda slots: jnp.einsum("...k,...kh->...h", weights, slots), states)
-
-    def output_gates(self, gates: int) -> int:
-        """Return the number of gates to compute: `gates`, or one less if the output gate is fixed at 1."""
-        return gates if getattr(self, "output_gate", True) else gates - 1
-
-
-def gated_output(
-    o: Float[Array, "*batch hidden"] | None,
-    c: Float[Array, "*batch hidden"],
-    activation_fn: Activation = "tanh",
-) -> Float[Array, "*batch hidden"]:
-    """Return h = o ⊙ tanh(c), or tanh(c) if `o` is None (an output gate fixed at 1).
-
-    `activation_fn` replaces tanh.
-    """
-    y = applied(activation_fn, c)
-    return y if o is None else o * y

@@ -1,44 +1,33 @@
 """LSTM (Gui et al. 2019, Eq. 2; Eq. 1-6 of the untied LSTM's paper)."""
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from dynskip_jax.functional.transitions.base import (
     Activation,
     Initializers,
     Transition,
     activated_gates,
-    gated_output,
+    applied,
     identity,
 )
 
 
 class LSTMState(NamedTuple):
-    """State of an LSTM.
-
-    Attributes:
-        h: Hidden state, (*batch, hidden).
-        c: Cell state, (*batch, hidden).
-    """
+    """Hidden state and cell state of an LSTM."""
 
     h: Float[Array, "*batch hidden"]
     c: Float[Array, "*batch hidden"]
 
 
 class LSTMParams(NamedTuple):
-    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o, or g, i, f without output gate.
+    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o; no o without an output gate."""
 
-    Attributes:
-        w_x: W_x, input to gates, (in, gates * hidden).
-        w_h: W_h, state to gates, (hidden, gates * hidden).
-        b: Bias, (gates * hidden,).
-    """
-
-    w_x: Float[Array, "in gates"]
-    w_h: Float[Array, "hidden gates"]
+    w_x: Float[Array, "in gates"]  # input to gates
+    w_h: Float[Array, "hidden gates"]  # state to gates
     b: Float[Array, " gates"]
 
 
@@ -52,43 +41,46 @@ class LSTM(Transition):
         activation_fn: Activation of the candidate g and of c, in place of tanh.
     """
 
-    name: ClassVar[str] = "lstm"
-    state: ClassVar = LSTMState
-    cell_state: ClassVar[str] = "c"
-    recurrent: ClassVar[tuple[str, ...]] = ("w_h",)
+    name = "lstm"
+    state = LSTMState
+    cell_state = "c"
+    recurrent = ("w_h",)
     output_gate: bool = True
     gate_fn: Activation = "sigmoid"
     activation_fn: Activation = "tanh"
 
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
-        """Draw the weights; see `Transition`."""
-        return lstm_params(key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
+        return lstm_params(key, in_features, hidden, 3 + self.output_gate, init)
 
     def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
-        """Take one step of Eq. 2; see `Transition`."""
-        functions = (self.activation_fn, *(self.gate_fn,) * 3)[: self.output_gates(4)]
+        functions = (self.activation_fn, self.gate_fn, self.gate_fn, *[self.gate_fn] * self.output_gate)
         g, i, f, *o = activated_gates(dense, params.w_h, state.h, inputs, params.b, functions=functions)
         c = cell_hook(g * i + state.c * f)
-        return LSTMState(gated_output(o[0] if o else None, c, self.activation_fn), c)
+        return LSTMState(output(o, c, self.activation_fn), c)
+
+
+def output(
+    o: list[Float[Array, "*batch hidden"]], c: Float[Array, "*batch hidden"], function: Activation = "tanh"
+) -> Float[Array, "*batch hidden"]:
+    """Return h = o ⊙ f(c), or f(c) if `o` is empty: an output gate fixed at 1."""
+    return o[0] * applied(function, c) if o else applied(function, c)
 
 
 def lstm_params(
-    key, in_features: int, hidden: int, gates: int, init: Initializers, forget_gate: int
+    key: Key[Array, ""],
+    in_features: int,
+    hidden: int,
+    gates: int,
+    init: Initializers,
+    *,
+    forget_gate: int = 2,
+    width: int | None = None,
 ) -> LSTMParams:
-    """Draw W_x, W_h and b of an LSTM, with the gates side by side.
-
-    Args:
-        key: PRNG key.
-        in_features: Size of x(t).
-        hidden: Size of the state.
-        gates: Number of gates, including the candidate.
-        init: Initializers of the parameters; `forget_bias` is added to the bias of the forget gate.
-        forget_gate: Index of the forget gate.
-    """
+    """Draw the weights of `gates` gates of size `width` (default: `hidden`), side by side."""
+    width = hidden if width is None else width
     x_key, h_key, b_key = jax.random.split(key, 3)
-    b = init.draw(init.bias, b_key, (gates * hidden,))
     return LSTMParams(
-        init.blocks(init.kernel, x_key, in_features, hidden, gates),
-        init.blocks(init.recurrent, h_key, hidden, hidden, gates),
-        b.at[forget_gate * hidden : (forget_gate + 1) * hidden].add(init.forget_bias),
+        init.blocks(init.kernel, x_key, in_features, width, gates),
+        init.blocks(init.recurrent, h_key, hidden, width, gates),
+        init.biases(b_key, width, gates, forget_gate),
     )

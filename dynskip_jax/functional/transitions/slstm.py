@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
 
@@ -16,55 +15,38 @@ from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
 class SLSTMState(NamedTuple):
     """State of an sLSTM. The paper's c(t) is c n exp(m), and its n(t) is n exp(m).
 
-    Attributes:
-        h: Hidden state, (*batch, hidden).
-        c: Cell state divided by the normaliser, (*batch, hidden).
-        n: Normaliser divided by exp(m), (*batch, hidden). It is 0 before the first step, and negative values
-            are treated as 0.
-        m: Stabiliser, (*batch, hidden). It changes no output, so gradients treat it as a constant.
+    Before the first step n is 0, and negative values are treated as 0. The stabiliser m changes no output, so
+    gradients treat it as a constant.
     """
 
     h: Float[Array, "*batch hidden"]
-    c: Float[Array, "*batch hidden"]
-    n: Float[Array, "*batch hidden"]
-    m: Float[Array, "*batch hidden"]
+    c: Float[Array, "*batch hidden"]  # cell state divided by the normaliser
+    n: Float[Array, "*batch hidden"]  # normaliser divided by exp(m)
+    m: Float[Array, "*batch hidden"]  # stabiliser
 
 
 @dataclasses.dataclass(frozen=True)
 class SLSTM(Transition):
-    """sLSTM, Eq. 8-14: c = f ⊙ c(t-1) + i ⊙ g, n = f ⊙ n(t-1) + i, h = o ⊙ c / n.
+    """sLSTM, Eq. 8-14: c = f ⊙ c(t-1) + i ⊙ g, n = f ⊙ n(t-1) + i, h = o ⊙ c / n, with f = σ(·), i = exp(·).
 
-    The gate i is exp of its pre-activation, and f is σ or exp of its pre-activation. There is one head: the
-    matrix of h(t-1) is not block-diagonal. A time skip mixes and averages the paper's c(t) and n(t), which do
-    not depend on the stabilisers.
-
-    Attributes:
-        forget_gate: Activation of f, `sigmoid` or `exp`.
+    There is one head: the matrix of h(t-1) is not block-diagonal. A time skip mixes and averages the paper's
+    c(t) and n(t), which do not depend on the stabilisers.
     """
 
-    name: ClassVar[str] = "slstm"
-    state: ClassVar = SLSTMState
-    cell_state: ClassVar[str] = "c"
-    averages: ClassVar = "own"
-    recurrent: ClassVar[tuple[str, ...]] = ("w_h",)
-    forget_gate: str = "sigmoid"
-
-    def __post_init__(self) -> None:
-        """Check the option."""
-        if self.forget_gate not in ("sigmoid", "exp"):
-            raise UserError(f"unknown forget_gate {self.forget_gate!r}: choose 'sigmoid' or 'exp'")
+    name = "slstm"
+    state = SLSTMState
+    cell_state = "c"
+    averages = "own"
+    recurrent = ("w_h",)
 
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
-        """Draw the weights, with the gates in the order g, i, f, o; see `Transition`."""
-        return lstm_params(key, in_features, hidden, 4, init, forget_gate=2)
+        return lstm_params(key, in_features, hidden, 4, init)
 
     def step(self, params: LSTMParams, inputs, state: SLSTMState, dense, cell_hook=identity) -> SLSTMState:
-        """Take one step of Eq. 8-17; see `Transition`."""
         activations = ("tanh", "linear", "linear", "sigmoid")
         g, log_i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
-        log_f = jax.nn.log_sigmoid(f) if self.forget_gate == "sigmoid" else f
         n = jnp.where(state.n >= 0, state.n, 0)
-        log_kept = log_f + state.m
+        log_kept = jax.nn.log_sigmoid(f) + state.m
         # Eq. 15. If n is 0, there is no old cell state to keep, and the input gate sets the stabiliser.
         m = jax.lax.stop_gradient(jnp.where(n > 0, jnp.maximum(log_kept, log_i), log_i))
         i, kept = jnp.exp(log_i - m), _bounded_exp(log_kept - m) * n  # Eq. 16, 17
@@ -72,14 +54,7 @@ class SLSTM(Transition):
         c = cell_hook((kept * state.c + i * g) / n)
         return SLSTMState(o * c, c, n, m)
 
-    def mix_states(self, mix, selected: SLSTMState, previous: SLSTMState) -> SLSTMState:
-        """Return the mix of two states; see `Transition`."""
-        share = jnp.broadcast_to(jnp.asarray(mix, previous.h.dtype), (*previous.h.shape[:-1], 1))[..., 0]
-        both = jax.tree.map(lambda *arrays: jnp.stack(arrays, axis=-2), selected, previous)
-        return self.average_states(jnp.stack([share, 1 - share], axis=-1), both)
-
     def average_states(self, weights, states: SLSTMState) -> SLSTMState:
-        """Return the average of K states; see `Transition`."""
         # The stabiliser makes the largest term 1, so `total` is never small.
         weights = weights[..., None]
         n = jnp.where(states.n >= 0, states.n, 0)
