@@ -10,14 +10,11 @@ MAX_BYTES = 2 * 2**30  # above this size JAX evicts the least recently used prog
 
 
 def keep_compiled_programs() -> Path | None:
-    """Enable JAX's compilation cache in the user's cache folder, unless the user has configured it.
+    """Enable JAX's compilation cache in `dynskip_jax/compiled` of the user's cache folder, and return it.
 
-    Call it before anything is compiled. A folder that the user has set (`$JAX_COMPILATION_CACHE_DIR`) stays,
-    and `JAX_ENABLE_COMPILATION_CACHE=false` turns the cache off.
-
-    Returns:
-        The cache folder, `dynskip_jax/compiled` in `$XDG_CACHE_HOME` or `~/.cache`. None if the user has
-        configured the cache, or if the folder cannot be written.
+    Call it before anything is compiled. Return None if the user has set a folder
+    (`$JAX_COMPILATION_CACHE_DIR`) or has switched the cache off (`JAX_ENABLE_COMPILATION_CACHE=false`), or if
+    the folder cannot be written.
     """
     if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return None

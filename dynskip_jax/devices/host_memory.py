@@ -14,10 +14,7 @@ def keep_freed_memory() -> bool:
 
     By default glibc returns large blocks to the system at once, so every step on a CPU gets new pages, which
     the kernel fills with zeros. This takes a quarter of the time of a step of the small language model
-    (BENCHMARKS.md). The process then stays as large as its largest step.
-
-    Returns:
-        True if glibc accepts the settings. False if the user has configured it, or on another C library.
+    (BENCHMARKS.md). The process then stays as large as its largest step. Return whether glibc accepts it.
     """
     if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False

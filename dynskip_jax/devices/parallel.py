@@ -22,7 +22,6 @@ from dynskip_jax.errors import UserError
 
 PyTree = Any
 
-WAYS = ("jit", "pmap")
 PER_SEED = P("seeds")  # parameters, optimizer state, sums, keys, rates: (seeds, ...)
 PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
 
@@ -33,15 +32,10 @@ def batch_spec(batch_axis: int | None) -> P:
 
 
 class Parallel:
-    """Compile and run the update on some devices. This class uses one device; its subclasses use several.
+    """Compile and run the update on some devices. This class uses one device; its subclasses use several."""
 
-    Attributes:
-        devices: Devices that run the update.
-        processes: Processes of the run.
-        axis_name: Mapped axis over which the update itself has to reduce sums and means. None if the update
-            sees whole batches (or whole seeds), so that it needs no explicit reduction.
-    """
-
+    # Mapped axis over which the update itself has to reduce sums and means. None if it sees whole batches or
+    # whole seeds.
     axis_name: str | None = None
 
     def __init__(self, devices: tuple[jax.Device, ...] | None = None, processes: Processes | None = None):
@@ -49,7 +43,7 @@ class Parallel:
         self.processes = processes or Processes()
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        """Compile `update` for arguments and results of these specs; the first argument is donated."""
+        """Compile `update` for arguments and results of these specs; its first argument is donated."""
         return jax.jit(update, donate_argnums=0)
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
@@ -62,13 +56,12 @@ class Parallel:
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Return results of the update as whole arrays on one device of each process."""
-        return tree
+        return jax.device_put(self.whole(tree, spec), self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
         """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it.
 
-        The arrays stay where they are if the devices divide the batch instead of the seeds, if there are
-        several processes, and under `pmap`.
+        Only `jit` in one process, whose devices divide the seeds, moves them.
         """
         return tree
 
@@ -105,8 +98,8 @@ class ShardedJit(Parallel):
     @override
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         if self.processes.count == 1:
-            return jax.device_put(tree, self.devices[0])
-        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self._replicate(tree))
+            return super().gather(tree, spec)
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self.whole(tree))
 
     @override
     def spread(self, tree: PyTree) -> PyTree:
@@ -157,10 +150,6 @@ class Pmap(Parallel):
             lambda leaf: leaf.reshape(*leaf.shape[:axis], *shape, *leaf.shape[axis + count :]), tree
         )
 
-    @override
-    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        return jax.device_put(self.whole(tree, spec), self.devices[0])
-
 
 def make_parallel(
     num_devices: int | None = None,
@@ -179,16 +168,10 @@ def make_parallel(
         batch_size: Number of examples in one update of one model, summed over all devices.
         processes: Processes of the run. By default only this one.
     """
-    if way not in WAYS:
-        raise UserError(f"--parallel is {way!r}: choose {' or '.join(WAYS)}")
-    processes = processes or Processes()
+    processes, available = processes or Processes(), jax.devices()
     if num_devices is None:
-        num_devices = 1 if processes.count == 1 else jax.device_count()
-    if num_devices < 1:
-        raise UserError(f"--devices must be at least 1, got {num_devices}")
-    available = jax.devices()
-    if processes.count > 1 and way == "pmap":
-        raise UserError("--parallel pmap drives one process: leave it out")
+        num_devices = 1 if processes.count == 1 else len(available)
+    by_seeds = num_seeds % num_devices == 0
     if processes.count > 1 and num_devices != len(available):
         raise UserError(
             f"--devices {num_devices}: {processes.count} processes use all {len(available)} devices "
@@ -199,7 +182,6 @@ def make_parallel(
             f"--devices {num_devices} is more than there are: this machine has {len(available)} "
             f"({available[0].platform})"
         )
-    by_seeds = num_seeds % num_devices == 0
     if not by_seeds and batch_size % num_devices:
         raise UserError(
             f"--batch-size {batch_size} cannot be shared by {num_devices} devices: "

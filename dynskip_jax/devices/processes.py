@@ -28,12 +28,7 @@ _ASK_SECONDS = 1.0  # approximate interval between two exchanges of flags
 class Processes:
     """The processes of a run, as returned by `connect`; by default only this process.
 
-    All processes must call every method, in the same order.
-
-    Attributes:
-        index: Index of this process, 0 to `count` - 1.
-        count: Number of processes.
-        first: Whether this is process 0, which holds the run folder and prints.
+    All processes must call every method, in the same order. The first one holds the run folder and prints.
     """
 
     def __init__(self, index: int = 0, count: int = 1):
@@ -46,8 +41,8 @@ class Processes:
     def collect(self, value: Any) -> list[Any]:
         """Return the values of all processes, on every process, in the order of their indices.
 
-        With several processes, `value` is sent as JSON, so its NumPy arrays become lists. The error of a
-        process that has stopped is raised on the others.
+        They are sent as JSON, so NumPy arrays become lists. The error of a process that has stopped is raised
+        on the others.
         """
         if self.count == 1:
             return [value]
@@ -65,8 +60,8 @@ class Processes:
     def anyone(self, *flags: bool, now: bool = False) -> tuple[bool, ...]:
         """Return for each flag whether any process has raised it since the last exchange.
 
-        Several processes exchange flags about once a second, all in the same call, and in calls with `now`.
-        Calls in between return False for every flag.
+        Processes exchange flags about once a second, all in the same call, and in calls with `now`. Calls in
+        between return False for every flag.
         """
         if self.count == 1:
             return flags
@@ -123,7 +118,7 @@ def connect(
     Args:
         coordinator: HOST:PORT of process 0; or "auto", with which JAX gets all three values from the cluster
             (a TPU pod, Slurm, Open MPI, Kubernetes).
-        process_id: Index of this process, 0 to `process_count` - 1.
+        process_id: Index of this process.
         process_count: Number of processes. If all three values are None, this is the only process.
         heartbeat_seconds: Seconds without a heartbeat after which a process counts as lost.
     """
@@ -139,12 +134,8 @@ def connect(
         host, _, port = coordinator.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise UserError(f"--coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:8476, or auto")
-        if process_count < 1:
-            raise UserError(f"--process needs at least 1 process, got {process_count}")
         if not 0 <= process_id < process_count:
-            raise UserError(f"--process lies between 0 and {process_count - 1}, got {process_id}")
-    if heartbeat_seconds < 1:
-        raise UserError(f"--heartbeat-seconds must be at least 1, got {heartbeat_seconds}")
+            raise UserError(f"--process is {process_id}/{process_count}: number processes from 0, as in 0/4")
     if process_count == 1:
         return Processes()
     # JAX aborts if it cannot connect in time, without naming the address: print it first.

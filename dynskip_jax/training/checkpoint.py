@@ -33,32 +33,22 @@ _ROOM = 2**20  # allowance for the bytes of a checkpoint in addition to its arra
 
 
 class Restored(NamedTuple):
-    """Result of `Checkpoints.restore_latest`.
-
-    Attributes:
-        step: Step at which the state was saved.
-        state: The state, with the requested structure.
-        meta: Dictionary that was saved with the state.
-        skipped: One line for each newer checkpoint that could not be read.
-        fingerprint: Step and SHA-256 (of all arrays and the metadata), which identify the checkpoint.
-    """
+    """Result of `Checkpoints.restore_latest`."""
 
     step: int
-    state: PyTree
-    meta: dict
-    skipped: tuple[str, ...]
-    fingerprint: dict[str, Any]
+    state: PyTree  # with the requested structure
+    meta: dict  # what was saved with the state
+    skipped: tuple[str, ...]  # one line for each newer checkpoint that could not be read
+    fingerprint: dict[str, Any]  # step and SHA-256 of all arrays and the metadata
 
 
 class Checkpoints:
     """The newest two checkpoints of a run, in a folder.
 
-    Orbax stores the arrays as nested dictionaries with the names of the state. Without this class, Orbax
-    reads `<step>/state` as `{"params": {"kernel": array, ...}, ...}`. Items of tuples have the names "0", "1"
-    and so on, typed PRNG keys are stored as their uint32 data, and empty arrays are left out.
-
-    A SHA-256 of every array detects checkpoints that were truncated, altered or only partly written. Orbax
-    reads some of these without an error (a missing chunk reads as zeros).
+    Orbax stores the arrays under the names of the state, and reads `<step>/state` as nested dictionaries.
+    Items of tuples have the names "0", "1" and so on, typed PRNG keys are stored as their uint32 data, and
+    empty arrays are left out. A SHA-256 of every array detects checkpoints that were truncated, altered or
+    only partly written. Orbax reads some of these without an error (a missing chunk reads as zeros).
 
     Reading changes nothing in the folder. With several processes, the first one writes, and all of them read
     from the folder, which they share.
@@ -75,18 +65,14 @@ class Checkpoints:
         )
 
     def restore_latest(self, like: PyTree, *, partial: bool = False) -> Restored | None:
-        """Restore the newest intact checkpoint; the restored values are bitwise equal to the saved ones.
+        """Restore the newest intact checkpoint, bit for bit; None if nothing has been saved yet.
 
         A system that cannot read a checkpoint now (too little memory, a disk that does not respond) is an
         error, because the file may be intact. Damaged checkpoints are skipped, unless all are damaged.
 
         Args:
             like: JAX arrays, or `jax.ShapeDtypeStruct`s if there are no PRNG keys, in the saved structure.
-            partial: Whether `like` contains only a part of the saved state. The rest is then neither read nor
-                verified.
-
-        Returns:
-            The checkpoint, whose arrays can be donated; None if nothing has been saved yet.
+            partial: Whether `like` is only a part of the saved state. The rest is not read.
         """
         self._check_shared()
         skipped = []
@@ -138,14 +124,12 @@ class Checkpoints:
     def save(self, step: int, state: PyTree, meta: dict) -> None:
         """Save a checkpoint, in place of an older one of the same step, and wait until it is on disk.
 
+        If it cannot be written, readable checkpoints of other steps are kept.
+
         Args:
             step: Number of training steps that were done.
             state: Pytree of arrays (including typed PRNG keys) that every process has as a whole.
             meta: JSON-serializable data that belongs to the state, such as the position in the data.
-
-        Raises:
-            OSError: The checkpoint cannot be written, for example because the disk is full. Readable
-                checkpoints of other steps are kept.
         """
         document = {"meta": json.loads(json.dumps(meta)), "leaves": _described(state)}
         arrays = [np.asarray(_raw(leaf)) for leaf in jax.tree.leaves(state)]

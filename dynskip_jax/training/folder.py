@@ -52,17 +52,12 @@ class RunDir:
     `config.json` contains a format number, a random identity and all settings, `metrics.jsonl` one JSON
     object (record) per line, and `result.json` the final result. NaN and infinity, which JSON lacks, are
     written as the strings "NaN", "Infinity" and "-Infinity"; `records` and `result` convert them back.
-
-    Attributes:
-        path: Path of the folder; its subfolders are `checkpoints` and `plots`.
-        resumed: Whether the run existed already.
-        identity: SHA-256 of the random identity and of the settings that never change, for checkpoints.
-        on_log: Callback for each record that `log` adds.
     """
 
     def __init__(self, path: Path, *, resumed: bool):
-        self.path, self.resumed, self.identity = path, resumed, ""
-        self.on_log: Callable[[dict], None] = lambda record: None
+        self.path, self.resumed = path, resumed  # whether the run existed already
+        self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
+        self.on_log: Callable[[dict], None] = lambda record: None  # called with each record that `log` adds
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
         self._config, self._metrics, self._result = (
             path / name for name in ("config.json", "metrics.jsonl", "result.json")
@@ -88,7 +83,7 @@ class RunDir:
 
         Args:
             path: Path of the folder.
-            config: All settings of the run. Values that are not JSON-serializable are stored as text.
+            config: All settings of the run.
             about: How the run was started. It is appended to the list `about`, which is not compared.
             may_grow: Names of settings, such as `settings.training.epochs`, whose number may be larger, or
                 whose list may have more entries, than in the folder. `go_on` writes the new values.
@@ -177,11 +172,10 @@ class RunDir:
         return _sha256(self._lines(step))
 
     def rewind(self, step: int, digest: str | None = None) -> None:
-        """Remove the records after the checkpoint to resume from (`step`), and an incomplete last line.
+        """Remove the records after the step of the checkpoint, or 0, and an incomplete last line.
 
-        Call it whenever a run is resumed, also without a checkpoint (`step=0`). Records that differ from
-        those of the checkpoint, by its `digest_of_metrics`, are refused. If the whole file is missing, the
-        loss is logged as a warning, because the records are not needed to go on.
+        Records that differ from those of the checkpoint, by its `digest_of_metrics`, are refused. If the
+        whole file is missing, a warning is logged, because the records are not needed to go on.
         """
         lines, exists = self._lines(step), self._metrics.exists()
         if digest not in (None, _sha256(lines)):
@@ -201,10 +195,10 @@ class RunDir:
         write_atomically(self._result, json.dumps(written, indent=2) + "\n")
 
     def go_on(self) -> None:
-        """Commit to starting or resuming the run; call it after reading everything that the run needs.
+        """Start or resume the run, after everything that it needs was read; also the one that contains it.
 
         Remove `result.json`, which will no longer match the checkpoints, and write grown settings and the new
-        `about` to `config.json`; the same in the run that contains this one.
+        `about` to `config.json`.
         """
         if self._within is not None:
             self._within.go_on()
@@ -214,10 +208,7 @@ class RunDir:
             self._new_config = None
 
     def result(self) -> dict | None:
-        """Return the result; None if the run is not finished.
-
-        It is refused if it, or the settings of the run, are not as the run wrote them.
-        """
+        """Return the result, if it and the settings are as the run wrote them; None if it is not finished."""
         if not self._result.exists():
             return None
         found = _parsed(read_bytes(self._result)) or {}

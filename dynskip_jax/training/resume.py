@@ -22,25 +22,15 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class TrainProgress:
-    """Progress of training, which a checkpoint stores in addition to the training state.
+    """Progress of training, which a checkpoint stores in addition to the training state."""
 
-    Attributes:
-        epoch: Number of finished epochs.
-        batch: Number of batches used in the current epoch.
-        step: Number of steps taken.
-        seconds: Training time in seconds, including earlier parts of a resumed run.
-        history: Monitored dev metric, (epochs so far, seeds).
-        best_epoch: Best epoch of each seed, from 1; 0 before the first evaluation, (seeds,).
-        best_value: Best dev metric of each seed, NaN before the first evaluation, (seeds,).
-    """
-
-    epoch: int
-    batch: int
-    step: int
-    seconds: float
-    history: np.ndarray
-    best_epoch: np.ndarray
-    best_value: np.ndarray
+    epoch: int  # number of finished epochs
+    batch: int  # number of batches used in the current epoch
+    step: int  # number of steps taken
+    seconds: float  # training time, including earlier parts of a resumed run
+    history: np.ndarray  # monitored dev metric, (epochs so far, seeds)
+    best_epoch: np.ndarray  # of each seed, from 1; 0 before the first evaluation, (seeds,)
+    best_value: np.ndarray  # dev metric of that epoch; NaN before the first evaluation, (seeds,)
 
     @classmethod
     def start(cls, num_seeds: int) -> "TrainProgress":
@@ -81,14 +71,10 @@ class TrainProgress:
 
 
 class Saver:
-    """Restore and save checkpoints of the training state.
+    """Restore and save checkpoints of the training state; the next one is due after `minutes`.
 
-    Several processes use the folder of process 0, and restore and save together.
-
-    Args:
-        run_dir: Run folder with the checkpoints; None without one, and in all processes except process 0.
-        parallel: Backend that places the state on its devices.
-        minutes: Minutes after which the next checkpoint is due.
+    Several processes use the folder of process 0, the only one with a `run_dir`, and restore and save
+    together.
     """
 
     def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
@@ -102,10 +88,9 @@ class Saver:
     def restore(
         self, state: TrainState, best: PyTree, progress: TrainProgress
     ) -> tuple[TrainState, PyTree, TrainProgress]:
-        """Return the content of the newest intact checkpoint, or the arguments if there is none.
+        """Return the content of the newest intact checkpoint, or the arguments, placed on their devices.
 
-        The state is placed on its devices. The run folder is rewound to the step of the checkpoint, after
-        files that do not belong together have been refused.
+        Files that do not belong together are refused. Then the run folder is rewound to the checkpoint.
         """
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
         if self._run_dir is not None:

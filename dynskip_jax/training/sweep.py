@@ -12,33 +12,20 @@ from dynskip_jax.training.agent_settings import AgentSettings
 
 
 class ScheduledValues(NamedTuple):
-    """Values of agents in one epoch. A pytree whose only static part is the policy's mode.
-
-    Attributes:
-        policy: How choices are made.
-        entropy_coef: β, the weight of the entropy.
-        update_cost: Cost of each token that is read.
-    """
+    """Values of agents in one epoch. A pytree whose only static part is the policy's mode."""
 
     policy: F.Policy
-    entropy_coef: float | Float[Array, "..."] | np.ndarray
-    update_cost: float | Float[Array, "..."] | np.ndarray = 0.0
+    entropy_coef: float | Float[Array, "..."] | np.ndarray  # β
+    update_cost: float | Float[Array, "..."] | np.ndarray = 0.0  # of each token that is read
 
 
 class Sweep(NamedTuple):
-    """Settings in which the models trained together differ, one value for each model; None if they agree.
+    """Settings in which the models trained together differ, one value for each model; None if they agree."""
 
-    Attributes:
-        mix: λ of each model.
-        max_skip: Largest k that each model's agent may choose; the models share a buffer of the largest K.
-        entropy_coef: β of each model's objective.
-        update_cost: Cost of each word read, in each model's objective.
-    """
-
-    mix: tuple[float, ...] | None = None
-    max_skip: tuple[int, ...] | None = None
-    entropy_coef: tuple[float, ...] | None = None
-    update_cost: tuple[float, ...] | None = None
+    mix: tuple[float, ...] | None = None  # λ
+    max_skip: tuple[int, ...] | None = None  # largest k; the models share a buffer of the largest K
+    entropy_coef: tuple[float, ...] | None = None  # β
+    update_cost: tuple[float, ...] | None = None  # cost of each word read
 
     def of_one(self, member: int) -> "Sweep":
         """Return the settings of one of the models, as those of a single model."""

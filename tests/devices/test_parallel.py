@@ -375,8 +375,6 @@ def test_seeds_are_divided_first(devices, way, seeds, kind, mesh):
         ((8, "jit", 1, 20), "--batch-size 20 cannot be shared by 8 devices: choose a multiple of 8"),
         ((3, "pmap", 2, 20), "--batch-size 20 cannot be shared by 3 devices: choose a multiple of 3"),
         ((16, "jit", 1, 32), "--devices 16 is more than there are: this machine has 8"),
-        ((0, "jit", 1, 32), "--devices must be at least 1, got 0"),
-        ((1, "xmap", 1, 32), "--parallel is 'xmap': choose jit or pmap"),
     ],
 )
 def test_devices_that_cannot_be_had(arguments, message):
