@@ -35,7 +35,7 @@ from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_resul
 from dynskip_jax.settings import Devices, Resolved, Settings, fields_of, get, replace, to_config
 from dynskip_jax.spec import ModelSpec, check_specs, make_spec
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
+from dynskip_jax.training.event_files import EventFiles, check_tensorboard
 from dynskip_jax.training.files import sha256_of, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import fit
@@ -269,9 +269,8 @@ def _event_files(settings: Settings, run_dir: RunDir) -> Iterator[None]:
     if not settings.run.tensorboard:
         yield
         return
-    files = EventFiles(lambda member: run_dir.path / "tensorboard" / member_name(run_dir, member))
-    run_dir.on_log = files.add
-    with contextlib.closing(files):
+    with contextlib.closing(EventFiles(run_dir)) as files:
+        run_dir.on_log = files.add
         yield
 
 

@@ -1,7 +1,6 @@
-"""Write the metrics of runs as TensorBoard event files, in one folder per model."""
+"""Write the metrics of a run as TensorBoard event files, in one folder per model."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError
@@ -25,27 +24,32 @@ def check_tensorboard() -> None:
 class EventFiles:
     """TensorBoard event files of the models (seeds, values of a sweep) that are trained together in a run.
 
-    `folder` maps the index of a model to the folder of its event files.
+    The folder of a model is `tensorboard/seed-0`, or `tensorboard/value-2-seed-0` after the first value.
     """
 
-    def __init__(self, folder: Callable[[int], Path]):
-        self._folder = folder
+    def __init__(self, run: RunDir):
+        self._folder, self._seeds = run.path / "tensorboard", seeds_asked(run.config())
         self._writers: dict[int, SummaryWriter] = {}
+
+    def _writer(self, member: int, step: int) -> "SummaryWriter":
+        from tensorboardX import SummaryWriter
+
+        if member not in self._writers:
+            value, seed = divmod(member, len(self._seeds))
+            name = f"{f'value-{value + 1}-' if value else ''}seed-{self._seeds[seed]}"
+            # TensorBoard discards the points of an earlier process from purge_step on.
+            own = dict(purge_step=step, filename_suffix=f".{step}")
+            self._writers[member] = SummaryWriter(str(self._folder / name), **own)
+        return self._writers[member]
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write the metrics of a record: lists with one entry per model, which has a list for several k."""
-        from tensorboardX import SummaryWriter
-
         step = record["step"]
         for metric in (name for name in record if name not in NO_METRICS):
             for member, value in enumerate(record[metric]):
-                if member not in self._writers:
-                    # TensorBoard discards the points of an earlier process from purge_step on.
-                    own = dict(purge_step=step, filename_suffix=f".{step}")
-                    self._writers[member] = SummaryWriter(str(self._folder(member)), **own)
                 for k, number in enumerate(value if isinstance(value, list) else [value], 1):
                     tag = f"{metric}/k{k}" if isinstance(value, list) else metric
-                    self._writers[member].add_scalar(tag, number, step)
+                    self._writer(member, step).add_scalar(tag, number, step)
         for writer in self._writers.values():
             writer.flush()
 
@@ -53,13 +57,3 @@ class EventFiles:
         """Close the event files."""
         for writer in self._writers.values():
             writer.close()
-
-
-def member_name(run: RunDir, member: int) -> str:
-    """Return the name of the model with an index in a run, such as `value-2-seed-0`, or `seed-0`.
-
-    Models of the first value of a sweep, or without a sweep, are named by the seed only.
-    """
-    seeds = seeds_asked(run.config())
-    value, seed = divmod(member, len(seeds))
-    return f"value-{value + 1}-seed-{seeds[seed]}" if value else f"seed-{seeds[seed]}"
