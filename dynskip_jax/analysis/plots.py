@@ -9,6 +9,7 @@ import logging
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +36,7 @@ _LINE_STYLES = ("-", "--", ":", "-.")
 _MOST_LABELLED = 16  # with more rows, numbers do not fit into the cells of a heat map
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _OTHER_SCRIPTS = re.compile("CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun")
+_MOST_LABELS = 20  # rows of a confusion matrix
 _LAST_COLOR = 20  # all k from here on have the same colour; up to this K, each k has its own area
 
 
@@ -215,12 +217,22 @@ def action_against_truth(
     _heat_map(_shares(counts), path, f"{title} ({exact})", what, note, **labels)
 
 
-def confusion(
-    counts: Int[np.ndarray, "classes classes"], classes: Sequence[str], path: str | Path, title: str
-) -> None:
-    """Draw a confusion matrix, normalized over each true class (row); columns are predicted classes."""
-    labels = dict(x_label="predicted class", y_label="true class", x_names=classes, y_names=classes)
-    _heat_map(_shares(counts), path, title, "share of examples of that class", write=True, **labels)
+def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
+    """Draw a confusion matrix, normalized over each true label (row); columns are predicted labels.
+
+    Of more than 20 labels, the rarest are drawn as one.
+    """
+    counts = Counter({**dict.fromkeys(predicted, 0), **Counter(truth)})
+    names = sorted(counts)
+    if len(names) > _MOST_LABELS:
+        frequent = sorted(name for name, _ in counts.most_common(_MOST_LABELS - 1))
+        names = [*frequent, f"{len(names) - len(frequent)} others"]
+    index = {name: i for i, name in enumerate(names)}
+    rows, columns = ([index.get(name, len(names) - 1) for name in side] for side in (truth, predicted))
+    matrix = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(matrix, (rows, columns), 1)
+    labels = dict(x_label="predicted", y_label="true", x_names=names, y_names=names)
+    _heat_map(_shares(matrix), path, title, "share of the true ones", write=True, **labels)
 
 
 def visited_positions(

@@ -58,12 +58,8 @@ class Comparison(NamedTuple):
 
 def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
     """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are 0."""
-    return _ratio(2 * counts[..., 0], counts[..., 1] + counts[..., 2])
-
-
-def accuracy(counts: Num[np.ndarray, "*models 2"]) -> Float[np.ndarray, "*models"]:
-    """Return the accuracy, in [0, 1], from summed counts (correct, all); 0 if there are none."""
-    return _ratio(counts[..., 0], counts[..., 1])
+    found, total = np.asarray(2.0 * counts[..., 0]), counts[..., 1] + counts[..., 2]
+    return np.divide(found, total, out=np.zeros_like(found), where=total != 0)
 
 
 def paired_bootstrap(
@@ -106,67 +102,6 @@ def paired_bootstrap(
     as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12  # equal up to rounding
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Comparison(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + samples)))
-
-
-def _ratio(part: np.ndarray | np.number, whole: np.ndarray | np.number) -> np.ndarray:
-    return np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole != 0)
-
-
-def confusion_matrix(
-    truth: Int[np.ndarray, " examples"], predicted: Int[np.ndarray, " examples"], num_classes: int
-) -> Int[np.ndarray, "classes classes"]:
-    """Return the number of examples of each true class (rows) predicted as each class (columns)."""
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (truth, predicted), 1)
-    return counts
-
-
-def f1_of_classes(confusion: Int[np.ndarray, "classes classes"]) -> np.ndarray:
-    """Return the F1 of each class, in [0, 1]; NaN for a class that is never the true or the predicted one."""
-    both = confusion.sum(axis=0) + confusion.sum(axis=1)
-    correct = np.diag(confusion).astype(float)
-    return np.divide(2 * correct, both, out=np.full(len(both), np.nan), where=both > 0)
-
-
-def macro_f1(confusion: Int[np.ndarray, "classes classes"]) -> float:
-    """Return the mean F1 over the classes that occur as true or predicted class; 0 without examples."""
-    scores = f1_of_classes(confusion)
-    return float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.0
-
-
-def merge_rare(
-    confusion: Int[np.ndarray, "classes classes"], classes: Sequence[str], most: int
-) -> tuple[Int[np.ndarray, "kept kept"], tuple[str, ...]]:
-    """Leave out classes that never occur, and merge the rarest true ones into a last one, up to `most`."""
-    occurs = np.flatnonzero(confusion.sum(axis=0) + confusion.sum(axis=1))
-    confusion, classes = confusion[np.ix_(occurs, occurs)], [classes[i] for i in occurs]
-    if len(classes) <= most:
-        return confusion, tuple(classes)
-    frequent = np.sort(np.argsort(-confusion.sum(axis=1), kind="stable")[: most - 1])
-    group = np.full(len(classes), most - 1)
-    group[frequent] = np.arange(most - 1)
-    merged = np.zeros((most, most), np.int64)
-    np.add.at(merged, (group[:, None], group[None, :]), confusion)
-    return merged, (*(classes[i] for i in frequent), f"{len(classes) - most + 1} others")
-
-
-def confusion_text(confusion: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> str:
-    """Format the matrix as lines of text: one row for each true class, with its F1 at the end."""
-    rows = [
-        [name, *map(str, counts), "" if np.isnan(score) else f"{score:.2%}"]
-        for name, counts, score in zip(classes, confusion.tolist(), f1_of_classes(confusion), strict=True)
-    ]
-    return table_text([["truth \\ predicted", *classes, "F1"], *rows])
-
-
-def table_text(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of cells as lines of text; the first column is left-aligned, the others right-aligned."""
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [
-        "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], widths, strict=True))])
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 # --- Steps of a text, whose neighbours are alike ---

@@ -10,7 +10,7 @@ from dynskip_jax.config import Count
 from dynskip_jax.console import print_table
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.entity_score import entity_counts, tag_counts
+from dynskip_jax.tasks.label_score import sentence_counts
 from dynskip_jax.trained import Trained, load_models
 from dynskip_jax.training.step import evaluation_keys
 
@@ -47,7 +47,7 @@ def compare(
             (s.words, s.tags) for s in test
         ]:
             raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-    score = statistics.accuracy if corpora[first].content.scheme is None else statistics.f1
+    score = statistics.f1  # of words with a tag, the accuracy
     counts = {name: _counts(model, corpora[name]) for name, model in models.items()}
     means = {name: float(np.mean(score(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
@@ -65,6 +65,6 @@ def _counts(model: Trained, data: Any) -> np.ndarray:
     learner = model.learner_with(data, together=True)
     found = learner.predictions(model.all_params, "test", evaluation_keys(learner.seeds))[model.seeds]
     gold = [sentence.tags for sentence in data.content.splits["test"]]
-    count = tag_counts if data.content.scheme is None else entity_counts
-    tags = model.vocabulary.tags
-    return np.stack([count(gold, [[tags[k] for k in row] for row in of_seed]) for of_seed in found])
+    how, tags = dict(has_entities=data.content.scheme is not None), model.vocabulary.tags
+    predicted = [[[tags[k] for k in row] for row in of_seed] for of_seed in found]
+    return np.stack([sentence_counts(gold, of_seed, **how) for of_seed in predicted])

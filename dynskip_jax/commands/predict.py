@@ -19,7 +19,7 @@ from dynskip_jax.data.vocabularies import TaggerVocabulary
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.tagger_task import written
-from dynskip_jax.tasks.entity_score import entity_score, tag_score
+from dynskip_jax.tasks.label_score import score_labels
 from dynskip_jax.trained import Trained
 
 Format = Literal["text", "words", "columns", "conllu"]
@@ -111,8 +111,8 @@ def _tagged(trained: Trained, path: Path | None, format: Format, score: bool) ->
     found = tag_schemes.detect_scheme(gold)
     if own is not None and found.scheme is None and any(tag != "O" for tags in gold for tag in tags):
         raise UserError(f"--score: expected tags of entities in the tags' column, found {found.says}")
-    scored = (tag_score if own is None else entity_score)(gold, predicted)
-    say(scored.text("tag" if own is None else "type"), sys.stderr)
+    scored = score_labels(gold, predicted, has_entities=own is not None)
+    say("\n".join(scored.lines("tag" if own is None else "type")), sys.stderr)
 
 
 def _sentences(

@@ -27,7 +27,6 @@ from dynskip_jax.data.vocabularies import (
 )
 from dynskip_jax.data.word_vectors import WordVectors
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.confusion import log_lines, show_confusion
 from dynskip_jax.experiments.tagger_config import TaggerSettings
 from dynskip_jax.experiments.vectors import vectors_for, with_vectors, words_with_vectors
 from dynskip_jax.models import Tagger
@@ -35,7 +34,7 @@ from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
 from dynskip_jax.nn.char_features import by_size
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Learner, Tagging
-from dynskip_jax.tasks.entity_score import tag_confusion
+from dynskip_jax.tasks.label_score import word_labels
 
 logger = logging.getLogger(__name__)
 
@@ -231,11 +230,14 @@ def draw(
     """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each tag."""
     task, has_entities = learner.task, learner.task.scheme is not None
     predictions, what = learner.predictions(params, "dev", keys)[member], "type" if has_entities else "tag"
-    logger.info("%s: scores on dev, seed %d", spec.name, spec.all_seeds[member])
-    log_lines(task.score_labels("dev", predictions).text(what))
-    predicted = task.predicted_tags(predictions)
-    matrix, labels = tag_confusion(task.gold["dev"], predicted, has_entities=has_entities)
-    show_confusion(matrix, labels, folder, spec, member, split="dev", what=f"{what}s of words")
+    seed = spec.all_seeds[member]
+    logger.info("%s: scores on dev, seed %d", spec.name, seed)
+    for line in task.score_labels("dev", predictions).lines(what):  # a record is one line
+        logger.info("%s", line)
+    both = (task.gold["dev"], task.predicted_tags(predictions))
+    truth, predicted = (word_labels(tags, has_entities=has_entities) for tags in both)
+    title = f"{spec.name}: predicted {what}s of words on dev, seed {seed}"
+    plots.confusion(truth, predicted, folder / "confusion.png", title)
     for direction, layer in learner.top_layers.items() if spec.skip.has_agent else ():
         counts = np.zeros((len(task.tags), spec.skip.max_skip), np.int64)
         for batch, chosen in learner.choices(params, "dev", keys, layer=layer):

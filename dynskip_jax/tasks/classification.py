@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis.statistics import confusion_matrix, macro_f1
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.models import rating_distribution
+from dynskip_jax.tasks.label_score import score_labels
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel, where_counted
 
 
@@ -49,8 +49,8 @@ class Classification(ExampleTask):
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         if not self.class_names:
             return {}
-        truth, predicted = np.asarray(self.splits[split].targets), np.asarray(predictions)
-        return {"macro_f1": macro_f1(confusion_matrix(truth, predicted, len(self.class_names)))}
+        truth, predicted = (np.asarray(ids).tolist() for ids in (self.splits[split].targets, predictions))
+        return {"macro_f1": score_labels([truth], [predicted], has_entities=False).macro_f1}
 
     @override
     def forward(self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:

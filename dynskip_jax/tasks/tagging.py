@@ -15,7 +15,7 @@ from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
-from dynskip_jax.tasks.entity_score import EntityCounts, EntityScore, entity_score, tag_score
+from dynskip_jax.tasks.label_score import LabelCounts, LabelScore, score_labels
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 RewardOf = Literal["sentence", "words"]
@@ -164,16 +164,16 @@ class Tagging(ExampleTask):
         """Return the tags of each sentence from predicted ids."""
         return [[self.tags[tag] for tag in tags] for tags in predictions]
 
-    def score_labels(self, split: str, predictions: Sequence[Any]) -> EntityScore:
+    def score_labels(self, split: str, predictions: Sequence[Any]) -> LabelScore:
         """Return the score of each type of entity, or of each tag if tags do not encode entities."""
-        score = tag_score if self.scheme is None else entity_score
-        return score(self.gold[split], self.predicted_tags(predictions))
+        tags = self.predicted_tags(predictions)
+        return score_labels(self.gold[split], tags, has_entities=self.scheme is not None)
 
     def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         """Return precision, recall, F1 and support of each type of entity, or of the most frequent tags."""
         score, metrics = self.score_labels(split, predictions), {}
         for label in self._labels:
-            counts = score.by_type.get(label, _NOTHING)
+            counts = score.by_label.get(label, LabelCounts(0, 0, 0))
             for name in ("precision", "recall", "f1"):
                 metrics[f"{name}_{label}"] = getattr(counts, name)
             metrics[f"support_{label}"] = float(counts.gold)
@@ -186,9 +186,6 @@ class Tagging(ExampleTask):
             return sorted({tag.partition("-")[2] for tag in self.tags} - {""})
         counts = Counter(tag for split in self.gold.values() for tags in split for tag in tags)
         return sorted(tag for tag, _ in counts.most_common(_MOST_LABELS))
-
-
-_NOTHING = EntityCounts(0, 0, 0)
 
 
 def _of_each(

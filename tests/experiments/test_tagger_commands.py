@@ -10,7 +10,7 @@ from commands import assert_picture, assert_user_error, row_of, run_code
 from dynskip_jax import load_run
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
-from dynskip_jax.tasks.entity_score import entity_score
+from dynskip_jax.tasks.label_score import score_labels
 
 NER, POS = find_experiment("conll2003"), find_experiment("pos")
 SMALL = ("--features", 4, "--embedding-features", 4, "--batch-size", 10, "--epochs", 2, "--devices", 1)
@@ -100,7 +100,7 @@ def test_f1_is_that_of_sentences_read_one_by_one(tagged):
         encoded = trained.vocabulary.encode(words)
         _, tags = trained.learner.read(trained.params, encoded, len(words), trained.policy)
         found.append([trained.vocabulary.tags[tag] for tag in np.asarray(tags)])
-    score = entity_score(gold, found).overall.f1
+    score = score_labels(gold, found, has_entities=True).overall.f1
     np.testing.assert_allclose(row_of(folder)["metrics"]["test_f1"]["mean"], score)
     assert 0 < score < 1
 

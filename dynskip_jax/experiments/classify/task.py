@@ -1,21 +1,22 @@
 """Labelled texts of your own, and the model that classifies them."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dynskip_jax import hooks
-from dynskip_jax.analysis.statistics import confusion_matrix
+from dynskip_jax.analysis import plots
 from dynskip_jax.data.labelled import find_labelled_text
 from dynskip_jax.data.sentences import labelled_corpus, review_words
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.confusion import show_confusion
 from dynskip_jax.experiments.sentence_task import dataset_of, make_classification, reading_options, text_hooks
 from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.tasks.label_score import score_labels
+
+logger = logging.getLogger(__name__)
 
 VOCABULARY = ClassVocabulary
 
@@ -59,12 +60,16 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -
 def draw(
     spec: Any, settings: Any, learner: Learner, params: Any, keys: Any, folder: Path, member: int
 ) -> None:
-    """Draw the usual, and draw and log the confusion matrix of test."""
+    """Draw the usual, log the scores of each class on test, and draw the confusion matrix."""
     hooks.draw(spec, settings, learner, params, keys, folder, member)
-    examples, classes = learner.task.splits["test"], learner.task.class_names
-    predicted = np.asarray(learner.predictions(params, "test", keys)[member])
-    matrix = confusion_matrix(np.asarray(examples.targets), predicted, len(classes))
-    show_confusion(matrix, classes, folder, spec, member, split="test")
+    both = (learner.task.splits["test"].targets, learner.predictions(params, "test", keys)[member])
+    truth, predicted = ([learner.task.class_names[i] for i in ids] for ids in both)
+    seed = spec.all_seeds[member]
+    logger.info("%s: scores on test, seed %d", spec.name, seed)
+    for line in score_labels([truth], [predicted], has_entities=False).lines("class"):
+        logger.info("%s", line)
+    title = f"{spec.name}: predicted classes on test, seed {seed}"
+    plots.confusion(truth, predicted, folder / "confusion.png", title)
 
 
 split = review_words

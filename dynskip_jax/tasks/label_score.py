@@ -1,0 +1,111 @@
+"""Compute precision, recall and F1 of entities, counted as in `conlleval`, or of each tag or class."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.data.tag_schemes import Entity, entities
+
+Tags = Sequence[Any]  # of a sentence
+
+
+class LabelCounts(NamedTuple):
+    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where undefined.
+
+    Attributes:
+        correct: Number of entities predicted with the right words and label.
+        predicted: Number of predicted entities.
+        gold: Number of entities in the gold standard.
+    """
+
+    correct: int
+    predicted: int
+    gold: int
+
+    @property
+    def precision(self) -> float:
+        """Fraction of predicted entities that are correct."""
+        return self.correct / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Fraction of gold entities that are found."""
+        return self.correct / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        total = self.predicted + self.gold
+        return 2 * self.correct / total if total else 0.0
+
+
+class LabelScore(NamedTuple):
+    """Counts over all labels, and those of each label that is predicted or in the gold standard, sorted."""
+
+    overall: LabelCounts
+    by_label: dict[Any, LabelCounts]
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the labels; 0 if there are none."""
+        return float(np.mean([counts.f1 for counts in self.by_label.values()])) if self.by_label else 0.0
+
+    def lines(self, heading: str) -> list[str]:
+        """Return a text table with precision, recall, F1 and support of each label and of all."""
+        size = max(map(len, (heading, "all", *self.by_label)))
+        lines = [f"{heading:{size}}  precision   recall       F1    support"]
+        for name, counts in {**self.by_label, "all": self.overall}.items():
+            scores = f"{counts.precision:9.2%}  {counts.recall:7.2%}  {counts.f1:7.2%}"
+            lines.append(f"{name:{size}}  {scores}  {counts.gold:9,}")
+        return lines
+
+
+def score_labels(gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool) -> LabelScore:
+    """Return the score over all sentences.
+
+    With `has_entities`, an entity is correct if its first word, its last word and its type are correct, as
+    in `conlleval`. `gold` and `predicted` may be in IOB1, BIO2 or BIOES, and in different schemes. Tags that
+    break the rules of a scheme are read as `conlleval` reads them; see `data.tag_schemes.entities`.
+    Otherwise each word counts with its tag, and the overall F1 is the accuracy.
+    """
+    correct, found, true = Counter(), Counter(), Counter()
+    for ours, theirs in _spans(gold, predicted, has_entities):
+        for counter, spans in ((correct, ours & theirs), (true, ours), (found, theirs)):
+            counter.update(span.kind for span in spans)
+    return LabelScore(
+        LabelCounts(correct.total(), found.total(), true.total()),
+        {kind: LabelCounts(correct[kind], found[kind], true[kind]) for kind in sorted({**found, **true})},
+    )
+
+
+def sentence_counts(
+    gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool
+) -> Int[np.ndarray, "sentences 3"]:
+    """Return the `LabelCounts` of each sentence, for `analysis.statistics`; see `score_labels`."""
+    rows = [(len(a & b), len(b), len(a)) for a, b in _spans(gold, predicted, has_entities)]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def word_labels(sentences: Sequence[Tags], *, has_entities: bool) -> list[Any]:
+    """Return the label of each word: the type of its entity (`entity` without types) or `O`, or its tag."""
+    tags = [tag for sentence in sentences for tag in sentence]
+    if not has_entities:
+        return tags
+    return ["O" if tag == "O" else tag.partition("-")[2] or "entity" for tag in tags]
+
+
+def _spans(
+    gold: Sequence[Tags], predicted: Sequence[Tags], has_entities: bool
+) -> Iterator[tuple[set[Entity], set[Entity]]]:
+    """Yield the gold and the predicted entities of each sentence, or words with their tag."""
+    for number, (ours, theirs) in enumerate(zip(gold, predicted, strict=True), 1):
+        if len(ours) != len(theirs):
+            raise ValueError(f"sentence {number} has {len(ours)} gold tags, and {len(theirs)} predicted ones")
+        if has_entities:
+            yield set(entities(ours)), set(entities(theirs))
+        else:
+            words = (range(len(ours)), range(1, len(ours) + 1))
+            yield set(map(Entity, ours, *words)), set(map(Entity, theirs, *words))

@@ -1,0 +1,87 @@
+"""Check label scores on hand-counted cases, and against conlleval (version 2004-01-26) on one of them."""
+
+import numpy as np
+import pytest
+
+from dynskip_jax.tasks.label_score import LabelCounts, score_labels, sentence_counts, word_labels
+
+
+@pytest.mark.parametrize(
+    "gold, predicted, expected",  # (correct, predicted, gold)
+    [
+        # IOB1, BIO2 and BIOES, all correct; also one scheme against another.
+        ("I-X B-X O I-Y", "I-X B-X O I-Y", (3, 3, 3)),
+        ("B-X B-X O B-Y", "B-X B-X O B-Y", (3, 3, 3)),
+        ("S-X B-X E-X S-Y", "S-X B-X E-X S-Y", (3, 3, 3)),
+        ("I-X B-X I-X I-Y", "S-X B-X E-X S-Y", (3, 3, 3)),
+        # Adjacent entities of one type, predicted as one.
+        ("B-X B-X", "B-X I-X", (0, 1, 2)),
+        ("B-X E-X B-X E-X", "B-X I-X I-X E-X", (0, 1, 2)),
+        # I after O begins an entity. A change of type inside: two entities.
+        ("O B-X I-X", "O I-X I-X", (1, 1, 1)),
+        ("B-X I-X I-X", "B-X I-Y I-Y", (0, 2, 1)),
+        ("B-X I-Y", "B-X B-Y", (2, 2, 2)),
+        # Right words, wrong type; right type, one word short, one too many.
+        ("B-X I-X O", "B-Y I-Y O", (0, 1, 1)),
+        ("B-X I-X O", "B-X O O", (0, 1, 1)),
+        ("B-X I-X O", "B-X I-X I-X", (0, 1, 1)),
+        # Tags that do not parse.
+        ("B-X O B-Y", "U-X O L-Y", (2, 2, 2)),
+        ("B-X O", "X O", (0, 0, 1)),
+        ("O O", "O O", (0, 0, 0)),
+    ],
+)
+def test_entities_counted_by_hand(gold, predicted, expected):
+    def overall(gold, predicted):
+        return score_labels([gold.split()], [predicted.split()], has_entities=True).overall
+
+    correct, found, true = expected
+    assert overall(gold, predicted) == expected and overall(predicted, gold) == (correct, true, found)
+
+
+# For these sentences the script prints: found: 9 phrases; correct: 5; precision: 55.56%; recall: 62.50%;
+# FB1: 58.82; and for each type, with the number found:
+SCRIPT = {
+    "LOC": (100.0, 66.67, 80.0, 2),
+    "MISC": (0.0, 0.0, 0.0, 1),
+    "ORG": (100.0, 100.0, 100.0, 1),
+    "PER": (40.0, 66.67, 50.0, 5),
+}
+GOLD = ["I-PER I-PER O I-LOC B-LOC O", "B-PER O B-ORG I-ORG O", "I-LOC I-MISC O I-PER I-PER"]
+PREDICTED = ["I-PER B-PER O I-LOC B-LOC O", "I-PER O I-ORG I-ORG O", "I-PER I-MISC I-MISC B-PER I-PER"]
+
+
+def test_by_type_and_as_the_script_prints_it():
+    gold, predicted = [tags.split() for tags in GOLD], [tags.split() for tags in PREDICTED]
+    score = score_labels(gold, predicted, has_entities=True)
+    assert score.overall == (5, 9, 8) and list(score.by_label) == list(SCRIPT)
+    printed = [
+        [100 * counts.precision, 100 * counts.recall, 100 * counts.f1, counts.predicted]
+        for counts in (*score.by_label.values(), score.overall)
+    ]
+    np.testing.assert_allclose(printed, [*SCRIPT.values(), (55.56, 62.5, 58.82, 9)], atol=0.005)
+    of_sentences = sentence_counts(gold, predicted, has_entities=True)
+    assert of_sentences.shape == (3, 3)
+    np.testing.assert_array_equal(of_sentences.sum(axis=0), score.overall)
+    assert score.lines("type")[1].split() == ["LOC", "100.00%", "66.67%", "80.00%", "3"]
+    for nothing in (LabelCounts(0, 0, 0), LabelCounts(0, 0, 3), LabelCounts(0, 3, 0)):
+        assert nothing.precision == nothing.recall == nothing.f1 == 0.0
+
+
+def test_words_of_each_tag():
+    gold, predicted = [["N", "V", "N"], [], ["D"]], [["N", "N", "N"], [], ["X"]]
+    score = score_labels(gold, predicted, has_entities=False)
+    assert score.by_label == {"D": (0, 0, 1), "N": (2, 3, 2), "V": (0, 0, 1), "X": (0, 1, 0)}
+    assert score.overall.f1 == 0.5 and score.macro_f1 == pytest.approx(0.8 / 4)
+    counts = sentence_counts(gold, predicted, has_entities=False)
+    assert counts.tolist() == [[2, 3, 3], [0, 0, 0], [0, 1, 1]]
+    assert score_labels([], [], has_entities=False).macro_f1 == 0
+    assert word_labels(gold, has_entities=False) == ["N", "V", "N", "D"]
+    assert word_labels([["B-A", "I-A"], ["O", "B"]], has_entities=True) == ["A", "A", "O", "entity"]
+
+
+def test_what_does_not_belong_together():
+    with pytest.raises(ValueError, match="shorter"):
+        score_labels([["O"], ["O"]], [["O"]], has_entities=True)
+    with pytest.raises(ValueError, match="sentence 2 has 1 gold tags, and 2 predicted ones"):
+        sentence_counts([["O"], ["O"]], [["O"], ["O", "O"]], has_entities=True)
