@@ -17,6 +17,7 @@ from recurrences import (
     HIDDEN,
     INPUT,
     LENGTHS,
+    OPTIONS,
     TIME,
     TIME_SKIPS,
     TRANSITIONS,
@@ -31,34 +32,6 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.history import Window
 from dynskip_jax.functional.product import times_transposed
-
-OPTIONS = {
-    "lstm-mixed": F.Fixed(1, 0.3),
-    "attention mean": F.Attention(3, 0.5, agent_input="mean"),
-    "attention masked": F.Attention(4, 1.0, empty_slots="masked"),
-    "attention carried": F.Attention(3, 0.5, first_step="carried"),
-    "content carried": F.Attention(3, 0.5, first_step="carried", agent="content"),
-    "dynamic:1": F.Dynamic(1, 0.5),
-    "dynamic mean": F.Dynamic(3, 0.5, agent_input="mean"),
-    "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
-    "dynamic strided": F.Dynamic(5, 0.5, among=F.Every(2), empty_slots="masked"),
-    "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
-    "nothing moved": F.Dynamic(4, 0.0, empty_slots="masked"),
-    "nothing moved, by content": F.Dynamic(4, 0.0, agent="content"),
-    "nothing moved, random": F.Random(3, 0.0),
-    "nothing moved, carried": F.Dynamic(3, 0.0, first_step="carried"),
-    "dynamic carried": F.Dynamic(3, 0.5, first_step="carried"),
-    "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
-    "longer than the sequence": F.Dynamic(12, 0.5),
-    "fixed, longer": F.Fixed(12, 0.5),
-    "log masked": F.Dynamic(7, 0.5, empty_slots="masked", agent="content", among=F.LogSpaced()),
-    "log carried": F.Attention(7, 0.5, first_step="carried", agent_input="mean", among=F.LogSpaced()),
-    "segments masked": F.Attention(7, 0.5, among=F.Segments(3), empty_slots="masked", agent="content"),
-    "segments carried": F.Dynamic(7, 0.5, among=F.Segments(2), first_step="carried"),
-    "sparse masked": F.SparseAttention(6, 0.5, top=2, among=F.Segments(2), empty_slots="masked"),
-    "sparse, all": F.SparseAttention(3, 0.5, top=4, first_step="carried"),
-    "released": F.Dynamic(4, 1.0, agent_input="mean", first_step="carried"),
-}
 
 
 @pytest.fixture

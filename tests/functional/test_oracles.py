@@ -1,0 +1,387 @@
+"""Check each transition, time skip and depth skip against the NumPy float64 loops of `oracles`.
+
+A new piece is tested by an entry in the tables of `recurrences`, and its equations in `oracles`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import compiled, unroll
+from marks import and_slow
+from oracles import candidates, loop, sigmoid
+from recurrences import BATCH, DEPTH_SKIPS, HIDDEN, LENGTHS, OPTIONS, TIME, TIME_SKIPS, TRANSITIONS, problem
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("double_precision")
+
+CASES = {name: F.Recurrence(transition=piece) for name, piece in TRANSITIONS.items()}
+CASES |= {f"skip {name}": F.Recurrence(piece) for name, piece in (TIME_SKIPS | OPTIONS).items()}
+CASES |= {f"depth {name}": F.Recurrence(depth_skip=piece) for name, piece in DEPTH_SKIPS.items() if piece}
+CASES |= {f"depth {name}": F.Recurrence(depth_skip=piece) for name, piece in F.DEPTH_SKIPS.items()}
+CASES["skip rnn of a gru"] = F.Recurrence(F.SkipRNN(), F.GRU())
+CASES["skim rnn of two lstms"] = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
+CASES["agent of a cell"] = F.Recurrence(F.Dynamic(3, 0.5), F.FullGateRecurrence(), F.Highway())
+
+
+def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=LENGTHS, masked=False):
+    """Compare h, the trace of each choice, and the last carry with those of the loop."""
+    skip = recurrence.time_skip
+    params, carry, x, below = problem(recurrence)
+    if not skip.writes_all:
+        x, lengths = np.concatenate([x, -x, x[:, ::-1]], axis=1), (3 * TIME, 0, 8)
+    if skip.name == "skip_rnn":  # the gate opens seldom
+        params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
+    mask = np.random.default_rng(1).integers(0, 2, (BATCH, HIDDEN)) * 2.0 if masked else None
+    policy = F.Policy(mode, temperature=1.0 if skip.name == "sparse" else 0.7)
+    end, out = unroll(
+        params,
+        carry._replace(recurrent_mask=mask),
+        x,
+        recurrence,
+        below=below,
+        seq_lengths=np.array(lengths),
+        policy=policy,
+        implementation=implementation,
+        reverse=reverse,
+        keep_order=reverse,
+    )
+    trace, replays = jax.tree.map(np.asarray, out.decision), skip.draws(mode, False)
+    way = slice(None, None, -1) if reverse else slice(None)
+    for n, length in enumerate(lengths):
+        slots = jax.tree.map(lambda array, n=n: array[n], carry.slots)
+        given = dict(below=None if below is None else np.asarray(below[n, :length][way]))
+        given["actions"] = trace.action[n, :length][way] if replays else None
+        given |= dict(mask=mask[n]) if masked else {}
+        options = dict(mode=mode, temperature=policy.temperature)
+        rows, last = loop(recurrence, params, np.asarray(x[n, :length][way]), slots, **given, **options)
+        for t, row in enumerate(rows[way]):
+            np.testing.assert_allclose(out.h[n, t], row.h, rtol=1e-10, atol=1e-12)
+            assert trace.action[n, t] == row.action
+            found = trace.log_prob[n, t], trace.entropy[n, t]
+            np.testing.assert_allclose(found, (row.log_prob, row.entropy), rtol=1e-9, atol=1e-12)
+            assert row.update is None or np.isclose(trace.update[n, t], row.update, rtol=1e-10)
+        assert not any(leaf[n, length:].any() for leaf in jax.tree.leaves((np.asarray(out.h), trace)))
+        for array, expected in zip(end.slots, last, strict=True):
+            np.testing.assert_allclose(array[n], expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(end.step, carry.step + np.array(lengths))
+    if trace.update is not None:
+        inside = np.arange(x.shape[1]) < np.array(lengths)[:, None]
+        assert 0 < (trace.update[inside] > 0.5).mean() < 1
+
+
+@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
+@pytest.mark.parametrize("name", CASES)
+def test_a_piece_is_its_papers_equations(name, implementation):
+    check_case(CASES[name], "greedy", implementation)
+
+
+@pytest.mark.parametrize("name", ["min-lstm", "min-gru"])
+def test_a_parallel_scan_is_the_papers_equations(name):
+    check_case(CASES[name], "greedy", "parallel")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *((name, "sample") for name in ("dynamic", "dynamic-content", "log-dynamic", "lstm-jump")),
+        *((name, "soft") for name in ("dynamic", "segment-dynamic")),
+    ],
+)
+def test_choices_that_are_sampled_or_relaxed(name, mode):
+    check_case(F.Recurrence(TIME_SKIPS[name]), mode)
+
+
+def test_an_expected_skim():
+    check_case(CASES["skim rnn of two lstms"], "soft")
+
+
+@pytest.mark.parametrize("name", ["dynamic", "fixed"])
+def test_reverse_starts_at_each_sequences_own_last_step(name):
+    check_case(F.Recurrence(TIME_SKIPS[name]), "sample", reverse=True, lengths=(TIME, 2, 5), masked=True)
+
+
+@pytest.mark.parametrize(
+    ("max_jump", "read_steps", "max_jumps", "mode"), [(2, 1, 9, "greedy"), (5, 3, 4, "sample")]
+)
+def test_jumps_of_other_sizes(max_jump, read_steps, max_jumps, mode):
+    check_case(F.Recurrence(F.LSTMJump(max_jump=max_jump, read_steps=read_steps, max_jumps=max_jumps)), mode)
+
+
+# --- What the loops do not show
+
+
+def test_states_of_an_slstm_mix_without_their_stabilisers():
+    rng = np.random.default_rng(0)
+    h, c, n, m = rng.normal(size=(4, BATCH, 3, HIDDEN))
+    n = np.maximum(n, 0)
+    states, weights = F.SLSTMState(h, c, n, m), np.array([[0.2, 0.5, 0.3], [0, 1, 0], [0.4, 0, 0.6]])
+    mixed = compiled(F.SLSTM().average_states)(weights, states)
+    share = weights[..., None] * n * np.exp(m)
+    total = share.sum(axis=1)
+    np.testing.assert_allclose(mixed.h, (weights[..., None] * h).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(mixed.n * np.exp(mixed.m), total, rtol=1e-12)
+    np.testing.assert_allclose(mixed.c * total, (share * c).sum(axis=1), rtol=1e-10, atol=1e-12)
+    first, second = (jax.tree.map(lambda array, k=k: array[:, k], states) for k in (0, 1))
+    pair = jax.tree.map(lambda array: array[:, :2], states)
+    wanted = compiled(F.SLSTM().average_states)(np.full((BATCH, 2), (0.3, 0.7)), pair)
+    jax.tree.map(np.testing.assert_array_equal, compiled(F.SLSTM().mix_states)(0.3, first, second), wanted)
+
+
+def test_gates_of_an_slstm_may_be_huge():
+    """Gradients are finite in float32 with exponents of thousands, for empty and for mixed states."""
+    recurrence = F.Recurrence(F.Attention(3, 0.5), F.SLSTM())
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
+
+    def total(params, x):
+        return jnp.sum(F.unroll(params, carry, x, recurrence)[1].h)
+
+    for leaf in jax.tree.leaves(jax.jit(jax.value_and_grad(total, argnums=(0, 1)))(params, 3000 * x)):
+        assert np.isfinite(leaf).all()
+
+
+def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
+    """The rounding passes gradients through, dL/dũ = dL/du, so the cost of updates reaches W_p."""
+    recurrence = F.Recurrence(F.SkipRNN())
+    params, carry, x, _ = problem(recurrence)
+
+    def cost(gate):
+        return F.unroll(params._replace(skip=gate), carry, x, recurrence)[1].decision.update[:, 1].sum()
+
+    gradient = jax.jit(jax.grad(cost))(params.skip)
+    c = np.asarray(unroll(params, carry, np.asarray(x)[:, :1], recurrence)[0].slots.c)[:, 0]
+    delta = sigmoid(c @ np.asarray(params.skip.w) + np.asarray(params.skip.b))
+    slope = delta * (1 - delta)  # ũ(2) = Δũ(1), because u(1) = 1
+    np.testing.assert_allclose(gradient.b, [slope.sum()], rtol=1e-9)
+    np.testing.assert_allclose(gradient.w, slope @ c, rtol=1e-9)
+
+
+def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
+    recurrence = F.Recurrence(F.SparseAttention(6, 1.0, top=2))
+    params, carry, x, _ = problem(recurrence)
+    x = x[:, :1]
+
+    def total(slots):
+        return jnp.sum(F.unroll(params, carry._replace(slots=slots), x, recurrence)[1].h)
+
+    gradient = jax.jit(jax.grad(total))(carry.slots)
+    log_weights = compiled(recurrence.time_skip.log_distribution)(
+        params.skip, x[:, 0], carry.step, F.Window.of_slots(carry.slots.h)
+    )
+    chosen = np.exp(log_weights) > 1e-9
+    assert (chosen.sum(axis=1) == 2).all()
+    np.testing.assert_array_equal(np.abs(gradient.c).max(axis=-1) > 0, chosen)
+    chosen[:, 0] = True  # the query is computed from h(t-1)
+    np.testing.assert_array_equal(np.abs(gradient.h).max(axis=-1) > 0, chosen)
+
+
+@pytest.mark.parametrize("name", ["log-dynamic", "segments carried"])
+def test_a_distribution_over_candidates_is_0_elsewhere(name):
+    skip = (TIME_SKIPS | OPTIONS)[name]
+    params, carry, x, _ = problem(F.Recurrence(skip))
+    steps = np.array([0, 3, 4], np.int32)
+    weights = np.exp(compiled(skip.log_distribution)(params.skip, x[:, 0], steps, carry.state.h))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-12)
+    for row, step in zip(weights, steps, strict=True):
+        assert set(np.flatnonzero(row)) == set(candidates(skip, step))
+
+
+def test_a_dilated_layer_is_as_many_plain_ones_as_its_distance():
+    """Chang et al. (2017), Section 2.1: step t reads the state of step t - s."""
+    assert [skip.max_skip for skip in F.dilated(10)] == [2**layer for layer in range(10)]
+    dilated = F.Recurrence(F.dilated(3)[2])
+    params, carry, x, _ = problem(dilated)
+    carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
+    h = unroll(params, carry, np.concatenate([x, x[:, :1]], axis=1), dilated)[1].h
+    plain = carry._replace(slots=jax.tree.map(lambda slots: slots[:, :1], carry.slots))
+    for first in range(4):
+        x_first = np.concatenate([x, x[:, :1]], axis=1)[:, first::4]
+        wanted = unroll(params, plain, x_first, F.Recurrence())[1].h
+        np.testing.assert_allclose(np.asarray(h)[:, first::4], wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fixed", "dynamic masked"])
+def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(name):
+    recurrence = F.Recurrence((TIME_SKIPS | OPTIONS)[name])
+    params, carry, x, _ = problem(recurrence)
+    x = np.asarray(x)
+    whole_end, whole = unroll(params, carry, x, recurrence)
+    middle, first = unroll(params, carry, x[:, :3], recurrence)
+    end, second = unroll(params, middle, x[:, 3:], recurrence)
+    joined = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), first, second)
+    for a, b in zip(
+        jax.tree.leaves((joined, end.slots)), jax.tree.leaves((whole, whole_end.slots)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
+    large, small = F.Recurrence(F.Dynamic(5)), F.Recurrence(F.Dynamic(3))
+    params, carry, x, _ = problem(large)
+    carry = carry._replace(slots=jax.tree.map(lambda a: jnp.repeat(a[:, :1], 5, axis=1), carry.slots))
+    masked = unroll(params, carry, x, large, policy=F.Policy("greedy", mask=np.arange(5) < 3))[1]
+    agent = params.skip._replace(w_out=params.skip.w_out[:, :3], b_out=params.skip.b_out[:3])
+    carry = carry._replace(slots=jax.tree.map(lambda a: a[:, :3], carry.slots))
+    direct = unroll(params._replace(skip=agent), carry, x, small, policy=F.Policy("greedy"))[1]
+    for a, b in zip(jax.tree.leaves(masked), jax.tree.leaves(direct), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
+    params, carry, x, _ = problem(F.Recurrence(F.Fixed(3)))
+
+    def run(mix):
+        return F.unroll(params, carry, x, F.Recurrence(F.Fixed(3, 1.0)), policy=F.Policy(mix=mix))[1].h
+
+    swept = jax.jit(jax.vmap(run))(np.array([0.0, 0.25, 1.0]))
+    for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
+        direct = unroll(params, carry, x, F.Recurrence(F.Fixed(3, mix)))[1].h
+        np.testing.assert_allclose(h, direct, rtol=1e-12)
+
+
+# --- Inference that leaves out the work for words that are not read
+
+
+@pytest.mark.parametrize(
+    ("skip", "mode", "transition"),
+    and_slow(
+        [
+            (F.SkipRNN(), "greedy", F.GRU()),
+            (F.LSTMJump(max_jump=3, read_steps=2, max_jumps=2), "sample", F.GRU()),
+            (F.SkimRNN(), "greedy", F.SkimLSTM(2)),
+            (F.SkipRNN(), "greedy", F.SkimLSTM(2)),
+        ],
+        lambda skip, mode, transition: transition == F.GRU() or skip == F.SkimRNN(),
+    ),
+    ids=str,
+)
+def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode, transition):
+    recurrence = F.Recurrence(skip, transition)
+    params, carry, x, _ = problem(recurrence)
+    x = np.concatenate([x, -x, x[:, ::-1]], axis=1)
+    if skip.name == "skip_rnn":
+        params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
+    drops = np.random.default_rng(0).integers(0, 3, (x.shape[0], HIDDEN)) * 1.0
+    carry = carry._replace(recurrent_mask=drops)
+    options = dict(seq_lengths=np.array((21, 0, 8)), policy=F.Policy(mode))
+    end, out = unroll(params, carry, x, recurrence, **options)
+    skipped_end, reading = compiled(F.skim)(params, carry, x, recurrence, **options)
+    np.testing.assert_allclose(reading.h, out.h, rtol=1e-12)
+    np.testing.assert_array_equal(reading.read, out.decision.update == 1)
+    assert 0 < np.asarray(reading.read).sum() < reading.read.size
+    ends = (jax.tree.leaves(each._replace(key=())) for each in (skipped_end, end))
+    for a, b in zip(*ends, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_as_many_large_steps_run_as_the_row_with_the_most_words_read_requires():
+    steps = []
+
+    class Counted(F.SkimLSTM):
+        def step(self, *arguments):
+            jax.debug.callback(lambda: steps.append(1))
+            return super().step(*arguments)
+
+    recurrence = F.Recurrence(F.LSTMJump(max_jump=3, read_steps=2, max_jumps=1), Counted(2))
+    params, carry, x, _ = problem(recurrence)
+    _, reading = compiled(F.skim)(params, carry, x, recurrence)
+    jax.effects_barrier()
+    assert len(steps) == np.asarray(reading.read).sum(axis=1).max() < TIME
+
+
+@pytest.mark.parametrize(
+    ("skip", "mode", "message"),
+    [
+        (F.SkimRNN(), "sample", "in the mode 'sample' SkimRNN reads fractions .* choose Policy..greedy"),
+        (F.SkimRNN(), "reinmax", "the carry has no keys"),
+        (F.LSTMJump(), "sample", "the carry has no keys"),
+        (F.Dynamic(3), "greedy", "leaves words out"),
+    ],
+)
+def test_skim_refuses_fractions_and_samples_without_keys(skip, mode, message):
+    recurrence = F.Recurrence(skip)
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    with pytest.raises(UserError, match=message):
+        F.skim(params, carry._replace(key=None), x, recurrence, policy=F.Policy(mode))
+
+
+# --- Names and options
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: F.GRU("never"), "'before' or 'after'"),
+        (lambda: F.RecurrentHighway(0), "depth of at least 1"),
+        (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
+        (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
+        (lambda: F.SkimLSTM(0), "small size of at least 1"),
+        (lambda: F.SkimLSTM(9).init(jax.random.key(0), 2, 4, F.Initializers()), "at most 4, the layer's"),
+        (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
+        (lambda: F.SparseAttention(3, top=0), "top of at least 1"),
+        (lambda: F.Segments(0), "a size of at least 1"),
+        (lambda: F.Random(3, rates=(1.0,)), "takes 3 rates, got 1"),
+        (lambda: F.Random(2, rates=(0.0, 0.0)), "one is more than that"),
+        (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
+        (lambda: F.ToOutput(gated=True, gate_sees="above"), "unknown gate_sees 'above'"),
+        (lambda: F.DenseToGates(mapping="identity"), "unknown mapping 'identity'"),
+        (lambda: F.AttentionToOutput().check_below(10, 4), "layers of one size, 4, got 10"),
+        (lambda: F.ToOutput().check_below(6, 4), "size 6 .*linear"),
+        (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),
+        (lambda: F.parse_transition("tree"), "unknown transition 'tree': choose one of .*gru"),
+        (lambda: F.parse_depth_skip("sideways"), "unknown skip over depth 'sideways'"),
+        (lambda: F.parse_time_skip("log_dynamic:8", stride=2), "leave out the stride"),
+        (lambda: F.parse_time_skip("gru"), "'gru': choose lstm, fixed:k, .* or"),
+        (lambda: F.parse_time_skip("dynamic"), "'dynamic'"),
+        (lambda: F.parse_time_skip("dynamic:"), "whole number"),
+        (lambda: F.parse_time_skip("dynamic:1.5"), "whole number"),
+        (lambda: F.parse_time_skip("dynamic:0"), "'dynamic:0'"),
+        (lambda: F.parse_time_skip("lstm:3"), "'lstm:3'"),
+        *(
+            (lambda options=options: F.Dynamic(**{"max_skip": 5, **options}), "5|max_skip|mix|unknown")
+            for options in (
+                dict(agent="gated"),
+                dict(max_skip=0),
+                dict(mix=1.5),
+                dict(mix=float("nan")),
+                dict(agent_input="all"),
+                dict(empty_slots="none"),
+                dict(first_step="skip"),
+            )
+        ),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused_in_one_line(make, message):
+    with pytest.raises(UserError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_pieces_are_read_by_name():
+    assert F.parse_transition("rhn:5") == F.RecurrentHighway(5)
+    assert {type(F.parse_transition(name)) for name in F.TRANSITIONS} == set(F.TRANSITIONS.values())
+    assert F.parse_depth_skip("gated_output") == F.ToOutput(gated=True)
+    parse, by_content = F.parse_time_skip, dict(agent="content")
+    assert parse("lstm", mix=0.5, agent_input="mean") == F.Previous()
+    assert parse("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
+    assert parse("attention:4", **by_content) == F.Attention(4)
+    assert parse("content:4", agent_input="mean") == F.Attention(4, agent_input="mean", **by_content)
+    assert parse("dynamic:10", **by_content, stride=2) == F.Dynamic(10, among=F.Every(2), **by_content)
+    assert parse("log_dynamic:512", mix=0.5) == F.Dynamic(512, 0.5, among=F.LogSpaced())
+    assert parse("segment_attention:40", stride=4) == F.Attention(40, among=F.Segments(4), **by_content)
+    assert parse("sparse:9", stride=3, top=2) == F.SparseAttention(9, among=F.Segments(3), top=2)
+    assert parse("skip_rnn", mix=0.5) == F.SkipRNN()
+    assert parse("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("number", [jnp.float32, np.float64, np.array])
+def test_arrays_in_a_skip_become_numbers_so_that_it_is_hashable(number):
+    skip = F.Dynamic(np.int64(2), mix=number(0.5))
+    assert skip == F.Dynamic(2, mix=0.5) and hash(skip) == hash(F.Dynamic(2, mix=0.5))
+    assert type(skip.mix) is float and type(skip.max_skip) is int
+    assert F.Random(2, rates=[1, 2]) == F.Random(2, rates=np.array([1, 2])) == F.Random(2, rates=(1, 2))
+    assert hash(F.Random(2, rates=[1, 2]))
