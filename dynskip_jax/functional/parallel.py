@@ -63,7 +63,7 @@ def parallel_unroll(
     end = carry._replace(slots=recurrence.transition.state(slots), step=carry.step + taken)
     h = jnp.moveaxis(h, 0, 1)
     steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
-    decision = skip.decide(None, steps, h, (), Choice(), "greedy")
+    decision = skip.decide(None, steps, h, Choice(), "greedy")
     output = SkipOutput(h, decision, h if return_cell_state else None)
     return end, output if inputs.valid is None else where_each(inputs.valid.T, output, 0)
 

@@ -14,16 +14,6 @@ Relaxation = Literal["soft", "gumbel_softmax", "straight_through", "reinmax"]
 RELAXATIONS: tuple[str, ...] = get_args(Relaxation)
 
 
-def draws_noise(relaxation: str) -> bool:
-    """Return whether the weights of a relaxation are random."""
-    return relaxation != "soft"
-
-
-def takes_one(relaxation: str) -> bool:
-    """Return whether the weights of a relaxation are one-hot."""
-    return relaxation in ("straight_through", "reinmax")
-
-
 def relaxed_weights(
     log_probs: Float[Array, "*batch K"],
     noise: Float[Array, "*batch K"] | None,

@@ -99,7 +99,7 @@ def fused_unroll(
     given, before, choices = _batch_major((given, result.before, result.choices))
     if inert:
         choices, _ = skip.choose(params.skip, given, observations, before, policy.mode)
-    decision = skip.decide(params.skip, given, observations, before, choices, policy.mode)
+    decision = skip.decide(params.skip, given, observations, choices, policy.mode)
     cell_state = getattr(histories, recurrence.transition.cell_state) if return_cell_state else None
     h, cell_state = _batch_major(jax.tree.map(lambda rows: rows[layer.K :], (histories[0], cell_state)))
     output = SkipOutput(h, decision, cell_state)

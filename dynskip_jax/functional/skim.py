@@ -99,7 +99,7 @@ def skim(
         )
     check_inputs(x)
     check_call([recurrence], x, carry=[carry], policies=[policy], seq_lengths=seq_lengths)
-    if skip.updates_partially(policy.mode):
+    if skip.mode_of(policy.mode) in ("soft", "gumbel_softmax"):
         raise UserError(
             f"expected a policy that reads whole tokens, and in the mode {policy.mode!r} "
             f"{type(skip).__name__} reads fractions of them: choose Policy('greedy')"

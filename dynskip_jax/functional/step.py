@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.history import Window
 from dynskip_jax.functional.keys import example_keys, fold_in_each
@@ -243,8 +244,8 @@ def skip_inputs(
     `step` counts the steps before each step, and `dtype` is that of the states.
     """
     skip = recurrence.time_skip
-    replayed = inputs.action is not None
-    if key is None and skip.draws(policy.mode, replayed):
+    draws = skip.draws(policy.mode, inputs.action is not None)
+    if key is None and draws:
         raise UserError("choices are drawn, and the carry has no keys: make it with initial_carry(key, …)")
     mask = policy.mask
     if mask is not None and 1 < mask.ndim <= step.ndim:  # there is a time axis before the batch
@@ -253,7 +254,7 @@ def skip_inputs(
     return SkipInputs(
         projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
         step=step,
-        noise=skip.noise(key, step, policy.mode, replayed, dtype),
+        noise=choice_noise(key, step, skip.num_choices, dtype) if draws else None,
         allowed=None if allowed is None else jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1])),
         action=inputs.action,
         temperature=jnp.asarray(policy.temperature, dtype),
@@ -344,7 +345,7 @@ def select_state(
     observed = arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
     observation = Window.of_slots(observed).observe(skip.observed)
     choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
-    decision = skip.decide(params.skip, seen, observation, carry.skip_state, choice, policy.mode)
+    decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
     entering = carry.state
     if skip.fixed_slot != 0:

@@ -135,7 +135,7 @@ def tpu_unroll(
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
     before = histories[0][skip.max_skip - 1 : -1]
-    decision = skip.decide(params.skip, seen, before, (), Choice(slot if chooses else None), policy.mode)
+    decision = skip.decide(params.skip, seen, before, Choice(slot if chooses else None), policy.mode)
     output = SkipOutput(h, decision, c if return_cell_state else None)
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)

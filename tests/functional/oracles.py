@@ -140,8 +140,7 @@ def added(skip, d, x, h, c, below):
     if skip.enters == "gates":
         return np.tile(mapped, 4)
     if skip.gated:
-        seen = x if skip.gate_sees == "input" else below
-        return sigmoid(seen @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
+        return sigmoid(x @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
     return mapped
 
 

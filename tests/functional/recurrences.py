@@ -81,7 +81,7 @@ DEPTH_SKIPS = {
     "gates": F.ToGates(),
     "gates-linear": F.ToGates(mapping="linear"),
     "internal": F.ToInternal(),
-    "gated-internal": F.ToInternal(gated=True, gate_sees="below"),
+    "gated-internal": F.ToInternal(gated=True),
     "output": F.ToOutput(mapping="linear"),
     "gated-output": F.ToOutput(gated=True),
     "gated-output-sigmoid": F.ToOutput(gated=True, mapping="sigmoid"),

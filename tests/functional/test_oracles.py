@@ -326,7 +326,6 @@ def test_skim_refuses_fractions_and_samples_without_keys(skip, mode, message):
         (lambda: F.Random(3, rates=(1.0,)), "takes 3 rates, got 1"),
         (lambda: F.Random(2, rates=(0.0, 0.0)), "one is more than that"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
-        (lambda: F.ToOutput(gated=True, gate_sees="above"), "unknown gate_sees 'above'"),
         (lambda: F.DenseToGates(mapping="identity"), "unknown mapping 'identity'"),
         (lambda: F.AttentionToOutput().check_below(10, 4), "layers of one size, 4, got 10"),
         (lambda: F.ToOutput().check_below(6, 4), "size 6 .*linear"),

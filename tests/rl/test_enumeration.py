@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from marks import and_slow
 
 from benchmarks import tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, SEQUENCES, TIME, K, exact_objective, problem, tuples
@@ -17,13 +16,7 @@ from dynskip_jax import rl
 from dynskip_jax.nn import SkipLSTM
 
 UNITS = 5
-ENTROPY_COEFS = (0.0, 0.3, 1.0)
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def with_agent(agent):
@@ -95,7 +88,7 @@ def assert_opposite(surrogate, exact):
         np.testing.assert_allclose(a, -np.asarray(b), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("beta", "per_step"), list(itertools.product(ENTROPY_COEFS, (False, True))))
+@pytest.mark.parametrize(("beta", "per_step"), list(itertools.product((0.0, 0.7), (False, True))))
 def test_expected_gradient_is_minus_that_of_the_objective_with_each_baseline(beta, per_step):
     np.testing.assert_allclose(probabilities().sum(), 1.0, rtol=1e-12)
     exact, found = gradients()(beta)[per_step]
@@ -127,39 +120,8 @@ def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
         assert_opposite(found, exact)
 
 
-@functools.cache
-def sampled_gradients():
-    def of_one_key(agent, seed, beta):
-        def losses(agent):
-            runs = tiny_problem.rollout(with_agent(agent), jax.random.key(seed)[None])
-            how = dict(entropy_coef=beta)
-            return [rl.reinforce(trace_of(runs), rewards_of(runs, steps), **how) for steps in (False, True)]
-
-        return jax.jacrev(losses)(agent)
-
-    program = jax.jit(jax.vmap(of_one_key, in_axes=(None, 0, None)))
-    return lambda beta: program(problem().agent, np.arange(20_000), beta)
-
-
-@pytest.mark.parametrize("beta", and_slow(ENTROPY_COEFS, lambda beta: beta == 1.0))
-def test_mean_over_sampled_keys_is_within_three_standard_errors(beta):
-    exact, other = gradients()(beta), gradients()(beta + 1.0)
-    for per_step, samples in enumerate(sampled_gradients()(beta)):
-        samples = [np.asarray(s) for s in samples]
-
-        def in_standard_errors(of, samples=samples, per_step=per_step):
-            rows = zip(samples, of[bool(per_step)][0], strict=True)
-            errors = [np.abs(s.mean(0) + e) / (s.std(0) / np.sqrt(len(s))) for s, e in rows]
-            return max(error.max() for error in errors)
-
-        # 99.7 % of independent components lie within three standard errors. These are few and dependent.
-        assert in_standard_errors(exact) < 3.0
-        # The bound is strict enough: the gradient of another objective exceeds it by far.
-        assert in_standard_errors(other) > 6.0
-
-
-@pytest.mark.parametrize("size", and_slow([2, 3], lambda size: size == 2))
-def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective(size):
+def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective():
+    size = 2
     of, places = problem(), tuples(size).T
     weights = probabilities()[places].prod(axis=0) * len(places[0])
 

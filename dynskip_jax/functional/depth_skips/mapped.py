@@ -5,7 +5,7 @@ h^{l-1} is the layer's input x here, and its h^{l-2} is `below`.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,46 +28,36 @@ class MappingParams(NamedTuple):
     """Weights of a mapping and its gate; None for each part that the skip does not have."""
 
     w_m: Float[Array, "below hidden"] | None = None  # of the `linear` mapping
-    w_gx: Float[Array, "in_or_below hidden"] | None = None  # gate, on what `gate_sees`
+    w_gx: Float[Array, "in hidden"] | None = None  # gate, on the layer's input
     w_gh: Float[Array, "hidden hidden"] | None = None  # gate, on h(t-1)
     b_g: Float[Array, " hidden"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Mapped(DepthSkip):
-    """A depth skip that applies a mapping m to h^{l-2}.
+    """A depth skip that applies a mapping m to h^{l-2}: one of `mappings`."""
 
-    Attributes:
-        mapping: Kind of m: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2}) (Section 6.1.4).
-    """
-
+    mappings: ClassVar[tuple[str, ...]]
     mapping: str = "identity"
 
     def __post_init__(self) -> None:
-        self._check_option("mapping", ("identity", "linear", "sigmoid"))
-
-    def _check_option(self, name: str, known: tuple[str, ...]) -> None:
-        if getattr(self, name) not in known:
-            raise UserError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
+        if self.mapping not in self.mappings:
+            raise UserError(f"unknown mapping {self.mapping!r}: choose one of {', '.join(self.mappings)}")
 
     def check_below(self, below: int, hidden: int) -> None:
         if self.mapping != "linear":  # which accepts any size
             super().check_below(below, hidden)
-
-    def mapped(self, below: Float[Array, "*batch below"]) -> Float[Array, "*batch below"]:
-        """Return m(h^{l-2}) of a mapping that is not learned."""
-        return sigmoid(below) if self.mapping == "sigmoid" else below
 
 
 @dataclasses.dataclass(frozen=True)
 class ToGates(_Mapped):
     """Depth skip that adds I^l h^{l-2} to the projections of all gates and of the candidate, Eq. 32.
 
-    I^l is learned with `mapping="linear"`, and otherwise the identity for each gate. With
-    `mapping="sigmoid"`, σ(h^{l-2}) takes the place of h^{l-2}.
+    I^l is learned with `mapping="linear"`, and otherwise the identity for each gate.
     """
 
     enters = "gates"
+    mappings = ("identity", "linear")
 
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
         self.check_below(below, hidden)
@@ -88,8 +78,7 @@ class ToGates(_Mapped):
         elif any(x.shape[-1] % below.shape[-1] for x in leaves):
             raise UserError("this transition has gates of another size than the layer's: skip to the output")
         else:
-            counts = [x.shape[-1] // below.shape[-1] for x in leaves]
-            added = [jnp.concatenate([self.mapped(below)] * count, axis=-1) for count in counts]
+            added = [jnp.concatenate([below] * (x.shape[-1] // below.shape[-1]), axis=-1) for x in leaves]
         return structure.unflatten([x + more for x, more in zip(leaves, added, strict=True)])
 
 
@@ -102,48 +91,37 @@ class DenseToGates(ToGates):
     """
 
     all_below = True
+    mappings = ("linear",)
     mapping: str = "linear"
-
-    def __post_init__(self) -> None:
-        self._check_option("mapping", ("linear",))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Gateable(_Mapped):
-    """A mapped skip m(h^{l-2}), optionally multiplied by a gate g at every step (Eq. 49).
+    """A mapped skip m(h^{l-2}), optionally multiplied by a gate at every step (Eq. 49).
 
     Attributes:
-        gated: Whether the skip has a gate.
-        gate_sees: Array that enters the gate together with h(t-1). `input`: the layer's input x, so that
-            g = σ(W x + U h(t-1) + b), Eq. 49. `below`: h^{l-2} in place of x, as in Section 6.1.4.
+        mapping: Kind of m: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2}) (Section 6.1.4).
+        gated: Whether the skip has the gate g = σ(W x + U h(t-1) + b).
     """
 
+    mappings = ("identity", "linear", "sigmoid")
     gated: bool = False
-    gate_sees: str = "input"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_option("gate_sees", ("input", "below"))
 
     def init(self, key, in_features, below, hidden, widths, init: Initializers) -> MappingParams:
         self.check_below(below, hidden)
         m_key, x_key, h_key, b_key = jax.random.split(key, 4)
-        params = MappingParams()
-        if self.mapping == "linear":
-            params = params._replace(w_m=init.draw(init.kernel, m_key, (below, hidden)))
-        if self.gated:
-            features = in_features if self.gate_sees == "input" else below
-            params = params._replace(
-                w_gx=init.draw(init.kernel, x_key, (features, hidden)),
-                w_gh=init.draw(init.recurrent, h_key, (hidden, hidden)),
-                b_g=init.draw(init.bias, b_key, (hidden,)),
-            )
-        return params
+        w_m = init.draw(init.kernel, m_key, (below, hidden)) if self.mapping == "linear" else None
+        if not self.gated:
+            return MappingParams(w_m)
+        w_gx = init.draw(init.kernel, x_key, (in_features, hidden))
+        w_gh = init.draw(init.recurrent, h_key, (hidden, hidden))
+        return MappingParams(w_m, w_gx, w_gh, init.draw(init.bias, b_key, (hidden,)))
 
     def project(self, params: MappingParams, x, below):
         """Return m(h^{l-2}) and the gate's projected input, None without a gate."""
-        gate = product(x if self.gate_sees == "input" else below, params.w_gx) if self.gated else None
-        return product(below, params.w_m) if self.mapping == "linear" else self.mapped(below), gate
+        if self.mapping != "identity":
+            below = product(below, params.w_m) if self.mapping == "linear" else sigmoid(below)
+        return below, product(x, params.w_gx) if self.gated else None
 
     def add(self, params: MappingParams, inputs, entering, h, new, dense: Dense):
         mapped, gate = inputs

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode, choice_noise
+from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.checks import check_mix
-from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, takes_one
+from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
 Observed = Literal["previous", "mean", "slots", "stored"]
@@ -147,24 +147,12 @@ class TimeSkip:
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
         """Return whether choices are sampled and need keys; replayed actions are not."""
-        mode = self.mode_of(mode)
-        is_random = mode == "sample" or (mode in RELAXATIONS and draws_noise(mode))
+        is_random = self.mode_of(mode) not in ("none", "greedy", "soft")
         return is_random and self.num_choices > 0 and not replayed
 
     def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
         """Return whether a gradient flows through the `weights` or the `update` of a choice."""
         return self.mode_of(mode) in RELAXATIONS and not (replayed and self.num_choices > 0)
-
-    def updates_partially(self, mode: ActionMode) -> bool:
-        """Return whether the `update` of a choice may lie between 0 and 1."""
-        mode = self.mode_of(mode)
-        return not self.writes_all and mode in RELAXATIONS and not takes_one(mode)
-
-    def noise(
-        self, keys: Any, step: Int[Array, "*batch"], mode: ActionMode, replayed: bool, dtype: Any
-    ) -> Float[Array, "*batch choices"] | None:
-        """Return the noise of the choices, drawn with `fold_in(key, step)`; None if nothing is sampled."""
-        return choice_noise(keys, step, self.num_choices, dtype) if self.draws(mode, replayed) else None
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
         """Draw the parameters, with `units` hidden units of an agent; None for a skip without parameters."""
@@ -224,25 +212,13 @@ class TimeSkip:
         zeros = jnp.zeros(inputs.step.shape, observation.dtype)
         return Decision(jnp.broadcast_to(slot + 1, inputs.step.shape).astype(jnp.int32), zeros, zeros)
 
-    def decide(
-        self,
-        params: Any,
-        inputs: SkipInputs,
-        observation: Any,
-        skip_state: Any,
-        choice: Choice,
-        mode: ActionMode,
-    ) -> Decision:
-        """Return the trace of a choice, without credit for a first step that uses the carried state."""
-        decision = self.trace(params, inputs, observation, choice, mode)
+    def decide(self, params: Any, inputs: SkipInputs, *others: Any) -> Decision:
+        """Return the `trace`, without credit for a first step that uses the carried state."""
+        decision = self.trace(params, inputs, *others)
         if not self.forgets_carried:
             return decision
         first = inputs.step == 0
-        return decision._replace(
-            action=jnp.where(first, 1, decision.action),
-            log_prob=jnp.where(first, 0, decision.log_prob),
-            entropy=jnp.where(first, 0, decision.entropy),
-        )
+        return jax.tree.map(lambda new, old: jnp.where(first, new, old), Decision(1, 0, 0), decision)
 
     def log_distribution(
         self,
