@@ -121,6 +121,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 @pytest.fixture
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
 def as_users():
     """Switch off the checks of `--check-shapes`, which would raise before the errors that users see."""
     jaxtyping.config.update("jaxtyping_disable", True)

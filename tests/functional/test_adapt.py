@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 
 from dynskip_jax.functional import adapt, gradient_scale
 
+pytestmark = pytest.mark.usefixtures("double_precision")
 SHAPES = {"table": (5, 3), "bias": (4,), "w": (2, 3)}
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def trees(seed, count):

@@ -33,13 +33,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.history import Window
 from dynskip_jax.functional.product import times_transposed
 
-
-@pytest.fixture
-def double_precision():
-    with jax.enable_x64(True):
-        yield
-
-
 # The default cases contain each transition, time skip and depth skip at least once, and one transition
 # without its output gate. The slow cases are a third of all combinations, with each pair at least 3 times.
 SOME = [
