@@ -288,8 +288,8 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
     forget_bias = 1.0 if _recipe(settings) in ("released", "two_hops") else 0.0
     options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
     if _recipe(settings) == "released":
-        options["agent_kernel_init"] = nnx.initializers.normal(0.3)
-        options["agent_bias_init"] = nnx.initializers.constant(0.1)
+        kernel, bias = nnx.initializers.normal(0.3), nnx.initializers.constant(0.1)
+        options["agent_init"] = F.Initializers(kernel, bias=bias)
     return options
 
 

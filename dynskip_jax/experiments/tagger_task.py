@@ -31,7 +31,7 @@ from dynskip_jax.experiments.tagger_config import TaggerSettings
 from dynskip_jax.experiments.vectors import vectors_for, with_vectors, words_with_vectors
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
-from dynskip_jax.nn.char_features import by_size
+from dynskip_jax.nn.initializers import by_size
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Learner, Tagging
 from dynskip_jax.tasks.label_score import word_labels
@@ -181,10 +181,8 @@ def _make_model(
         embedding_features=m.embedding_features,
         word_init=None if vectors is None else partial(_beginning, vectors),
         characters=characters,
-        num_capitals=len(CAPITALS),
-        capital_features=recipe["capitals"],
-        column_sizes=vocabulary.column_sizes,
-        column_features=_COLUMN_FEATURES,
+        capitals=(len(CAPITALS), recipe["capitals"]) if recipe["capitals"] else None,
+        columns=[(size, _COLUMN_FEATURES) for size in vocabulary.column_sizes],
         window=recipe["window"],
         output=m.output,
         allowed=allowed_transitions(vocabulary.tags, scheme) if has_scheme else None,

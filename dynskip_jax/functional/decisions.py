@@ -62,10 +62,7 @@ class DecisionTrace:
         reverse: bool = False,
         noncausal: bool = False,
     ) -> "DecisionTrace":
-        """Return the trace of a layer's decisions.
-
-        Use it for the decisions of a bare cell, such as those that
-        `nnx.RNN(SkipCell(..., return_decision=True))` returns.
+        """Return the trace of a layer's decisions, such as those that `unroll` returns.
 
         Args:
             decision: Arrays of the decisions, (*batch, time).

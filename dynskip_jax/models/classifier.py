@@ -14,9 +14,9 @@ from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.inputs import any_batch_axes, forget_rare
-from dynskip_jax.nn.calls import Rngs, require_key
+from dynskip_jax.nn.base import Linear
+from dynskip_jax.nn.calls import Rngs, as_rates, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
-from dynskip_jax.nn.linear import Linear
 
 
 class ClassifierOutput(NamedTuple):
@@ -69,20 +69,15 @@ class PooledModel(nnx.Module):
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
-        if isinstance(dropout, int | float):
-            dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
-        check_rates("dropout", *dropout)
         check_rates("unknown_rate", unknown_rate)
+        # The last dropout applies to the pooled vector, not to the states of each step.
+        *rates, self.dropout = as_rates(dropout, count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
         self.pooling = pooling
         self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.pooled_features = hidden_features + self.backward
         self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
-        # The last dropout applies to the pooled vector, not to the states of each step.
-        self.dropout = dropout[-1]
-        rates = (*dropout[:-1], 0.0)
-        self.stack = SkipLSTM(
-            in_features, hidden_features, skip=skip, dropout=rates, dtype=dtype, rngs=rngs, **rnn_options
-        )
+        rnn_options |= dict(skip=skip, dropout=(*rates, 0.0), dtype=dtype)
+        self.stack = SkipLSTM(in_features, hidden_features, **rnn_options, rngs=rngs)
 
     def read(
         self,
@@ -90,7 +85,7 @@ class PooledModel(nnx.Module):
         embed: Callable[[Array, Any], Array],
         groups: Sequence[Bool[Array, "batch time"] | bool],
         *,
-        draws: bool,
+        draws: bool = False,
         seq_lengths: Int[Array, " batch"] | None,
         rngs: Rngs,
         deterministic: bool | None,
@@ -102,11 +97,8 @@ class PooledModel(nnx.Module):
             tokens: Token ids.
             embed: Function of the tokens and of one key per row, or None, that returns the layers' inputs.
             groups: Steps to pool; True for all. At most two.
-            draws: Whether the model draws more than the layers, dropout of pooled vectors and rare words do.
-            seq_lengths: True lengths.
-            rngs: Source of randomness.
-            deterministic: Overrides the mode set by `.train()` and `.eval()`.
-            **options: Further arguments of the layers.
+            draws: Whether `embed` needs the keys in training.
+            **options: Further arguments of the layers, like those that are not named here.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)
@@ -116,9 +108,8 @@ class PooledModel(nnx.Module):
             keys = split_each(own, 2)
             if self.unknown_rate:
                 tokens = forget_rare(tokens, fold_in_each(own, 2), self.unknown_rate, self.num_frequent)
-        outputs = self.stack(
-            embed(tokens, keys[0]), seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic, **options
-        )
+        options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
+        outputs = self.stack(embed(tokens, keys[0]), **options)
         valid = jnp.ones(tokens.shape, bool)
         if seq_lengths is not None:
             valid = F.length_mask(seq_lengths, tokens.shape[1])
@@ -134,17 +125,13 @@ class SequenceClassifier(PooledModel):
 
     Args:
         num_symbols: Number of input symbols.
-        hidden_features: Size of the state of every layer.
         num_classes: Number of classes.
-        skip: Time skip of every layer, or one for each layer, bottom first.
         embedding: Module that maps symbol ids to features and has an attribute `features`, their number, as
             `nnx.Embed` has. By default symbols are one-hot.
         num_positions: Size of a one-hot vector of the step number that is concatenated to the symbol. 0 for
             none (the paper), otherwise at least the length of the longest sequence.
         word_dropout: Probability of dropping all features of a step's symbol. Its position is kept.
-        dtype: Dtype of matrix multiplications.
-        rngs: Source of the initial parameters.
-        **options: Further arguments of `PooledModel` and `SkipLSTM`.
+        **options: All other arguments are those of `PooledModel` and `SkipLSTM`.
     """
 
     def __init__(
@@ -174,35 +161,23 @@ class SequenceClassifier(PooledModel):
         symbols: Int[Array, "*batch time"],
         *,
         seq_lengths: Int[Array, "*batch"] | None = None,
-        actions: Sequence[Int[Array, "*batch time"] | None] | None = None,
-        policy: F.Policy | None = None,
         rngs: Rngs = None,
-        weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
+        **options: Any,
     ) -> ClassifierOutput:
         """Classify a batch of sequences.
 
         Args:
             symbols: Symbol ids, (*batch, time).
             seq_lengths: True lengths, (*batch,).
-            actions: Actions to replay for each layer and direction, or None for a layer that chooses.
-            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
             rngs: Source of randomness for choices and dropout: a PRNG key, one per example, (*batch,), an
                 `nnx.Rngs` or a stream.
-            weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
+            **options: `actions`, `policy` and `weight_key`; see `SkipLayers.__call__`.
         """
+        options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         (pooled,), outputs = self.read(
-            symbols,
-            self._inputs,
-            (True,),
-            draws=bool(self.word_dropout),
-            seq_lengths=seq_lengths,
-            actions=actions,
-            policy=policy,
-            rngs=rngs,
-            weight_key=weight_key,
-            deterministic=deterministic,
+            symbols, self._inputs, (True,), draws=bool(self.word_dropout), **options
         )
         return ClassifierOutput(self.softmax(pooled), outputs.decisions, outputs.observations, outputs.h)
 
@@ -228,15 +203,10 @@ class SentencePairModel(PooledModel):
     with the activation function of the paper on untied LSTMs (its Eq. 22).
 
     Args:
-        embedding: Module that maps token ids to features and has an attribute `features`, their number, as
-            `nnx.Embed` has.
-        hidden_features: Size of the state of every layer.
+        embedding: Module that maps token ids to features; see `SequenceClassifier`.
         num_ratings: Number of classes.
-        skip: Time skip of every layer, or one for each layer, bottom first.
         similarity_features: Size of hₛ; 50 in the paper.
-        dtype: Dtype of matrix multiplications.
-        rngs: Source of the initial parameters.
-        **options: Further arguments of `PooledModel` and `SkipLSTM`.
+        **options: All other arguments are those of `PooledModel` and `SkipLSTM`.
     """
 
     def __init__(
@@ -269,30 +239,17 @@ class SentencePairModel(PooledModel):
         deterministic: bool | None = None,
         **options: Any,
     ) -> ClassifierOutput:
-        """Compare the two sentences of each row.
+        """Compare the two sentences of each row; the logits are those of the ratings, (*batch, ratings).
 
         Args:
             tokens: Token ids of the first sentence, followed by those of the second, (*batch, time).
             sentences: 0 at tokens of the first sentence, 1 at tokens of the second, (*batch, time).
             seq_lengths: Total lengths of both sentences, (*batch,).
-            rngs: See `SequenceClassifier`.
-            deterministic: See `SequenceClassifier`.
-            **options: `actions`, `policy` and `weight_key`; see `SequenceClassifier`.
-
-        Returns:
-            The output, whose `logits` are those of the ratings, (*batch, ratings).
+            rngs: See `SequenceClassifier`, as for `deterministic` and `options`.
         """
-        (first, second), outputs = self.read(
-            tokens,
-            lambda tokens, keys: self.embedding(tokens),
-            (sentences == 0, sentences == 1),
-            draws=False,
-            seq_lengths=seq_lengths,
-            segment_ids=sentences,
-            rngs=rngs,
-            deterministic=deterministic,
-            **options,
-        )
+        options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
+        groups, embed = (sentences == 0, sentences == 1), lambda tokens, keys: self.embedding(tokens)
+        (first, second), outputs = self.read(tokens, embed, groups, segment_ids=sentences, **options)
         similarity = self.product(first * second) + self.difference(jnp.abs(first - second))
         logits = self.softmax(jax.nn.relu(similarity))
         return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn.cells import Initializer, SkipCell
-from dynskip_jax.nn.linear import Linear
+from dynskip_jax.nn.base import Linear
+from dynskip_jax.nn.cells import SkipCell
+from dynskip_jax.nn.initializers import Initializer
 
 Copy = Literal["none", "chosen", "expected"]
 _GATE_BIAS = -2.0  # initially, copying has a low probability
@@ -41,11 +42,6 @@ class Copier(nnx.Module):
             expected log-likelihood over all K choices (`functional.chosen_log_likelihood`), so nothing is
             sampled for the loss. In both cases the agent receives a gradient in addition to its rewards.
         weight_init: Initializer of the gate's weights.
-        dtype: Dtype of matrix multiplications.
-        rngs: Source of the initial parameters.
-
-    Raises:
-        UserError: `copy` is neither `expected` nor `chosen`.
     """
 
     def __init__(
@@ -54,14 +50,8 @@ class Copier(nnx.Module):
         if copy not in ("chosen", "expected"):
             raise UserError(f"unknown copy {copy!r}: choose chosen or expected")
         self.copy = copy
-        self.gate = Linear(
-            features + 2,
-            1,
-            dtype=dtype,
-            kernel_init=weight_init,
-            bias_init=nnx.initializers.constant(_GATE_BIAS),
-            rngs=rngs,
-        )
+        init = dict(kernel_init=weight_init, bias_init=nnx.initializers.constant(_GATE_BIAS))
+        self.gate = Linear(features + 2, 1, dtype=dtype, **init, rngs=rngs)
 
     def is_hard(self, policy: F.Policy) -> bool:
         """Return whether one chosen word is copied, instead of all words in expectation."""
@@ -78,6 +68,8 @@ class Copier(nnx.Module):
     ) -> F.Copies:
         """Return the words, probabilities and gates of the K choices at each step.
 
+        `gates` has one entry per choice if `is_hard(policy)`, else one for all choices.
+
         Args:
             cell: Cell of the layer whose skip chooses.
             start: Carry of this layer before the segment.
@@ -85,9 +77,6 @@ class Copier(nnx.Module):
             h: Inputs of the softmax.
             words: Word that each choice would copy, from `functional.followers`.
             policy: How choices are made.
-
-        Returns:
-            The copies. `gates` has one entry per choice if `is_hard(policy)`, else one for all choices.
         """
         skip, (x, before) = cell.skip, observation
         first = start.step == 0 if skip.forgets_carried else None
@@ -105,8 +94,3 @@ class Copier(nnx.Module):
         told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
         of_step = self.gate(jnp.concatenate([h, told], axis=-1))
         return F.Copies(words, probs, of_step + self.gate.kernel[h.shape[-1], 0] * of_choice)
-
-
-def no_words(batch_size: int, max_skip: int) -> Int[Array, "batch K_less_one"]:
-    """Return the K - 1 inputs before the start of each stream: `NO_WORD`."""
-    return jnp.full((batch_size, max_skip - 1), F.NO_WORD, jnp.int32)

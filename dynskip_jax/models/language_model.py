@@ -14,12 +14,12 @@ from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
-from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
+from dynskip_jax.models.copying import Copier, Copy, CopyCarry
 from dynskip_jax.models.inputs import any_batch_axes
+from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
-from dynskip_jax.nn.cells import Initializer
+from dynskip_jax.nn.initializers import Initializer
 from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key
-from dynskip_jax.nn.linear import Linear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,7 @@ class LanguageModelDropout:
     """Dropout rates of a language model, each in [0, 1).
 
     Attributes:
-        words: Rate on whole words. All occurrences in a segment are dropped (Merity et al. 2018,
-            Section 4.3).
+        words: Rate on whole words, in all their occurrences in a segment (Merity et al. 2018, Section 4.3).
         inputs: Rate on the features of the first layer's input.
         hidden: Rate on the features between layers.
         outputs: Rate on the features before the softmax.
@@ -47,22 +46,14 @@ class LanguageModelDropout:
 
     def __post_init__(self) -> None:
         """Check the rates."""
-        for name, rate in self.rates().items():
-            check_rates(f"the dropout of {name}", rate)
+        for name, rate in vars(self).items():
+            if name != "variational":
+                check_rates(f"the dropout of {name}", rate)
 
     @classmethod
     def everywhere(cls, rate: float) -> "LanguageModelDropout":
         """Return `rate` for all layers' inputs and before the softmax (Zaremba et al. 2014, Section 3.2)."""
         return cls(inputs=rate, hidden=rate, outputs=rate)
-
-    def rates(self) -> dict[str, float]:
-        """Return each rate by its name."""
-        return {name: value for name, value in vars(self).items() if name != "variational"}
-
-    @property
-    def shares_noise(self) -> bool:
-        """Whether a mask is shared by all streams of a batch, so that it needs a shared key."""
-        return self.words > 0 or self.weights > 0
 
 
 class LanguageModelOutput(NamedTuple):
@@ -92,13 +83,7 @@ class LanguageModelOutput(NamedTuple):
     agent_loss = rl.agent_loss
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Return log p of the targets, in nats.
-
-        If the model copies the chosen word, the result in training is the expectation over its choices.
-
-        Args:
-            targets: Token ids, (batch, time).
-        """
+        """Return log p of the targets, in nats; its expectation over choices where they are all copied."""
         if self.copies is None:
             return -optax.softmax_cross_entropy_with_integer_labels(self.logits, targets)
         one_gate = self.copies.gates.shape[-1] == 1
@@ -132,12 +117,7 @@ class LanguageModel(nnx.Module):
         dropout: Dropout rates; a number is passed to `LanguageModelDropout.everywhere`.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         weight_init: Initializer of every weight and bias outside of the recurrent layers.
-        rngs: Source of the initial parameters.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
-
-    Raises:
-        UserError: Tied weights or dropped words are used without an embedding table, or tied weights have
-            another size than the last layer.
     """
 
     def __init__(
@@ -164,18 +144,15 @@ class LanguageModel(nnx.Module):
         if embedding is None:
             size = embedding_features or features[0]
             embedding = nnx.Embed(vocabulary_size, size, embedding_init=weight_init, rngs=rngs)
-        is_table = isinstance(embedding, nnx.Embed)
-        if not is_table and (tied or dropout.words):
+        if not isinstance(embedding, nnx.Embed) and (tied or dropout.words):
             raise UserError("tied weights and dropped words need an embedding that is a table of words")
-        if tied and embedding.features != features[-1]:
-            raise UserError(
-                f"tied weights need an embedding of the last layer's size, {features[-1]}, "
-                f"got {embedding.features}"
-            )
-        self.dropout = dropout
+        size, last = embedding.features, features[-1]
+        if tied and size != last:
+            raise UserError(f"tied weights need an embedding of the last layer's size, {last}, got {size}")
+        self.dropout, self.dtype, self.tied = dropout, dtype, tied
         self.embedding = embedding
         self.stack = SkipLSTM(
-            embedding.features,
+            size,
             features,
             skip=skip,
             dropout=(dropout.inputs, *(dropout.hidden,) * (depth - 1), dropout.outputs),
@@ -187,26 +164,15 @@ class LanguageModel(nnx.Module):
         )
         self.copier = nnx.data(None)
         if copy != "none":
-            self.copier = Copier(features[-1], copy, weight_init=weight_init, dtype=dtype, rngs=rngs)
-        self.tied = tied
-        self.dtype = dtype
+            self.copier = Copier(last, copy, weight_init=weight_init, dtype=dtype, rngs=rngs)
         if tied:
             self.bias = nnx.Param(weight_init(rngs.params(), (vocabulary_size,)))
         else:
-            self.softmax = Linear(
-                features[-1],
-                vocabulary_size,
-                dtype=dtype,
-                kernel_init=weight_init,
-                bias_init=weight_init,
-                rngs=rngs,
-            )
+            init = dict(kernel_init=weight_init, bias_init=weight_init)
+            self.softmax = Linear(last, vocabulary_size, dtype=dtype, **init, rngs=rngs)
 
     def with_table(self) -> "LanguageModel":
-        """Return an equivalent, faster model, whose embedding is a table computed from this one's embedding.
-
-        A model whose embedding is an `nnx.Embed` is returned unchanged.
-        """
+        """Return an equivalent, faster model, whose embedding is a table; itself if it has one."""
         if isinstance(self.embedding, nnx.Embed):
             return self
         table = self.embedding.table()
@@ -215,23 +181,20 @@ class LanguageModel(nnx.Module):
         return model
 
     def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> tuple[F.SkipCarry, ...] | CopyCarry:
-        """Return the initial carry for a batch of streams.
+        """Return the initial carry of each layer; a `CopyCarry` if the model copies words.
 
         Args:
             batch_size: Number of streams.
             rngs: Source of the carry's keys; see `SkipLayers`.
-
-        Returns:
-            The carry of each layer; a `CopyCarry` if the model copies words.
         """
         layers = self.stack.initialize_carry(batch_size, rngs)
-        return layers if self.copier is None else CopyCarry(layers, no_words(batch_size, self._max_skip))
+        if self.copier is None:
+            return layers
+        K = self.stack.cells[-1].skip.max_skip
+        return CopyCarry(layers, jnp.full((batch_size, K - 1), F.NO_WORD, jnp.int32))
 
     def restart_carry(self, carry: Any) -> Any:
-        """Return the carry with only the newest state of each layer.
-
-        The initial state replaces the older states, and the words to copy are removed.
-        """
+        """Return the carry with only the newest state of each layer, and without words to copy."""
         if self.copier is None:
             return self.stack.restart_carry(carry)
         return CopyCarry(self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD))
@@ -241,11 +204,6 @@ class LanguageModel(nnx.Module):
         """Return the number of steps since the carry was initialized or restarted, (batch,)."""
         layers = carry.layers if isinstance(carry, CopyCarry) else carry
         return layers[0].step
-
-    @property
-    def _max_skip(self) -> int:
-        """K of the last layer's time skip, the pointer for copying."""
-        return self.stack.cells[-1].skip.max_skip
 
     @any_batch_axes
     def __call__(
@@ -273,51 +231,49 @@ class LanguageModel(nnx.Module):
                 it is derived from `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
             return_carry: Whether to return `(carry, output)`, with the carry for the next segment.
-
-        Returns:
-            `LanguageModelOutput`, preceded by the carry with `return_carry`.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
+        policy = policy_or_default(policy, deterministic)
         words_key = weight_key = None
-        if self.dropout.shares_noise and not deterministic:
+        if (self.dropout.words or self.dropout.weights) and not deterministic:
             if shared_key is None:
                 rngs = require_key(rngs, "this model")
                 shared_key = F.shared_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
         layers, earlier = initial_carry, None
         if self.copier is not None:
-            if initial_carry is None:
-                initial_carry = self.initialize_carry(len(tokens))
-            layers, earlier = initial_carry
-        arguments = dict(initial_carry=layers, actions=actions, weight_key=weight_key)
-        if not needs_key(self.stack, policy, **arguments, deterministic=deterministic):
+            layers, earlier = initial_carry or self.initialize_carry(len(tokens))
+        given = dict(initial_carry=layers, actions=actions, policy=policy, weight_key=weight_key)
+        if not needs_key(self.stack, **given, deterministic=deterministic):
             rngs = None  # choices use the keys of the carry
-        carry, outputs = self.stack(
-            self._embed(tokens, words_key),
-            initial_carry=layers,
-            actions=actions,
-            policy=policy,
-            rngs=rngs,
-            weight_key=weight_key,
-            deterministic=deterministic,
-            return_carry=True,
-        )
+        x = self._embed(tokens, words_key)
+        carry, read = self.stack(x, **given, rngs=rngs, deterministic=deterministic, return_carry=True)
         output = LanguageModelOutput(
-            self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h, outputs.observations
+            self._logits(read.h), read.decisions, read.states, read.h, read.observations
         )
         if self.copier is not None:
             words, earlier = F.followers(tokens, earlier)
-            cell = self.stack.cells[-1]
-            policy = policy_or_default(policy, deterministic)
-            choices = self.copier(cell, layers[-1], outputs.observations[-1], outputs.h, words, policy)
-            copies = choices
-            # In training, the loss uses the words of all K choices.
-            if deterministic and self.copier.is_hard(policy):
-                copies = F.copy_of_choice(choices, outputs.decisions[-1].action)
-            logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
-            output = output._replace(logits=logits, of_softmax=output.logits, copies=copies, choices=choices)
+            output = self._copied(output, words, layers[-1], policy, deterministic)
             carry = CopyCarry(carry, earlier)
         return (carry, output) if return_carry else output
+
+    def _copied(
+        self,
+        output: LanguageModelOutput,
+        words: Int[Array, "batch time K"],
+        start: F.SkipCarry,
+        policy: F.Policy,
+        deterministic: bool,
+    ) -> LanguageModelOutput:
+        """Return the output with `words` copied; `start` is the top layer's carry before the segment."""
+        top = self.stack.cells[-1]
+        choices = self.copier(top, start, output.observations[-1], output.dropped_states, words, policy)
+        copies = choices
+        # In training, the loss uses the words of all K choices.
+        if deterministic and self.copier.is_hard(policy):
+            copies = F.copy_of_choice(choices, output.decisions[-1].action)
+        logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
+        return output._replace(logits=logits, of_softmax=output.logits, copies=copies, choices=choices)
 
     def _embed(
         self, tokens: Int[Array, "batch time"], key: Key[Array, ""] | None

@@ -14,12 +14,11 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models.inputs import any_batch_axes, forget_rare
+from dynskip_jax.nn.base import Linear, Weights
 from dynskip_jax.nn.calls import Rngs, require_key
-from dynskip_jax.nn.cells import Initializer
-from dynskip_jax.nn.char_features import CharFeatures, by_size
+from dynskip_jax.nn.characters import CharFeatures
+from dynskip_jax.nn.initializers import Initializer, by_size
 from dynskip_jax.nn.layers import SkipLSTM
-from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.weights import Weights
 
 Allowed = tuple[Any, Any, Any]
 _lecun_normal = nnx.initializers.lecun_normal()
@@ -58,11 +57,9 @@ class Tagger(nnx.Module):
         embedding_features: Size d of a word embedding.
         word_init: Initializer of word embeddings, such as one that returns pretrained vectors; by default
             U(±√(3/d)).
-        characters: Modules that compute features of a word from its characters; see `nn.char_features`.
-        num_capitals: Number of kinds of capitalisation.
-        capital_features: Size of the embedding of capitalisation; 0 for none.
-        column_sizes: Number of ids of each other column; 0 is the unknown value.
-        column_features: Size of the embedding of each other column.
+        characters: Modules that compute features of a word from its characters; see `nn.characters`.
+        capitals: Number of kinds of capitalisation, and size of their embedding; None for none.
+        columns: For each other column: number of ids, of which 0 is unknown, and size of the embedding.
         window: Odd number of adjacent words whose embeddings are concatenated, each multiplied by a logistic
             gate. 1 for the word itself, without a gate.
         output: `crf`, or `softmax` for independent predictions at each step.
@@ -94,10 +91,8 @@ class Tagger(nnx.Module):
         embedding_features: int = 100,
         word_init: Initializer | None = None,
         characters: Sequence[CharFeatures] = (),
-        num_capitals: int = 0,
-        capital_features: int = 0,
-        column_sizes: Sequence[int] = (),
-        column_features: int = 20,
+        capitals: tuple[int, int] | None = None,
+        columns: Sequence[tuple[int, int]] = (),
         window: int = 1,
         output: Literal["crf", "softmax"] = "crf",
         allowed: Allowed | None = None,
@@ -112,47 +107,28 @@ class Tagger(nnx.Module):
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
         if output not in ("crf", "softmax"):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
-        check_rates("dropout", *((dropout,) if isinstance(dropout, int | float) else dropout))
         check_rates("unknown_rate", unknown_rate)
-        self.num_tags, self.is_crf = num_tags, output == "crf"
         self.allowed = None if allowed is None else tuple(map(_hashable, allowed))
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
-        self.words = nnx.Embed(
-            num_words, embedding_features, embedding_init=word_init or by_size(embedding_features), rngs=rngs
-        )
+
+        def embedding(count: int, size: int, init: Initializer | None = None) -> nnx.Embed:
+            return nnx.Embed(count, size, embedding_init=init or by_size(size), rngs=rngs)
+
+        self.words = embedding(num_words, embedding_features, word_init)
         self.characters = nnx.List(list(characters))
-        self.capitals = nnx.data(None)
-        if capital_features:
-            self.capitals = nnx.Embed(
-                num_capitals, capital_features, embedding_init=by_size(capital_features), rngs=rngs
-            )
-        self.columns = nnx.List(
-            [
-                nnx.Embed(count, column_features, embedding_init=by_size(column_features), rngs=rngs)
-                for count in column_sizes
-            ]
-        )
+        self.capitals = nnx.data(None if capitals is None else embedding(*capitals))
+        self.columns = nnx.List([embedding(*column) for column in columns])
         self.gates = nnx.data(None)
         if window > 1:
             w = _lecun_normal(rngs.params(), (window * embedding_features, window), jnp.float32)
             self.gates = Weights(F.WindowGates(w, jnp.zeros(window)))
-        size = window * embedding_features + sum(module.features for module in characters) + capital_features
-        size += len(column_sizes) * column_features
-        self.stack = SkipLSTM(
-            size,
-            features,
-            skip=skip,
-            bidirectional=bidirectional,
-            dropout=dropout,
-            dtype=dtype,
-            rngs=rngs,
-            **rnn_options,
-        )
+        others = (*characters, *self.columns, *(() if capitals is None else (self.capitals,)))
+        size = window * embedding_features + sum(module.features for module in others)
+        rnn_options |= dict(skip=skip, bidirectional=bidirectional, dropout=dropout, dtype=dtype)
+        self.stack = SkipLSTM(size, features, **rnn_options, rngs=rngs)
         self.emissions = Linear(features * self.stack.num_directions, num_tags, dtype=dtype, rngs=rngs)
-        self.crf = nnx.data(None)
-        if self.is_crf:
-            zeros = F.CRFParams(jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags))
-            self.crf = Weights(zeros)
+        zeros = F.CRFParams(jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags))
+        self.crf = nnx.data(Weights(zeros) if output == "crf" else None)
 
     def __call__(
         self,
@@ -182,36 +158,29 @@ class Tagger(nnx.Module):
         return TaggerOutput(emissions, self.crf_params(), decisions, observations)
 
     @any_batch_axes
-    def _read(self, tokens, *, seq_lengths, actions, policy, rngs, deterministic) -> tuple[Any, Any, Any]:
+    def _read(self, tokens, *, rngs, deterministic, **options) -> tuple[Any, Any, Any]:
         """Return the emissions, the decisions and the observations of the layers."""
         deterministic = self.stack.deterministic if deterministic is None else deterministic
-        batch, num_own = tokens.words.shape[:1], 1 + len(self.characters)
-        keys = None
-        if rngs is not None:
-            keys = split_each(example_keys(require_key(rngs, "this tagger"), batch), num_own + 1)
-        elif not deterministic and (self.unknown_rate or any(m.dropout for m in self.characters)):
-            require_key(None, "this tagger")  # raises
+        draws = self.unknown_rate or any(module.dropout for module in self.characters)
+        if rngs is not None or (draws and not deterministic):
+            keys = example_keys(require_key(rngs, "this tagger"), tokens.words.shape[:1])
+            words_key, *keys, rngs = split_each(keys, 2 + len(self.characters))
+        else:
+            keys = [None] * len(self.characters)
         words = tokens.words
         if self.unknown_rate and not deterministic:
-            words = forget_rare(words, keys[0], self.unknown_rate, self.num_frequent)
+            words = forget_rare(words, words_key, self.unknown_rate, self.num_frequent)
         x = [self.words(words)]
         if self.gates is not None:
-            x = [F.gated_window(self.gates.read(self.dtype), x[0], seq_lengths)]
-        for number, module in enumerate(self.characters, 1):
-            key = None if keys is None else keys[number]
+            gates = F.cast_matrices(self.gates.read(), self.dtype or jnp.float32)
+            x = [F.gated_window(gates, x[0], options["seq_lengths"])]
+        for module, key in zip(self.characters, keys, strict=True):
             x.append(module(tokens.characters, key, deterministic=deterministic))
         if self.capitals is not None:
             x.append(self.capitals(tokens.capitals))
         for number, module in enumerate(self.columns):
             x.append(module(tokens.columns[..., number]))
-        outputs = self.stack(
-            jnp.concatenate(x, axis=-1),
-            seq_lengths=seq_lengths,
-            actions=actions,
-            policy=policy,
-            rngs=None if keys is None else keys[-1],
-            deterministic=deterministic,
-        )
+        outputs = self.stack(jnp.concatenate(x, axis=-1), rngs=rngs, deterministic=deterministic, **options)
         return self.emissions(outputs.h), outputs.decisions, outputs.observations
 
     def crf_params(self) -> F.CRFParams | None:

@@ -1,8 +1,8 @@
 """Flax NNX modules that hold parameters and call `dynskip_jax.functional`."""
 
+from dynskip_jax.nn.base import Weights
 from dynskip_jax.nn.cells import SkipCell
-from dynskip_jax.nn.char_embedding import CharEmbedding
-from dynskip_jax.nn.char_features import CharAffixes, CharCNN, CharLSTM
+from dynskip_jax.nn.characters import CharAffixes, CharCNN, CharEmbedding, CharLSTM
 from dynskip_jax.nn.convert import (
     from_flax,
     from_keras,
@@ -13,7 +13,6 @@ from dynskip_jax.nn.convert import (
     to_torch,
 )
 from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
-from dynskip_jax.nn.weights import Weights
 
 __all__ = [
     "CharAffixes",

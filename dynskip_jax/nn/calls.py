@@ -16,11 +16,7 @@ Rngs = nnx.Rngs | nnx.RngStream | Array | None
 
 
 def as_rates(rates: Any, count: int) -> tuple[float, ...]:
-    """Return rates of dropout or zoneout as Python numbers; one number is repeated `count` times.
-
-    Raises:
-        UserError: A rate is not in [0, 1).
-    """
+    """Return rates of dropout or zoneout as Python numbers; one number is repeated `count` times."""
     rates = tuple(float(rate) for rate in ((rates,) * count if np.ndim(rates) == 0 else rates))
     check_rates("a rate of dropout or zoneout", *rates)
     return rates
@@ -38,19 +34,11 @@ def check_per_layer(count: int, **given: Any) -> None:
 
 
 def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
-    """Check that inputs are floats of the right size.
+    """Check that inputs are floats with at least `axes` axes and `in_features` features.
 
-    Args:
-        inputs: Argument to check.
-        in_features: Expected size of the last axis.
-        shape: Expected shape for the error message, such as `(*batch, time, in)`.
-        axes: Smallest number of axes.
-
-    Raises:
-        UserError: `inputs` are not floats, or have the wrong number of axes or features.
+    `shape` is the expected shape in the error message, such as `(*batch, time, in)`.
     """
-    expected = shape.replace("in)", f"{in_features})")
-    found = described(inputs)
+    expected, found = shape.replace("in)", f"{in_features})"), described(inputs)
     if not hasattr(inputs, "dtype"):
         raise UserError(f"expected inputs {expected}, got {found}")
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
@@ -60,11 +48,7 @@ def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
 
 
 def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
-    """Return `policy`; if it is None, a greedy policy in evaluation and a sampling one in training.
-
-    Raises:
-        UserError: `policy` is not a `Policy`.
-    """
+    """Return `policy`; if it is None, a greedy policy in evaluation and a sampling one in training."""
     if policy is None:
         return F.Policy("greedy" if deterministic else "sample")
     if not isinstance(policy, F.Policy):
@@ -73,15 +57,7 @@ def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
 
 
 def as_key(rngs: Rngs) -> Array | None:
-    """Return the PRNG key that `rngs` provides.
-
-    Args:
-        rngs: An `nnx.Rngs` or a stream, whose next key is returned (of the stream `carry` in an `nnx.Rngs`).
-            Or a key, or None, which is returned unchanged.
-
-    Raises:
-        UserError: `rngs` is none of these.
-    """
+    """Return `rngs` if it is a key or None, otherwise the next key of a stream (`carry` of an `nnx.Rngs`)."""
     if isinstance(rngs, nnx.Rngs):
         rngs = rngs.carry
     key = rngs() if isinstance(rngs, nnx.RngStream) else rngs
@@ -93,12 +69,7 @@ def as_key(rngs: Rngs) -> Array | None:
 def require_key(rngs: Rngs, what: str) -> Array:
     """Return the PRNG key that `rngs` provides, for a module that cannot run without one.
 
-    Args:
-        rngs: Argument of the call; see `as_key`.
-        what: Name of the module for the error message, such as `this layer`.
-
-    Raises:
-        UserError: `rngs` is None, or not a source of keys.
+    `what` is the name of the module in the error message, such as `this layer`.
     """
     if rngs is None:
         raise UserError(

@@ -1,9 +1,12 @@
 """Parameter initializers that Flax does not provide."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from dynskip_jax.nn.cells import Initializer
+Initializer = Callable[..., Any]
 
 
 def uniform(scale: float) -> Initializer:
@@ -13,3 +16,8 @@ def uniform(scale: float) -> Initializer:
         return jax.random.uniform(key, shape, dtype, -scale, scale)
 
     return init
+
+
+def by_size(features: int) -> Initializer:
+    """Return U(±√(3/d)) for embeddings of size d = `features`: their entries have the variance 1/d."""
+    return uniform((3 / features) ** 0.5)

@@ -3,7 +3,6 @@
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_call, check_implementation
 from dynskip_jax.functional.layers import initial_carries
 from dynskip_jax.functional.serialization import register_node_for_export
+from dynskip_jax.nn.base import HasModes
 from dynskip_jax.nn.calls import (
     Rngs,
     as_key,
@@ -26,7 +26,6 @@ from dynskip_jax.nn.calls import (
     require_key,
 )
 from dynskip_jax.nn.cells import SkipCell, check_pieces
-from dynskip_jax.nn.modes import HasModes
 from dynskip_jax.rl import agent_loss
 
 
@@ -113,10 +112,8 @@ class SkipLayers(HasModes):
         for i, cell in enumerate(cells):
             _check_sources(cell.recurrence.depth_skip, i // self.num_directions)
         self.cells = nnx.List(list(cells))
-        self.reverse = reverse
-        self.dropout = rates
-        self.variational = variational
-        self.time_major = time_major
+        self.reverse, self.time_major = reverse, time_major
+        self.dropout, self.variational = rates, variational
         self.implementation = implementation
         self.call_rngs = nnx.data(call_rngs.carry.fork() if isinstance(call_rngs, nnx.Rngs) else call_rngs)
         self.deterministic = False
@@ -136,19 +133,14 @@ class SkipLayers(HasModes):
     @property
     def reads_reverse(self) -> tuple[bool, ...]:
         """Whether each layer and direction reads from the end of a sequence."""
-        if self.num_directions == 1:
-            return (self.reverse,) * len(self.cells)
-        return (False, True) * (len(self.cells) // 2)
+        return tuple(self.reverse or i % self.num_directions == 1 for i in range(len(self.cells)))
 
     @property
     def spec(self) -> F.LayersSpec:
         """Static description of the layers."""
-        specs = (
-            dataclasses.replace(cell.spec, reverse=back)
-            for cell, back in zip(self.cells, self.reads_reverse, strict=True)
-        )
+        cells = zip(self.cells, self.reads_reverse, strict=True)
         return F.LayersSpec(
-            tuple(specs),
+            tuple(dataclasses.replace(cell.spec, reverse=reverse) for cell, reverse in cells),
             self.num_directions,
             self.dropout,
             self.variational,
@@ -187,7 +179,7 @@ class SkipLayers(HasModes):
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
         return_carry: bool = False,
-    ) -> Any:
+    ) -> LayersOutput | tuple[tuple[F.SkipCarry, ...], LayersOutput]:
         """Run the layers over a batch of sequences.
 
         Args:
@@ -209,60 +201,45 @@ class SkipLayers(HasModes):
                 sequence equals `jax.vmap` of the call for one sequence and its key.
             weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
-            return_carry: Whether to return `(carry, output)` instead of the output.
-
-        Returns:
-            `LayersOutput`; with `return_carry` a pair of the last carry of each layer and
-            direction, and this output.
-
-        Raises:
-            UserError: An argument does not fit, a key is missing, or `rngs` has no effect.
+            return_carry: Whether to return `(carry, output)`, with the last carries as one tuple.
         """
         deterministic = self.deterministic if deterministic is None else deterministic
-        spec = self.spec
         policies = _policies(policy_or_default(policy, deterministic), self.skips)
-        layout = "(time, *batch, in)" if self.time_major else "(*batch, time, in)"
-        check_inputs(inputs, self.cells[0].in_features, layout, 2)
         check_per_layer(len(self.cells), initial_carry=initial_carry, actions=actions)
         actions = (None,) * len(self.cells) if actions is None else tuple(actions)
         initial_carry = None if initial_carry is None else tuple(initial_carry)
-        check_call(
-            [cell.recurrence for cell in self.cells],
-            inputs,
-            carry=initial_carry,
-            hidden=[cell.hidden_features for cell in self.cells],
-            policies=policies,
-            seq_lengths=seq_lengths,
-            segment_ids=segment_ids,
-            actions=actions,
-            time_major=self.time_major,
+        call = F.LayersCall(
+            inputs, initial_carry, seq_lengths, segment_ids, actions, policies, None, weight_key
         )
-        key = None
-        arguments = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
-        if needs_key(self, policy, **arguments, deterministic=deterministic):
-            key = require_key(self.call_rngs if rngs is None else rngs, "this layer")
+        self._check(call)
+        given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
+        if needs_key(self, policy, **given, deterministic=deterministic):
+            call = call._replace(key=require_key(self.call_rngs if rngs is None else rngs, "this layer"))
         elif rngs is not None and _samples(self, policies, actions, deterministic):
             raise UserError(
                 "rngs= has no effect: choices continue with the keys of initial_carry, and nothing else is "
                 "drawn. Leave it out, or drop the keys: carry._replace(key=None)"
             )
-        carry, output = F.run_layers(
-            spec,
-            tuple(cell.raw_params() for cell in self.cells),
-            tuple(cell.learned_state() for cell in self.cells),
-            F.LayersCall(inputs, initial_carry, seq_lengths, segment_ids, actions, policies, key, weight_key),
-            deterministic=deterministic,
-        )
+        params = tuple(cell.raw_params() for cell in self.cells)
+        initial = tuple(cell.learned_state() for cell in self.cells)
+        carry, output = F.run_layers(self.spec, params, initial, call, deterministic=deterministic)
         output = LayersOutput(*output)
         return (carry, output) if return_carry else output
 
-
-def _check_sources(depth_skip: F.DepthSkip | None, layer: int) -> None:
-    """Raise a `UserError` if the depth skip of the layer with this index has no source in the stack."""
-    if depth_skip is not None and layer < depth_skip.layers_below:
-        raise UserError(
-            f"layer {layer + 1} has a skip over depth, which comes from {depth_skip.layers_below} layers "
-            "below, and there is no such layer: make this cell without depth_skip"
+    def _check(self, call: F.LayersCall) -> None:
+        """Raise a `UserError` if the arguments of a call do not fit."""
+        layout = "(time, *batch, in)" if self.time_major else "(*batch, time, in)"
+        check_inputs(call.x, self.cells[0].in_features, layout, 2)
+        check_call(
+            [cell.recurrence for cell in self.cells],
+            call.x,
+            carry=call.carry,
+            hidden=[cell.hidden_features for cell in self.cells],
+            policies=call.policies,
+            seq_lengths=call.seq_lengths,
+            segment_ids=call.segment_ids,
+            actions=call.actions,
+            time_major=self.time_major,
         )
 
 
@@ -279,17 +256,21 @@ def needs_key(
 
     Choices and zoneout use the keys of `initial_carry` if it has keys. Dropout uses `rngs=`, except for
     recurrent masks that the carry already contains and for weight dropout with `weight_key`.
-    The arguments are those of `SkipLayers.__call__`.
     """
     deterministic = layers.deterministic if deterministic is None else deterministic
     policies = _policies(policy_or_default(policy, deterministic), layers.skips)
-    if not deterministic:
-        has_masks = _all_have("recurrent_mask", initial_carry)
-        drops_h = any(cell.recurrent_dropout for cell in layers.cells) and not has_masks
-        drops_weights = weight_key is None and any(cell.weight_dropout for cell in layers.cells)
-        if any(layers.dropout) or drops_h or drops_weights:
-            return True
-    return _samples(layers, policies, actions, deterministic) and not _all_have("key", initial_carry)
+
+    def missing(name: str) -> bool:
+        return initial_carry is None or any(getattr(carry, name) is None for carry in initial_carry)
+
+    rates = [*layers.dropout]
+    if missing("recurrent_mask"):
+        rates += [cell.recurrent_dropout for cell in layers.cells]
+    if weight_key is None:
+        rates += [cell.weight_dropout for cell in layers.cells]
+    if any(rates) and not deterministic:
+        return True
+    return missing("key") and _samples(layers, policies, actions, deterministic)
 
 
 def _samples(
@@ -303,9 +284,13 @@ def _samples(
     )
 
 
-def _all_have(name: str, carry: Sequence[F.SkipCarry] | None) -> bool:
-    """Return whether `carry` is given and the carry of every layer has the field `name`."""
-    return carry is not None and all(getattr(each, name) is not None for each in carry)
+def _check_sources(depth_skip: F.DepthSkip | None, layer: int) -> None:
+    """Raise a `UserError` if the depth skip of the layer with this index has no source in the stack."""
+    if depth_skip is not None and layer < depth_skip.layers_below:
+        raise UserError(
+            f"layer {layer + 1} has a skip over depth, which comes from {depth_skip.layers_below} layers "
+            "below, and there is no such layer: make this cell without depth_skip"
+        )
 
 
 def _policies(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
@@ -332,12 +317,12 @@ class SkipLSTM(SkipLayers):
             layers, or one for each.
         depth_skip: What each layer receives from layers further below in the same direction (Wu et al. 2016).
             The lowest layers, which have no such layer below them, have no depth skip.
-        bidirectional: See `SkipLayers`.
-        reverse: See `SkipLayers`, like all options down to `call_rngs`.
-        recurrent_dropout: See `SkipCell`, like all options down to `dtype`.
-        cell: Further options of `SkipCell`, such as `dict(kernel_init=…)`: one mapping for all layers, or one
-            for each layer, which may also differ in the options above.
+        bidirectional: See `SkipLayers`, like all options down to `call_rngs`.
+        cell: More options of the cells for each layer, such as `[{}, dict(zoneout=0.1)]`, or one mapping for
+            all layers.
         rngs: Source of the initial parameters.
+        **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`, `zoneout`,
+            `learnable_carry`, `forget_bias`, `agent_features`, `dtype`, and initializers.
 
     Example::
 
@@ -366,42 +351,21 @@ class SkipLSTM(SkipLayers):
         time_major: bool = False,
         implementation: str = "auto",
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
-        zoneout: float | Sequence[float] = 0.0,
-        learnable_carry: bool = False,
-        forget_bias: float = 0.0,
-        agent_features: int = 50,
-        dtype: Any = None,
         cell: Mapping[str, Any] | Sequence[Mapping[str, Any]] = types.MappingProxyType({}),
         rngs: nnx.Rngs,
+        **cell_options: Any,
     ):
         check_pieces(depth_skip=depth_skip)
         depth = count_layers(num_layers, skip=skip, hidden_features=hidden_features)
         sizes = _each("hidden_features", hidden_features, depth)
-        of_all = dict(
-            recurrent_dropout=recurrent_dropout,
-            weight_dropout=weight_dropout,
-            zoneout=zoneout,
-            learnable_carry=learnable_carry,
-            forget_bias=forget_bias,
-            agent_features=agent_features,
-            dtype=dtype,
-        )
-        each = zip(
-            *(
-                _each(name, given, depth)
-                for name, given in dict(skip=skip, transition=transition, cell=cell).items()
-            ),
-            strict=True,
-        )
-        ways = 2 if bidirectional else 1
-        cells = []
-        for i, (of_skip, of_transition, of_cell) in enumerate(each):
+        skips, transitions = _each("skip", skip, depth), _each("transition", transition, depth)
+        options = _each("cell", cell, depth)
+        cells, ways = [], 2 if bidirectional else 1
+        for i in range(depth):
             width = in_features if i == 0 else sizes[i - 1] * ways
-            options, below = {**of_all, **of_cell}, _below(depth_skip, i, sizes)
-            make = partial(SkipCell, width, sizes[i], of_skip, transition=of_transition, **below, **options)
-            cells += [make(rngs=rngs) for _ in range(ways)]
+            pieces = dict(skip=skips[i], transition=transitions[i], **_below(depth_skip, i, sizes))
+            own = {**cell_options, **options[i]}
+            cells += [SkipCell(width, sizes[i], **pieces, **own, rngs=rngs) for _ in range(ways)]
         super().__init__(
             cells,
             bidirectional=bidirectional,
@@ -426,12 +390,7 @@ def _below(depth_skip: F.DepthSkip | None, i: int, sizes: Sequence[int]) -> dict
 def count_layers(num_layers: int | None, **per_layer: Any) -> int:
     """Return the number of layers: `num_layers`, or the length of per-layer arguments, or 1.
 
-    Args:
-        num_layers: Number of layers; None if it is not given.
-        **per_layer: Arguments by name. Each sequence has one entry for each layer; other values are ignored.
-
-    Raises:
-        UserError: The number is below 1, or the arguments disagree.
+    Each sequence among `per_layer` has one entry for each layer; other values are ignored.
     """
     counts = {name: len(value) for name, value in per_layer.items() if _is_list(value)}
     if num_layers is not None:

@@ -188,7 +188,7 @@ def test_language_models_initializers_reach_their_own_weights():
                 "recurrent_kernel_init": constant(2.0),
                 "bias_init": constant(3.0),
             },
-            {"kernel_init": constant(4.0), "agent_kernel_init": constant(5.0), "forget_bias": 6.0},
+            {"kernel_init": constant(4.0), "agent_init": F.Initializers(constant(5.0)), "forget_bias": 6.0},
         ],
     )
     bottom, top = language_model.stack.cells

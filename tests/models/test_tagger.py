@@ -29,9 +29,8 @@ TOKENS = TokenIds(
 )
 KEYS = jax.random.split(jax.random.key(3), 4)
 EVERYTHING = dict(
-    capital_features=2,
-    column_sizes=(3, 4),
-    column_features=2,
+    capitals=(5, 2),
+    columns=((3, 2), (4, 2)),
     window=3,
     dropout=0.4,
     unknown_rate=0.5,
@@ -53,7 +52,7 @@ def constructed(*skips, characters=("cnn",), **options):
     skips = [F.parse_time_skip(name) for name in skips or ("lstm",)]
     options = dict(embedding_features=6, allowed=BIOES) | options
     characters = [kinds[name]() for name in characters]
-    return Tagger(12, len(TAGS), 5, skips, num_capitals=5, characters=characters, **options, rngs=rngs)
+    return Tagger(12, len(TAGS), 5, skips, characters=characters, **options, rngs=rngs)
 
 
 def wider(tokens, time=3, length=2):
@@ -156,7 +155,7 @@ def test_what_makes_no_sense_is_said():
         make(window=2)
     with pytest.raises(UserError, match=r"\[0, 1\)"):
         make(unknown_rate=1.0)
-    with pytest.raises(UserError, match=r"dropout lies in \[0, 1\)"):
+    with pytest.raises(UserError, match=r"dropout .*lies in \[0, 1\)"):
         make(dropout=(0.1, 1.0))
     with pytest.raises(UserError, match="rngs="):
         compiled(make())(TOKENS)

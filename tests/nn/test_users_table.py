@@ -1,7 +1,5 @@
 """Check what users try with the layers: each attempt gives a result, or an error of one sentence."""
 
-# ruff: noqa: E501 (a row is a line)
-
 import copy
 import functools
 import pickle
@@ -13,12 +11,12 @@ import pytest
 from compiled import compiled, drawn
 from flax import nnx
 from jax import export
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
-from dynskip_jax.nn.linear import Linear
+from dynskip_jax.nn import CharCNN, SkipCell, SkipLayers, SkipLSTM
 
 pytestmark = pytest.mark.usefixtures("as_users")
 
@@ -28,21 +26,17 @@ LENGTHS = jax.device_put(np.array([6, 4], np.int32))
 GREEDY = F.Policy("greedy")
 
 
-def full(shape, value, dtype=float):
+def filled(shape, value=1, dtype=np.float32):
     """Return an array filled with `value`, without compiling a program for it."""
-    return jax.device_put(np.full(shape, value, {int: np.int32, float: np.float32}.get(dtype, dtype)))
+    return jax.device_put(np.full(shape, value, dtype))
 
 
-def ones(shape, dtype=float):
-    return full(shape, 1, dtype)
+whole = functools.partial(filled, dtype=np.int32)
+truths = functools.partial(filled, dtype=bool)
 
 
-def zeros(shape, dtype=float):
-    return full(shape, 0, dtype)
-
-
-def cell(K=4, seed=0, **options):
-    return drawn(lambda: SkipCell(3, 8, F.Dynamic(K, 0.5), rngs=nnx.Rngs(seed), **options), seed)
+def cell(K=4, hidden=8, **options):
+    return drawn(lambda: SkipCell(3, hidden, F.Dynamic(K, 0.5), rngs=nnx.Rngs(0), **options))
 
 
 def layer(K=4, **options):
@@ -51,12 +45,7 @@ def layer(K=4, **options):
 
 def stack(**options):
     skips = [F.Previous(), F.Dynamic(3)]
-    return drawn(lambda: SkipLSTM(3, 8, skip=skips, rngs=nnx.Rngs(0), **options))
-
-
-@functools.cache
-def output_of_a_layer():
-    return compiled(layer())(X, rngs=KEY)
+    return drawn(lambda: SkipLSTM(3, 8, rngs=nnx.Rngs(0), **{"skip": skips, **options}))
 
 
 def evaluated(model):
@@ -65,182 +54,104 @@ def evaluated(model):
 
 
 def carry_of(K=4, batch=2, hidden=8, **options):
-    make = lambda: SkipCell(3, hidden, F.Dynamic(K), rngs=nnx.Rngs(0), **options)
-    return drawn(make).initialize_carry((batch, 3), KEY)
+    return cell(K, hidden, **options).initialize_carry((batch, 3), KEY)
 
 
 # Attempts that are refused, each with an error of one sentence.
 
 
+def run(x=X, **call):
+    return layer()(x, **{"rngs": None if "initial_carry" in call else KEY, **call})
+
+
+def start(**carry):
+    return run(initial_carry=[carry_of(**carry)])
+
+
+def step(carry=None, x=X[:, 0], **call):
+    return cell()(carry_of() if carry is None else carry, x, **call)
+
+
+def policy(*mode, **options):
+    return run(policy=F.Policy(*mode, **options))
+
+
+def reinforced(reward, **call):
+    return rl.reinforce(run(**call), reward)
+
+
 REFUSED = {
-    "an unknown mode": (lambda: F.Policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
-    "a mode in place of a policy": (lambda: layer()(X, policy="greedy", rngs=KEY), "policy is a Policy"),
-    "sampling without a key": (lambda: layer()(X), r"pass rngs=, a PRNG key or nnx.Rngs. After .eval\(\)"),
-    "random skips without a key": (
-        lambda: evaluated(SkipLayers([drawn(lambda: SkipCell(3, 8, F.Random(3), rngs=nnx.Rngs(0)))]))(X),
-        "only F.Random and a policy that samples draw, and they always need it",
-    ),
-    "a carry without keys": (
-        lambda: cell()(cell().initialize_carry((2, 3)), X[:, 0]),
-        r"its carry has no keys: make the carry with initialize_carry\(input_shape, rngs\)",
-    ),
-    "a key that would be ignored": (
-        lambda: layer()(X, initial_carry=layer().initialize_carry(2, KEY), rngs=KEY),
-        "rngs= has no effect: choices continue with the keys of initial_carry",
-    ),
-    "layers without a key": (lambda: stack()(X), "this layer draws"),
-    "dropout without a key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this layer draws"),
-    "a carry of another K": (
-        lambda: layer(4)(X, initial_carry=[carry_of(3)]),
-        "expected a carry with K = 4 slots, got one with 3",
-    ),
-    "a carry of another batch": (
-        lambda: layer()(X, initial_carry=[carry_of(batch=5)]),
-        r"the inputs' batch \(2,\), got one of \(5,\)",
-    ),
-    "a carry of another size": (
-        lambda: layer()(X, initial_carry=[carry_of(hidden=9)]),
-        "expected a carry of 8 features, got one of 9",
-    ),
-    "a carry of another transition": (
-        lambda: layer()(X, initial_carry=[carry_of(transition=F.GRU())]),
-        "expected a carry of LSTMState, got one of GRUState",
-    ),
-    "Flax's carry": (
-        lambda: layer()(X, initial_carry=[(zeros((2, 8)), zeros((2, 8)))]),
-        "expected a SkipCarry, as initialize_carry makes it, got a tuple",
-    ),
-    "one carry for a stack": (
-        lambda: stack()(X, initial_carry=carry_of(3), rngs=KEY),
-        "initial_carry is a tuple, one for each layer and direction",
-    ),
-    "a carry of another K into the cell": (
-        lambda: cell(4)(carry_of(3), X[:, 0]),
-        "expected a carry with K = 4 slots, got one with 3",
-    ),
-    "lengths in a list": (
-        lambda: layer()(X, seq_lengths=[6, 4], rngs=KEY),
-        "seq_lengths to be an array of whole numbers, .* got a list",
-    ),
-    "lengths of floats": (lambda: layer()(X, seq_lengths=ones(2), rngs=KEY), "got float32"),
-    "one length": (lambda: layer()(X, seq_lengths=6, rngs=KEY), "got a int"),
-    "lengths of another batch": (
-        lambda: layer()(X, seq_lengths=ones(3, int), rngs=KEY),
-        r"\(batch,\) = \(2,\), got int32 \(3,\)",
-    ),
-    "lengths beyond the end": (
-        lambda: layer()(X, seq_lengths=np.array([6, 7]), rngs=KEY),
-        "seq_lengths lie between 0 and 6, got 6 to 7",
-    ),
-    "tokens in place of vectors": (
-        lambda: layer()(ones((2, 6, 3), int), rngs=KEY),
-        "of floats, got int32 .* embed tokens first",
-    ),
-    "a single vector": (
-        lambda: layer()(ones(3), rngs=KEY),
-        r"expected inputs \(\*batch, time, 3\), got float32 \(3,\)",
-    ),
-    "inputs of another size": (
-        lambda: layer()(ones((2, 6, 4)), rngs=KEY),
-        r"expected inputs \(\*batch, time, 3\), got float32 \(2, 6, 4\)",
-    ),
-    "inputs of another size to a stack": (
-        lambda: stack()(ones((2, 6, 4)), rngs=KEY),
-        r"expected inputs \(\*batch, time, 3\), got float32 \(2, 6, 4\)",
-    ),
-    "inputs in a list": (lambda: layer()([[0.0, 1.0, 2.0]], rngs=KEY), "got a list"),
-    "inputs to the pure function without time": (
+    "an unknown mode": (lambda: policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
+    "a mode": (lambda: run(policy="greedy"), "policy is a Policy"),
+    "τ = 0": (lambda: policy("soft", temperature=0.0), r"a temperature \(τ\) lies above 0, got 0.0"),
+    "τ = NaN": (lambda: policy("soft", temperature=jnp.float32("nan")), "lies above 0"),
+    "two τ": (lambda: policy("soft", temperature=filled((2, 1))), r"a single number, got float32 \(2, 1\)"),
+    "three λ": (lambda: policy(mix=filled(3)), r"mix \(λ\) is a single number, got float32 \(3,\)"),
+    "λ > 1": (lambda: policy(mix=1.5), r"mix \(λ\) lies between 0 and 1, got 1.5"),
+    "mask of K": (lambda: policy(mask=truths(3)), r"\(K,\) = \(4,\) or \(batch, K\), got bool \(3,\)"),
+    "mask of numbers": (lambda: policy(mask=whole(4)), "mask is an array of booleans, got int32"),
+    "mask as list": (lambda: policy(mask=[True] * 4), "mask is an array of booleans, got a list"),
+    "masks": (lambda: stack()(X, policy=F.Policy(mask=(truths(3),)), rngs=KEY), "as many masks, got 1"),
+    "no key": (lambda: run(rngs=None), r"pass rngs=, a PRNG key or nnx.Rngs. After .eval\(\)"),
+    "random skips": (lambda: evaluated(stack(skip=F.Random(3)))(X), "only F.Random .* always need it"),
+    "cell without key": (lambda: step(cell().initialize_carry((2, 3))), "carry has no keys: make the carry"),
+    "ignored key": (lambda: run(initial_carry=[carry_of()], rngs=KEY), "rngs= has no effect: choices"),
+    "dropout without key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this layer draws"),
+    "legacy key": (lambda: run(rngs=jax.random.PRNGKey(0)), r"got uint32 \(2,\) .*legacy"),
+    "number as key": (lambda: run(rngs=0), "expected a PRNG key, .* got a int"),
+    "three keys": (lambda: run(rngs=jax.random.split(KEY, 3)), r"or one per example, \(2,\), got \(3,\)"),
+    "one key": (lambda: run(initial_carry=[carry_of()._replace(key=KEY)]), r"per example, \(2,\), got \(\)"),
+    "carry of K": (lambda: start(K=3), "expected a carry with K = 4 slots, got one with 3"),
+    "carry of batch": (lambda: start(batch=5), r"the inputs' batch \(2,\), got one of \(5,\)"),
+    "carry of size": (lambda: start(hidden=9), "expected a carry of 8 features, got one of 9"),
+    "carry of GRU": (lambda: start(transition=F.GRU()), "a carry of LSTMState, got one of GRUState"),
+    "Flax's carry": (lambda: run(initial_carry=[(X, X)]), "expected a SkipCarry, .* got a tuple"),
+    "one carry": (lambda: run(initial_carry=carry_of()), "initial_carry is a tuple, one for each layer"),
+    "cell's carry": (lambda: step(carry_of(3)), "expected a carry with K = 4 slots, got one with 3"),
+    "lengths as list": (lambda: run(seq_lengths=[6, 4]), "array of whole numbers, .* got a list"),
+    "lengths of floats": (lambda: run(seq_lengths=filled(2)), "got float32"),
+    "one length": (lambda: run(seq_lengths=6), "got a int"),
+    "three lengths": (lambda: run(seq_lengths=whole(3)), r"\(batch,\) = \(2,\), got int32 \(3,\)"),
+    "one length, no batch": (lambda: run(X[0], seq_lengths=4), "got a int"),
+    "lengths, two axes": (lambda: run(X[None], seq_lengths=LENGTHS), r"= \(1, 2\), got int32 \(2,\)"),
+    "lengths too long": (lambda: run(seq_lengths=np.array([6, 7])), "lie between 0 and 6, got 6 to 7"),
+    "tokens": (lambda: run(whole((2, 6, 3))), "of floats, got int32 .* embed tokens first"),
+    "a vector": (lambda: run(filled(3)), r"expected inputs \(\*batch, time, 3\), got float32 \(3,\)"),
+    "other size": (lambda: run(filled((2, 6, 4))), r"\(\*batch, time, 3\), got float32 \(2, 6, 4\)"),
+    "inputs as list": (lambda: run([[0.0, 1.0, 2.0]]), "got a list"),
+    "unroll without time": (
         lambda: F.unroll(cell().params(), carry_of(), X[:, 0], cell().recurrence),
         r"expected inputs \(batch, time, in\), got float32 \(2, 3\)",
     ),
-    "a legacy key": (
-        lambda: layer()(X, rngs=jax.random.PRNGKey(0)),
-        r"expected a PRNG key, such as jax.random.key\(0\), got uint32 \(2,\) .*legacy",
-    ),
-    "a number as a key": (lambda: layer()(X, rngs=0), "expected a PRNG key, .* got a int"),
-    "keys of another batch": (
-        lambda: layer()(X, rngs=jax.random.split(KEY, 3)),
-        r"one key, or one per example, \(2,\), got \(3,\)",
-    ),
-    "a single key in a carry": (
-        lambda: layer()(X, initial_carry=[carry_of()._replace(key=KEY)]),
-        r"one key per example, \(2,\), got \(\): make it with `initial_carry`",
-    ),
-    "Flax's cell in our layer": (
+    "Flax's cell": (
         lambda: SkipLayers([nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))]),
         "SkipLayers runs SkipCells, got LSTMCell: nnx.RNN runs other cells",
     ),
     "our layer in Flax's": (lambda: nnx.RNN(layer())(X), "call them without nnx.RNN, which runs a SkipCell"),
-    "the name of a skip": (lambda: SkipCell(3, 8, "dynamic:5", rngs=nnx.Rngs(0)), r"skip=functional.parse_time_skip\('dynamic:5'\)"),
-    "the name of a transition": (lambda: SkipLSTM(3, 8, transition="gru", rngs=nnx.Rngs(0)), r"transition=functional.parse_transition\('gru'\)"),
-    "dropped weights without the layer": (
-        lambda: nnx.RNN(cell(weight_dropout=0.5))(X),
+    "no cells": (lambda: SkipLayers([]), "a cell for each layer and direction, at least one, got 0"),
+    "a skip's name": (lambda: stack(skip="dynamic:5"), r"skip=functional.parse_time_skip\('dynamic:5'\)"),
+    "a class": (lambda: cell(transition=F.GRU), r"transition=functional.GRU\(\), got <class"),
+    "a depth class": (lambda: cell(depth_skip=F.ToOutput), r"functional.ToOutput\(gated=True\), got <class"),
+    "dropped weights": (
+        lambda: nnx.RNN(cell(weight_dropout=0.5))(X, rngs=nnx.Rngs(0)),
         "weight_dropout drops the same weights at all steps, which a cell alone cannot",
     ),
-    "actions of another shape": (
-        lambda: layer()(X, actions=[ones((2, 5), int)]),
-        r"actions to be .*\(batch, time\) = \(2, 6\), got int32 \(2, 5\)",
-    ),
-    "actions beyond K": (lambda: layer()(X, actions=[full((2, 6), 9, int)]), "actions lie between 1 and 4, got 9"),
-    "a mask of another K": (
-        lambda: layer()(X, policy=F.Policy(mask=ones(3, bool)), rngs=KEY),
-        r"a policy's mask is \(K,\) = \(4,\) or \(batch, K\), got bool \(3,\)",
-    ),
-    "a mask of numbers": (
-        lambda: layer()(X, policy=F.Policy(mask=ones(4, int)), rngs=KEY),
-        "a policy's mask is an array of booleans, got int32",
-    ),
-    "actions beyond K into the cell": (
-        lambda: cell()(carry_of(), X[:, 0], action=np.array([9, -3], np.int32)),
-        "actions lie between 1 and 4, got -3 to 9",
-    ),
-    "a source without a depth skip into the cell": (
-        lambda: cell()(carry_of(), X[:, 0], below=ones((2, 8))),
-        "no skip over depth: leave out below",
-    ),
-    "a carry without a mask into the cell": (
+    "cell without mask": (
         lambda: cell(recurrent_dropout=0.5)(carry_of(), X[:, 0]),
         r"recurrent_dropout needs a mask, .* initialize_carry\(input_shape, rngs\), or call .eval",
     ),
-    "a rate of dropout beyond 1": (lambda: layer(dropout=1.5), r"dropout or zoneout lies in \[0, 1\), got 1.5"),
-    "an unknown implementation": (lambda: layer(implementation="quick"), "unknown implementation"),
-    "actions for one layer of two": (lambda: stack()(X, actions=[None]), "need as many of actions, got 1"),
-    "rewards of another shape": (
-        lambda: rl.reinforce(layer()(X, rngs=KEY), zeros((6, 4))),
-        r"expected an array of \(2,\) or \(2, 6\), as the decisions, got \(6, 4\)",
-    ),
-    "a class in the place of a transition": (
-        lambda: cell(transition=F.GRU),
-        r"expected transition=functional.GRU\(\), got <class",
-    ),
-    "a class for a skip over depth": (
-        lambda: SkipCell(3, 8, F.Previous(), depth_skip=F.ToOutput, rngs=nnx.Rngs(0)),
-        r"expected depth_skip=functional.ToOutput\(gated=True\), got <class",
-    ),
-    "skips for other layers": (
-        lambda: SkipLSTM(3, 8, num_layers=3, skip=[F.Dynamic(5)] * 2, rngs=nnx.Rngs(0)),
-        "disagree about the number of layers: skip for 2, num_layers for 3",
-    ),
-    "both directions reversed": (
-        lambda: stack(bidirectional=True, reverse=True),
-        "reverse is for one direction",
-    ),
-    "masks for one layer of two": (
-        lambda: stack()(X, policy=F.Policy(mask=(ones(3, bool),)), rngs=KEY),
-        "2 layers and directions need as many masks, got 1",
-    ),
-    "outputs in the place of decisions": (
-        lambda: rl.agent_loss(output_of_a_layer().h, zeros(2)),
-        r"expected the output of a layer of this library, or its .decisions \(DecisionTrace\), got float32",
-    ),
-    "greedy choices given to reinforce": (
-        lambda: rl.reinforce(layer()(X, policy=GREEDY), zeros(2)),
-        r"greedy choices have no REINFORCE gradient: call model.train\(\), or pass",
-    ),
-    "relaxed choices given to reinforce": (
-        lambda: rl.reinforce(layer()(X, policy=F.Policy("soft")), zeros(2)),
-        "soft choices are trained by the loss of the network: leave out rl.reinforce",
-    ),
+    "actions of shape": (lambda: run(actions=[whole((2, 5))]), r"time\) = \(2, 6\), got int32 \(2, 5\)"),
+    "actions beyond K": (lambda: run(actions=[whole((2, 6), 9)]), "actions lie between 1 and 4, got 9"),
+    "cell's actions": (lambda: step(action=np.array([9, -3])), "lie between 1 and 4, got -3 to 9"),
+    "too few actions": (lambda: stack()(X, actions=[None]), "need as many of actions, got 1"),
+    "below": (lambda: step(below=filled((2, 8))), "no skip over depth: leave out below"),
+    "dropout of 1.5": (lambda: layer(dropout=1.5), r"dropout or zoneout lies in \[0, 1\), got 1.5"),
+    "implementation": (lambda: layer(implementation="quick"), "unknown implementation"),
+    "reverse": (lambda: stack(bidirectional=True, reverse=True), "reverse is for one direction"),
+    "reward of shape": (lambda: reinforced(filled((6, 4))), r"of \(2,\) or \(2, 6\), .* got \(6, 4\)"),
+    "outputs as decisions": (lambda: rl.agent_loss(X, filled(2)), r"or its .decisions .* got float32"),
+    "greedy reward": (lambda: reinforced(filled(2), policy=GREEDY), "no REINFORCE gradient: call"),
+    "soft reward": (lambda: reinforced(filled(2), policy=F.Policy("soft")), "leave out rl.reinforce"),
 }  # fmt: skip
 
 
@@ -264,12 +175,36 @@ def same(a, b, **tolerance):
         np.testing.assert_allclose(x, y, **tolerance)
 
 
+class Model(nnx.Module):
+    """A model with Flax's dropout and modules of this library."""
+
+    def __init__(self, rngs):
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.layer = SkipLayers([SkipCell(3, 3, F.Dynamic(3), recurrent_dropout=0.5, rngs=rngs)])
+        self.characters = CharCNN(5, filters=2, dropout=0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(self.dropout(x), rngs=KEY).h
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_view_sets_every_module_and_leaves_the_model_alone(deterministic):
+    model = drawn(lambda: Model(nnx.Rngs(0)))
+    (model.train if deterministic else model.eval)()
+    view = nnx.view(model, deterministic=deterministic)
+    modes = lambda model: [m.deterministic for _, m in nnx.iter_modules(model) if hasattr(m, "deterministic")]
+    assert len(modes(view)) == 4 and set(modes(view)) == {deterministic}
+    assert set(modes(model)) == {not deterministic}
+    (model.eval if deterministic else model.train)()
+    np.testing.assert_array_equal(compiled(view)(X), compiled(model)(X))
+
+
 @pytest.mark.slow
 def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
     for module in (layer(), stack(dropout=0.5)):
         module.eval()
         same(module(X), module(X, policy=GREEDY))
-    dropping = SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5, zoneout=0.0)])
+    dropping = SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5)])
     plain = layer()
     same(dropping(X, deterministic=True), plain(X, deterministic=True))
     dropping.eval()
@@ -277,20 +212,25 @@ def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
     same(nnx.RNN(dropping.cells[0])(X), dropping(X).h)
 
 
+def test_training_samples_and_replayed_actions_reproduce_it():
+    module = layer(call_rngs=nnx.Rngs(1))
+    read = nnx.jit(lambda module: module(X, seq_lengths=LENGTHS))
+    first, other = read(module), read(module)
+    assert (first.decisions[0].action != other.decisions[0].action).any()  # each call samples new actions
+    again = compiled(module)(X, seq_lengths=LENGTHS, actions=[first.decisions[0].action])
+    same(again, first, rtol=1e-6)
+
+
 def test_no_batch_axis_and_two():
-    module, time_major_layer = layer(), layer(time_major=True)
-    module.eval()
-    time_major_layer.eval()
-    read = compiled(module)
+    module, time_major_layer = evaluated(layer()), evaluated(layer(time_major=True))
+    read, x = compiled(module), np.asarray(X)
     whole = read(X, seq_lengths=LENGTHS)
-    same(
-        jax.tree.map(lambda leaf: np.asarray(leaf)[1], whole), read(np.asarray(X)[1], seq_lengths=np.int32(4))
-    )
+    same(jax.tree.map(lambda leaf: np.asarray(leaf)[1], whole), read(x[1], seq_lengths=np.int32(4)))
     lengths = np.asarray(LENGTHS)[None]
-    both = read(np.asarray(X)[None], seq_lengths=lengths)
+    both = read(x[None], seq_lengths=lengths)
     assert both.h.shape == (1, 2, 6, 8)
     same(jax.tree.map(lambda leaf: np.asarray(leaf)[0], both), whole)
-    time_major = compiled(time_major_layer)(np.moveaxis(np.asarray(X)[None], 2, 0), seq_lengths=lengths)
+    time_major = compiled(time_major_layer)(np.moveaxis(x[None], 2, 0), seq_lengths=lengths)
     same(np.moveaxis(np.asarray(time_major.h), 0, 2), both.h)
 
 
@@ -308,28 +248,26 @@ def test_segments_equal_the_whole():
 def test_packed_rows_equal_rows_of_their_own():
     for module in (layer(), stack(bidirectional=True)):
         module.eval()
-        ids = jnp.array([[0, 0, 1, 1, 1, 1]] * 2)
-        packed = module(X, segment_ids=ids).h
+        packed = module(X, segment_ids=jnp.array([[0, 0, 1, 1, 1, 1]] * 2)).h
         same(packed[:, :2], module(X[:, :2]).h)
         same(packed[:, 2:], module(X[:, 2:]).h)
 
 
-def actions(module, **options):
-    return np.asarray(module(jnp.ones((8, 50, 3)), **options).decisions[0].action)
-
-
 @pytest.mark.slow
-def test_vmap_over_seeds_draws_apart():
+def test_vmap_over_seeds_equals_each_alone_and_draws_apart():
     @nnx.split_rngs(splits=3)
     @nnx.vmap
     def make(rngs):
-        return SkipLSTM(3, 8, skip=F.Dynamic(4), rngs=rngs, call_rngs=rngs)
+        return SkipLSTM(3, 8, skip=F.Dynamic(4), rngs=rngs)
 
-    @nnx.vmap(in_axes=(0, None))
-    def run(module, x):
-        return module(x).decisions[0].action
-
-    chosen = np.asarray(run(make(nnx.Rngs(0)), jnp.ones((8, 50, 3))))
+    graphdef, params = nnx.split(make(nnx.Rngs(0)))
+    read = lambda params, key: nnx.merge(graphdef, params)(filled((8, 50, 3)), rngs=key)
+    keys = jax.random.split(KEY, 3)
+    together = jax.vmap(read)(params, keys)
+    for n in range(3):
+        alone = read(jax.tree.map(lambda leaf, n=n: leaf[n], params), keys[n])
+        same(jax.tree.map(lambda leaf, n=n: leaf[n], together), alone)
+    chosen = np.asarray(together.decisions[0].action)
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert (chosen[i] == chosen[j]).mean() < 0.6
 
@@ -346,15 +284,9 @@ def test_jit_remat_and_grad():
     same(nnx.grad(nnx.remat(loss))(module, X), plain)
     # Merging inside jax.grad under jit works with replayed actions: no RNG counter changes.
     graphdef, state = nnx.split(layer(call_rngs=nnx.Rngs(3)))
-    replayed = jnp.ones((2, 6), int)
-
-    @jax.jit
-    def merged(state):
-        return jax.grad(
-            lambda state: jnp.sum(nnx.merge(graphdef, state)(X, actions=[replayed]).h), allow_int=True
-        )(state)
-
-    assert np.isfinite(merged(state)["cells"][0]["weights"]["w_h"][...]).all()
+    loss = lambda state: jnp.sum(nnx.merge(graphdef, state)(X, actions=[whole((2, 6))]).h)
+    gradient = jax.jit(jax.grad(loss, allow_int=True))(state)
+    assert np.isfinite(gradient["cells"][0]["weights"]["w_h"][...]).all()
 
 
 @pytest.mark.slow
@@ -371,8 +303,7 @@ def test_forward_mode_needs_the_reference():
 
 @pytest.mark.slow
 def test_copies_and_pickles():
-    module = layer()
-    module.eval()
+    module = evaluated(layer())
     for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), nnx.clone(module)):
         same(again(X), module(X))
     (carry,), out = module(X, return_carry=True)
@@ -382,61 +313,30 @@ def test_copies_and_pickles():
 
 @pytest.mark.slow
 def test_an_exported_program_takes_and_returns_carries():
-    module = layer()
-    module.eval()
+    module = evaluated(layer())
     graphdef, state = nnx.split(module)
     carry = module.initialize_carry(2)
 
-    def run(carry, x):
+    def read(carry, x):
         return nnx.merge(graphdef, state)(x, initial_carry=carry, return_carry=True)
 
-    program = export.export(jax.jit(run))(carry, X)
-    again = export.deserialize(program.serialize())
-    found = again.call(carry, X)
+    program = export.export(jax.jit(read))(carry, X)
+    found = export.deserialize(program.serialize()).call(carry, X)
     assert isinstance(found[0][0], F.SkipCarry) and isinstance(found[1], F.LayersOutput)
-    same(found, run(carry, X))
+    same(found, read(carry, X))
 
 
-@pytest.mark.slow
-def test_decisions_under_flaxs_rnn_count_where_the_trace_says():
-    module = cell(return_decision=True)
-    carry = carry_of()
-    theirs = nnx.RNN(module)(X, initial_carry=carry, seq_lengths=LENGTHS).decision
-    ours = SkipLayers([module])(X, initial_carry=[carry], seq_lengths=LENGTHS).decisions[0]
-    assert not np.any(ours.log_prob[1, 4:]) and np.all(theirs.log_prob[1, 4:] < 0)
-    trace = F.DecisionTrace.of(theirs, module.skip, F.length_mask(LENGTHS, 6))
-    np.testing.assert_array_equal(trace.valid, ours.valid)
-    assert (trace.mode, trace.reverse, trace.noncausal) == ("sample", False, False)
+def test_a_table_shows_the_parts_of_the_output():
+    text = nnx.tabulate(evaluated(stack(bidirectional=True)), X, console_kwargs=dict(width=200))
+    assert "decisions_3:" in text and "observations_0:" in text
 
 
-@pytest.mark.slow
-def test_zoneout_under_flaxs_rnn_is_that_of_the_layer():
-    module = SkipCell(3, 8, F.Previous(), zoneout=(0.2, 0.5), rngs=nnx.Rngs(0))
-    carry = module.initialize_carry((2, 3), KEY)
-    run = SkipLayers([module])
-    same(nnx.RNN(module)(X, initial_carry=carry), run(X, initial_carry=[carry]).h)
-    assert not np.allclose(run(X, rngs=KEY).h, run(X, deterministic=True).h)
-
-
-def test_a_linear_layer_returns_the_wider_of_both_dtypes():
-    module = Linear(3, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    for dtype in (jnp.bfloat16, jnp.float32):
-        assert jax.eval_shape(module, jax.ShapeDtypeStruct((2, 3), dtype)).dtype == dtype
-
-
-def test_a_misspelt_option_is_refused():
-    for wrong in (dict(agent_feature=4), dict(cell=dict(agent_feature=4))):
-        with pytest.raises(TypeError, match="unexpected keyword argument 'agent_feature'"):
-            SkipLSTM(3, 8, rngs=nnx.Rngs(0), **wrong)
-
-
-# Sampling when carries are passed from call to call.
+# Noise, and carries that are passed from call to call.
 
 
 def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
     """Regression: the carry's key was a constant, so all calls after `.train()` sampled the same choices."""
-    module, x = layer(), np.ones((8, 20, 3), np.float32)
-    module.eval()
+    module, x = evaluated(layer()), np.ones((8, 20, 3), np.float32)
     carry, _ = compiled(module)(x, return_carry=True)
     module.train()
     run = lambda key: np.asarray(compiled(module)(x, initial_carry=carry, rngs=key).decisions[0].action)
@@ -444,17 +344,86 @@ def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
     assert (run(KEY) == run(jax.random.key(2))).mean() < 0.6
 
 
+def test_a_layer_draws_the_mask_that_a_carry_lacks():
+    run, x = compiled(SkipLayers([cell(recurrent_dropout=0.5)])), np.asarray(X)
+    (start,), _ = run(x[:, :1], deterministic=True, return_carry=True)
+    assert start.recurrent_mask is None and start.key is None
+    how = dict(initial_carry=[start], policy=GREEDY, return_carry=True)
+    (end,), found = run(x, rngs=KEY, **how)
+    np.testing.assert_array_equal(found.h, run(x, rngs=KEY, **how)[1].h)
+    other = run(x, rngs=jax.random.key(2), **how)[1]
+    for without in (other, run(x, initial_carry=[start], deterministic=True)):
+        assert not np.allclose(found.h, without.h)
+    assert end.recurrent_mask is None
+    with pytest.raises(UserError, match="this layer draws"):
+        run(x, **how)
+
+
+def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
+    dropped, x = cell(recurrent_dropout=0.5), np.ones((4, 3), np.float32)
+    carry = dropped.initialize_carry(x.shape, KEY)
+    assert carry.recurrent_mask is not None
+    step = compiled(evaluated(dropped))
+    end, _ = step(carry, x)
+    expected = step(step(carry._replace(recurrent_mask=None), x)[0], x)[1]
+    np.testing.assert_array_equal(step(end, x)[1], expected)
+    assert jax.tree.structure(end) == jax.tree.structure(carry)
+
+
+def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_same_row():
+    begins, rows = 4, 2000
+    even = drawn(lambda: SkipLSTM(2, 3, skip=F.Dynamic(5), zoneout=0.5, rngs=nnx.Rngs(0)))
+    for name in ("w_out", "b_out"):
+        weight = getattr(even.cells[0].agent, name)
+        weight[...] = jnp.zeros_like(weight[...])
+    carry = even.initialize_carry(rows, jax.random.key(0))
+    ids = np.repeat(np.array([[0] * begins + [1] * 4]), rows, axis=0)
+    output = compiled(even)(np.ones((rows, 8, 2), np.float32), segment_ids=ids, initial_carry=carry)
+    steps = np.broadcast_to(np.arange(8), (rows, 8))
+    kept = np.asarray(compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)[0])
+    actions = np.asarray(output.decisions[0].action)
+    for step in range(8):
+        first = actions[:, step] == 1
+        for unit in range(3):
+            stays = kept[:, begins, unit] == 1
+            # Both are binomial fractions of about 1,000 rows, so 0.07 is four standard deviations.
+            assert abs(first[stays].mean() - first[~stays].mean()) < 0.07
+
+
+# Lengths, masks, and what a loss needs.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "time", "reverse"),
+    and_slow(
+        [(*case, way) for case in (("uint8", 300), ("int8", 128), ("int16", 20)) for way in (False, True)],
+        lambda dtype, time, reverse: (time, reverse) in ((300, False), (128, True)),
+    ),
+)
+def test_lengths_of_any_dtype(dtype, time, reverse):
+    x, lengths = np.ones((2, time, 3), np.float32), np.array([17, 10])
+    run = functools.partial(compiled(layer(reverse=reverse)), deterministic=True, return_carry=True)
+    (carry,), found = run(x, seq_lengths=lengths.astype(dtype))
+    np.testing.assert_array_equal(carry.step, lengths)
+    np.testing.assert_array_equal(found.h, run(x, seq_lengths=lengths)[1].h)
+
+
+def test_traced_lengths_beyond_the_end_count_as_the_end():
+    read = nnx.jit(lambda module, lengths: module(X, seq_lengths=lengths))
+    module = evaluated(stack(bidirectional=True))
+    same(read(module, np.array([9, 6])), read(module, np.array([6, 6])))
+
+
 def test_layers_of_different_k_have_masks_of_their_own():
-    module = drawn(lambda: SkipLSTM(3, 8, skip=[F.Dynamic(5), F.Dynamic(3)], rngs=nnx.Rngs(0)))
     masks = (np.arange(5) == 3, np.arange(3) == 1)
-    out = compiled(module)(np.asarray(X), policy=F.Policy("sample", mask=masks), rngs=KEY)
+    module = stack(skip=[F.Dynamic(5), F.Dynamic(3)])
+    out = compiled(module)(X, policy=F.Policy("sample", mask=masks), rngs=KEY)
     assert [set(np.unique(trace.action)) for trace in out.decisions] == [{4}, {2}]
 
 
 @pytest.mark.parametrize("kind", ["layers", "cell"])
 def test_a_second_step_outside_of_jit_compiles_nothing(kind, caplog):
-    module = layer()
-    module.eval()
+    module = evaluated(layer())
     carry = module.initialize_carry(2)
     if kind == "layers":
         step = lambda carry, t: module(X[:, t : t + 1], initial_carry=carry, return_carry=True)[0]
@@ -467,15 +436,10 @@ def test_a_second_step_outside_of_jit_compiles_nothing(kind, caplog):
 
 
 def test_what_an_output_holds_is_all_that_a_loss_needs():
-    skips = [F.Dynamic(3), F.Previous()]
-    module = drawn(lambda: SkipLSTM(3, 8, skip=skips, bidirectional=True, rngs=nnx.Rngs(0)))
-    traces = compiled(module)(np.asarray(X), seq_lengths=LENGTHS, rngs=KEY).decisions
+    module = stack(skip=[F.Dynamic(3), F.Previous()], bidirectional=True)
+    traces = compiled(module)(X, seq_lengths=LENGTHS, rngs=KEY).decisions
     facts = [(trace.mode, trace.reverse, trace.noncausal) for trace in traces]
-    assert facts == [
-        ("sample", False, True),
-        ("sample", True, True),
-        ("none", False, False),
-        ("none", True, False),
-    ]
+    sampled, none = [("sample", way, True) for way in (False, True)], [("none", False, False)]
+    assert facts == [*sampled, *none, ("none", True, False)]
     for trace in traces:
         np.testing.assert_array_equal(trace.valid, np.arange(6) < np.asarray(LENGTHS)[:, None])

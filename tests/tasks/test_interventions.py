@@ -238,7 +238,7 @@ def test_copied_words_by_loops(name):
         skips=("lstm", SKIPS[name]),
         model={"copy": "expected"},
         init_scale=4.0,
-        cell=dict(kernel_init=sure, recurrent_kernel_init=sure, agent_kernel_init=sure),
+        cell=dict(kernel_init=sure, recurrent_kernel_init=sure, agent_init=F.Initializers(sure)),
     )
     several = params, other = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
     found = copied_words(learner, params, GREEDY, "dev", rows=rows, others=[other])

@@ -7,6 +7,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Int
 
+from dynskip_jax import functional as F
 from dynskip_jax import hooks
 from dynskip_jax.analysis import plots, statistics
 from dynskip_jax.data import Examples, load_number_prediction, number_prediction
@@ -29,7 +30,7 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) 
     length, options = settings.data.length, dict(spec.cell_options)
     has_positions = settings.model.recipe == "two_hops"
     if has_positions:  # two ones in the input: of the symbol, and of its position
-        options["agent_input_kernel_init"] = nnx.initializers.normal(2**-0.5)
+        options["agent_init"] = F.Initializers(agent_input=nnx.initializers.normal(2**-0.5))
 
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         return SequenceClassifier(

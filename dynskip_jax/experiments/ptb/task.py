@@ -127,7 +127,7 @@ def _layer_options(spec: ModelSpec, settings: LanguageSettings) -> tuple[dict[st
         init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
         layers.append(dict(zoneout=zoneout, **init))
     weights = layers[-1]["kernel_init"]
-    layers[-1] |= dict(agent_kernel_init=weights, agent_bias_init=weights) | dict(spec.cell_options)
+    layers[-1] |= dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)
     if m.recipe == "released":
         layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
     return tuple(layers)

@@ -1,0 +1,79 @@
+"""Modules that the others are made of: modes, a linear layer, and parameters by name."""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from dynskip_jax import functional as F
+
+
+class HasModes(nnx.Module):
+    """A module whose choices and dropout depend on its mode: training or evaluation.
+
+    Attributes:
+        deterministic: Whether the module is in evaluation mode. Set by `.train()`, `.eval()` and `nnx.view`.
+    """
+
+    deterministic: bool = False
+
+    def set_view(self, deterministic: bool | None = None):
+        """Set the mode, as `nnx.view` does; None keeps it."""
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+
+class Linear(nnx.Linear):
+    """`nnx.Linear` that multiplies in `dtype`, and sums and returns in the wider of `dtype` and the input's.
+
+    `dtype` is `param_dtype` by default. With bfloat16 and float32 inputs the result is float32; Flax's own
+    layer would return bfloat16.
+
+    Example::
+
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> Linear(3, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))(jnp.ones((2, 3))).dtype
+        dtype('float32')
+    """
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Return x W + b; x W if the layer has no bias."""
+        y = F.product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
+        return y if self.bias is None else y + F.row(self.bias[...], y).astype(y.dtype)
+
+
+class Weights(nnx.Module):
+    """Module with one `nnx.Param` for each field of a named tuple, under the field's name.
+
+    A field that is a tuple of arrays becomes a list of `nnx.Param`, and None stays None. `read` returns the
+    named tuple for the pure functions.
+
+    Example::
+
+        >>> import jax
+        >>> from dynskip_jax.functional import GRU, Initializers
+        >>> weights = Weights(GRU().init(jax.random.key(0), 3, 8, Initializers()))
+        >>> weights.w_h.shape, weights.read().w_h.shape
+        ((8, 16), (8, 16))
+    """
+
+    def __init__(self, values: Any):
+        self.kind = type(values)
+        for name, value in zip(values._fields, values, strict=True):
+            if isinstance(value, tuple):
+                value = nnx.List([nnx.Param(array) for array in value])
+            elif value is not None:
+                value = nnx.Param(value)
+            setattr(self, name, nnx.data(value))
+
+    def read(self) -> Any:
+        """Return the named tuple of arrays."""
+
+        def arrays(value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
+            if isinstance(value, nnx.List):
+                return tuple(param[...] for param in value)
+            return None if value is None else value[...]
+
+        return self.kind(*(arrays(getattr(self, name)) for name in self.kind._fields))

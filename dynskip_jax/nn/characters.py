@@ -1,0 +1,312 @@
+"""Words from their characters: an embedding, and features to stand beside one.
+
+Words are given as character ids, with 0 as padding at the end. Every other id, including that of unknown
+characters, has a trained embedding.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+from typing_extensions import override
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
+from dynskip_jax.functional.checks import check_rates
+from dynskip_jax.nn.base import HasModes
+from dynskip_jax.nn.calls import Rngs, require_key
+from dynskip_jax.nn.initializers import Initializer, by_size
+from dynskip_jax.nn.layers import SkipLSTM
+
+_glorot = nnx.initializers.glorot_uniform()
+
+
+def _check_sizes(**sizes: int) -> None:
+    if min(sizes.values()) < 1:
+        raise UserError(f"sizes must be at least 1, got {', '.join(f'{k}={v}' for k, v in sizes.items())}")
+
+
+def _with_padding(table: Float[Array, "ids char"]) -> Float[Array, "ids_and_padding char"]:
+    """Return the table with zeros as row 0. Padding is no parameter: it is neither trained nor decayed."""
+    return jnp.concatenate([jnp.zeros_like(table[:1]), table])
+
+
+class CharEmbedding(nnx.Module):
+    """Word embedding by a convolution over characters and highway layers (Kim et al. 2016).
+
+    It replaces `nnx.Embed`. The defaults are the paper's large model (its Table 2). The small model has
+    widths 1 to 6, maps (25, 50, 75, 100, 125, 150) and one highway layer.
+
+    Args:
+        characters: Character ids of each word, (vocabulary, length); see
+            `data.vocabularies.character_table`. They are constants: part of the graphdef, not of the state.
+        char_features: Size of a character's embedding.
+        widths: Widths of the filters, in characters.
+        maps: Number of filters of each width.
+        num_highway: Number of highway layers.
+        weight_init: Initializer of every weight and bias.
+        highway_bias: Constant added to the transform gates' initial biases. A negative value makes the
+            highway layers copy most of their input at first.
+        dtype: Dtype in which matrices are multiplied; float32 by default. Everything else is float32 (see
+            `SkipCell`).
+        rngs: Source of the initial parameters.
+
+    Attributes:
+        features: Size of a word's embedding, the sum of `maps`.
+
+    Example::
+
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from dynskip_jax.data.vocabularies import character_table
+        >>> characters, symbols = character_table(["the", "cat", "<eos>"])
+        >>> init = nnx.initializers.normal(0.1)
+        >>> embed = CharEmbedding(characters, widths=(1, 2), maps=(4, 8), weight_init=init, rngs=nnx.Rngs(0))
+        >>> embed(jnp.array([[0, 1, 2, 0]])).shape
+        (1, 4, 12)
+    """
+
+    def __init__(
+        self,
+        characters: Int[np.ndarray, "vocabulary length"],
+        *,
+        char_features: int = 15,
+        widths: Sequence[int] = (1, 2, 3, 4, 5, 6, 7),
+        maps: Sequence[int] = (50, 100, 150, 200, 200, 200, 200),
+        num_highway: int = 2,
+        weight_init: Initializer,
+        highway_bias: float = -2.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        used = characters > 0
+        begins = used.size and used[:, 0].all() and characters.min() >= 0
+        if not begins or (used[:, 1:] & ~used[:, :-1]).any():
+            raise UserError(
+                "every word needs a character, with an id above 0, and padding (0) only at its end"
+            )
+        if not widths or len(widths) != len(maps):
+            raise UserError(f"each width of filters has its number of maps, got {widths} and {maps}")
+        _check_sizes(char_features=char_features, widths=min(widths), maps=min(maps))
+        # An array would be part of the module's state. Bytes are static, and keep their hash.
+        self._ids, self._shape = characters.astype(np.int32).tobytes(), characters.shape
+        self.features = n = sum(maps)
+        self.dtype = jnp.float32 if dtype is None else dtype
+
+        def draw(*shape: int) -> Array:
+            return weight_init(rngs.params(), shape, jnp.float32)
+
+        def highway_layer() -> tuple[Array, Array]:
+            w, b = (jnp.concatenate([draw(*size, n), draw(*size, n)], axis=-1) for size in ((n,), ()))
+            return w, b.at[:n].add(highway_bias)
+
+        def params(arrays: Sequence[Array]) -> nnx.List:
+            return nnx.List([nnx.Param(array) for array in arrays])
+
+        self.embedding = nnx.Param(draw(int(characters.max()), char_features))
+        self.filter_w = params([draw(w, char_features, m) for w, m in zip(widths, maps, strict=True)])
+        self.filter_b = params([draw(m) for m in maps])
+        layers = [highway_layer() for _ in range(num_highway)]
+        self.highway_w = params([w for w, _ in layers])
+        self.highway_b = params([b for _, b in layers])
+
+    @property
+    def characters(self) -> Int[np.ndarray, "vocabulary length"]:
+        """Character ids of each word, as a read-only array."""
+        return np.frombuffer(self._ids, np.int32).reshape(self._shape)
+
+    def table(self, words_at_once: int = 1000) -> Float[Array, "vocabulary features"]:
+        """Return the embeddings of the vocabulary, `words_at_once` in parallel.
+
+        After training, this table can replace the module.
+        """
+        words = jnp.arange(len(self.characters))
+        return jax.lax.map(lambda word: self(word[None, None])[0, 0], words, batch_size=words_at_once)
+
+    def __call__(self, tokens: Int[Array, "batch time"]) -> Float[Array, "batch time features"]:
+        """Return the embedding of each token, (batch, time, features)."""
+        ids = jnp.asarray(self.characters)[tokens]
+        filters = zip(self.filter_w, self.filter_b, strict=True)
+        filters = [CharFilters(w[...].astype(self.dtype), b[...]) for w, b in filters]
+        x = char_cnn(filters, _with_padding(self.embedding[...])[ids], jnp.sum(ids != 0, axis=-1))
+        for w, b in zip(self.highway_w, self.highway_b, strict=True):
+            x = highway(HighwayParams(w[...].astype(self.dtype), b[...]), x)
+        return x
+
+
+class CharFeatures(HasModes):
+    """Base class of character features: the characters' embeddings, drawn from U(±√(3/d)), with dropout.
+
+    Args:
+        num_characters: Number of character ids, including padding and unknown characters.
+        char_features: Size d of a character's embedding.
+        dropout: Dropout rate of the embeddings while `deterministic` is False.
+        rngs: Source of the initial parameters.
+
+    Attributes:
+        features: Size of a word's features.
+    """
+
+    features: int
+
+    def __init__(self, num_characters: int, char_features: int, dropout: float, rngs: nnx.Rngs):
+        _check_sizes(num_characters=num_characters, char_features=char_features)
+        check_rates("dropout", dropout)
+        self.embedding = nnx.Param(by_size(char_features)(rngs.params(), (num_characters - 1, char_features)))
+        self.dropout = dropout
+        self.deterministic = False
+
+    def __call__(
+        self,
+        characters: Int[Array, "batch time length"],
+        rngs: Rngs = None,
+        deterministic: bool | None = None,
+    ) -> Float[Array, "batch time features"]:
+        """Return the features of each word, (batch, time, features).
+
+        Args:
+            characters: Character ids, 0 past the end of a word.
+            rngs: Source of keys for dropout: a PRNG key, one key for each row, (batch,), an `nnx.Rngs` or a
+                stream.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+        """
+        characters = self._picked(characters)
+        x = _with_padding(self.embedding[...])[characters]
+        if self.dropout and not (self.deterministic if deterministic is None else deterministic):
+            x = F.dropout(require_key(rngs, "this module"), self.dropout, x)
+        return self._features(x, jnp.sum(characters != 0, axis=-1))
+
+    def _picked(self, characters: Int[Array, "batch time length"]) -> Int[Array, "batch time picked"]:
+        """Return the characters of each word that count; by default all."""
+        return characters
+
+    def _features(
+        self, x: Float[Array, "batch time length char"], lengths: Int[Array, "batch time"]
+    ) -> Float[Array, "batch time features"]:
+        """Return the features of words from their embedded characters and their lengths."""
+        raise NotImplementedError
+
+
+class CharCNN(CharFeatures):
+    """Character CNN: the maximum of each filter over a word (Ma & Hovy 2016; Chiu & Nichols 2016).
+
+    Words are padded with `width` - 1 zeros on both sides. So the first window ends at the first character,
+    and the last window begins at the last character.
+
+    Args:
+        char_features: Size d of a character's embedding; 30 in Ma & Hovy (2016).
+        filters: Number of filters.
+        width: Width of each filter, in characters.
+        dtype: Dtype in which matrices are multiplied; float32 by default.
+
+    Example::
+
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> words = jnp.array([[[2, 3, 4, 0], [5, 0, 0, 0]]])
+        >>> CharCNN(6, filters=7, rngs=nnx.Rngs(0))(words).shape
+        (1, 2, 7)
+    """
+
+    def __init__(
+        self,
+        num_characters: int,
+        *,
+        char_features: int = 30,
+        filters: int = 30,
+        width: int = 3,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_characters, char_features, dropout, rngs)
+        _check_sizes(filters=filters, width=width)
+        self.features, self.width = filters, width
+        self.dtype = jnp.float32 if dtype is None else dtype
+        # Draw one matrix, from whose shape the initializer computes the fan-in of a window.
+        w = _glorot(rngs.params(), (width * char_features, filters), jnp.float32)
+        self.filter_w = nnx.Param(w.reshape(width, char_features, filters))
+        self.filter_b = nnx.Param(jnp.zeros(filters))
+
+    @override
+    def _features(self, x, lengths):
+        before = self.width - 1  # `char_cnn` itself pads the end
+        x = jnp.pad(x, ((0, 0), (0, 0), (before, 0), (0, 0)))
+        filters = CharFilters(self.filter_w[...].astype(self.dtype), self.filter_b[...])
+        return char_cnn([filters], x, lengths + before)
+
+
+class CharLSTM(CharFeatures):
+    """Character LSTM: the last h of a forward and of a backward LSTM over a word (Lample et al. 2016).
+
+    Args:
+        char_features: Size d of a character's embedding.
+        features: Size of a word's features, both directions together; an even number.
+        dtype: Dtype in which matrices are multiplied; float32 by default.
+    """
+
+    def __init__(
+        self,
+        num_characters: int,
+        *,
+        char_features: int = 30,
+        features: int = 50,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_characters, char_features, dropout, rngs)
+        if features < 2 or features % 2:
+            raise UserError(f"the two directions have as many features each: {features} is no even number")
+        self.features = features
+        self.rnn = SkipLSTM(char_features, features // 2, bidirectional=True, dtype=dtype, rngs=rngs)
+
+    @override
+    def _features(self, x, lengths):
+        carries, _ = self.rnn(x, seq_lengths=lengths, return_carry=True)
+        return jnp.concatenate([carry.state.h for carry in carries], axis=-1)
+
+
+class CharAffixes(CharFeatures):
+    """Concatenated embeddings of a word's first and last characters (Wu et al. 2016, Section 5.1).
+
+    In words with fewer than `count` characters, a special symbol with a trained embedding fills the missing
+    positions.
+
+    Args:
+        char_features: Size d of a character's embedding.
+        count: Number of characters from the start of a word, and number of characters from its end.
+    """
+
+    def __init__(
+        self,
+        num_characters: int,
+        *,
+        char_features: int = 5,
+        count: int = 5,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        # The additional last row is the special symbol.
+        super().__init__(num_characters + 1, char_features, dropout, rngs)
+        _check_sizes(count=count)
+        self.count, self.missing = count, num_characters
+        self.features = 2 * count * char_features
+
+    @override
+    def _picked(self, characters):
+        lengths = jnp.sum(characters != 0, axis=-1, keepdims=True)
+        steps = jnp.arange(self.count)[None, None, :]
+        first, last = jnp.where(steps < lengths, steps, -1), lengths - self.count + steps
+        places = jnp.concatenate([first, last], axis=-1)
+        inside = jnp.clip(places, 0, characters.shape[-1] - 1)
+        return jnp.where(places >= 0, jnp.take_along_axis(characters, inside, axis=-1), self.missing)
+
+    @override
+    def _features(self, x, lengths):
+        return x.reshape(*x.shape[:2], self.features)

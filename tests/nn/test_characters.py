@@ -1,0 +1,228 @@
+"""Check embeddings and features from characters against loops in float64, and that padding has no effect."""
+
+import doctest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import compiled, drawn
+from flax import nnx
+from marks import and_slow
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.vocabularies import character_table
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn import CharAffixes, CharCNN, CharEmbedding, CharLSTM, characters
+
+# Two rows of three words, ids up to 8; the last word of the second row is only padding.
+WORDS = [[[2, 3, 4], [5], [8, 7, 6, 5, 4, 3]], [[3, 3], [2, 1, 2, 6], []]]
+
+
+def padded(length=6):
+    table = np.zeros((2, 3, length), np.int32)
+    for row, words in zip(table, WORDS, strict=True):
+        for place, word in zip(row, words, strict=True):
+            place[: len(word)] = word
+    return table
+
+
+def float64(param):
+    return np.asarray(param[...], np.float64)
+
+
+def of_character(module, word):
+    return float64(module.embedding)[np.asarray(word, int) - 1]
+
+
+def strongest(x, w, b):
+    """Return tanh(max over the windows of x of <window, filter> + b)."""
+    values = [np.einsum("kd,kdf->f", x[i : i + len(w)], w) for i in range(len(x) - len(w) + 1)]
+    return np.tanh(np.max(values, axis=0) + b)
+
+
+def close(actual, expected, tolerance=1e-5):
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+# Embeddings of whole words.
+
+VOCABULARY = ["the", "a", "cat", "<unk>", "category", "<eos>", "act"]
+TABLE, SYMBOLS = character_table(VOCABULARY)
+TOKENS = np.array([[0, 1, 2, 3, 4], [5, 6, 6, 0, 2]])
+
+
+def embedding(table=TABLE, **options):
+    sizes = dict(char_features=3, widths=(1, 2, 4), maps=(2, 3, 4), num_highway=2) | options
+    make = lambda: CharEmbedding(table, weight_init=nnx.initializers.zeros, **sizes, rngs=nnx.Rngs(0))
+    return drawn(make)
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_each_word_by_hand(padding):
+    module = embedding(np.pad(TABLE, ((0, 0), (0, padding))))
+
+    def by_hand(word):
+        parts = []
+        for w, b in zip(module.filter_w, module.filter_b, strict=True):
+            x = np.concatenate([of_character(module, word), np.zeros((w.shape[0] - 1, 3))])
+            parts.append(strongest(x, float64(w), float64(b)))
+        x = np.concatenate(parts)
+        for w, b in zip(module.highway_w, module.highway_b, strict=True):
+            gate, h = np.split(x @ float64(w) + float64(b), 2)
+            t = 1 / (1 + np.exp(-gate))
+            x = t * np.maximum(h, 0) + (1 - t) * x
+        return x
+
+    expected = np.stack([by_hand(row[row != 0]) for row in TABLE])
+    close(compiled(module)(TOKENS), expected[TOKENS])
+    close(compiled(module.table)(3), expected)
+
+
+def test_the_large_models_parameters_are_counted():
+    # Kim et al. (2016), Table 2: d = 15, widths 1 to 7, maps min(200, 50 w), two highway layers.
+    init = nnx.initializers.uniform(0.05)
+    module = nnx.eval_shape(lambda: CharEmbedding(TABLE, weight_init=init, rngs=nnx.Rngs(0)))
+    convolution = sum((15 * w + 1) * min(200, 50 * w) for w in range(1, 8))
+    highways = 2 * 2 * (1100 * 1100 + 1100)
+    count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module, nnx.Param)))
+    # Two characters are marks; padding has no embedding.
+    assert module.features == 1100 and count == 15 * (2 + len(SYMBOLS)) + convolution + highways
+
+
+def test_gradient_reaches_the_characters_that_occur_and_no_others():
+    graphdef, params = nnx.split(embedding())
+    loss = lambda params: jnp.sum(jnp.sin(nnx.merge(graphdef, params)(jnp.array([[1, 5]]))))  # "a", "<eos>"
+    grads = jax.jit(jax.grad(loss))(params)
+    reached = np.abs(np.asarray(grads["embedding"][...])).sum(axis=1) > 0
+    expected = {1, 2, 3 + SYMBOLS.index("a"), 3 + SYMBOLS.index("<eos>")}
+    assert set(np.flatnonzero(reached) + 1) == expected
+    weights = [leaf for path, leaf in nnx.to_flat_state(grads) if path != ("embedding",)]
+    assert all(np.abs(leaf[...]).max() > 0 for leaf in weights)
+
+
+# Features beside an embedding.
+
+MAKE = {
+    "cnn": lambda **more: CharCNN(9, char_features=3, filters=5, rngs=nnx.Rngs(0), **more),
+    "lstm": lambda **more: CharLSTM(9, char_features=3, features=6, rngs=nnx.Rngs(0), **more),
+    "affixes": lambda **more: CharAffixes(9, char_features=3, count=2, rngs=nnx.Rngs(0), **more),
+}
+
+
+def made(kind, **more):
+    return drawn(lambda: MAKE[kind](**more))
+
+
+def check_each_word(module, by_hand):
+    found = np.asarray(compiled(module)(padded()))
+    for row, words in zip(found, WORDS, strict=True):
+        for features, word in zip(row, words, strict=True):
+            close(features, by_hand(word))
+
+
+@pytest.mark.parametrize("width", and_slow([1, 3, 4], lambda width: width == 3))
+def test_cnn_by_hand(width):
+    module, zeros = made("cnn", width=width), np.zeros((width - 1, 3))
+    w, b = float64(module.filter_w), float64(module.filter_b)
+
+    def by_hand(word):
+        x = np.concatenate([zeros, of_character(module, word), zeros, np.zeros((int(not word), 3))])
+        return strongest(x, w, b)
+
+    check_each_word(module, by_hand)
+
+
+def test_lstm_reads_each_word_from_both_ends():
+    module = made("lstm")
+    ways = [compiled(nnx.RNN(cell)) for cell in module.rnn.cells]
+
+    def by_hand(word):
+        if not word:
+            return np.zeros(6)
+        x = np.zeros((1, 6, 3), np.float32)  # zeros follow the word, and the cell reads them after it
+        ends = []
+        for read, turned in zip(ways, (word, word[::-1]), strict=True):
+            x[0, : len(word)] = of_character(module, turned)
+            ends.append(np.asarray(read(x))[0, len(word) - 1])
+        return np.concatenate(ends)
+
+    check_each_word(module, by_hand)
+
+
+def test_affixes_by_hand():
+    module = made("affixes")
+    special = 9  # fills the positions that a word does not have
+    places = lambda word: [*word[:2], *[special] * (4 - 2 * len(word[:2])), *word[-2:]]
+    check_each_word(module, lambda word: of_character(module, places(word)).ravel())
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_more_padding_changes_nothing(kind):
+    read = compiled(made(kind))
+    close(read(padded()), read(padded(11)), 1e-6)
+
+
+@pytest.mark.parametrize("kind", and_slow(MAKE, lambda kind: kind == "cnn"))
+def test_what_is_dropped_depends_on_the_rows_key_alone(kind):
+    module = made(kind, dropout=0.5)
+    keys, read = jax.random.split(jax.random.key(0), 2), compiled(module)
+    both, second = np.asarray(read(padded(), keys)), read(padded()[1:], keys[1:])
+    close(both[1:], second, 1e-6)
+    still = read(padded(), deterministic=True)
+    assert np.abs(both - still).max() > 1e-3
+    with pytest.raises(UserError, match="rngs="):
+        read(padded())
+    module.eval()
+    close(read(padded()), still, 0)
+    close(compiled(made(kind))(padded()), still, 1e-6)
+
+
+def test_embeddings_begin_with_the_variance_of_one_over_d():
+    table = float64(CharCNN(4000, char_features=12, rngs=nnx.Rngs(0)).embedding)
+    assert np.abs(table).max() <= 0.5 and abs(table.var() - 1 / 12) < 0.002
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        *((embedding, dict(table=np.array(table))) for table in ([[1, 0, 2]], [[0, 0], [1, 2]], [[1, -3]])),
+        (embedding, dict(table=np.zeros((0, 3)))),
+        *((embedding, dict(widths=widths)) for widths in ((), (1, 2), (1, 0, 2))),
+        (embedding, dict(char_features=0)),
+        (MAKE["cnn"], dict(width=0)),
+        (MAKE["cnn"], dict(dropout=1.0)),
+    ],
+    ids=str,
+)
+def test_what_makes_no_model_is_refused(make, options):
+    with pytest.raises(UserError, match=r"padding|maps|sizes|dropout"):
+        make(**options)
+
+
+def test_odd_features_and_no_affixes_are_refused():
+    with pytest.raises(UserError, match="no even number"):
+        CharLSTM(5, features=7, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="count=0"):
+        CharAffixes(5, count=0, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("d", and_slow([1, 3, 5], lambda d: d == 3))
+def test_gated_window_by_hand(d):
+    rng = np.random.default_rng(0)
+    x, lengths = rng.normal(size=(3, 6, 2)), np.array([6, 1, 4])
+    w, b = rng.normal(size=(2 * d, d)), rng.normal(size=d)
+    params = F.WindowGates(w.astype(np.float32), b.astype(np.float32))
+    found = np.asarray(compiled(F.gated_window)(params, x.astype(np.float32), lengths))
+    for row, length in enumerate(lengths):
+        for t in range(length):
+            around = range(t - d // 2, t + d // 2 + 1)
+            tokens = [x[row, u] if 0 <= u < length else np.zeros(2) for u in around]
+            r = 1 / (1 + np.exp(-(np.concatenate(tokens) @ w + b)))
+            close(found[row, t], (r[:, None] * tokens).ravel())
+
+
+@pytest.mark.slow
+def test_examples_in_docstrings():
+    result = doctest.testmod(characters)
+    assert result.attempted > 0 and result.failed == 0
