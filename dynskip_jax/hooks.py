@@ -15,7 +15,7 @@ from dynskip_jax.tasks import Learner
 
 
 def warnings(spec: ModelSpec, settings: Settings, learner: Learner) -> list[str]:
-    """Return warnings about settings that are valid but probably unintended, one line each."""
+    """Return a line for each setting that is valid but probably unintended."""
     skip, epochs, lines = spec.skip, settings.training.epochs, []
     if skip.is_stochastic and spec.objective.relaxed_epochs >= epochs:
         lines.append(
@@ -48,14 +48,7 @@ def draw(
 ) -> None:
     """Draw how often one model's agent chooses each k at each position, once for each direction.
 
-    Args:
-        spec: Specification of the models.
-        settings: All settings.
-        learner: Learner of the models, with data.
-        params: Parameters of all models that are trained together, (seeds, ...).
-        keys: Evaluation keys, (seeds,).
-        folder: Folder of the plots.
-        member: Index of the model to draw, along the leading axis of `params`.
+    `params` (seeds, ...) and `keys` (seeds,) are of all models that are trained together; `member` is drawn.
     """
     if not spec.skip.has_agent:
         return
@@ -87,11 +80,6 @@ def _skips_by_position(
 
 
 # --- Texts ---
-
-
-def sample_text(trained: Any) -> str | None:
-    """Return the text that `explain` reads by default."""
-    return trained.experiment.sample_text
 
 
 def split(text: str) -> list[str]:

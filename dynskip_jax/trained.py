@@ -162,19 +162,6 @@ class Trained:
 
     # --- Texts ---
 
-    @property
-    def sample_text(self) -> str | None:
-        """A text to read, if the experiment has one."""
-        return self.experiment.hook("sample_text")(self)
-
-    def split(self, text: str) -> list[str]:
-        """Return the words of a line of text, or an empty list."""
-        return self.experiment.hook("split")(text)
-
-    def tokenize(self, text: str) -> str:
-        """Convert text as people type it into a line as the data has it."""
-        return self.experiment.hook("tokenize")(self.vocabulary, text)
-
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
         return self.experiment.hook("encode")(self.settings, self.vocabulary, text)

@@ -33,11 +33,11 @@ def explain(
         if other.result() is None:
             say(f"{name}: {progress_of(other)}, left out")
     first = next(iter(models.values()))
-    text = first.sample_text if text is None else text
+    hook, text = first.experiment.hook, first.experiment.sample_text if text is None else text
     if text is not None and raw_text:
-        text = first.tokenize(text)
+        text = hook("tokenize")(first.vocabulary, text)
         say(f"read as the data writes it: {text}")
-    if text is None or not first.split(text):
+    if text is None or not hook("split")(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")
     readings = {name: trained.read(text) for name, trained in models.items()}
     unknown: dict[tuple[str, ...], list[str]] = {}

@@ -75,7 +75,7 @@ def input_lines(path: Path | None) -> Iterator[str]:
 def _read(trained: Trained, path: Path | None) -> Iterator[tuple[str, bool]]:
     """Yield the prediction of each line, and whether the line has no text."""
     for line in input_lines(path):
-        prediction = trained.read(line).prediction if trained.split(line) else ""
+        prediction = trained.read(line).prediction if trained.experiment.hook("split")(line) else ""
         yield f"{prediction}\n", not prediction
 
 

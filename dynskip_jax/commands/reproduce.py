@@ -1,20 +1,16 @@
-"""The commands behind each results table: print them, or run them again."""
+"""The commands behind each results table."""
 
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dynskip_jax.commands.report import report
 from dynskip_jax.config import listed, program
 from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
 
-INTERRUPTED = 130  # exit status of a command that was stopped
 _GENERATED = ("number_prediction", "agreement")  # experiments that read no files
 
 
@@ -43,20 +39,18 @@ def reproduce(
     names: tuple[str, ...] = (),
     data: Path | None = None,
     embeddings: Path | None = None,
-    out: Path | None = None,
-    dry_run: bool = False,
+    out: Path = Path("runs", "reproduce"),
 ) -> None:
-    """Print or run the commands behind results tables again: `reproduce numbers-11 --dry-run`.
+    """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
 
-    The commands of a table run one after another, each in a run folder below --out, and a report over all of
-    them ends the run. The same command goes on where it was stopped. Without a name, all tables are listed.
+    Each command has a run folder below --out. The last one of a table is a report over all of them. What was
+    stopped goes on with the same commands. Without a name, all tables are listed.
 
     Args:
         names: Tables.
         data: Folder of the tables' corpus; by default where the experiments look for it.
         embeddings: File of word vectors, which some tables need; word_vectors makes one.
-        out: Folder of all run folders; by default runs/reproduce.
-        dry_run: Print the commands, and run nothing.
+        out: Folder of all run folders.
     """
     tables = all_tables()
     if not names:
@@ -66,19 +60,11 @@ def reproduce(
         if name not in tables:
             raise UserError(f"there is no {name!r}: choose {listed([*tables])}")
         trained = []
-        folder = (out or Path("runs", "reproduce")) / name
-        for run, line in commands_of(tables[name], data, embeddings, folder):
-            say(shlex.join([*program(line[0]).split(), *line[1:]]))
-            if line[1].startswith("--"):
-                trained.append(folder / run)
-            status = 0 if dry_run else _run(line)
-            if status == INTERRUPTED:
-                raise SystemExit(INTERRUPTED)
-            if status:
-                raise UserError(f"{name}: {run} failed with exit status {status}; its message is above")
+        for run, (experiment, *line) in commands_of(tables[name], data, embeddings, out / name):
+            say(shlex.join([*program(experiment).split(), *line]))
+            if line[0].startswith("--"):
+                trained.append(out / name / run)
         say(shlex.join([*program("report").split(), *map(str, trained)]))
-        if not dry_run:
-            report(tuple(trained))
 
 
 def commands_of(
@@ -98,13 +84,3 @@ def commands_of(
             line += ["--data", str(data)]
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in line]
         yield run, [experiment, *line, *(["--run-dir", paths[run]] if is_training else [])]
-
-
-def _run(line: Sequence[str]) -> int:
-    """Run a command line of `dynskip`, and return its exit status."""
-    process = subprocess.Popen([sys.executable, "-m", "dynskip_jax.cli", *line])
-    try:
-        return process.wait()
-    except KeyboardInterrupt:  # the process was interrupted, too: it saves and exits
-        process.wait()
-        return INTERRUPTED

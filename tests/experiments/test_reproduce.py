@@ -70,17 +70,11 @@ def test_the_results_pages_show_commands_of_these_tables():
 def test_the_list_and_the_commands_are_printed(here):
     listed = execute(REPRODUCE)
     assert listed.status == 0 and all(name in listed.out for name in TABLES)
-    outcome = execute(REPRODUCE, "ptb-cache", "--dry-run", "--data", "a b", "--out", "there")
+    outcome = execute(REPRODUCE, "ptb-cache", "--data", "a b", "--out", "there")
     train, cache, report = map(shlex.split, outcome.out.splitlines())
     folder = "there/ptb-cache/compared"
     assert train[-4:] == ["--data", "a b", "--run-dir", folder]
     assert cache[-3:] == ["evaluate", "--run-dir", folder] and report[-1] == folder
     assert_user_error(execute(REPRODUCE, "tabel-3"), "there is no 'tabel-3': choose")
-    assert_user_error(execute(REPRODUCE, "imdb-strong", "--dry-run"), "--embeddings FILE")
+    assert_user_error(execute(REPRODUCE, "imdb-strong"), "--embeddings FILE")
     assert not any(here.iterdir())
-
-
-@pytest.mark.slow
-def test_a_command_that_fails_ends_the_table(tmp_path, capfd):
-    bad = "entities", "--data", tmp_path, "--embeddings", "none", "--out", tmp_path / "bad"
-    assert_user_error(execute(REPRODUCE, *bad), "compared failed with exit status 2")

@@ -184,4 +184,5 @@ EXPERIMENT = Experiment(
         )
         for length, rows in _PUBLISHED.items()
     ),
+    sample_text="3 1 4 1 5 9 2 6 5 3 4",
 )

@@ -127,13 +127,6 @@ def draw(
         )
 
 
-def sample_text(trained: Any) -> str:
-    """Return random numbers, always the same ones, as many as in a training example."""
-    length = trained.settings.data.length
-    drawn = np.random.default_rng(0).integers(number_prediction.num_symbols(length), size=length)
-    return " ".join(map(str, drawn))
-
-
 def encode(settings: Any, vocabulary: None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
     """Return the symbols of a text: numbers separated by spaces, as many as a training example has."""
     length = settings.data.length
