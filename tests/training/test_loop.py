@@ -48,9 +48,7 @@ def learner_of(kind, seeds):
     )
     if kind == "classification":
         objective = AgentSettings(baseline="rollouts", rollouts=2)
-        return classification(
-            symbols(43, 17), seeds, mix=0.5, objective=objective, **options
-        )  # no test split
+        return classification(symbols(43, 17), seeds, mix=0.5, objective=objective, **options)
     objective = AgentSettings(baseline="batch", entropy_coef=0.1)
     return language_modelling(letters(26), seeds, objective=objective, **options)
 
@@ -161,9 +159,7 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_returned_parameters_are_those_of_the_best_dev_epoch_and_records_have_steps_and_rates(
-    kind, reference
-):
+def test_the_best_dev_epoch_is_returned_and_records_have_steps_and_rates(kind, reference):
     task, result, evaluated, folder = reference(kind)
     records, n = metrics(folder), task.num_batches
     dev = [record for record in records if record["split"] == "dev"]
@@ -298,16 +294,14 @@ def test_corrupt_newest_checkpoint_is_announced_and_the_one_before_used(tmp_path
     assert said[1:] == [f"INFO: resuming after step {2 * NUM_BATCHES} (epoch 3)"]
 
 
-INT, TERM, HUP, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
+INT, TERM = signal.SIGINT, signal.SIGTERM
+HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from clusters
 
 
 @pytest.mark.parametrize(
     ("signals", "error", "message"),
     [
-        *(
-            ([number], Stopped, r"stopped after step 5 of 12; progress is saved")
-            for number in (INT, TERM, HUP, USR1)
-        ),
+        *(([number], Stopped, "stopped after step 5 of 12; progress is saved") for number in HANDLED),
         ([INT, INT], KeyboardInterrupt, f"nothing was saved.* goes on from step {NUM_BATCHES}$"),
         # Systems may repeat their signal. Only a second Ctrl-C interrupts at once.
         ([TERM, TERM], Stopped, "progress is saved"),
@@ -316,15 +310,15 @@ INT, TERM, HUP, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGU
     ids=str,
 )
 def test_signal_saves_and_stops_and_the_handlers_come_back(signals, error, message, tmp_path, uninterrupted):
-    before = [signal.getsignal(number) for number in (INT, TERM, HUP, USR1)]
+    before = [signal.getsignal(number) for number in HANDLED]
     send = lambda: [os.kill(os.getpid(), number) for number in signals]
     with pytest.raises(error, match=message):
         scripted(tmp_path, should_stop=at(NUM_BATCHES + 1, send))
     uninterrupted(scripted(tmp_path), tmp_path)
-    assert [signal.getsignal(number) for number in (INT, TERM, HUP, USR1)] == before
+    assert [signal.getsignal(number) for number in HANDLED] == before
 
 
-@pytest.mark.parametrize("number", [INT, TERM, HUP, USR1])
+@pytest.mark.parametrize("number", HANDLED)
 def test_a_signal_that_is_ignored_stays_ignored(number, tmp_path, uninterrupted):
     """`nohup` starts a run with SIGHUP ignored, a shell's background job with SIGINT ignored."""
     before = signal.signal(number, signal.SIG_IGN)
