@@ -26,7 +26,7 @@ Share = Annotated[float, Bounds(at_least=0, below=1)]
 Grid = tuple[tuple[float, ...], tuple[float, ...]]
 # Of a split, the values of two hyperparameters and `advance`: the perplexity without the method, (seeds,),
 # and with it, (seeds, first hyperparameter, second hyperparameter).
-Perplexities = Callable[[str, Grid, Callable[[], None]], tuple[np.ndarray, np.ndarray]]
+Perplexities = Callable[[str, Grid, Callable[[float], None]], tuple[np.ndarray, np.ndarray]]
 
 # The hyperparameters of each method: its size, then the two that are chosen on dev.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -99,20 +99,20 @@ def evaluate(
 
 
 def _cached(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Perplexities]:
-    """Return the evaluation with a neural cache, and how often it calls `advance` for dev and test."""
+    """Return the evaluation with a neural cache, and how often it reads a split, as `advance` counts."""
     learner, keys = model.learner, evaluation_keys(model.learner.seeds)
 
     def perplexities(split, grid, advance):
         task = model.task_with(data, functools.partial(CachedLanguageModelling, cache=CacheGrid(size, *grid)))
         found = learner.evaluate(model.all_params, split, keys, batch_size=1, task=task)
-        advance()
+        advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))
 
     return 2, perplexities
 
 
 def _dynamic(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Perplexities]:
-    """Return dynamic evaluation, and how often it calls `advance` for a grid on dev and one pair on test."""
+    """Return dynamic evaluation, and how often it reads a split: train, dev for each pair, and test."""
     learner = model.learner_with(data, together=True)
     keys = evaluation_keys(learner.seeds)
     params, policy, own = jax.tree.map(
@@ -127,11 +127,12 @@ def _dynamic(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Per
         changed = [[adapted(learning_rate=rate, decay=decay) for decay in grid[1]] for rate in grid[0]]
         return found[f"{split}_perplexity"][model.seeds], np.moveaxis(np.array(changed), -1, 0)
 
-    train, dev, test = map(dynamic.num_parts, ("train", "dev", "test"))
-    return train + len(grid[0]) * len(grid[1]) * dev + test, perplexities
+    return 2 + len(grid[0]) * len(grid[1]), perplexities
 
 
-def _select_on_dev(perplexities: Perplexities, grid: Grid, advance: Callable[[], None]) -> dict[str, Any]:
+def _select_on_dev(
+    perplexities: Perplexities, grid: Grid, advance: Callable[[float], None]
+) -> dict[str, Any]:
     """Select the hyperparameters on dev, and evaluate test once with them.
 
     Returns:

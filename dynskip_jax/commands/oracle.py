@@ -46,11 +46,11 @@ def oracle(
     own = run.last("oracle")
     learner = own.learner_with(own.data(data), together=True)
     others = {f"seed {seed}": own.of_seed(seed) for seed in own.together.seeds if seed != own.seed}
-    theirs = [other.params for other in others.values()]
+    several = [own.params, *(other.params for other in others.values())]
     choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
     about, read = f"{own.experiment.name}, {own.name}", dict(rows=rows)
     if own.spec.copies_in_expectation:
-        pieces = interventions.copied_words(learner, own.params, own.policy, split, **read, others=theirs)
+        pieces = interventions.copied_words(learner, several, own.policy, split, **read)
         choices = interventions.choices_of(learner.skips[-1], own.policy)
         _print_copied(f"{about}, {split}", pieces, choices, steps, list(others))
         if not choosing:
@@ -71,8 +71,8 @@ def oracle(
         _print(title, _rows(result, choices), "beside random", result.random)
         say(result.verdict())
         constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, result.fixed - 1})]).tolist()
-    how = dict(layer=examined, constants=constants, others=theirs, **read)
-    pieces = interventions.policy_interventions(learner, own.params, own.policy, split, **how)
+    how = dict(layer=examined, constants=constants, **read)
+    pieces = interventions.policy_interventions(learner, several, own.policy, split, **how)
     pieces = list(_until(pieces, steps, "reading in other ways"))
     _print_agreement(pieces, choices, is_text=isinstance(learner.task, LanguageModelling))
     if not matters:

@@ -143,7 +143,7 @@ def make_tagging(
         tags=vocabulary.tags,
         scheme=scheme,
         gold=gold,
-        reward_of="words" if _RECIPES[settings.model.recipe]["by_word"] else "sentence",
+        rewards_words=_RECIPES[settings.model.recipe]["by_word"],
         decode_in_training=settings.model.output == "softmax" or settings.agent.reward == "correct",
         unknown_tag=unknown,
         batch_size=batch_size,

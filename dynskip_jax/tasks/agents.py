@@ -14,11 +14,6 @@ from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.sweep import ScheduledValues
 
 
-def num_rollouts(objective: AgentSettings, scheduled: ScheduledValues) -> int:
-    """Return the number of rollouts of each example: `rollouts` if choices are sampled, otherwise 1."""
-    return objective.rollouts if scheduled.policy.mode == "sample" else 1
-
-
 def rewards_of(
     objective: AgentSettings,
     log_likelihood: Float[Array, "*shape"],

@@ -1,7 +1,7 @@
 """Measure a trained model's loss under other choices: one choice replaced, all of a layer, or what is copied.
 
-The functions yield a result for each batch of a split of a learner's data. `params` are those of one model,
-`others` those of further models of the same architecture, and `policy` says how they choose, as in
+The functions yield a result for each batch of a split of a learner's data. `several` has the parameters of
+the model in question, then those of others of the same architecture. `policy` says how they choose, as in
 evaluation. `layer` is an index among the stack's layers and directions. A batch has `rows` streams or
 sequences; a language model carries its state to the next batch. Losses are in nats.
 """
@@ -14,27 +14,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.tasks.task import Forward, Task, evaluated, num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import evaluated, num_rows, repeat_rows, where_counted
 
-_WINDOW = 35  # steps in a language model's batch
+Several = Sequence[nnx.State]
 
 
 def _read_split(
     learner: Learner,
-    several: Sequence[nnx.State],
+    several: Several,
     split: str,
     rows: int,
     read: Callable,
-    *,
     owners: Sequence[int],
-    window: int = _WINDOW,
+    window=35,
 ) -> Iterator[Any]:
     """Yield the result of `read` for each batch of a split.
 
@@ -62,20 +61,6 @@ def _read_split(
             carries = [starts[owner] for owner in owners]
         carries, found = compiled(several, carries, batch, jax.random.key(number))
         yield found
-
-
-def _forward(
-    task: Task,
-    model: nnx.Module,
-    batch: Batch,
-    carry: Any,
-    policy: F.Policy,
-    key: Key[Array, ""],
-    actions: Sequence[Array | None] | None = None,
-) -> Forward:
-    """Run a forward pass as in evaluation; `actions` of a layer, if given, replace its choices."""
-    how = evaluated(policy, key)
-    return task.forward(model, batch, carry, **how, **({} if actions is None else {"actions": actions}))
 
 
 def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"]:
@@ -142,14 +127,13 @@ class PolicyInterventions(NamedTuple):
 
 def policy_interventions(
     learner: Learner,
-    params: nnx.State,
+    several: Several,
     policy: F.Policy,
     split: str,
     *,
     layer: int,
     rows: int,
     constants: Sequence[int] = (),
-    others: Sequence[nnx.State] = (),
 ) -> Iterator[PolicyInterventions]:
     """Yield the losses with every choice of a layer replaced in several ways.
 
@@ -157,12 +141,12 @@ def policy_interventions(
     only one row of the last batch counts, that row gets its own choices as those of another row.
     """
     task, choices = learner.task, _several_choices(learner, layer, policy)
-    several, count = [params, *others], 1 + len(others)
+    count = len(several)
 
     def read(models, carries, batch, key):
         keys = jax.random.split(key, count + 1)
         paths = [
-            _forward(task, model, batch, carry, policy, key)
+            task.forward(model, batch, carry, **evaluated(policy, key))
             for model, carry, key in zip(models, carries, keys, strict=False)
         ]
         actions = jnp.stack([path.decisions[layer].action for path in paths], axis=-1)
@@ -177,7 +161,8 @@ def policy_interventions(
         found = []
         for carry, way in zip(carries[count:], ways, strict=True):
             replaced = [way if i == layer else None for i in range(len(learner.skips))]
-            found.append(_forward(task, models[0], batch, carry, policy, keys[0], replaced))
+            how = evaluated(policy, keys[0])
+            found.append(task.forward(models[0], batch, carry, **how, actions=replaced))
         nlls = [task.compute_loss(each.log_probs, batch).nll for each in (paths[0], *found)]
         result = PolicyInterventions(
             counts=_row_sums(jnp.ones_like(nlls[0]), *counted),
@@ -189,8 +174,8 @@ def policy_interventions(
         return [each.carry for each in (*paths, *found)], result
 
     # A carry for each model, and one of the first model for each way.
-    owners = [*range(count), *[0] * (2 + len(others) + len(constants))]
-    return _read_split(learner, several, split, rows, read, owners=owners)
+    owners = [*range(count), *[0] * (1 + count + len(constants))]
+    return _read_split(learner, several, split, rows, read, owners)
 
 
 class CopiedWords(NamedTuple):
@@ -211,19 +196,13 @@ class CopiedWords(NamedTuple):
 
 
 def copied_words(
-    learner: Learner,
-    params: nnx.State,
-    policy: F.Policy,
-    split: str,
-    *,
-    rows: int,
-    others: Sequence[nnx.State] = (),
+    learner: Learner, several: Several, policy: F.Policy, split: str, *, rows: int
 ) -> Iterator[CopiedWords]:
     """Yield the losses of a language model that copies in expectation, with other probabilities than π.
 
     The copy gate and all states of the model stay the same.
     """
-    choices, several = choices_of(learner.skips[-1], policy), [params, *others]
+    choices = choices_of(learner.skips[-1], policy)
 
     def read(models, carries, batch, key):
         behind, outputs = [], []
@@ -250,7 +229,7 @@ def copied_words(
         losses = jnp.stack(losses, axis=-1)
         return behind, CopiedWords(in_steps, losses, of_each[..., choices - 1], likeliest)
 
-    return _read_split(learner, several, split, rows, read, owners=range(len(several)))
+    return _read_split(learner, several, split, rows, read, range(len(several)))
 
 
 class SingleInterventions(NamedTuple):
@@ -300,12 +279,13 @@ def single_interventions(
         again, carry, chosen = repeat_rows((batch, carry, actions), len(choices))
         each = jnp.tile(choices, len(where))[:, None]
         chosen[layer] = jnp.where(repeat_rows(where, len(choices)), each, chosen[layer])
-        nll = task.compute_loss(_forward(task, model, again, carry, policy, key, chosen).log_probs, again).nll
+        read = task.forward(model, again, carry, **evaluated(policy, key), actions=chosen)
+        nll = task.compute_loss(read.log_probs, again).nll
         return _row_sums(nll, *where_counted(again, where.shape[1])).reshape(len(where), -1)
 
     def read(models, carries, batch, key):
         (model,), (carry,) = models, carries
-        path = _forward(task, model, batch, carry, policy, key)
+        path = task.forward(model, batch, carry, **evaluated(policy, key))
         actions = [decision.action for decision in path.decisions]
         taken = actions[layer]
         _, examined = where_counted(batch, taken.shape[1])
@@ -329,7 +309,7 @@ def single_interventions(
         return [path.carry], SingleInterventions(examined, taken, losses, x, before)
 
     tail = None
-    for found in _read_split(learner, [params], split, rows, read, owners=[0], window=1):
+    for found in _read_split(learner, [params], split, rows, read, [0], window=1):
         before, tail = _last_states(np.asarray(found.before), tail if is_text else None, states, reverse)
         yield found._replace(before=before)
 

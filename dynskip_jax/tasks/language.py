@@ -16,6 +16,7 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
 
+_STREAMS = 10  # into which dev and test are cut by default
 _LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
 
@@ -47,7 +48,6 @@ class LanguageModelling(Task):
             as in the released code. Evaluation forgets them once `num_steps` words have been read since.
         activation_coef: α of activation regularization (AR; Merity et al. 2018, Section 4.5).
         temporal_coef: β of temporal activation regularization (TAR).
-        evaluation_rows: Number of streams into which dev and test are cut. With 1, no word loses its context.
     """
 
     score = "perplexity"
@@ -67,13 +67,11 @@ class LanguageModelling(Task):
         restart_buffer: bool = False,
         activation_coef: float = 0.0,
         temporal_coef: float = 0.0,
-        evaluation_rows: int = 10,
     ):
         super().__init__(make_model)
         self.corpus, self.batch_size, self.num_steps = corpus, batch_size, num_steps
         self.random_lengths, self.restart_buffer = random_lengths, restart_buffer
         self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
-        self.evaluation_rows = evaluation_rows
         self.lengths = [] if corpus is None else self._segment_lengths()
         self.num_batches = len(self.lengths)
 
@@ -102,7 +100,7 @@ class LanguageModelling(Task):
 
     @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        rows, num_steps = rows or self.evaluation_rows, self.num_steps
+        rows, num_steps = rows or _STREAMS, self.num_steps
         if not self.restart_buffer:
             # With few streams, longer segments give the same result with fewer calls.
             num_steps = max(num_steps, _LONG // (rows * samples))

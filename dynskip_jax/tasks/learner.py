@@ -16,16 +16,8 @@ from dynskip_jax.data.batches import Batch
 from dynskip_jax.devices.parallel import mean_over
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
-from dynskip_jax.tasks.agents import agents_loss, num_rollouts, rewards_of
-from dynskip_jax.tasks.task import (
-    Forward,
-    LossOutput,
-    Task,
-    evaluated,
-    num_rows,
-    repeat_rows,
-    where_counted,
-)
+from dynskip_jax.tasks.agents import agents_loss, rewards_of
+from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated, num_rows, repeat_rows, where_counted
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.step import Trainable
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
@@ -113,10 +105,8 @@ class Learner(Trainable):
 
     @override
     def initial_carry(self, params: nnx.State, key: Key[Array, ""]) -> PyTree:
-        """Return the task's carry, with one row for each rollout."""
-        return self.task.initial_carry(
-            self.model(params), self.task.batch_size * self.objective.rollouts, key
-        )
+        rows = self.task.batch_size * self.objective.rollouts
+        return self.task.initial_carry(self.model(params), rows, key)
 
     @override
     def scheduled(self, epoch: int) -> ScheduledValues:
@@ -144,12 +134,21 @@ class Learner(Trainable):
 
         The rollouts of a row are adjacent rows. With relaxed choices there is one rollout.
         """
-        objective = self.objective
-        batch, carry, drawn = self._rollouts(batch, carry, keys, scheduled, axis_name)
-        read: Forward = self.task.forward(
-            self.model(params), batch, carry, policy=scheduled.policy, deterministic=False, **drawn
-        )
-        scored = self.task.compute_loss(read.log_probs, batch)
+        task, objective = self.task, self.objective
+        rollouts = objective.rollouts if scheduled.policy.mode == "sample" else 1
+        keys = example_keys(keys, (num_rows(batch),))
+        shared_key = _shared_key(keys, axis_name)
+        if jax.tree.leaves(carry):
+            # The carry has its own keys, so rollouts of a row differ in choices but share dropout masks.
+            keys = repeat_rows(keys, rollouts)
+            if rollouts < objective.rollouts:
+                carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
+        else:
+            keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
+        batch = repeat_rows(batch, rollouts)
+        how = dict(policy=scheduled.policy, rngs=keys, shared_key=shared_key, deterministic=False)
+        read = task.forward(self.model(params), batch, carry, **how)
+        scored = task.compute_loss(read.log_probs, batch)
         log_likelihood = -scored.nll if scored.rewarded is None else scored.rewarded
         in_rows, in_steps = where_counted(batch, read.decisions[0].action.shape[1])
         weights = in_rows.astype(scored.nll.dtype) * (1 if batch.weights is None else batch.weights)
@@ -166,30 +165,8 @@ class Learner(Trainable):
         for mean, count in read.penalties:  # their mean over devices is that of the whole batch
             usual = mean_over(count, axis_name)
             loss += mean * (count / jnp.where(usual > 0, usual, 1))
-        carry = repeat_rows(read.carry, objective.rollouts // num_rollouts(objective, scheduled))
+        carry = repeat_rows(read.carry, objective.rollouts // rollouts)
         return loss, (carry, self._sums(scored, batch, read.decisions))
-
-    def _rollouts(
-        self,
-        batch: Batch,
-        carry: PyTree,
-        keys: Key[Array, "*batch_or_none"],
-        scheduled: ScheduledValues,
-        axis_name: str | None,
-    ) -> tuple[Batch, PyTree, dict[str, Key[Array, "..."]]]:
-        """Return the batch and the carry with one row for each rollout, and the keys of the forward pass."""
-        objective, rows = self.objective, num_rows(batch)
-        rollouts = num_rollouts(objective, scheduled)
-        keys = example_keys(keys, (rows,))
-        shared_key = _shared_key(keys, axis_name)
-        if jax.tree.leaves(carry):
-            # The carry has its own keys, so rollouts of a row differ in choices but share dropout masks.
-            keys = repeat_rows(keys, rollouts)
-            if rollouts < objective.rollouts:
-                carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
-        else:
-            keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
-        return repeat_rows(batch, rollouts), carry, dict(rngs=keys, shared_key=shared_key)
 
     # --- Evaluation ---
 
@@ -263,16 +240,7 @@ class Learner(Trainable):
         return read.carry, sums, (actions, task.predict(log_probs, batch))
 
     def _run(
-        self,
-        params: nnx.State,
-        split: str,
-        keys: Key[Array, " seeds"],
-        *,
-        mode: ActionMode | None = None,
-        samples: int = 1,
-        batch_size: int | None = None,
-        task: Task | None = None,
-        advance: Callable[[float], None] | None = None,
+        self, params, split, keys, *, mode, samples=1, batch_size=None, task=None, advance=None
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
         """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds, ...)."""
         task, carry = task or self.task, None

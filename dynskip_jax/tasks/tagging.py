@@ -1,9 +1,7 @@
 """Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or words."""
 
-import functools
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +11,10 @@ from typing_extensions import override
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
-from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
-from dynskip_jax.tasks.label_score import LabelCounts, LabelScore, score_labels
+from dynskip_jax.tasks.label_score import LabelScore, score_labels
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
-RewardOf = Literal["sentence", "words"]
 _MOST_LABELS = 50  # largest number of tags with separate metrics
 
 
@@ -44,27 +40,20 @@ class Tagging(ExampleTask):
     predicted (Viterbi). With a softmax, the loss is the sum of -log p over words, and the most probable tag
     of each word is predicted.
 
-    Several samples of a sentence are averaged as probabilities: those of the true tags, and the marginals of
-    each tag at each word. With a CRF, the prediction is then the sequence with the largest expected number of
-    right tags among those that the scheme allows. (An average of CRFs is not a CRF, so Viterbi decoding does
-    not apply.)
-
     Args:
         splits: `train`, `dev` and `test`; none if a model is only used. Inputs are `TokenIds`.
         make_model: See `Task`.
         tags: Tag of each index.
         scheme: Scheme of tags that encode entities. Entities are then scored (`f1`, counted as in conlleval),
             and averaged predictions of a CRF obey the scheme. None: words are scored (`accuracy`).
-        gold: True tags of each sentence of each split, for `host_metrics` and `label_metrics`.
-        reward_of: `sentence`: agents are rewarded with the log-probability of the whole tag sequence.
-            `words`: they are rewarded at each word with the (marginal, for a CRF) log-probability of its true
-            tag. In the top layer, the return of an action then leaves out its effect, through the CRF, on
-            words that the layer has read before.
+        gold: True tags of each sentence of each split, for the scores.
+        rewards_words: Whether agents are rewarded at each word with the (marginal, for a CRF) log-probability
+            of its true tag, instead of once with that of the whole sequence. In the top layer, the return of
+            an action then leaves out its effect, through the CRF, on words that the layer has read before.
         decode_in_training: Whether training predicts tags and measures accuracy. If False, training of a CRF
             skips Viterbi decoding, shows the loss, and cannot reward agents for `correct` predictions.
         unknown_tag: Index of the tag that stands for tags missing from train; it is never predicted.
-        batch_size: Number of sentences in a training batch.
-        evaluation_rows: Number of sentences in an evaluation batch.
+        **options: Other arguments of `ExampleTask`.
     """
 
     def __init__(
@@ -75,18 +64,14 @@ class Tagging(ExampleTask):
         tags: Sequence[str],
         scheme: Scheme | None = None,
         gold: Mapping[str, Sequence[Sequence[str]]] | None = None,
-        reward_of: RewardOf = "sentence",
+        rewards_words: bool = False,
         decode_in_training: bool = True,
         unknown_tag: int | None = None,
-        batch_size: int = 1,
-        evaluation_rows: int = 200,
+        **options: Any,
     ):
-        super().__init__(splits, make_model, batch_size=batch_size, evaluation_rows=evaluation_rows)
+        super().__init__(splits, make_model, **{"evaluation_rows": 200} | options)
         self.tags, self.scheme, self.gold = tuple(tags), scheme, gold or {}
-        if reward_of not in ("sentence", "words"):
-            raise UserError(f"unknown reward_of {reward_of!r}: choose sentence or words")
-        self.reward_of, self.unknown_tag = reward_of, unknown_tag
-        self.is_of_steps = reward_of == "words"
+        self.is_of_steps, self.unknown_tag = rewards_words, unknown_tag
         self.score = "accuracy" if scheme is None else "f1"
         self.decode_in_training = decode_in_training
         self.primary_metric = "accuracy" if decode_in_training else "nll"  # F1 is not counted while training
@@ -120,6 +105,11 @@ class Tagging(ExampleTask):
 
     @override
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:
+        """Return means of the probabilities of the true tags, and of each tag at each word.
+
+        An average of CRFs is no CRF, so Viterbi decoding does not apply: the prediction is the sequence with
+        the largest expected number of right tags among those that the scheme allows.
+        """
         means = super().average(log_probs._replace(best=()), batch, samples)
         marginals = self._predictable(means.marginals)
         if means.target.ndim > 1:
@@ -143,7 +133,7 @@ class Tagging(ExampleTask):
             right, all_right = right.astype(target.dtype), all_right.astype(target.dtype)
             counted = {"accuracy": right, "nll": -target, "sentence_accuracy": all_right}
         words = jnp.where(inside, _of_each(log_probs.marginals, batch.targets), 0)
-        if self.reward_of == "words":
+        if self.is_of_steps:
             return LossOutput(-target, counted.get("accuracy"), counted, rewarded=words)
         sentence = target if target.ndim == 1 else words.sum(axis=1)
         return LossOutput(-target, counted.get("sentence_accuracy"), counted, rewarded=sentence)
@@ -171,21 +161,15 @@ class Tagging(ExampleTask):
 
     def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         """Return precision, recall, F1 and support of each type of entity, or of the most frequent tags."""
-        score, metrics = self.score_labels(split, predictions), {}
-        for label in self._labels:
-            counts = score.by_label.get(label, LabelCounts(0, 0, 0))
+        score, metrics = self.score_labels(split, predictions).by_label, {}
+        frequent = sorted(
+            (label for label in score if score[label].gold), key=lambda label: -score[label].gold
+        )
+        for label in sorted(frequent[:_MOST_LABELS]):
             for name in ("precision", "recall", "f1"):
-                metrics[f"{name}_{label}"] = getattr(counts, name)
-            metrics[f"support_{label}"] = float(counts.gold)
+                metrics[f"{name}_{label}"] = getattr(score[label], name)
+            metrics[f"support_{label}"] = float(score[label].gold)
         return metrics
-
-    @functools.cached_property
-    def _labels(self) -> list[str]:
-        """Entity types, or the most frequent tags if there is no scheme, in sorted order."""
-        if self.scheme is not None:
-            return sorted({tag.partition("-")[2] for tag in self.tags} - {""})
-        counts = Counter(tag for split in self.gold.values() for tags in split for tag in tags)
-        return sorted(tag for tag, _ in counts.most_common(_MOST_LABELS))
 
 
 def _of_each(

@@ -107,9 +107,7 @@ def test_every_choice_of_a_language_model_replaced(language):
     """Each model reads the text separately. Its choices then replace those of the first model."""
     learner, params, nll_of_stream = language
     other, how = drawn_params(learner, 4, scale=1.5), dict(layer=1, rows=ROWS)
-    found = list(
-        policy_interventions(learner, params, GREEDY, "dev", constants=(1, 3), others=[other], **how)
-    )
+    found = list(policy_interventions(learner, [params, other], GREEDY, "dev", constants=(1, 3), **how))
     losses, counts = (sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts"))
     actions, counted, words = whole(found, ("actions", "in_steps", "inputs"))
     text = learner.task.tokens("dev")
@@ -196,7 +194,7 @@ def test_choices_of_another_row_where_lengths_differ():
     learner = classification({"dev": split}, mix=1.0)
     params = drawn_params(learner, 3)
     loss_of = row_reader(learner, params, split, 0)
-    found = policy_interventions(learner, params, GREEDY, "dev", layer=0, rows=3, constants=(1,))
+    found = policy_interventions(learner, [params], GREEDY, "dev", layer=0, rows=3, constants=(1,))
     losses, actions, counts = whole(found, ("losses", "actions", "counts"), axis=0)
     taken = actions[..., 0]
     assert counts.tolist() == [1, 1, 1, 1, 1, 0]
@@ -240,8 +238,8 @@ def test_copied_words_by_loops(name):
         init_scale=4.0,
         cell=dict(kernel_init=sure, recurrent_kernel_init=sure, agent_init=F.Initializers(sure)),
     )
-    several = params, other = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
-    found = copied_words(learner, params, GREEDY, "dev", rows=rows, others=[other])
+    several = params, _ = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
+    found = copied_words(learner, several, GREEDY, "dev", rows=rows)
     counts, losses, of_each, likeliest = whole(found, ("counts", "losses", "of_each", "likeliest"))
 
     # Read each stream of dev in one piece.
@@ -296,8 +294,8 @@ def test_what_may_be_chosen(stride, mask, expected):
 
 def test_what_has_no_choice_or_no_other_row_is_refused(language):
     learner, params, _ = language
-    for function in (single_interventions, policy_interventions):
+    for function, given in ((single_interventions, params), (policy_interventions, [params])):
         with pytest.raises(UserError, match="samples no choice"):
-            next(function(learner, params, GREEDY, "dev", layer=0, rows=ROWS))
+            next(function(learner, given, GREEDY, "dev", layer=0, rows=ROWS))
     with pytest.raises(UserError, match="at least 2 rows, got 1"):
-        next(policy_interventions(learner, params, GREEDY, "dev", layer=1, rows=1))
+        next(policy_interventions(learner, [params], GREEDY, "dev", layer=1, rows=1))

@@ -91,7 +91,7 @@ def padded():
 
     @functools.cache
     def get(output, reward_of):
-        task = task_of(output, reward_of=reward_of)
+        task = task_of(output, rewards_words=reward_of == "words")
         # Rewards of every kind reach the loss, including those of layers that read from the end.
         learner = Learner(task, (0,), objective=AgentSettings(entropy_coef=0.1, discount=0.9))
         scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))
@@ -163,7 +163,7 @@ def brute(crf, emissions, tags_of_length):
 
 @pytest.mark.slow
 def test_what_a_crf_says_of_three_words_by_enumeration():
-    task = task_of(reward_of="words")
+    task = task_of(rewards_words=True)
     model = model_of(task, seed=1)
     row = next(i for i, words in enumerate(WORDS) if len(words) == 3)
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[row : row + 1]), one_batch())
