@@ -42,7 +42,7 @@ from dynskip_jax.functional.step import (
     in_dtype_of,
     skip_inputs,
 )
-from dynskip_jax.functional.time_skips import Choice, Dynamic, Fixed, Previous
+from dynskip_jax.functional.time_skips import Choice, Dynamic, Fixed, Previous, TimeSkip
 from dynskip_jax.functional.transitions import LSTM, LSTMState
 
 LANES = 128  # width of a register, in units
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     max_skip: int  # K
     slot: int | None  # State(t-1-slot) enters; None if it is chosen
     asks_agent: bool  # whether a choice depends on the agent's logits; a replayed one does not
-    mixes: bool  # whether λ may differ from 1
+    mix: float  # λ
 
 
 def misfit(
@@ -79,6 +79,7 @@ def misfit(
         and (skip.agent != "mlp" or skip.agent_input != "previous" or skip.num_candidates != skip.max_skip),
         f"chooses among at most {LANES} states": chosen and skip.max_skip > LANES,
         "has no relaxed choices": chosen and policy.mode not in ("sample", "greedy"),
+        "takes λ as a number, not as an array": not isinstance(_mix(skip, policy), int | float),
         "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype != jnp.float32
         or any(w.dtype not in (jnp.float32, jnp.bfloat16) for w in jax.tree.leaves(params)),
         "needs at least one step and one sequence": 0 in jax.tree.leaves(inputs.transition)[0].shape,
@@ -99,9 +100,9 @@ def tpu_unroll(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute the results of a scan of `recurrent_step` over `inputs`, (time, batch, ...).
 
-    It has derivatives in reverse mode, of first order, with respect to everything except λ. Under `vmap` the
-    mapped calls run one after another. It does not divide its batch over devices: use `jax.shard_map`. A
-    `UserError` says why it cannot run a call (`misfit`), or that a layer does not fit a TPU's fast memory.
+    It has derivatives in reverse mode, of first order. Under `vmap` the mapped calls run one after another.
+    It does not divide its batch over devices: use `jax.shard_map`. A `UserError` says why it cannot run a
+    call (`misfit`), or that a layer does not fit a TPU's fast memory.
     """
     reason = misfit(params, carry, inputs, recurrence, policy)
     if reason is not None:
@@ -113,9 +114,8 @@ def tpu_unroll(
     if getattr(policy.mask, "ndim", 0) == 2:
         policy = dataclasses.replace(policy, mask=policy.mask[None])
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
-    mix = skip.mix if policy.mix is None else policy.mix
-    is_one, chooses = isinstance(mix, int | float) and mix == 1, type(skip) is Dynamic
-    plan = Plan(skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, not is_one)
+    chooses = type(skip) is Dynamic
+    plan = Plan(skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy))
     scores = a = agent = None
     if chooses:
         if plan.asks_agent:
@@ -128,7 +128,7 @@ def tpu_unroll(
     z = inputs.transition + row(params.transition.b, inputs.transition)
     start = jax.tree.map(lambda slots: jnp.moveaxis(slots[:, ::-1], 1, 0), carry.slots)
     stopped = jax.lax.stop_gradient((a, scores, agent))
-    h, c, slot = _padded_states(plan, z, start, params.transition.w_h, mix, *stopped)
+    h, c, slot = _padded_states(plan, z, start, params.transition.w_h, *stopped)
 
     ends = jnp.full(batch, time) if seq_lengths is None else seq_lengths
     histories = [jnp.concatenate([old, new]) for old, new in zip(start, (h, c), strict=True)]
@@ -147,7 +147,11 @@ def _rows(history: Float[Array, "rows batch hidden"], rows: Int[Array, "n batch"
     return history[rows, jnp.arange(history.shape[1])[None]]
 
 
-def _padded_states(plan: Plan, z, start, w_h, mix, a, scores, agent) -> tuple[Array, Array, Array]:
+def _mix(skip: TimeSkip, policy: Policy) -> Any:
+    return skip.mix if policy.mix is None else policy.mix
+
+
+def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, Array, Array]:
     """Run `_states` on whole registers, and cut the results to their sizes.
 
     Args:
@@ -155,7 +159,6 @@ def _padded_states(plan: Plan, z, start, w_h, mix, a, scores, agent) -> tuple[Ar
         z: W_x x + b, (time, batch, 4 * hidden).
         start: The K states before the first step, oldest first, (K, batch, hidden).
         w_h: W_h, (hidden, 4 * hidden).
-        mix: λ.
         a: Agent's projected input, (time, batch, units); None if the agent is not asked.
         scores: What is added to the agent's logits, (time, batch, K); None if the slot is fixed.
         agent: W_h and W_out of the agent; None if it is not asked.
@@ -180,43 +183,29 @@ def _padded_states(plan: Plan, z, start, w_h, mix, a, scores, agent) -> tuple[Ar
         a = pad(a, 0, rows, more)
         agent = pad(agent[0], units, more), pad(agent[1], more, -agent[1].shape[-1] % LANES)
     start = jax.tree.map(lambda array: pad(array, 0, rows, units), start)
-    mix = _constant(jnp.asarray(mix, jnp.float32)).reshape(1, 1)
-    h, c, slot = _states(plan, pad_gates(z, 0, rows), *start, pad_gates(w_h, units), mix, a, scores, agent)
+    h, c, slot = _states(plan, pad_gates(z, 0, rows), *start, pad_gates(w_h, units), a, scores, agent)
     return h[:, :batch, :hidden], c[:, :batch, :hidden], slot[:, :batch, 0].astype(jnp.int32)
 
 
-@jax.custom_vjp
-def _constant(mix: Float[Array, ""]) -> Float[Array, ""]:
-    return mix
-
-
-def _refuse(*_: Any) -> Any:
-    raise UserError("implementation 'tpu_kernel' has no gradient with respect to λ: use 'auto'")
-
-
-_constant.defvjp(lambda mix: (mix, None), _refuse)
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _states(plan, z, h_0, c_0, w_h, mix, a, scores, agent):
+def _states(plan, z, h_0, c_0, w_h, a, scores, agent):
     """Return h, c and the slots of all steps; see `_padded_states`."""
-    return _forward(plan, z, h_0, c_0, w_h, mix, a, scores, agent)[0]
+    return _forward(plan, z, h_0, c_0, w_h, a, scores, agent)[0]
 
 
-def _forward(plan, z, h_0, c_0, w_h, mix, a, scores, agent):
+def _forward(plan, z, h_0, c_0, w_h, a, scores, agent):
     hidden = h_0.shape[-1]
     agent_h, agent_out = agent or (None, None)
     result = _run(
         partial(_forward_step, plan),
         by_step=dict(z=z, a=a, scores=scores),
         whole=dict(w_h=w_h, agent_h=agent_h, agent_out=agent_out, h_0=h_0, c_0=c_0),
-        mix=mix,
         results=dict(h=hidden, c=hidden, gates=4 * hidden, slot=LANES),
         scratch=dict(past_h=h_0.shape, past_c=c_0.shape),
         name="lstm_forward",
     )
     states = result.h, result.c, result.slot
-    return states, (*states, result.gates, h_0, c_0, w_h, mix, a, scores, agent)
+    return states, (*states, result.gates, h_0, c_0, w_h, a, scores, agent)
 
 
 def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
@@ -247,8 +236,8 @@ def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
     else:
         h_in, c_in = (_at(past, t + K - 1 - plan.slot, K) for past in (ref.past_h, ref.past_c))
         ref.slot[0] = jnp.full(ref.slot.shape[1:], plan.slot, jnp.float32)
-    if plan.mixes:
-        mix = ref.mix[0, 0]
+    if plan.mix != 1:
+        mix = plan.mix
         h_in, c_in = mix * h_in + (1 - mix) * h, mix * c_in + (1 - mix) * c
 
     g, i, f, o = jnp.split(ref.z[0] + _product(h_in, ref.w_h[...]), 4, axis=1)
@@ -261,7 +250,7 @@ def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
 
 
 def _backward(plan, residuals, gradients):
-    h, c, slot, gates, h_0, c_0, w_h, mix, a, scores, agent = residuals
+    h, c, slot, gates, h_0, c_0, w_h, a, scores, agent = residuals
     time, K = h.shape[0], plan.max_skip
     rows = jnp.arange(time)[:, None] + K - 1 - slot[..., 0].astype(jnp.int32)
 
@@ -269,13 +258,12 @@ def _backward(plan, residuals, gradients):
         """Return the state that entered each step, (time, batch, hidden)."""
         history = jnp.concatenate([start, states])
         chosen = _rows(history, rows)
-        return mix[0, 0] * chosen + (1 - mix[0, 0]) * history[K - 1 : -1] if plan.mixes else chosen
+        return plan.mix * chosen + (1 - plan.mix) * history[K - 1 : -1]
 
     result = _run(
         partial(_backward_step, plan, time),
         by_step=dict(dh=gradients[0], dc=gradients[1], gates=gates, c_in=entered(c_0, c), c=c, slot=slot),
         whole=dict(w_h=w_h),
-        mix=mix,
         results=dict(dz=gates.shape[-1]),
         results_whole=dict(dh_0=h_0.shape, dc_0=c_0.shape),
         scratch=dict(past_dh=h_0.shape, past_dc=c_0.shape),
@@ -284,7 +272,7 @@ def _backward(plan, residuals, gradients):
     )
     flat = (entered(h_0, h).astype(w_h.dtype), result.dz.astype(w_h.dtype))
     dw_h = jnp.einsum("tbh,tbz->hz", *flat, preferred_element_type=jnp.float32).astype(w_h.dtype)
-    none = jax.tree.map(jnp.zeros_like, (mix, a, scores, agent))
+    none = jax.tree.map(jnp.zeros_like, (a, scores, agent))
     return result.dz, result.dh_0, result.dc_0, dw_h, *none
 
 
@@ -311,8 +299,8 @@ def _backward_step(plan: Plan, time: int, ref: SimpleNamespace) -> None:
     transposed = dict(dimension_numbers=(((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
     d_in = [jax.lax.dot_general(dz.astype(ref.w_h.dtype), ref.w_h[...], **transposed), dc * f]
     pasts = ref.past_dh, ref.past_dc
-    if plan.mixes:
-        mix, newest = ref.mix[0, 0], pl.ds(jax.lax.rem(t + K - 1, K), 1)
+    if plan.mix != 1:
+        mix, newest = plan.mix, pl.ds(jax.lax.rem(t + K - 1, K), 1)
         for past, d in zip(pasts, d_in, strict=True):
             past[newest] += (1 - mix) * d[None]
         d_in = [mix * d for d in d_in]
@@ -348,7 +336,6 @@ def _run(
     *,
     by_step: Mapping[str, Array | None],
     whole: Mapping[str, Array | None],
-    mix: Float[Array, "one one"],
     results: Mapping[str, int],
     scratch: Mapping[str, tuple[int, ...]],
     name: str,
@@ -361,7 +348,6 @@ def _run(
         step: Function of the references of all arrays, by name.
         by_step: Inputs of which a step sees its own part, (time, batch, width).
         whole: Inputs that stay in fast memory for all steps.
-        mix: λ, in the memory of scalars.
         results: Width of each result, (time, batch, width).
         scratch: Shape of the float32 arrays that pass from one step to the next.
         name: Name of the kernel in profiles.
@@ -373,9 +359,8 @@ def _run(
     widths = {**{name: array.shape[-1] for name, array in by_step.items()}, **results}
     shared = [*results_whole.values(), *scratch.values()]
     size = sum(array.size * array.dtype.itemsize for array in whole.values())
-    size += 4 * (
-        2 * batch * sum(widths.values()) + sum(map(math.prod, shared))
-    )  # two parts are there at once
+    # Two parts of each array of steps are there at once.
+    size += 4 * (2 * batch * sum(widths.values()) + sum(map(math.prod, shared)))
     if size > FAST_MEMORY:
         raise UserError(
             f"implementation 'tpu_kernel' has {FAST_MEMORY >> 20} MiB of fast memory, and this layer needs "
@@ -383,17 +368,17 @@ def _run(
         )
     index = (lambda t: (time - 1 - t, 0, 0)) if reverse else (lambda t: (t, 0, 0))
     rows = {name: pl.BlockSpec((1, batch, width), index) for name, width in widths.items()}
-    resident, scalar = pl.BlockSpec(memory_space=pltpu.VMEM), pl.BlockSpec(memory_space=pltpu.SMEM)
-    names = ("mix", *by_step, *whole, *results, *results_whole, *scratch)
+    resident = pl.BlockSpec(memory_space=pltpu.VMEM)
+    names = (*by_step, *whole, *results, *results_whole, *scratch)
     shapes = [*((time, batch, width) for width in results.values()), *results_whole.values()]
     outputs = pl.pallas_call(
         lambda *refs: step(SimpleNamespace(**dict(zip(names, refs, strict=True)))),
         grid=(time,),
         name=name,
-        in_specs=[scalar, *(rows[name] for name in by_step), *(resident for _ in whole)],
+        in_specs=[*(rows[name] for name in by_step), *(resident for _ in whole)],
         out_specs=[*(rows[name] for name in results), *(resident for _ in results_whole)],
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=FAST_MEMORY + 20 * 2**20),
-    )(mix, *by_step.values(), *whole.values())
+    )(*by_step.values(), *whole.values())
     return SimpleNamespace(**dict(zip((*results, *results_whole), outputs, strict=True)))

@@ -70,7 +70,10 @@ def reinforce(
         if trace.mode == "none":
             continue
         if trace.mode not in ("sample", "replayed"):
-            raise UserError(_NOT_SAMPLED.get(trace.mode, _RELAXED.format(trace.mode)))
+            raise UserError(
+                f"{trace.mode} choices have no REINFORCE gradient: call model.train(), or pass "
+                'policy=F.Policy("sample") and rngs= to the model; relaxed ones are trained by its own loss'
+            )
         weight = _weight(trace, weights)
         counted = weight != 0
         log_prob = jnp.where(counted, trace.log_prob, 0)
@@ -181,16 +184,6 @@ def agent_loss(
     if any(trace.mode in ("sample", "replayed", "greedy") for trace in traces):
         loss = loss + reinforce(traces, reward, baseline=baseline, discount=discount, weights=weights)
     return loss
-
-
-_NOT_SAMPLED = {
-    "greedy": "greedy choices have no REINFORCE gradient: call model.train(), or pass "
-    'policy=F.Policy("sample") and rngs= to the model'
-}
-_RELAXED = (
-    "{} choices are trained by the loss of the network: leave out rl.reinforce, or pass "
-    'policy=F.Policy("sample") to the model'
-)
 
 
 def traces_of(out: Any) -> tuple[DecisionTrace, ...]:

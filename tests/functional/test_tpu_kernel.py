@@ -100,20 +100,6 @@ def test_values_and_gradients_are_those_of_the_reference(name):
 
 
 @pytest.mark.slow
-def test_a_traced_mix_has_values_and_refuses_its_gradient():
-    recurrence, params, carry, x, actions = problem(F.Dynamic(2), time=2)
-
-    def h(mix, by_kernel):
-        policy = F.Policy(mix=mix)
-        return unrolled(recurrence, params, carry, x, actions, None, policy, by_kernel)[1].h
-
-    mix = jnp.float32(0.3)
-    np.testing.assert_allclose(jax.jit(h, static_argnums=1)(mix, True), h(mix, False), rtol=1e-5, atol=1e-6)
-    with pytest.raises(UserError, match="no gradient with respect to λ"):
-        jax.grad(lambda mix: h(mix, True).sum())(mix)
-
-
-@pytest.mark.slow
 def test_mapped_calls_are_the_calls_one_by_one():
     recurrence, params, carry, x, actions = problem(F.Dynamic(2, 0.5), time=2)
     xs = jnp.stack([x, 2 * x])
@@ -129,6 +115,7 @@ def test_mapped_calls_are_the_calls_one_by_one():
         (F.Dynamic(2, agent="content"), {}, "only mlp agents"),
         (F.Dynamic(2, first_step="carried"), {}, "first_step"),
         (F.Dynamic(2), dict(policy=F.Policy("soft")), "no relaxed choices"),
+        (F.Dynamic(2), dict(policy=F.Policy(mix=np.float32(0.5))), "λ as a number"),
         (F.Attention(2), {}, "only Previous, Fixed and Dynamic"),
         (F.Previous(), dict(dtype=np.float16), "float32 or bfloat16"),
         (F.Previous(), dict(hidden=3000), "MiB of fast memory"),

@@ -151,7 +151,7 @@ REFUSED = {
     "reward of shape": (lambda: reinforced(filled((6, 4))), r"of \(2,\) or \(2, 6\), .* got \(6, 4\)"),
     "outputs as decisions": (lambda: rl.agent_loss(X, filled(2)), r"or its .decisions .* got float32"),
     "greedy reward": (lambda: reinforced(filled(2), policy=GREEDY), "no REINFORCE gradient: call"),
-    "soft reward": (lambda: reinforced(filled(2), policy=F.Policy("soft")), "leave out rl.reinforce"),
+    "soft reward": (lambda: reinforced(filled(2), policy=F.Policy("soft")), "soft choices have no REINFORCE"),
 }  # fmt: skip
 
 

@@ -273,7 +273,7 @@ def test_updates_of_a_skip_rnn_are_paid_for():
     ("skip", "mode", "made", "says"),
     [
         (F.Dynamic(3), "sample", "sample", None),
-        (F.Dynamic(3), "soft", "soft", "trained by the loss of the network"),
+        (F.Dynamic(3), "soft", "soft", "soft choices .* trained by its own loss"),
         (F.Dynamic(3), "greedy", "greedy", r"call model.train\(\), or pass policy"),
         (F.Random(3), "greedy", "sample", None),  # always draws
         (F.LSTMJump(), "soft", "greedy", "greedy choices"),  # cannot be relaxed

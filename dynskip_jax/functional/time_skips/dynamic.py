@@ -19,14 +19,7 @@ from dynskip_jax.functional.agent import (
     project_agent_input,
 )
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
-from dynskip_jax.functional.time_skips.base import (
-    BufferSkip,
-    Choice,
-    Decision,
-    Observed,
-    SkipInputs,
-    choice_field,
-)
+from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision, SkipInputs, choice_field
 from dynskip_jax.functional.time_skips.candidates import Candidates, Every
 
 
@@ -62,7 +55,7 @@ class PolicySkip(BufferSkip):
         return slots.reshape((1,) * (step.ndim + 1 - slots.ndim) + slots.shape)
 
     @property
-    def observed(self) -> Observed:
+    def observed(self) -> str:
         return "stored" if self.agent == "content" else self.agent_input
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
