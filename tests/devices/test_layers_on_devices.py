@@ -107,7 +107,7 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("way", "skip", "implementation"),
-    list(itertools.product(WAYS, SKIPS, ("fused", "reference"))),
+    [*itertools.product(WAYS, SKIPS, ["fused"]), *((way, "dynamic", "reference") for way in WAYS)],
 )
 @pytest.mark.slow  # test_shardings.py has cheaper cases
 def test_several_devices_compute_what_one_does(way, skip, implementation):

@@ -63,15 +63,12 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
     ("arguments", "message"),
     [
         (("a:9", None, 2), "together"),
-        ((None, 0, None), "together"),
         (("a", 0, 2), "HOST:PORT"),
-        (("a:0", 0, 2), "HOST:PORT"),
         ((":9", 0, 2), "HOST:PORT"),
         (("a:99999", 0, 2), "HOST:PORT"),
         (("a:9", 2, 2), "--process is 2/2: number processes from 0"),
         (("a:9", 0, 0), "--process is 0/0"),
         (("auto", 0, None), "leave --process out"),
-        (("auto", None, 2), "leave --process out"),
     ],
 )
 def test_senseless_coordinators(arguments, message, initialized):
