@@ -20,20 +20,12 @@ from dynskip_jax.nn.layers import SkipLSTM, count_layers
 
 
 class ClassifierOutput(NamedTuple):
-    """Output of `SequenceClassifier` and `SentencePairModel`.
+    """Output of a classifier or a model of pairs; decisions and observations are those of `SkipLayers`."""
 
-    Attributes:
-        logits: Unnormalised log-probabilities of the classes, (batch, classes).
-        decisions: One trace per layer and direction, bottom first, each leaf (batch, time).
-        observations: x(t) and h(t-1) of each layer and direction, of which s(t) in Eq. 1 consists,
-            (batch, time, ...).
-        states: Outputs of the top layer, (batch, time, features); None if the model does not return them.
-    """
-
-    logits: Float[Array, "*batch classes"]
+    logits: Float[Array, "*batch classes"]  # unnormalised log-probabilities
     decisions: tuple[F.DecisionTrace, ...]
     observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
-    states: Float[Array, "*batch time features"] | None = None
+    states: Float[Array, "*batch time features"] | None = None  # outputs of the top layer
     agent_loss = rl.agent_loss
 
 
@@ -50,9 +42,7 @@ class PooledModel(nnx.Module):
         unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
-        rngs: Source of the initial parameters.
-        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
-            `bidirectional`.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `bidirectional`.
     """
 
     def __init__(
@@ -91,14 +81,10 @@ class PooledModel(nnx.Module):
         deterministic: bool | None,
         **options: Any,
     ) -> tuple[list[Float[Array, "batch features"]], Any]:
-        """Return the pooled states of each group of steps, and the outputs of the layers.
+        """Return the pooled states of each of at most two groups of steps, and the outputs of the layers.
 
-        Args:
-            tokens: Token ids.
-            embed: Function of the tokens and of one key per row, or None, that returns the layers' inputs.
-            groups: Steps to pool; True for all. At most two.
-            draws: Whether `embed` needs the keys in training.
-            **options: Further arguments of the layers, like those that are not named here.
+        `embed` is a function of the tokens and of one key per row, or None, that returns the layers' inputs.
+        `draws` says whether it needs the keys in training. All other arguments are those of the layers.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)
@@ -170,10 +156,9 @@ class SequenceClassifier(PooledModel):
         Args:
             symbols: Symbol ids, (*batch, time).
             seq_lengths: True lengths, (*batch,).
-            rngs: Source of randomness for choices and dropout: a PRNG key, one per example, (*batch,), an
-                `nnx.Rngs` or a stream.
+            rngs: Source of randomness, as in `SkipLayers`, like the arguments that follow.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
-            **options: `actions`, `policy` and `weight_key`; see `SkipLayers.__call__`.
+            **options: `actions`, `policy` and `weight_key`.
         """
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         (pooled,), outputs = self.read(
@@ -245,7 +230,7 @@ class SentencePairModel(PooledModel):
             tokens: Token ids of the first sentence, followed by those of the second, (*batch, time).
             sentences: 0 at tokens of the first sentence, 1 at tokens of the second, (*batch, time).
             seq_lengths: Total lengths of both sentences, (*batch,).
-            rngs: See `SequenceClassifier`, as for `deterministic` and `options`.
+            rngs: See `SequenceClassifier`, like the arguments that follow.
         """
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         groups, embed = (sentences == 0, sentences == 1), lambda tokens, keys: self.embedding(tokens)
@@ -258,11 +243,7 @@ class SentencePairModel(PooledModel):
 def rating_distribution(ratings: Float[Array, " batch"], num_ratings: int) -> Float[Array, "batch ratings"]:
     """Return the distribution over the ratings 1..R with mean y (Tai et al. 2015, Eq. 16).
 
-    Only ⌊y⌋ and ⌊y⌋ + 1 have nonzero probability.
-
-    Args:
-        ratings: y in [1, R], (batch,).
-        num_ratings: R.
+    Only ⌊y⌋ and ⌊y⌋ + 1 have nonzero probability. `ratings` are y in [1, R], and `num_ratings` is R.
     """
     distance = jnp.abs(ratings[:, None] - jnp.arange(1, num_ratings + 1)[None, :])
     return jnp.maximum(1 - distance, 0)

@@ -42,10 +42,9 @@ def any_batch_axes(call: Callable[..., Any]) -> Callable[..., Any]:
 def forget_rare(
     words: Int[Array, "batch time"], keys: Key[Array, " batch"], rate: float, num_frequent: int
 ) -> Int[Array, "batch time"]:
-    """Return the words, each rare one replaced by the unknown word at this rate (Lample et al. 2016).
+    """Return the words, with those from the id `num_frequent` on replaced by the unknown word at this rate.
 
-    In training, this trains the embedding of the unknown word. Words with the id `num_frequent` or a larger
-    one are rare.
+    In training, this trains the embedding of the unknown word (Lample et al. 2016).
     """
     time = words.shape[1]
     forgotten = jax.vmap(lambda key: jax.random.bernoulli(key, rate, (time,)))(keys)

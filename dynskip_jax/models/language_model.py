@@ -50,14 +50,11 @@ class LanguageModelDropout:
             if name != "variational":
                 check_rates(f"the dropout of {name}", rate)
 
-    @classmethod
-    def everywhere(cls, rate: float) -> "LanguageModelDropout":
-        """Return `rate` for all layers' inputs and before the softmax (Zaremba et al. 2014, Section 3.2)."""
-        return cls(inputs=rate, hidden=rate, outputs=rate)
-
 
 class LanguageModelOutput(NamedTuple):
     """Output of `LanguageModel`.
+
+    The last three are None if the model does not copy words.
 
     Attributes:
         logits: Unnormalised log-probabilities of the next token, (batch, time, vocabulary). If the model
@@ -66,10 +63,9 @@ class LanguageModelOutput(NamedTuple):
         states: h of the top layer, (batch, time, hidden).
         dropped_states: h of the top layer after dropout, the input of the softmax.
         observations: x(t) and h(t-1) of each layer, of which s(t) in Eq. 1 consists, (batch, time, ...).
-        of_softmax: Logits of the softmax without copying; None if the model does not copy words.
-        copies: Words that may be copied; None if the model does not copy words.
-        choices: Word that each of the K choices would copy; None if the model does not copy words. It equals
-            `copies`, unless one choice was made.
+        of_softmax: Logits of the softmax without copying.
+        copies: Words that may be copied.
+        choices: Word that each of the K choices would copy: `copies`, unless one choice was made.
     """
 
     logits: Float[Array, "batch time vocabulary"]
@@ -114,7 +110,8 @@ class LanguageModel(nnx.Module):
             must have the size of the embedding.
         copy: Whether and how recent words are copied, with the choice of the last layer's skip as the
             pointer: `none`, or as in `Copier`. That skip must choose among the last K states.
-        dropout: Dropout rates; a number is passed to `LanguageModelDropout.everywhere`.
+        dropout: Dropout rates; a number is that of all layers' inputs and before the softmax (Zaremba et al.
+            2014, Section 3.2).
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         weight_init: Initializer of every weight and bias outside of the recurrent layers.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
@@ -140,7 +137,7 @@ class LanguageModel(nnx.Module):
         if isinstance(features, int):
             features = (features,) * depth
         if not isinstance(dropout, LanguageModelDropout):
-            dropout = LanguageModelDropout.everywhere(dropout)
+            dropout = LanguageModelDropout(inputs=dropout, hidden=dropout, outputs=dropout)
         if embedding is None:
             size = embedding_features or features[0]
             embedding = nnx.Embed(vocabulary_size, size, embedding_init=weight_init, rngs=rngs)
@@ -223,13 +220,10 @@ class LanguageModel(nnx.Module):
         Args:
             tokens: Token ids, (*batch, time).
             initial_carry: Carry of the previous segment; by default that of `initialize_carry`.
-            actions: Actions to replay for each layer, or None for a layer that chooses.
-            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: Source of randomness for dropout, and for choices if the carry has no keys: a PRNG key, one
-                per stream, (batch,), an `nnx.Rngs` or a stream.
+            actions: See `SkipLayers`, like the other arguments that are not named here.
+            rngs: Source of randomness for dropout, and for choices if the carry has no keys.
             shared_key: PRNG key for the masks that all streams share, those of words and weights; by default
                 it is derived from `rngs`.
-            deterministic: Overrides the mode set by `.train()` and `.eval()`.
             return_carry: Whether to return `(carry, output)`, with the carry for the next segment.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic

@@ -25,17 +25,10 @@ _lecun_normal = nnx.initializers.lecun_normal()
 
 
 class TaggerOutput(NamedTuple):
-    """Output of `Tagger`.
+    """Output of `Tagger`; decisions and observations are those of `SkipLayers`."""
 
-    Attributes:
-        emissions: Score of each tag at each step, (batch, time, tags); the logits of a softmax.
-        crf: Scores of transitions, first tags and last tags, constrained by `allowed`; None with a softmax.
-        decisions: One trace for each layer and direction, as `SkipLayers` returns them.
-        observations: x(t) and h(t-1) of each layer and direction, of which s(t) in Eq. 1 consists.
-    """
-
-    emissions: Float[Array, "*batch time tags"]
-    crf: F.CRFParams | None
+    emissions: Float[Array, "*batch time tags"]  # score of each tag; the logits of a softmax
+    crf: F.CRFParams | None  # constrained by `allowed`; None with a softmax
     decisions: tuple[F.DecisionTrace, ...]
     observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
     agent_loss = rl.agent_loss
@@ -72,12 +65,7 @@ class Tagger(nnx.Module):
             embedding of the latter is trained (Lample et al. 2016).
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
-        rngs: Source of the initial parameters.
-        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
-            `forget_bias`.
-
-    Attributes:
-        stack: The recurrent layers.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
     """
 
     def __init__(
@@ -147,11 +135,7 @@ class Tagger(nnx.Module):
                 `characters`, (*batch, time, length), of their `capitals`, (*batch, time), and of other
                 `columns`, (*batch, time, columns).
             seq_lengths: True lengths, (*batch,).
-            actions: Actions to replay for each layer and direction, or None for a layer that chooses.
-            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: Source of randomness for choices and dropout: a PRNG key, one per sentence, (batch,), an
-                `nnx.Rngs` or a stream.
-            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+            actions: See `SkipLayers`, like the arguments that follow.
         """
         options = dict(seq_lengths=seq_lengths, actions=actions, policy=policy, rngs=rngs)
         emissions, decisions, observations = self._read(tokens, **options, deterministic=deterministic)

@@ -29,13 +29,6 @@ class Linear(nnx.Linear):
 
     `dtype` is `param_dtype` by default. With bfloat16 and float32 inputs the result is float32; Flax's own
     layer would return bfloat16.
-
-    Example::
-
-        >>> import jax.numpy as jnp
-        >>> from flax import nnx
-        >>> Linear(3, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))(jnp.ones((2, 3))).dtype
-        dtype('float32')
     """
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
@@ -49,14 +42,6 @@ class Weights(nnx.Module):
 
     A field that is a tuple of arrays becomes a list of `nnx.Param`, and None stays None. `read` returns the
     named tuple for the pure functions.
-
-    Example::
-
-        >>> import jax
-        >>> from dynskip_jax.functional import GRU, Initializers
-        >>> weights = Weights(GRU().init(jax.random.key(0), 3, 8, Initializers()))
-        >>> weights.w_h.shape, weights.read().w_h.shape
-        ((8, 16), (8, 16))
     """
 
     def __init__(self, values: Any):

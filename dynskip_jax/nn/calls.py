@@ -34,10 +34,7 @@ def check_per_layer(count: int, **given: Any) -> None:
 
 
 def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
-    """Check that inputs are floats with at least `axes` axes and `in_features` features.
-
-    `shape` is the expected shape in the error message, such as `(*batch, time, in)`.
-    """
+    """Check that inputs are floats with `in_features` features, and at least `axes` axes (`shape`)."""
     expected, found = shape.replace("in)", f"{in_features})"), described(inputs)
     if not hasattr(inputs, "dtype"):
         raise UserError(f"expected inputs {expected}, got {found}")
@@ -48,7 +45,7 @@ def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
 
 
 def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
-    """Return `policy`; if it is None, a greedy policy in evaluation and a sampling one in training."""
+    """Return `policy`; by default a greedy one in evaluation and a sampling one in training."""
     if policy is None:
         return F.Policy("greedy" if deterministic else "sample")
     if not isinstance(policy, F.Policy):
@@ -67,10 +64,7 @@ def as_key(rngs: Rngs) -> Array | None:
 
 
 def require_key(rngs: Rngs, what: str) -> Array:
-    """Return the PRNG key that `rngs` provides, for a module that cannot run without one.
-
-    `what` is the name of the module in the error message, such as `this layer`.
-    """
+    """Return the PRNG key that `rngs` provides, for a module called `what` that cannot do without."""
     if rngs is None:
         raise UserError(
             f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs. After .eval() "

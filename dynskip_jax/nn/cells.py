@@ -53,9 +53,8 @@ def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -
 class SkipCell(HasModes, nnx.RNNCellBase):
     """A recurrent cell with any transition, any skip over time and any skip over depth.
 
-    The cell works wherever Flax's own cells do, such as in `nnx.RNN(cell)` and `nnx.Bidirectional`. It
-    computes `functional.recurrent_step`. To train an agent, run the cell in `SkipLayers`, whose output
-    contains the decisions and everything that a loss needs.
+    The cell computes `functional.recurrent_step`, and works in `nnx.RNN` as Flax's own cells do. To train an
+    agent, run it in `SkipLayers`, whose output contains the decisions.
 
     Args:
         in_features: Size of the input.
@@ -83,15 +82,12 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
             parameters, biases, sums, states and results stay float32; see `functional.product`.
         param_dtype: Dtype of the parameters, and of the state unless `dtype` is wider.
-        rngs: Source of the initial parameters.
 
     Attributes:
-        deterministic: Whether choices are greedy by default and nothing is dropped. Set by `.train()`,
-            `.eval()` and `nnx.view`.
         weights: Parameters of the transition.
-        agent: Parameters of the time skip; None if it has none.
-        depth: Parameters of the depth skip; None if there are none.
-        initial: Learned initial state; None if the initial state is zeros.
+        agent: Parameters of the time skip; None if it has none, as for the next two.
+        depth: Parameters of the depth skip.
+        initial: Learned initial state.
 
     Example::
 

@@ -24,6 +24,7 @@ from dynskip_jax.nn.initializers import Initializer, by_size
 from dynskip_jax.nn.layers import SkipLSTM
 
 _glorot = nnx.initializers.glorot_uniform()
+_GATE_BIAS = -2.0  # at first, highway layers copy most of their input
 
 
 def _check_sizes(**sizes: int) -> None:
@@ -50,14 +51,7 @@ class CharEmbedding(nnx.Module):
         maps: Number of filters of each width.
         num_highway: Number of highway layers.
         weight_init: Initializer of every weight and bias.
-        highway_bias: Constant added to the transform gates' initial biases. A negative value makes the
-            highway layers copy most of their input at first.
-        dtype: Dtype in which matrices are multiplied; float32 by default. Everything else is float32 (see
-            `SkipCell`).
-        rngs: Source of the initial parameters.
-
-    Attributes:
-        features: Size of a word's embedding, the sum of `maps`.
+        dtype: Dtype in which matrices are multiplied, as in `SkipCell`; float32 by default.
 
     Example::
 
@@ -80,16 +74,13 @@ class CharEmbedding(nnx.Module):
         maps: Sequence[int] = (50, 100, 150, 200, 200, 200, 200),
         num_highway: int = 2,
         weight_init: Initializer,
-        highway_bias: float = -2.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
         used = characters > 0
         begins = used.size and used[:, 0].all() and characters.min() >= 0
         if not begins or (used[:, 1:] & ~used[:, :-1]).any():
-            raise UserError(
-                "every word needs a character, with an id above 0, and padding (0) only at its end"
-            )
+            raise UserError("every word needs a character, and 0 (padding) only at its end")
         if not widths or len(widths) != len(maps):
             raise UserError(f"each width of filters has its number of maps, got {widths} and {maps}")
         _check_sizes(char_features=char_features, widths=min(widths), maps=min(maps))
@@ -103,7 +94,7 @@ class CharEmbedding(nnx.Module):
 
         def highway_layer() -> tuple[Array, Array]:
             w, b = (jnp.concatenate([draw(*size, n), draw(*size, n)], axis=-1) for size in ((n,), ()))
-            return w, b.at[:n].add(highway_bias)
+            return w, b.at[:n].add(_GATE_BIAS)
 
         def params(arrays: Sequence[Array]) -> nnx.List:
             return nnx.List([nnx.Param(array) for array in arrays])
@@ -144,9 +135,8 @@ class CharFeatures(HasModes):
 
     Args:
         num_characters: Number of character ids, including padding and unknown characters.
-        char_features: Size d of a character's embedding.
-        dropout: Dropout rate of the embeddings while `deterministic` is False.
-        rngs: Source of the initial parameters.
+        char_features: Size d of a character's embedding; 30 in Ma & Hovy (2016).
+        dropout: Dropout rate of the embeddings in training.
 
     Attributes:
         features: Size of a word's features.
@@ -154,7 +144,7 @@ class CharFeatures(HasModes):
 
     features: int
 
-    def __init__(self, num_characters: int, char_features: int, dropout: float, rngs: nnx.Rngs):
+    def __init__(self, num_characters: int, *, char_features: int = 30, dropout: float = 0.0, rngs: nnx.Rngs):
         _check_sizes(num_characters=num_characters, char_features=char_features)
         check_rates("dropout", dropout)
         self.embedding = nnx.Param(by_size(char_features)(rngs.params(), (num_characters - 1, char_features)))
@@ -171,8 +161,7 @@ class CharFeatures(HasModes):
 
         Args:
             characters: Character ids, 0 past the end of a word.
-            rngs: Source of keys for dropout: a PRNG key, one key for each row, (batch,), an `nnx.Rngs` or a
-                stream.
+            rngs: Source of keys for dropout, also one key for each row, (batch,).
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
         characters = self._picked(characters)
@@ -199,36 +188,28 @@ class CharCNN(CharFeatures):
     and the last window begins at the last character.
 
     Args:
-        char_features: Size d of a character's embedding; 30 in Ma & Hovy (2016).
         filters: Number of filters.
         width: Width of each filter, in characters.
         dtype: Dtype in which matrices are multiplied; float32 by default.
-
-    Example::
-
-        >>> import jax.numpy as jnp
-        >>> from flax import nnx
-        >>> words = jnp.array([[[2, 3, 4, 0], [5, 0, 0, 0]]])
-        >>> CharCNN(6, filters=7, rngs=nnx.Rngs(0))(words).shape
-        (1, 2, 7)
+        **options: Options of `CharFeatures`.
     """
 
     def __init__(
         self,
         num_characters: int,
         *,
-        char_features: int = 30,
         filters: int = 30,
         width: int = 3,
-        dropout: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
+        **options: Any,
     ):
-        super().__init__(num_characters, char_features, dropout, rngs)
+        super().__init__(num_characters, rngs=rngs, **options)
         _check_sizes(filters=filters, width=width)
         self.features, self.width = filters, width
         self.dtype = jnp.float32 if dtype is None else dtype
         # Draw one matrix, from whose shape the initializer computes the fan-in of a window.
+        char_features = self.embedding.shape[1]
         w = _glorot(rngs.params(), (width * char_features, filters), jnp.float32)
         self.filter_w = nnx.Param(w.reshape(width, char_features, filters))
         self.filter_b = nnx.Param(jnp.zeros(filters))
@@ -244,27 +225,19 @@ class CharCNN(CharFeatures):
 class CharLSTM(CharFeatures):
     """Character LSTM: the last h of a forward and of a backward LSTM over a word (Lample et al. 2016).
 
-    Args:
-        char_features: Size d of a character's embedding.
-        features: Size of a word's features, both directions together; an even number.
-        dtype: Dtype in which matrices are multiplied; float32 by default.
+    `features` is the size of a word's features, both directions together. `dtype` is the one in which
+    matrices are multiplied, and `options` are those of `CharFeatures`.
     """
 
     def __init__(
-        self,
-        num_characters: int,
-        *,
-        char_features: int = 30,
-        features: int = 50,
-        dropout: float = 0.0,
-        dtype: Any = None,
-        rngs: nnx.Rngs,
+        self, num_characters: int, *, features: int = 50, dtype: Any = None, rngs: nnx.Rngs, **options: Any
     ):
-        super().__init__(num_characters, char_features, dropout, rngs)
+        super().__init__(num_characters, rngs=rngs, **options)
         if features < 2 or features % 2:
             raise UserError(f"the two directions have as many features each: {features} is no even number")
         self.features = features
-        self.rnn = SkipLSTM(char_features, features // 2, bidirectional=True, dtype=dtype, rngs=rngs)
+        size = self.embedding.shape[1]
+        self.rnn = SkipLSTM(size, features // 2, bidirectional=True, dtype=dtype, rngs=rngs)
 
     @override
     def _features(self, x, lengths):
@@ -273,30 +246,18 @@ class CharLSTM(CharFeatures):
 
 
 class CharAffixes(CharFeatures):
-    """Concatenated embeddings of a word's first and last characters (Wu et al. 2016, Section 5.1).
+    """Concatenated embeddings of a word's first and last `count` characters (Wu et al. 2016, Section 5.1).
 
-    In words with fewer than `count` characters, a special symbol with a trained embedding fills the missing
-    positions.
-
-    Args:
-        char_features: Size d of a character's embedding.
-        count: Number of characters from the start of a word, and number of characters from its end.
+    In words with fewer characters, a special symbol with a trained embedding fills the missing positions.
+    `options` are those of `CharFeatures`.
     """
 
-    def __init__(
-        self,
-        num_characters: int,
-        *,
-        char_features: int = 5,
-        count: int = 5,
-        dropout: float = 0.0,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, num_characters: int, *, count: int = 5, rngs: nnx.Rngs, **options: Any):
         # The additional last row is the special symbol.
-        super().__init__(num_characters + 1, char_features, dropout, rngs)
+        super().__init__(num_characters + 1, rngs=rngs, **options)
         _check_sizes(count=count)
         self.count, self.missing = count, num_characters
-        self.features = 2 * count * char_features
+        self.features = 2 * count * self.embedding.shape[1]
 
     @override
     def _picked(self, characters):

@@ -45,16 +45,6 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
     Args:
         state_dict: `module.state_dict()`, with tensors converted to arrays (`{k: v.numpy() for k, v in …}`).
         **options: Options of `SkipLSTM`.
-
-    Example::
-
-        >>> import numpy as np
-        >>> rng = np.random.default_rng(0)
-        >>> state = {"weight_ih_l0": rng.normal(size=(32, 3)), "weight_hh_l0": rng.normal(size=(32, 8)),
-        ...          "bias_ih_l0": np.zeros(32), "bias_hh_l0": np.zeros(32)}
-        >>> rnn = from_torch(state)
-        >>> rnn(jnp.ones((2, 5, 3))).h.shape
-        (2, 5, 8)
     """
     arrays = {name: np.asarray(value) for name, value in state_dict.items()}
     suffixes = ("", "_reverse") if "weight_ih_l0_reverse" in arrays else ("",)

@@ -74,11 +74,6 @@ class SkipLayers(HasModes):
             `functional.unroll`.
         call_rngs: Source of keys for calls without `rngs=`: an `nnx.Rngs`, whose `carry` stream is used, or a
             stream. None requires `rngs=` in every call that needs a key.
-
-    Attributes:
-        cells: One `SkipCell` for each layer and direction.
-        deterministic: Whether choices are greedy by default and nothing is dropped. Set by `.train()`,
-            `.eval()` and `nnx.view`.
     """
 
     def __init__(
@@ -204,18 +199,23 @@ class SkipLayers(HasModes):
             return_carry: Whether to return `(carry, output)`, with the last carries as one tuple.
         """
         deterministic = self.deterministic if deterministic is None else deterministic
-        policies = _policies(policy_or_default(policy, deterministic), self.skips)
+        policy = policy_or_default(policy, deterministic)
         check_per_layer(len(self.cells), initial_carry=initial_carry, actions=actions)
-        actions = (None,) * len(self.cells) if actions is None else tuple(actions)
-        initial_carry = None if initial_carry is None else tuple(initial_carry)
         call = F.LayersCall(
-            inputs, initial_carry, seq_lengths, segment_ids, actions, policies, None, weight_key
+            inputs,
+            None if initial_carry is None else tuple(initial_carry),
+            seq_lengths,
+            segment_ids,
+            (None,) * len(self.cells) if actions is None else tuple(actions),
+            _policies(policy, self.skips),
+            None,
+            weight_key,
         )
         self._check(call)
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
         if needs_key(self, policy, **given, deterministic=deterministic):
             call = call._replace(key=require_key(self.call_rngs if rngs is None else rngs, "this layer"))
-        elif rngs is not None and _samples(self, policies, actions, deterministic):
+        elif rngs is not None and _samples(self, policy, actions, deterministic):
             raise UserError(
                 "rngs= has no effect: choices continue with the keys of initial_carry, and nothing else is "
                 "drawn. Leave it out, or drop the keys: carry._replace(key=None)"
@@ -245,20 +245,18 @@ class SkipLayers(HasModes):
 
 def needs_key(
     layers: SkipLayers,
-    policy: F.Policy | None = None,
+    policy: F.Policy,
     *,
-    initial_carry: Sequence[F.SkipCarry] | None = None,
-    actions: Sequence[Any] | None = None,
-    weight_key: Key[Array, ""] | None = None,
-    deterministic: bool | None = None,
+    initial_carry: Sequence[F.SkipCarry] | None,
+    actions: Sequence[Any] | None,
+    weight_key: Key[Array, ""] | None,
+    deterministic: bool,
 ) -> bool:
     """Return whether a call of `layers` with these arguments draws anything with `rngs=`.
 
     Choices and zoneout use the keys of `initial_carry` if it has keys. Dropout uses `rngs=`, except for
     recurrent masks that the carry already contains and for weight dropout with `weight_key`.
     """
-    deterministic = layers.deterministic if deterministic is None else deterministic
-    policies = _policies(policy_or_default(policy, deterministic), layers.skips)
 
     def missing(name: str) -> bool:
         return initial_carry is None or any(getattr(carry, name) is None for carry in initial_carry)
@@ -268,19 +266,17 @@ def needs_key(
         rates += [cell.recurrent_dropout for cell in layers.cells]
     if weight_key is None:
         rates += [cell.weight_dropout for cell in layers.cells]
-    if any(rates) and not deterministic:
-        return True
-    return missing("key") and _samples(layers, policies, actions, deterministic)
+    drops = any(rates) and not deterministic
+    return drops or (missing("key") and _samples(layers, policy, actions, deterministic))
 
 
 def _samples(
-    layers: SkipLayers, policies: Sequence[F.Policy], actions: Sequence[Any] | None, deterministic: bool
+    layers: SkipLayers, policy: F.Policy, actions: Sequence[Any] | None, deterministic: bool
 ) -> bool:
     """Return whether a call samples choices or zoneout masks."""
-    actions = (None,) * len(layers.cells) if actions is None else actions
     return any(
         cell.skip.draws(policy.mode, action is not None) or (any(cell.zoneout) and not deterministic)
-        for cell, policy, action in zip(layers.cells, policies, actions, strict=True)
+        for cell, action in zip(layers.cells, actions or [None] * len(layers.cells), strict=True)
     )
 
 
@@ -318,9 +314,7 @@ class SkipLSTM(SkipLayers):
         depth_skip: What each layer receives from layers further below in the same direction (Wu et al. 2016).
             The lowest layers, which have no such layer below them, have no depth skip.
         bidirectional: See `SkipLayers`, like all options down to `call_rngs`.
-        cell: More options of the cells for each layer, such as `[{}, dict(zoneout=0.1)]`, or one mapping for
-            all layers.
-        rngs: Source of the initial parameters.
+        cell: More options of the cells of each layer, such as `[{}, dict(zoneout=0.1)]`, or of all layers.
         **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`, `zoneout`,
             `learnable_carry`, `forget_bias`, `agent_features`, `dtype`, and initializers.
 

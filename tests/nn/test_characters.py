@@ -1,7 +1,5 @@
 """Check embeddings and features from characters against loops in float64, and that padding has no effect."""
 
-import doctest
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,7 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data.vocabularies import character_table
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn import CharAffixes, CharCNN, CharEmbedding, CharLSTM, characters
+from dynskip_jax.nn import CharAffixes, CharCNN, CharEmbedding, CharLSTM
 
 # Two rows of three words, ids up to 8; the last word of the second row is only padding.
 WORDS = [[[2, 3, 4], [5], [8, 7, 6, 5, 4, 3]], [[3, 3], [2, 1, 2, 6], []]]
@@ -220,9 +218,3 @@ def test_gated_window_by_hand(d):
             tokens = [x[row, u] if 0 <= u < length else np.zeros(2) for u in around]
             r = 1 / (1 + np.exp(-(np.concatenate(tokens) @ w + b)))
             close(found[row, t], (r[:, None] * tokens).ravel())
-
-
-@pytest.mark.slow
-def test_examples_in_docstrings():
-    result = doctest.testmod(characters)
-    assert result.attempted > 0 and result.failed == 0

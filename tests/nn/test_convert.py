@@ -1,6 +1,5 @@
 """Check the conversion of weights from and to Flax, Keras and torch, against NumPy, Flax and torch."""
 
-import doctest
 import functools
 import warnings
 
@@ -17,7 +16,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.nn import (
     SkipCell,
     SkipLayers,
-    convert,
     from_flax,
     from_keras,
     from_keras_bidirectional,
@@ -330,8 +328,3 @@ def test_what_does_not_fit_is_refused_in_one_line(name):
     with pytest.raises(UserError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
-
-
-def test_example_in_the_docstring_runs():
-    result = doctest.testmod(convert)
-    assert result.attempted > 0 and result.failed == 0

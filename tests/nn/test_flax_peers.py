@@ -15,7 +15,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.transitions.gru import GRUParams
-from dynskip_jax.nn import SkipCell, SkipLayers, base, cells, layers
+from dynskip_jax.nn import SkipCell, SkipLayers, cells, characters, layers
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
 LENGTHS = np.array([TIME, 2, 5])
@@ -192,7 +192,7 @@ def test_every_transition_is_a_flax_cell(transition):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [base, cells, layers])
+@pytest.mark.parametrize("module", [cells, characters, layers])
 def test_examples_in_docstrings_run(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
