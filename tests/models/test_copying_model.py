@@ -1,4 +1,4 @@
-"""Check a language model that copies words: its probabilities, its carry, and the choices it uses."""
+"""Check language models, also those that copy words: probabilities, carries, and the choices they use."""
 
 import itertools
 
@@ -24,34 +24,39 @@ SKIPS = {
     "mean": F.Mean(K, 0.5),
 }
 TOKENS = np.random.default_rng(1).integers(VOCABULARY, size=(BATCH, TIME)).astype(np.int32)
+KEY = jax.random.key(3)
 
 
-def model(skip, copy):
-    options = dict(copy=copy, weight_init=nnx.initializers.zeros)
+def model(skip, copy, *, training=True, **options):
+    options |= dict(copy=copy, weight_init=nnx.initializers.zeros)
     make = lambda: LanguageModel(VOCABULARY, 6, (F.Previous(), skip), **options, rngs=nnx.Rngs(0))
-    return drawn(make, scale=0.3)
+    made = drawn(make, scale=0.3)
+    if not training:
+        made.eval()
+    return made
 
 
 @pytest.mark.parametrize(
     ("copy", "name"),
     and_slow(
-        itertools.product(["chosen", "expected"], SKIPS),
-        lambda copy, name: (copy, name) in (("chosen", "by content"), ("expected", "by an MLP")),
+        itertools.product(["none", "chosen", "expected"], SKIPS),
+        lambda *case: case in (("chosen", "by content"), ("expected", "by an MLP")),
     ),
 )
 def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(name, copy):
-    trained = model(SKIPS[name], copy)
-    trained.eval()
+    trained = model(SKIPS[name], copy, training=False)
     start = trained.initialize_carry(BATCH, jax.random.key(2))
     read = compiled(trained)
-    _, whole = read(TOKENS, initial_carry=start, return_carry=True)
-    np.testing.assert_allclose(np.exp(whole.logits).sum(-1), 1, rtol=1e-5)
-    of_targets = np.take_along_axis(np.asarray(whole.logits), np.asarray(TOKENS)[..., None], -1)[..., 0]
+    end, whole = read(TOKENS, initial_carry=start, return_carry=True)
+    assert jax.tree.map(jnp.shape, end) == jax.tree.map(jnp.shape, start)
+    logits = np.asarray(whole.logits if copy != "none" else jax.nn.log_softmax(whole.logits))
+    np.testing.assert_allclose(np.exp(logits).sum(-1), 1, rtol=1e-5)
+    of_targets = np.take_along_axis(logits, TOKENS[..., None], -1)[..., 0]
     log_likelihood = jax.jit(lambda output: output.log_likelihood(jnp.asarray(TOKENS)))
     np.testing.assert_allclose(log_likelihood(whole), of_targets, rtol=1e-4, atol=1e-5)
     half = TIME // 2
     carry, first = read(TOKENS[:, :half], initial_carry=start, return_carry=True)
-    _, rest = read(TOKENS[:, half:], initial_carry=carry, return_carry=True)
+    rest = read(TOKENS[:, half:], initial_carry=carry)
     parts = np.concatenate([first.logits, rest.logits], axis=1)
     np.testing.assert_allclose(parts, whole.logits, rtol=1e-4, atol=1e-5)
 
@@ -59,40 +64,35 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
 @pytest.mark.parametrize("name", and_slow(["by content", "by an MLP", "attention"], "by content".__eq__))
 def test_what_is_expected_is_the_agents_own_distribution(name):
     trained = model(SKIPS[name], "expected")
-    output = compiled(trained)(TOKENS, rngs=jax.random.key(3))
-    cell = trained.stack.cells[-1]
-    own = jax.jit(lambda observation: distribution(cell, observation))
+    output = compiled(trained)(TOKENS, rngs=KEY)
+    own = jax.jit(lambda observation: distribution(trained.stack.cells[-1], observation))
     for row in range(BATCH):
         observation = jax.tree.map(lambda leaf, row=row: np.asarray(leaf)[row], output.observations[-1])
         np.testing.assert_allclose(output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
-    trained = model(SKIPS["by content"], "chosen")
-    trained.eval()
-    output = compiled(trained)(TOKENS, policy=F.Policy("sample"), rngs=jax.random.key(3))
+    read = compiled(model(SKIPS["by content"], "chosen", training=False))
+    output = read(TOKENS, policy=F.Policy("sample"), rngs=KEY)
     copied = np.asarray(output.copies.words)
     for (row, t), k in np.ndenumerate(np.asarray(output.decisions[-1].action)):
         expected = int(TOKENS[row, t - k + 1]) if t - k + 1 >= 0 else F.NO_WORD
         assert int(copied[row, t, 0]) == expected
-    relaxed = compiled(trained)(TOKENS, policy=F.Policy("soft"))
-    assert relaxed.copies.words.shape == (BATCH, TIME, K)
-    assert relaxed.copies.gates.shape == (BATCH, TIME, 1)
+    relaxed = read(TOKENS, policy=F.Policy("soft")).copies
+    assert relaxed.words.shape == (BATCH, TIME, K) and relaxed.gates.shape == (BATCH, TIME, 1)
 
 
 def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices():
     trained, targets = model(F.Dynamic(K, 0.0, agent="content"), "chosen"), jax.device_put(TOKENS[:, 1:])
-    start = trained.initialize_carry(BATCH, jax.random.key(2))
-    read = dict(initial_carry=start, rngs=jax.random.key(3))
-    output = compiled(trained)(TOKENS[:, :-1], **read)  # λ = 0: choices do not change states
+    how = dict(initial_carry=trained.initialize_carry(BATCH, jax.random.key(2)), rngs=KEY)
+    output = compiled(trained)(TOKENS[:, :-1], **how)  # λ = 0: choices do not change states
     trained.eval()
-    chosen = compiled(trained)
-    log_likelihood = jax.jit(lambda output: output.log_likelihood(targets))
+    read, log_likelihood = compiled(trained), jax.jit(lambda output: output.log_likelihood(targets))
     of_each = []
     for k in range(1, K + 1):
         actions = (None, np.full((BATCH, TIME - 1), k))
-        of_each.append(log_likelihood(chosen(TOKENS[:, :-1], actions=actions, **read)))
-    told = jax.jit(lambda output: output.log_likelihood_of_each(targets))(chosen(TOKENS[:, :-1], **read))
+        of_each.append(log_likelihood(read(TOKENS[:, :-1], actions=actions, **how)))
+    told = jax.jit(lambda output: output.log_likelihood_of_each(targets))(read(TOKENS[:, :-1], **how))
     np.testing.assert_allclose(told, np.stack(of_each, axis=-1), rtol=1e-4, atol=1e-5)
     expected = np.einsum("btk,kbt->bt", output.copies.weights, np.stack(of_each))
     np.testing.assert_allclose(log_likelihood(output), expected, rtol=1e-4, atol=1e-5)
@@ -102,7 +102,7 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     ("copy", "name"),
     and_slow(
         itertools.product(["chosen", "expected"], ["by content", "attention"]),
-        lambda copy, name: (copy, name) == ("chosen", "by content"),
+        lambda *case: case == ("chosen", "by content"),
     ),
 )
 def test_a_gradient_reaches_the_agent_through_what_is_copied(name, copy):
@@ -117,19 +117,13 @@ def test_a_gradient_reaches_the_agent_through_what_is_copied(name, copy):
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
 
 
-def test_what_copies_needs_a_choice():
-    with pytest.raises(UserError, match="no distribution"):
-        compiled(model(F.Fixed(3), "expected"))(TOKENS)
-
-
 @pytest.mark.parametrize(
     "options",
     and_slow([{"agent": "content"}, {"agent_input": "mean"}], lambda options: "agent" in options),
     ids=str,
 )
 def test_after_a_restart_it_has_forgotten_the_words_and_copies_by_the_agents_distribution(options):
-    trained = model(F.Dynamic(K, 0.5, first_step="carried", **options), "expected")
-    trained.eval()
+    trained = model(F.Dynamic(K, 0.5, first_step="carried", **options), "expected", training=False)
     read = compiled(trained)
     carry, _ = read(TOKENS, initial_carry=trained.initialize_carry(BATCH), return_carry=True)
     assert (np.asarray(carry.words) == TOKENS[:, -(K - 1) :]).all()
@@ -141,11 +135,20 @@ def test_after_a_restart_it_has_forgotten_the_words_and_copies_by_the_agents_dis
     np.testing.assert_allclose(entropy, np.asarray(output.decisions[-1].entropy)[:, 1:], rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_draws_needs_a_key():
-    trained = model(SKIPS["by content"], "expected")
-    read = compiled(trained)
-    with pytest.raises(UserError, match="pass rngs="):
-        read(TOKENS)
-    with pytest.raises(UserError, match="PRNGKey makes legacy ones"):
-        read(TOKENS, rngs=jax.random.PRNGKey(0))
-    read(TOKENS, deterministic=True)
+REFUSED = {
+    "no distribution": lambda: compiled(model(F.Fixed(3), "expected"))(TOKENS),
+    "unknown copy 'all': choose": lambda: model(SKIPS["mean"], "all"),
+    "need an embedding of the last layer's size, 6, got 5": lambda: model(
+        SKIPS["mean"], "none", tied=True, embedding_features=5
+    ),
+    "pass rngs=": lambda: compiled(model(SKIPS["by content"], "expected"))(TOKENS),
+    "makes legacy ones": lambda: compiled(model(SKIPS["by content"], "none"))(
+        TOKENS, rngs=jax.random.PRNGKey(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_is_refused(message):
+    with pytest.raises(UserError, match=message):
+        REFUSED[message]()

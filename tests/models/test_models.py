@@ -1,6 +1,9 @@
-"""Check task models: padding, shapes, where dropout acts, and which weights an initializer sets."""
+"""Check task models: padding, batch axes, pooling, where dropout acts, and initializers."""
+
+import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, drawn
@@ -8,93 +11,116 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
 from dynskip_jax.data.vocabularies import TokenIds
-from dynskip_jax.functional import parse_time_skip
-from dynskip_jax.models import LanguageModel, SentencePairModel, SequenceClassifier, Tagger
-from dynskip_jax.nn.initializers import uniform
+from dynskip_jax.errors import UserError
+from dynskip_jax.models import (
+    LanguageModel,
+    LanguageModelDropout,
+    SentencePairModel,
+    SequenceClassifier,
+    Tagger,
+    rating_distribution,
+)
+from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
 
-SKIPS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
-LENGTHS = np.array([7, 3, 1, 5])
-SYMBOLS = np.random.default_rng(0).integers(6, size=(4, 7)).astype(np.int32)
+RNG = np.random.default_rng(0)
+LENGTHS = np.array([7, 3, 1, 7])
+TOKENS = RNG.integers(6, size=(4, 7)).astype(np.int32)
 KEY = jax.random.key(1)
+TAGS = ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")
+BIOES = allowed_transitions(TAGS, "BIOES")
+RARE = dict(unknown_rate=0.5, num_frequent=3)
+DYNAMIC = (F.Dynamic(3),)
 
 
-def classifier_of(model, **options):
-    return drawn(lambda: SequenceClassifier(6, 8, 3, [parse_time_skip(model)], rngs=nnx.Rngs(0), **options))
+def classifier(skip=DYNAMIC, **options):
+    return drawn(lambda: SequenceClassifier(6, 8, 3, skip, **options, rngs=nnx.Rngs(0)))
 
 
-def constructed(*names, **options):
-    skips = [parse_time_skip(name) for name in names]
-    options = dict(weight_init=uniform(0.5)) | options
-    return LanguageModel(12, 12, skips, **options, rngs=nnx.Rngs(0))
+def embedded(**options):
+    """Return a classifier with an embedding."""
+    embed = lambda: nnx.Embed(6, 3, rngs=nnx.Rngs(0))
+    given = dict(bidirectional=True, pooling="mean") | options
+    return drawn(lambda: SequenceClassifier(6, 8, 3, DYNAMIC, embedding=embed(), **given, rngs=nnx.Rngs(0)))
 
 
-def language_model_of(*names, **options):
-    return drawn(lambda: constructed(*names, **options))
+def pair(**options):
+    embed = lambda: nnx.Embed(6, 3, rngs=nnx.Rngs(0))
+    return drawn(lambda: SentencePairModel(embed(), 8, 5, DYNAMIC, **options, rngs=nnx.Rngs(0)))
 
 
-@pytest.mark.parametrize("mode", and_slow(["greedy", "sample"], lambda mode: mode == "sample"))
-@pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] in "ad"))
-def test_classifier_does_not_see_the_padding(model, mode):
-    classifier = compiled(classifier_of(model))
-    lengths = LENGTHS
-    other = np.where(np.arange(7) < LENGTHS[:, None], SYMBOLS, 5 - SYMBOLS)
-    assert (other != SYMBOLS).any()
-    one, two = (classifier(x, rngs=KEY, seq_lengths=lengths, policy=F.Policy(mode)) for x in (SYMBOLS, other))
-    np.testing.assert_array_equal(one.logits, two.logits)
-    # Decisions past the end of a sequence are zeros.
-    for leaf in jax.tree.leaves(one.decisions[0]):
+def tagger(skip=DYNAMIC, characters=(), **options):
+    given = dict(embedding_features=6, allowed=BIOES) | options
+    make = lambda: Tagger(6, 9, 5, skip, characters=[of() for of in characters], **given, rngs=nnx.Rngs(0))
+    return drawn(make)
+
+
+def language_model(*skips, **options):
+    given = dict(weight_init=nnx.initializers.zeros) | options
+    return drawn(lambda: LanguageModel(12, 12, skips or DYNAMIC, **given, rngs=nnx.Rngs(0)))
+
+
+def ids(tokens):
+    """Return words with characters, capitals and columns that depend on the word."""
+    places = np.arange(5)
+    letters = np.where(places <= tokens[..., None] % 5, 1 + (tokens[..., None] + places) % 8, 0)
+    columns = np.stack([tokens % 3, tokens % 4], axis=-1)
+    return (TokenIds(*(leaf.astype(np.int32) for leaf in (tokens, letters, tokens % 5, columns))),)
+
+
+def pairs(tokens):
+    return tokens, np.broadcast_to(np.arange(tokens.shape[-1]) > 0, tokens.shape).astype(np.int32)
+
+
+CNN = lambda: CharCNN(9, char_features=3, filters=4, dropout=0.3, rngs=nnx.Rngs(0))
+MORE = (
+    lambda: CharLSTM(9, char_features=3, features=4, rngs=nnx.Rngs(0)),
+    lambda: CharAffixes(9, char_features=2, count=2, rngs=nnx.Rngs(0)),
+)
+EVERYTHING = dict(capitals=(5, 2), columns=((3, 2), (4, 2)), window=3, dropout=0.4, **RARE)
+DEEP = dict(skip=(F.Previous(),) * 3, transition=F.GRU(), depth_skip=F.ToOutput(gated=True))
+MODELS = {
+    "classifier": (lambda: classifier(num_positions=10, dropout=0.3), lambda tokens: (tokens,)),
+    "attention": (lambda: classifier((F.Attention(3),), pooling="max"), lambda tokens: (tokens,)),
+    "embedded": (lambda: embedded(word_dropout=0.3, **RARE), lambda tokens: (tokens,)),
+    "pair": (lambda: pair(dropout=0.3), pairs),
+    "tagger": (lambda: tagger(characters=(CNN,), **EVERYTHING), ids),
+    "softmax": (lambda: tagger(characters=MORE, output="softmax", allowed=None), ids),
+    "deep": (lambda: tagger(**DEEP), ids),
+    "language model": (lambda: language_model(dropout=0.3), lambda tokens: (tokens,)),
+}
+WITH_LENGTHS = [name for name in MODELS if name != "language model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    and_slow(
+        itertools.product(WITH_LENGTHS, (False, True)),
+        lambda name, training: training and name in ("classifier", "tagger"),
+    ),
+)
+def test_a_padded_row_is_read_as_it_is_alone(name, training):
+    """With its own key, also in training: neither padding nor other rows change what is dropped or chosen."""
+    make, inputs = MODELS[name]
+    run, keys = compiled(make()), jax.random.split(KEY, 4)
+    padded = run(*inputs(TOKENS), rngs=keys, seq_lengths=LENGTHS, deterministic=not training)
+    for row in range(2):
+        end = slice(row, row + 1), slice(LENGTHS[row])
+        alone = run(*inputs(TOKENS[end]), rngs=keys[row : row + 1], deterministic=not training)
+        found = np.asarray(padded[0])[end] if padded[0].ndim == 3 else np.asarray(padded[0])[row : row + 1]
+        np.testing.assert_allclose(found, alone[0], rtol=1e-5, atol=1e-6)
+    for leaf in jax.tree.leaves(padded.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
 
 
-@pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] in "ad"))
-def test_padded_sequence_is_classified_as_it_is_alone(model):
-    classifier = compiled(classifier_of(model))
-    padded = classifier(SYMBOLS, seq_lengths=LENGTHS, deterministic=True).logits
-    for row, length in enumerate(LENGTHS[:3]):
-        alone = classifier(SYMBOLS[row : row + 1, :length], deterministic=True).logits
-        np.testing.assert_allclose(np.asarray(padded)[row], np.asarray(alone)[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] == "d"))
-def test_language_model_returns_one_distribution_per_position(model):
-    language_model = language_model_of("lstm", model)
-    carry = language_model.initialize_carry(4, KEY)
-    new, output = compiled(language_model)(SYMBOLS, initial_carry=carry, return_carry=True)
-    assert output.logits.shape == (4, 7, 12)
-    assert [decision.action.shape for decision in output.decisions] == [(4, 7), (4, 7)]
-    assert jax.tree.structure(new) == jax.tree.structure(carry)
-    assert [leaf.shape for leaf in jax.tree.leaves(new)] == [leaf.shape for leaf in jax.tree.leaves(carry)]
-    assert all((np.asarray(layer.step) == 7).all() for layer in new)
-
-
-def models_on_tokens():
-    """Return each model as a function of (*batch, 7) tokens, lengths and keys, in evaluation and training."""
-    how = dict(skip=[F.Dynamic(3)], dropout=0.3)
-
-    def pair():
-        return SentencePairModel(nnx.Embed(6, 4, rngs=nnx.Rngs(1)), 8, 3, **how, rngs=nnx.Rngs(0))
-
-    def tagger():
-        return Tagger(6, 5, 8, embedding_features=4, **how, rngs=nnx.Rngs(0))
-
-    ids = lambda x: TokenIds(x, np.zeros((*x.shape, 2), np.int32), 0 * x, np.zeros((*x.shape, 0), np.int32))
-    sentences = lambda x: np.broadcast_to(np.arange(7) > 0, x.shape).astype(np.int32)
-    return {
-        "classifier": (classifier_of("dynamic:3", dropout=0.3), lambda x: (x,)),
-        "pair": (drawn(pair), lambda x: (x, sentences(x))),
-        "tagger": (drawn(tagger), lambda x: (ids(x),)),
-        "language model": (language_model_of("dynamic:3", dropout=0.3), lambda x: (x,)),
-    }
-
-
-@pytest.mark.parametrize("name", ["classifier", "pair", "tagger", "language model"])
+@pytest.mark.parametrize("name", and_slow(MODELS, lambda name: name not in ("attention", "softmax", "deep")))
 @pytest.mark.parametrize("shape", [(2, 2), ()], ids=str)
 def test_rollouts_may_be_a_leading_batch_axis(name, shape):
     """Several batch axes, or none, give what the rows give in one axis, with the same keys."""
-    model, inputs = models_on_tokens()[name]
-    count = int(np.prod(shape))
-    tokens, keys = SYMBOLS[:count], jax.random.split(KEY, count)
+    make, inputs = MODELS[name]
+    model, count = make(), int(np.prod(shape))
+    tokens, keys = TOKENS[:count], jax.random.split(KEY, count)
     lengths = {} if name == "language model" else {"seq_lengths": LENGTHS[:count]}
     flat = compiled(model)(*inputs(tokens), rngs=keys, **lengths)
     turn = lambda leaf: leaf.reshape((*shape, *leaf.shape[1:]))
@@ -107,57 +133,172 @@ def test_rollouts_may_be_a_leading_batch_axis(name, shape):
         assert np.isfinite(found.agent_loss(np.zeros(shape, np.float32)))
 
 
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        *((make, dict(dropout=(0.1, rate))) for make in (classifier, pair, tagger) for rate in (1.0, -0.1)),
+        *((make, dict(unknown_rate=1.0)) for make in (classifier, pair, tagger)),
+        (embedded, dict(word_dropout=1.0)),
+        (LanguageModelDropout, dict(hidden=1.5)),
+    ],
+)
+def test_rates_are_checked_when_a_model_is_made(make, options):
+    with pytest.raises(UserError, match=r"lies in \[0, 1\), got"):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"), [(embedded, MODELS["embedded"][1]), (pair, pairs), (tagger, ids)]
+)
+def test_rare_words_are_unknown_ones_in_training_alone(make, inputs):
+    """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key per row."""
+    tokens = np.tile(np.arange(1, 6), (40, 4))
+    definition, state = nnx.split(make(**RARE))
+
+    def seen(state, key, deterministic):
+        asked, model = [], nnx.merge(definition, state)
+        name = "words" if make is tagger else "embedding"
+        size = getattr(model, name).features
+        setattr(model, name, lambda ids: asked.append(ids) or jnp.zeros((*ids.shape, size)))
+        model(*inputs(tokens), rngs=key, deterministic=deterministic)
+        return asked[0]
+
+    found, same = (np.asarray(jax.jit(seen, static_argnums=2)(state, KEY, still)) for still in (False, True))
+    np.testing.assert_array_equal(same, tokens)
+    np.testing.assert_array_equal(found[tokens < 3], tokens[tokens < 3])
+    assert set(np.unique(found[tokens >= 3])) == {0, 3, 4, 5}
+    assert 0.4 < (found[tokens >= 3] == 0).mean() < 0.6
+    assert len({tuple(row) for row in found == 0}) > 20
+
+
+# Pooling, and pairs of sentences.
+
+
+@pytest.mark.parametrize("backward", [0, 2])
+@pytest.mark.parametrize("pooling", ["last", "mean", "max"])
+def test_pooling_is_that_of_the_steps_that_count(pooling, backward):
+    states = RNG.normal(size=(3, 5, 4)).astype(np.float32)
+    where = np.array([[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
+    found = np.asarray(compiled(F.pool_states)(states, where, pooling, backward=backward))
+    ways = {"mean": lambda own: own.mean(axis=0), "max": lambda own: own.max(axis=0)}
+    for row in range(2):
+        own = states[row, where[row]]
+        ends = np.concatenate([own[-1, : 4 - backward], own[0, 4 - backward :]])
+        np.testing.assert_allclose(found[row], ways.get(pooling, lambda _, e=ends: e)(own), rtol=1e-6)
+    np.testing.assert_array_equal(found[2], 0)
+
+
+def test_the_mean_of_many_states_is_finite_in_float16():
+    """Regression: float16 ends at 65,504, so that sums and counts above were infinite."""
+    states, where = np.ones((1, 70_000, 1), np.float16), np.ones((1, 70_000), bool)
+    found = compiled(F.pool_states)(states, where, "mean")
+    assert found.dtype == np.float16 and found == 1
+
+
+def test_dropped_words_say_nothing_and_the_others_more():
+    inputs = compiled(embedded(word_dropout=0.5)._inputs)
+    plain, dropped = (np.asarray(inputs(TOKENS, keys)) for keys in (None, jax.random.split(KEY, 4)))
+    factors = dropped / plain
+    assert set(np.unique(factors.round(4))) == {0.0, 2.0}
+    np.testing.assert_array_equal(factors.min(-1), factors.max(-1))
+
+
+FIRST, SECOND = np.array([1, 4, 2]), np.array([3, 0])
+ROW = np.concatenate([FIRST, SECOND, [2, 2]])[None]
+SENTENCES = np.array([[0, 0, 0, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("bidirectional", and_slow([False, True], bool))
+def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectional):
+    model = pair(bidirectional=bidirectional)
+    run = lambda row, sentences, length: compiled(model)(
+        row, sentences, seq_lengths=np.array([length]), deterministic=True
+    )
+    found, ends = run(ROW, SENTENCES, 5).logits[0], []
+    for sentence in (FIRST, SECOND):
+        x = np.asarray(model.embedding.embedding[...])[sentence[None]]
+        h = np.asarray(compiled(model.stack)(x, deterministic=True).h[0])
+        ends.append(np.concatenate([h[-1, :8], h[0, 8:]]).astype(float))
+    w = {name: np.asarray(getattr(model, name).kernel[...]) for name in ("product", "difference", "softmax")}
+    hidden = (ends[0] * ends[1]) @ w["product"] + np.abs(ends[0] - ends[1]) @ w["difference"]
+    hidden = np.maximum(hidden + np.asarray(model.product.bias[...]), 0)
+    expected = hidden @ w["softmax"] + np.asarray(model.softmax.bias[...])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    turned = np.concatenate([SECOND, FIRST, [0, 0]])[None]
+    swapped = run(turned, np.array([[0, 0, 1, 1, 1, 0, 0]]), 5).logits[0]
+    np.testing.assert_allclose(found, swapped, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rating_lies_between_two_whole_ones():
+    found = compiled(rating_distribution)(np.array([1.0, 3.6, 5.0], np.float32), 5)
+    expected = [[1, 0, 0, 0, 0], [0, 0, 0.4, 0.6, 0], [0, 0, 0, 0, 1]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+# Taggers.
+
+
+def test_sequences_follow_the_scheme():
+    emissions, lengths = 5 * RNG.normal(size=(50, 7, 9)), np.arange(50) % 7 + 1
+    tags = jax.jit(F.crf_decode)(compiled(tagger().crf_params)(), emissions.astype(np.float32), lengths)
+    for row, length in zip(np.asarray(tags), lengths, strict=True):
+        assert first_problem([TAGS[i] for i in row[:length]], "BIOES") is None
+
+
+def test_pretrained_vectors_are_where_it_begins():
+    table = np.arange(36, dtype=np.float32).reshape(6, 6)
+    how = dict(embedding_features=6, word_init=lambda *_: jnp.asarray(table))
+    words = lambda: Tagger(6, 9, 5, DYNAMIC, **how, rngs=nnx.Rngs(0)).words.embedding[...]
+    np.testing.assert_array_equal(jax.jit(words)(), table)
+
+
+def test_what_makes_no_tagger_is_refused():
+    for options, message in ((dict(window=2), "odd"), (dict(output="hmm"), "unknown output 'hmm'")):
+        with pytest.raises(UserError, match=message):
+            tagger(**options)
+    with pytest.raises(UserError, match="this tagger draws"):
+        compiled(tagger(unknown_rate=0.5))(*ids(TOKENS))
+
+
+# Language models.
+
+
 def test_language_model_reads_no_later_token():
-    language_model = compiled(language_model_of("lstm", "dynamic:3"))
-    changed = SYMBOLS.copy()
-    changed[:, 4:] = 11 - changed[:, 4:]
-    one, two = (np.asarray(language_model(x, rngs=KEY).logits) for x in (SYMBOLS, changed))
+    read = compiled(language_model(F.Previous(), F.Dynamic(3)))
+    changed = np.where(np.arange(7) < 4, TOKENS, 11 - TOKENS)
+    one, two = (np.asarray(read(x, rngs=KEY).logits) for x in (TOKENS, changed))
     np.testing.assert_array_equal(one[:, :4], two[:, :4])
     assert not np.allclose(one[:, 4:], two[:, 4:])
 
 
-def without_inputs(language_model):
-    """Set input weights to 0, and draw biases and recurrent weights, in all layers; return the model."""
-    for cell in language_model.stack.cells:
-        rng = np.random.default_rng(2)
-        for name in ("w_x", "b", "w_h"):
-            weight = getattr(cell.weights, name)
-            numbers = rng.normal(size=weight.shape).astype(np.float32)
-            weight[...] = jax.device_put(0 * numbers if name == "w_x" else numbers)
-    return language_model
+def deaf(model):
+    """Set the input weights of all layers to 0, and return the model."""
+    for cell in model.stack.cells:
+        cell.weights.w_x[...] = jax.device_put(np.zeros(cell.weights.w_x.shape, np.float32))
+    return model
 
 
 def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
-    tokens = SYMBOLS
-
-    def states(language_model, key):
-        carry, read = language_model.initialize_carry(4, KEY), compiled(language_model)
+    def states(model, key):
+        carry, read = model.initialize_carry(4, KEY), compiled(model)
         for _ in range(2):  # the second segment starts from a state that is not zero
-            carry, _ = read(
-                tokens, initial_carry=carry, rngs=key, deterministic=key is None, return_carry=True
-            )
+            how = dict(rngs=key, deterministic=key is None, return_carry=True)
+            carry, _ = read(TOKENS, initial_carry=carry, **how)
         return [np.asarray(layer.slots.h) for layer in carry]
 
-    for names in (("lstm", "fixed:2"),):
-        deaf = without_inputs(language_model_of(*names, dropout=0.5))
-        for still, dropped in zip(states(deaf, None), states(deaf, jax.random.key(4)), strict=True):
-            assert np.abs(still).max() > 0.1
-            np.testing.assert_array_equal(still, dropped)
-        hearing = language_model_of(*names, dropout=0.5)
-        pairs = zip(states(hearing, None), states(hearing, jax.random.key(4)), strict=True)
-        assert all(not np.allclose(still, dropped) for still, dropped in pairs)
+    hearing = language_model(F.Previous(), F.Fixed(2), dropout=0.5)
+    pairs = zip(states(hearing, None), states(hearing, KEY), strict=True)
+    assert all(not np.allclose(still, dropped) for still, dropped in pairs)
+    for still, dropped in zip(states(deaf(hearing), None), states(hearing, KEY), strict=True):
+        assert np.abs(still).max() > 0.1
+        np.testing.assert_array_equal(still, dropped)
 
 
 def test_dropped_outputs_are_zero_and_the_others_scaled_up():
-    # With the identity as softmax layer, the logits are the top layer's h after dropout.
-    rate, features = 0.25, 12
-    language_model = without_inputs(language_model_of("lstm", dropout=rate))
-    language_model.softmax.kernel[...] = jax.device_put(np.eye(features, dtype=np.float32))
-    language_model.softmax.bias[...] = jax.device_put(np.zeros(features, np.float32))
-    tokens = np.zeros((20, 30), np.int32)
+    rate, tokens = 0.25, np.zeros((20, 30), np.int32)
+    read = compiled(deaf(language_model(F.Previous(), dropout=rate)))
     h, dropped = (
-        np.asarray(compiled(language_model)(tokens, rngs=KEY, deterministic=still).logits)
-        for still in (True, False)
+        np.asarray(read(tokens, rngs=KEY, deterministic=still).dropped_states) for still in (True, False)
     )
     gone = dropped == 0
     np.testing.assert_allclose(dropped[~gone], h[~gone] / (1 - rate), rtol=1e-5)
@@ -165,43 +306,24 @@ def test_dropped_outputs_are_zero_and_the_others_scaled_up():
     assert abs(gone.mean() - rate) < 0.03
 
 
-@pytest.mark.parametrize("scale", [0.1, 0.05])
-def test_uniform_initializer_stays_in_its_bounds_and_fills_them(scale):
-    values = np.asarray(uniform(scale)(jax.random.key(0), (100, 100)))
-    assert values.min() >= -scale and values.max() <= scale
-    # A uniform variable on (-s, s) has the variance s² / 3.
-    np.testing.assert_allclose(values.std(), scale / np.sqrt(3), rtol=0.03)
-    assert abs(values.mean()) < 0.03 * scale
-
-
-def test_language_models_initializers_reach_their_own_weights():
-    def constant(value):
-        return nnx.initializers.constant(value)
-
-    language_model = constructed(
-        "lstm",
-        "dynamic:3",
-        weight_init=constant(0.5),
-        cell=[
-            {
-                "kernel_init": constant(1.0),
-                "recurrent_kernel_init": constant(2.0),
-                "bias_init": constant(3.0),
-            },
-            {"kernel_init": constant(4.0), "agent_init": F.Initializers(constant(5.0)), "forget_bias": 6.0},
-        ],
-    )
-    bottom, top = language_model.stack.cells
+def test_initializers_reach_their_own_weights():
+    constant = nnx.initializers.constant
+    of_bottom = dict(kernel_init=constant(1.0), recurrent_kernel_init=constant(2.0), bias_init=constant(3.0))
+    agent = F.Initializers(constant(5.0), agent_input=constant(7.0))
+    of_top = dict(kernel_init=constant(4.0), agent_init=agent, forget_bias=6.0)
+    skips, how = (F.Previous(), F.Dynamic(3)), dict(weight_init=constant(0.5), cell=[of_bottom, of_top])
+    model = LanguageModel(12, 12, skips, **how, rngs=nnx.Rngs(0))
+    bottom, top = model.stack.cells
     for param, value in (
-        (language_model.embedding.embedding, 0.5),
-        (language_model.softmax.kernel, 0.5),
-        (language_model.softmax.bias, 0.5),
+        (model.embedding.embedding, 0.5),
+        (model.softmax.kernel, 0.5),
+        (model.softmax.bias, 0.5),
         (bottom.weights.w_x, 1.0),
         (bottom.weights.w_h, 2.0),
         (bottom.weights.b, 3.0),
         (top.weights.w_x, 4.0),
         (top.agent.w_h, 5.0),
-        (top.agent.w_out, 5.0),
+        (top.agent.w_x, 7.0),
     ):
         np.testing.assert_array_equal(param[...], value)
     # Gates are g, i, f, o, so the third quarter is the forget gate's.
