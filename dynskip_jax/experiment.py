@@ -62,8 +62,8 @@ class Experiment:
     * `load(settings) -> Dataset`
     * `make_task(spec, settings, data, vocabulary) -> Task`; without data (None) it reads single texts only.
 
-    It may also have `VOCABULARY`, the class of the vocabulary (default: `data.Vocabulary`), and functions of
-    `dynskip_jax.hooks` that it does otherwise: what is measured and drawn besides, and how it reads a text.
+    It may also have functions of `dynskip_jax.hooks` that it does otherwise: what is measured and drawn
+    besides, and how it reads a text.
 
     Attributes:
         name: Name of the experiment, as in `dynskip <name>`.

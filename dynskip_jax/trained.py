@@ -251,19 +251,19 @@ def _load(run: RunDir, name: str) -> Trained:
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"
         ) from error
-    vocabulary = _vocabulary(run, experiment, result.get("vocabulary_sha256"))
+    vocabulary = _vocabulary(run, result.get("vocabulary_sha256"))
     learner = make_learner(experiment, settings, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Trained(run, experiment, settings, vocabulary, spec, learner, params, value * len(spec.seeds))
 
 
-def _vocabulary(run: RunDir, experiment: Experiment, expected: str | None) -> Any:
+def _vocabulary(run: RunDir, expected: str | None) -> Any:
     """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
-    path, kind = run.path / VOCABULARY, getattr(experiment.module, "VOCABULARY", Vocabulary)
+    path = run.path / VOCABULARY
     if expected is None and not path.exists():
         return None
     try:
-        vocabulary = kind.from_json(json.loads(read_bytes(path)))
+        vocabulary = Vocabulary.from_json(json.loads(read_bytes(path)))
         if expected not in (None, sha256_of(path)):
             raise ValueError("it is not the file that the model was trained with")
     except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

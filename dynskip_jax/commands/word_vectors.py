@@ -12,7 +12,7 @@ from dynskip_jax.data.corpora import find_imdb
 from dynskip_jax.data.files import DATA_VARIABLE, named_folder
 from dynskip_jax.data.language import text_lines
 from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
-from dynskip_jax.data.tagged import find_entity_corpus, find_part_of_speech_corpus
+from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK, normal_form
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
@@ -118,11 +118,11 @@ def _reviews(folder: Path) -> Sentences:
 
 
 def _entities(folder: Path) -> Sentences:
-    return [sentence.words for sentence in find_entity_corpus("conll2003", folder).splits["train"]]
+    return [sentence.words for sentence in find_tagged_corpus("conll2003", folder).splits["train"]]
 
 
 def _treebank(folder: Path) -> Sentences:
-    return [sentence.words for sentence in find_part_of_speech_corpus("ud", folder).splits["train"]]
+    return [sentence.words for sentence in find_tagged_corpus("ud", folder).splits["train"]]
 
 
 _READERS = {"wikitext2": _wikitext, "imdb": _reviews, "conll2003": _entities, "ud_ewt": _treebank}

@@ -2,10 +2,8 @@
 
 The text comes from a grammar, so the right skip is known. An opening word has a kind and a form. A closing
 word has only a kind, and closes the open clause of this kind. A clause contains filler words and complete
-other clauses. No kind is opened again while it is open.
-
-The answer is the form of the word that opened the last clause. The right choice at the last step is the state
-right after that word.
+other clauses. No kind is opened again while it is open. The answer is the form of the word that opened the
+last clause. The right choice at the last step is the state right after that word.
 """
 
 import dataclasses

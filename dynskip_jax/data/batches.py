@@ -2,16 +2,17 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
 Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examples, ...)
+_MOST_BUCKETS = 8
 # Fewest batches per epoch for each compiled program: compiling takes as long as hundreds of steps.
 _BATCHES_PER_PROGRAM = 20
 _MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY = 5, 5.0, 0.05
@@ -25,7 +26,6 @@ class Batch(NamedTuple):
         targets: Targets, such as classes (rows,) or the token after each input (rows, time).
         mask: False for padding rows (rows,) or padding steps (rows, time), which do not count.
         seq_lengths: True lengths of padded rows, (rows,).
-        weights: Weights of the rows in the training loss, (rows,).
         index: Index of each row's example in its split, (rows,).
     """
 
@@ -33,12 +33,16 @@ class Batch(NamedTuple):
     targets: Any
     mask: Bool[np.ndarray, "rows *time"] | None = None
     seq_lengths: Int[np.ndarray, " rows"] | None = None
-    weights: Float[np.ndarray, " rows"] | None = None
     index: Int[np.ndarray, " rows"] | None = None
 
 
 def segments(
-    tokens: Int[np.ndarray, "tokens"], batch_size: int, num_steps: int, *, drop_tail: bool, first_token: int
+    tokens: Int[np.ndarray, "tokens"],
+    batch_size: int,
+    num_steps: int | Sequence[int],
+    *,
+    drop_tail: bool,
+    first_token: int,
 ) -> Iterator[Batch]:
     """Cut a text into segments whose rows continue those of the segment before.
 
@@ -48,36 +52,34 @@ def segments(
     Args:
         tokens: Token ids of the text.
         batch_size: Number of rows, B.
-        num_steps: Number of columns of a segment.
+        num_steps: Number of columns of every segment, or of each one.
         drop_tail: True for training: rows have N // B tokens, and columns that do not fill a segment are
             dropped (Zaremba et al. 2014). False for evaluation: rows have ceil(N / B) tokens, and padding is
             masked, so that every token counts once.
         first_token: Input for the first target, usually `<eos>`.
     """
-    count = num_segments(tokens.size, batch_size, num_steps, drop_tail=drop_tail)
     row_length = _row_length(tokens.size, batch_size, drop_tail)
-    if not drop_tail:
-        num_steps = min(num_steps, max(1, row_length))
-    return _cut(tokens, batch_size, row_length, [num_steps] * count, first_token)
+    if isinstance(num_steps, int):
+        count = num_segments(tokens.size, batch_size, num_steps, drop_tail=drop_tail)
+        num_steps = [num_steps if drop_tail else min(num_steps, max(1, row_length))] * count
+    inputs = np.concatenate([np.array([first_token], np.int32), tokens[:-1].astype(np.int32)])
+    missing = max(0, sum(num_steps) - row_length)
 
+    def sheet(flat: np.ndarray, padding: int | bool) -> np.ndarray:
+        whole = np.full(batch_size * row_length, padding, flat.dtype)
+        used = min(whole.size, tokens.size)
+        whole[:used] = flat[:used]
+        rows = whole.reshape(batch_size, row_length)
+        return np.pad(rows, ((0, 0), (0, missing)), constant_values=padding)
 
-def segments_of_lengths(
-    tokens: Int[np.ndarray, "tokens"], batch_size: int, lengths: Sequence[int], *, first_token: int
-) -> Iterator[Batch]:
-    """Cut a training text into segments of these lengths; the tokens after them are dropped."""
-    row_length = num_segments(tokens.size, batch_size, 1, drop_tail=True)
-    if any(length < 1 for length in lengths) or sum(lengths) > row_length:
-        raise UserError(
-            f"segments of {sum(lengths):,} steps in all do not fit into {batch_size} rows of "
-            f"{row_length:,} tokens: use a smaller --batch-size or --num-steps"
-        )
-    return _cut(tokens, batch_size, row_length, lengths, first_token)
+    targets, mask = tokens.astype(np.int32), np.ones(tokens.size, bool)
+    sheets = sheet(inputs, first_token), sheet(targets, first_token), sheet(mask, False)
+    spans = itertools.pairwise(itertools.accumulate(num_steps, initial=0))
+    return (Batch(*(whole[:, start:stop] for whole in sheets)) for start, stop in spans)
 
 
 def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail: bool) -> int:
     """Return the number of segments that `segments` yields for a text of `num_tokens` tokens."""
-    _check_positive("--batch-size", batch_size)
-    _check_positive("the number of steps", num_steps)
     row_length = _row_length(num_tokens, batch_size, drop_tail)
     if not drop_tail:
         return -(-row_length // num_steps)
@@ -87,6 +89,10 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail:
             f"rows by {shown(num_steps)} steps: use a smaller --batch-size or --num-steps"
         )
     return row_length // num_steps
+
+
+def _row_length(num_tokens: int, batch_size: int, drop_tail: bool) -> int:
+    return num_tokens // batch_size if drop_tail else -(-num_tokens // batch_size)
 
 
 def bptt_lengths(
@@ -99,7 +105,6 @@ def bptt_lengths(
     length needs a compiled program; 1 gives the published lengths. Tokens that do not fill a last segment
     are dropped.
     """
-    _check_positive("the number of steps", num_steps)
     shortest = -(-_MIN_LENGTH // multiple) * multiple
     if num_tokens_per_stream < shortest:
         raise UserError(
@@ -125,7 +130,6 @@ class Examples:
         inputs: Inputs of the model, each array (examples, ...). Sequences are padded to the longest one.
         targets: Targets, each array (examples, ...).
         seq_lengths: True lengths, (examples,); None if all sequences have the same length.
-        weights: Weights of the examples in the training loss, (examples,); None weights all with 1.
         buckets: Increasing lengths to which batches are padded; empty keeps the arrays' length. Every array
             whose second axis is as long as the first input's is cut or padded: give an array without a time
             axis another second axis, as in (examples, 1, features), if its width may equal that length.
@@ -134,7 +138,6 @@ class Examples:
     inputs: Arrays
     targets: Arrays
     seq_lengths: Int[np.ndarray, " examples"] | None = None
-    weights: Shaped[np.ndarray, " examples"] | None = None
     buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -173,14 +176,9 @@ class Examples:
             missing = self.buckets[bucket] - rows.shape[index.ndim]
             return np.pad(rows, [(0, missing * (axis == index.ndim)) for axis in range(rows.ndim)])
 
-        return Batch(
-            inputs=_map(chosen, self.inputs),
-            targets=_map(chosen, self.targets),
-            mask=mask,
-            seq_lengths=None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32),
-            weights=None if self.weights is None else self.weights[index].astype(np.float32),
-            index=index.astype(np.int32),
-        )
+        lengths = None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32)
+        inputs, targets = _map(chosen, self.inputs), _map(chosen, self.targets)
+        return Batch(inputs, targets, mask, lengths, index.astype(np.int32))
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
@@ -202,23 +200,16 @@ def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epo
             yield examples.batch(orders[:, start : start + batch_size], None, 0)
         return
     bucket_of = examples.bucket_of_each()
-    parts = []  # for each batch: its bucket, the indices of its examples, and its mask
+    parts = []  # for each batch: the indices of its examples, its mask, and its bucket
     for bucket in range(len(examples.buckets)):
         indices = np.stack([order[bucket_of[order] == bucket] for order in orders])
-        parts += [(bucket, index, mask) for index, mask in _filled(indices, batch_size)]
+        parts += [(*part, bucket) for part in _filled(indices, batch_size)]
     for number in _batch_order(len(parts), epoch):
-        bucket, index, mask = parts[number]
-        yield examples.batch(index, mask, bucket)
-
-
-def num_train_batches(examples: Examples, batch_size: int) -> int:
-    """Return the number of batches that `train_batches` yields per epoch."""
-    return len(train_batch_sizes(examples, batch_size, 0))
+        yield examples.batch(*parts[number])
 
 
 def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[int]:
     """Return the number of examples in each batch that `train_batches` yields, without masked rows."""
-    _check_positive("--batch-size", batch_size)
     if not examples.buckets:
         if len(examples) < batch_size:
             raise UserError(
@@ -231,6 +222,11 @@ def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[i
     return [sizes[number] for number in _batch_order(len(sizes), epoch)]
 
 
+def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
+    """Return the order of an epoch's batches of all buckets, which all seeds share."""
+    return np.random.default_rng([0, epoch]).permutation(num_batches)
+
+
 def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
     """Yield batches with every example once, in order within each bucket; masked rows fill the last ones."""
     bucket_of = examples.bucket_of_each()
@@ -239,68 +235,10 @@ def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
             yield examples.batch(index, mask, bucket)
 
 
-def pad_sequences(
-    sequences: Sequence[Shaped[np.ndarray, "_ *features"]], length: int | None = None
-) -> tuple[Shaped[np.ndarray, "examples time *features"], Int[np.ndarray, " examples"]]:
-    """Return sequences as one array padded with zeros, and their lengths; longer ones are cut to `length`."""
-    if not len(sequences):
-        raise UserError("there is no example to read: each split needs some")
-    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
-    if length is not None:
-        lengths = np.minimum(lengths, length).astype(np.int32)
-    padded = np.zeros((len(sequences), lengths.max(initial=1), *sequences[0].shape[1:]), sequences[0].dtype)
-    for row, sequence, size in zip(padded, sequences, lengths, strict=True):
-        row[:size] = sequence[:size]
-    return padded, lengths
-
-
-def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
-    """Return at most `count` lengths to pad to: quantiles of `seq_lengths`, rounded up to multiples of 8."""
-    quantiles = np.quantile(seq_lengths, np.arange(1, count + 1) / count, method="higher")
-    return tuple(sorted({max(8, -(-int(length) // 8) * 8) for length in quantiles}))
-
-
-def worthwhile_buckets(num_examples: int, batch_size: int) -> int:
-    """Return the number of buckets that is worth the time to compile one program for each, at least 1."""
-    return max(1, num_examples // (_BATCHES_PER_PROGRAM * max(1, batch_size)))
-
-
-def _cut(
-    tokens: Int[np.ndarray, "tokens"], rows: int, row_length: int, lengths: Sequence[int], first_token: int
-) -> Iterator[Batch]:
-    """Lay out a text as rows and yield the segments of these lengths; the last one may be padded."""
-    inputs = np.concatenate([np.array([first_token], np.int32), tokens[:-1].astype(np.int32)])
-    missing = max(0, sum(lengths) - row_length)
-
-    def sheet(flat: np.ndarray, padding: int | bool) -> np.ndarray:
-        whole = np.full(rows * row_length, padding, flat.dtype)
-        used = min(whole.size, tokens.size)
-        whole[:used] = flat[:used]
-        return np.pad(whole.reshape(rows, row_length), ((0, 0), (0, missing)), constant_values=padding)
-
-    sheets = (
-        sheet(inputs, first_token),
-        sheet(tokens.astype(np.int32), first_token),
-        sheet(np.ones(tokens.size, bool), False),
-    )
-    spans = itertools.pairwise(itertools.accumulate(lengths, initial=0))
-    return (Batch(*(whole[:, start:stop] for whole in sheets)) for start, stop in spans)
-
-
-def _row_length(num_tokens: int, batch_size: int, drop_tail: bool) -> int:
-    return num_tokens // batch_size if drop_tail else -(-num_tokens // batch_size)
-
-
-def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
-    """Return the order of an epoch's batches of all buckets, which all seeds share."""
-    return np.random.default_rng([0, epoch]).permutation(num_batches)
-
-
 def _filled(
     indices: Int[np.ndarray, "*seeds examples"], rows: int
 ) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
     """Yield parts of `rows` indices with their masks; the first index, masked, fills the last part."""
-    _check_positive("--batch-size", rows)
     for start in range(0, indices.shape[-1], rows):
         index = indices[..., start : start + rows]
         missing = rows - index.shape[-1]
@@ -308,9 +246,49 @@ def _filled(
         yield np.concatenate([index, np.repeat(index[..., :1], missing, axis=-1)], axis=-1), mask
 
 
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise UserError(f"{name} is {shown(value)}: use 1 or more")
+def pad_sequences(
+    sequences: Sequence[Shaped[np.ndarray, "_ *features"]],
+) -> tuple[Shaped[np.ndarray, "examples time *features"], Int[np.ndarray, " examples"]]:
+    """Return sequences as one array padded with zeros, and their lengths."""
+    if not len(sequences):
+        raise UserError("there is no example to read: each split needs some")
+    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+    padded = np.zeros((len(sequences), lengths.max(initial=1), *sequences[0].shape[1:]), sequences[0].dtype)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return padded, lengths
+
+
+def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
+    """Return at most `count` lengths, multiples of 8, such that sequences need the least padding."""
+    rounded = -(-np.maximum(seq_lengths, 1) // 8) * 8
+    sizes, numbers = np.unique(rounded, return_counts=True)
+    up_to = np.cumsum(numbers)
+    # Padded steps of the sequences up to each size, and the buckets that they are padded to.
+    steps, buckets = sizes * up_to, [(int(size),) for size in sizes]
+    for _ in range(count - 1):
+        # [j, i]: one more bucket, for the sizes after j up to i.
+        more = steps[:, None] + sizes * (up_to - up_to[:, None])
+        more = np.where(np.tri(len(sizes), dtype=bool), np.iinfo(np.int64).max, more)
+        best = more.argmin(axis=0)
+        is_better = more.min(axis=0) < steps
+        buckets = [(*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)]
+        steps = np.minimum(steps, more.min(axis=0))
+    return buckets[-1]
+
+
+def with_buckets(splits: Mapping[str, Examples], batch_size: int) -> dict[str, Examples]:
+    """Return splits with the lengths to which their batches are padded: at most 8, fewer for a small train.
+
+    The lengths are chosen from train; another split has one more if it has longer sequences.
+    """
+    train, found = splits["train"], {}
+    count = min(_MOST_BUCKETS, len(train) // (_BATCHES_PER_PROGRAM * batch_size))
+    shared = length_buckets(train.seq_lengths, max(1, count))
+    for split, examples in splits.items():
+        more = length_buckets(examples.seq_lengths, 1) if examples.longest > shared[-1] else ()
+        found[split] = dataclasses.replace(examples, buckets=shared + more)
+    return found
 
 
 def _map(function: Callable[[np.ndarray], Any], arrays: Arrays) -> Arrays:

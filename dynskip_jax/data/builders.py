@@ -21,7 +21,7 @@ with needs("experiments"):
     import tensorflow_datasets as tfds
 
 # Writing and reading number prediction with one example per record is a hundred times slower.
-_EXAMPLES_PER_RECORD = 1000
+_PER_RECORD = 1000
 Records = Mapping[str, Iterable[dict[str, Any]]]
 
 
@@ -53,7 +53,6 @@ class _Builder(tfds.core.GeneratorBasedBuilder):
         return _Info(builder=self, description=self.__doc__, features=features, disable_shuffling=True)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-        del dl_manager
         return {split: self._generate_examples(records) for split, records in self.records().items()}
 
     def _generate_examples(self, records: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -68,8 +67,10 @@ class Ptb(_Builder):
 
     @override
     def records(self) -> Records:
-        lines = corpora.read_ptb_lines(self.folder)
-        return {split: ({"text": line} for line in of_split) for split, of_split in lines.items()}
+        return {
+            split: ({"text": line} for line in lines)
+            for split, lines in corpora.read_ptb(self.folder).items()
+        }
 
 
 class Imdb(_Builder):
@@ -80,59 +81,33 @@ class Imdb(_Builder):
 
     @override
     def records(self) -> Records:
-        reviews = corpora.read_imdb(self.folder)
         return {
-            split: ({"text": review.text, "label": int(review.label)} for review in of_split)
-            for split, of_split in reviews.items()
+            split: ({"text": review.text, "label": int(review.label)} for review in reviews)
+            for split, reviews in corpora.read_imdb(self.folder).items()
         }
-
-
-class NumberPredictionConfig(tfds.core.BuilderConfig):
-    """Length, seed and sizes of number prediction."""
-
-    def __init__(self, length: int, seed: int = 0, sizes: Mapping[str, int] = task.DEFAULT_SIZES):
-        name = task.config_name(length, seed, sizes)
-        super().__init__(name=name, version=task.VERSION)
-        self.length, self.seed, self.sizes = length, seed, sizes
-        # uint8, or uint16 if there are more than 256 symbols.
-        self.dtype = np.min_scalar_type(task.num_symbols(length) - 1)
 
 
 class NumberPrediction(_Builder):
     """Predict the digit that the last digit points to (Gui et al. 2019); 1,000 examples per record."""
 
     VERSION = tfds.core.Version(task.VERSION)
-    BUILDER_CONFIGS = [NumberPredictionConfig(length) for length in task.PAPER_LENGTHS]  # noqa: RUF012
 
-    @property
-    def features(self) -> Mapping[str, Any]:
-        """Digits (n, length) and labels (n,) of n <= 1,000 examples."""
-        digits = tfds.features.Tensor(
-            shape=(None, self.builder_config.length), dtype=self.builder_config.dtype
-        )
-        return {"digits": digits, "labels": tfds.features.Tensor(shape=(None,), dtype=np.uint8)}
+    def __init__(self, length: int, sizes: Mapping[str, int], data_dir: PathLike):
+        self.arguments = length, 0, sizes
+        digits = tfds.features.Tensor(shape=(None, length), dtype=np.int32)
+        self.features = {"digits": digits, "labels": tfds.features.Tensor(shape=(None,), dtype=np.int32)}
+        config = tfds.core.BuilderConfig(name=task.config_name(length, sizes), version=task.VERSION)
+        super().__init__(data_dir=data_dir, config=config)
 
     @override
     def records(self) -> Records:
-        config = self.builder_config
-        splits = task.generate_splits(config.length, config.seed, config.sizes)
-        return {split: self._parts(*of_split) for split, of_split in splits.items()}
-
-    def _parts(self, digits: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, Any]]:
-        digits, labels = digits.astype(self.builder_config.dtype), labels.astype(np.uint8)
-        for start in range(0, len(digits), _EXAMPLES_PER_RECORD):
-            part = slice(start, start + _EXAMPLES_PER_RECORD)
-            yield {"digits": digits[part], "labels": labels[part]}
-
-
-def number_prediction(
-    directory: PathLike, length: int, seed: int, sizes: Mapping[str, int]
-) -> NumberPrediction:
-    """Return the builder of these examples in the TFDS directory `directory`."""
-    config: Any = task.config_name(length, seed, sizes)
-    if config not in NumberPrediction.builder_configs:  # TFDS refuses a second config with a known name
-        config = NumberPredictionConfig(length, seed, sizes)
-    return NumberPrediction(data_dir=directory, config=config)
+        return {
+            split: (
+                {"digits": digits[start:][:_PER_RECORD], "labels": labels[start:][:_PER_RECORD]}
+                for start in range(0, len(digits), _PER_RECORD)
+            )
+            for split, (digits, labels) in task.generate_splits(*self.arguments).items()
+        }
 
 
 def prepare(builder: _Builder) -> None:
@@ -149,10 +124,9 @@ def read_splits(make_builder: Callable[[], _Builder], folder: Path) -> dict[str,
             records = {split: source.__getitems__([*range(len(source))]) for split, source in sources.items()}
         if not records:
             raise ValueError("it has no splits")
-        for split, examples in records.items():
-            # ArrayRecord reads some truncated files without an error, as records without content.
-            if any(value is None for example in examples for value in example.values()):
-                raise ValueError(f"its {split} split has empty records")
+        # ArrayRecord reads some truncated files without an error, as records without content.
+        if any(value is None for own in records.values() for example in own for value in example.values()):
+            raise ValueError("it has empty records")
     # TFDS, protobuf and ArrayRecord raise different errors for damaged files; the remedy is always the same.
     except Exception as error:
         raise damaged(folder, error) from error

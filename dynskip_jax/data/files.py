@@ -1,8 +1,8 @@
 """Find and read users' files: text line by line, members of archives, JSON.
 
 Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a carriage
-return, or both. What cannot be read raises a `UserError`. Named pipes and devices are refused, because
-reading them may never end, and so are lines of more than `MAX_LINE` characters, for which memory may lack.
+return, or both. Named pipes and devices are refused, because reading them may never end, and so are lines of
+more than `MAX_LINE` characters, for which memory may lack.
 """
 
 import contextlib
@@ -35,6 +35,7 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "dev": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini")  # files that systems put into folders, besides hidden ones
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
@@ -74,6 +75,52 @@ def tfds_folder(*parts: str) -> Path:
 def is_prepared(folder: Path) -> bool:
     """Return whether TFDS has prepared the data set in `folder` (name/config/version)."""
     return (folder / "dataset_info.json").is_file()
+
+
+def folder_entries(folder: PathLike) -> list[Path]:
+    """Return the files and folders in a folder, sorted by name, without hidden ones."""
+    try:
+        entries = sorted(Path(folder).iterdir())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise bad_file(folder, f"is not a readable folder ({reason}): name one that is") from None
+    return [own for own in entries if own.name[0] != "." and own.name.lower() not in _OF_SYSTEMS]
+
+
+def only_file(folder: Path, pattern: str) -> Path:
+    """Return the only file in `folder` whose name matches the pattern, perhaps with .gz."""
+    found = [path for ending in ("", ".gz") for path in sorted(folder.glob(pattern + ending))]
+    if len(found) != 1:
+        names = ", ".join(shown(path.name) for path in found[:3]) or "none"
+        raise bad_file(folder, f"needs one file named {pattern} (or .gz), and has {names}: use --data DIR")
+    return found[0]
+
+
+def find_splits(
+    folder: PathLike, endings: Sequence[str], *, needed: Collection[str] = SPLITS, folders: bool = False
+) -> dict[str, Path]:
+    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
+
+    A name is one of the split's words (`SPLIT_WORDS`) and one of the endings, in any case, perhaps with .gz.
+    Other text may precede the word if it ends with a dot, a hyphen or an underscore. With `folders`, a folder
+    whose name is one of the words counts as a file.
+    """
+    entries, found = folder_entries(folder), {}
+    ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
+    for split, words in SPLIT_WORDS.items():
+        name = re.compile(rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE | re.DOTALL)
+        chosen = [path for path in entries if path.is_file() and name.fullmatch(path.name)]
+        if folders:
+            chosen += [path for path in entries if path.is_dir() and path.name.lower() in words]
+        if len(chosen) > 1:
+            listed = ", ".join(shown(path.name) for path in chosen[:3])
+            raise bad_file(folder, f"has more than one file for the {split} split ({listed}): keep one")
+        if chosen:
+            found[split] = chosen[0]
+        elif split in needed:
+            wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {', '.join(endings[1:4])}, .gz)"
+            raise bad_file(folder, f"has no file for the {split} split: put one there named {wanted}")
+    return found
 
 
 def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
@@ -144,41 +191,11 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def find_splits(
-    folder: PathLike, endings: Sequence[str], *, prefix: str | None = None, needed: Collection[str] = SPLITS
-) -> dict[str, Path]:
-    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
-
-    A name is one of the split's words (`SPLIT_WORDS`) and one of the endings, in any case, perhaps with .gz.
-    Other text may precede the word if it ends with a dot, a hyphen or an underscore; `prefix` fixes it.
-    """
-    folder = Path(folder)
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    except (OSError, ValueError) as error:
-        files = ", ".join(f"{SPLIT_WORDS[split][0]}.{endings[0]}" for split in SPLITS)
-        reason = getattr(error, "strerror", None) or error
-        raise bad_file(folder, f"is not a readable folder ({reason}): name a folder with {files}") from None
-    start = r"(.+[._-])?" if prefix is None else re.escape(prefix)
-    ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
-    found = {}
-    for split in SPLITS:
-        words = SPLIT_WORDS[split]
-        pattern = re.compile(rf"{start}({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE | re.DOTALL)
-        chosen = [name for name in names if pattern.fullmatch(name)]
-        if len(chosen) > 1:
-            listed = ", ".join(shown(name) for name in chosen[:3])
-            raise bad_file(folder, f"has more than one file for the {split} split ({listed}): keep one")
-        if chosen:
-            found[split] = folder / chosen[0]
-        elif split in needed:
-            name = f"{prefix or ''}{words[0]}.{endings[0]}"
-            others = ", ".join(f".{ending}" for ending in endings[1:4] if ending)
-            raise bad_file(
-                folder,
-                f"has no file for the {split} split: put one there named {name}"
-                + (f" (or {', '.join(words[1:])}; {others}, .gz)" if prefix is None else ""),
-            )
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
     return found
 
 
@@ -197,10 +214,6 @@ def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
             yield file
     except UserError:
         raise
-    except FileNotFoundError:
-        raise bad_file(path, "is not there: name a file that is") from None
-    except IsADirectoryError:
-        raise bad_file(path, "cannot be read: it is a folder, name a file") from None
     except _DAMAGED as error:
         problem = f"is damaged, or not what its name says ({error}): fetch it again, or unpack it"
         raise bad_file(path, problem) from error
@@ -212,11 +225,3 @@ def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file without waiting for the writer of a named pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
-    return found

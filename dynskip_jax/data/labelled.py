@@ -4,7 +4,6 @@ import collections
 import csv
 import dataclasses
 import functools
-import hashlib
 import itertools
 import math
 import os
@@ -18,20 +17,19 @@ from jaxtyping import Int
 
 from dynskip_jax.data.files import (
     MAX_LINE,
-    SPLIT_WORDS,
     SPLITS,
     PathLike,
     find_splits,
+    folder_entries,
     iter_lines,
     parse_json,
     read_text,
 )
 from dynskip_jax.data.messages import bad_file, bad_line, printable, quoted, shown
 from dynskip_jax.data.sentences import Labelled
-from dynskip_jax.errors import UserError
 
 Column = str | int
-_Record = tuple[int, str, str]  # line, text and label
+Rows = Iterator[tuple[int, list[str]]]  # number of the first line, and fields
 
 _JSON_ENDINGS = ("jsonl", "ndjson", "json")
 _ENDINGS = ("tsv", "csv", *_JSON_ENDINGS)
@@ -41,8 +39,8 @@ _MOST_CLASSES, _FEW_EXAMPLES = 0.5, 20
 _SEPARATORS = (",", ";", "\t")  # of CSV; the first one that fits best is used
 _SNIFFED_LINES = 20
 _COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
+_LISTED = 12  # number of classes that are listed in a message
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_NO_TEXTS = ("thumbs.db", "desktop.ini")  # files that systems put into folders, besides hidden ones
 
 
 class LabelledText(NamedTuple):
@@ -60,7 +58,7 @@ class LabelledTextCorpus:
 
     Attributes:
         name: Name of its folder or file.
-        source: Readable phrase for where it was found.
+        source: Phrase for messages that describes where it was found.
         classes: Classes of train, sorted by name, or by value if all are numbers.
         splits: Texts of `train`, `dev` and `test`.
         notes: Lines for messages: which splits were drawn from train, and what looks wrong.
@@ -72,58 +70,41 @@ class LabelledTextCorpus:
     splits: Mapping[str, Sequence[LabelledText]]
     notes: Sequence[str] = ()
 
-    @functools.cached_property
-    def class_counts(self) -> dict[str, dict[str, int]]:
-        """Number of texts of each class in each split."""
-        counts = {}
-        for split, texts in self.splits.items():
-            found = collections.Counter(text.label for text in texts)
-            counts[split] = {name: found[name] for name in self.classes}
-        return counts
-
-    @property
-    def majority_class(self) -> str:
-        """Most frequent class of train; ties go to the first class."""
-        return max(self.classes, key=self.class_counts["train"].__getitem__)
-
-    @property
-    def majority_accuracy(self) -> dict[str, float]:
-        """Accuracy in each split, from 0 to 1, of always predicting the most frequent class of train."""
-        counts = self.class_counts
-        return {split: counts[split][self.majority_class] / len(self.splits[split]) for split in self.splits}
-
     @property
     def about(self) -> str:
-        """Readable line with the number of texts and classes, and the accuracy of the majority baseline."""
+        """Readable line with the number of texts of each class, and the accuracy of the majority baseline."""
+        counts = {
+            split: collections.Counter(text.label for text in own) for split, own in self.splits.items()
+        }
+        majority = max(self.classes, key=counts["train"].__getitem__)
         sizes = ", ".join(f"{len(texts):,} of {split}" for split, texts in self.splits.items())
-        accuracies = ", ".join(f"{100 * x:.1f} % of {split}" for split, x in self.majority_accuracy.items())
-        majority = f"always predicting {self.majority_class!r} is right for {accuracies}"
-        return f"texts: {sizes}; {len(self.classes)} classes; {majority}"
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over the texts and classes of all splits."""
-        digest = hashlib.sha256()
-        for split, texts in self.splits.items():
-            digest.update(f"{split} {len(texts)}\n".encode())
-            for text in texts:
-                digest.update(f"{len(text.label)} {len(text.text)} {text.label} {text.text}\n".encode())
-        return digest.hexdigest()
+        classes = ", ".join(f"{name} {counts['train'][name]:,}" for name in self.classes[:_LISTED])
+        more = len(self.classes) - _LISTED
+        right = {split: 100 * counts[split][majority] / len(texts) for split, texts in self.splits.items()}
+        accuracies = ", ".join(f"{percent:.1f} % of {split}" for split, percent in right.items())
+        return (
+            f"texts: {sizes}; {len(self.classes)} classes, in train {classes}"
+            + (f", and {more} more" if more > 0 else "")
+            + f"; always predicting {majority!r} is right for {accuracies}"
+        )
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
-        """Return iterators over the words and class indices of each split, for `labelled_corpus`."""
-        number = {name: i for i, name in enumerate(self.classes)}
-        return {split: labelled_words(texts, words, number) for split, texts in self.splits.items()}
+        """Return iterators over the words and class indices of each split, for `sentence_corpus`."""
+        return {split: labelled_words(texts, words, self.classes) for split, texts in self.splits.items()}
 
 
 def labelled_words(
-    texts: Sequence[LabelledText], words: Callable[[str], Sequence[str]], number: Mapping[str, int]
+    texts: Sequence[LabelledText], words: Callable[[str], Sequence[str]], classes: Sequence[str]
 ) -> Iterator[Labelled]:
-    """Yield the words of each text and the number of its class."""
+    """Yield the words of each text and the index of its class."""
+    number = {name: i for i, name in enumerate(classes)}
     for example in texts:
         found = words(example.text)
         if not found:
             raise bad_line(example.file, example.line, "the text has no words")
+        if example.label not in number:
+            problem = f"the class {quoted(example.label)} is not among those of train: {', '.join(classes)}"
+            raise bad_line(example.file, example.line, problem)
         yield Labelled(found, number[example.label])
 
 
@@ -134,29 +115,28 @@ def find_labelled_text(
     text: Column = "text",
     label: Column = "label",
     header: bool | None = None,
-    dev_share: float = 0.1,
-    test_share: float = 0.1,
+    share: float = 0.1,
 ) -> LabelledTextCorpus:
     """Read labelled texts from a file or a folder.
 
     A folder holds files for train, dev and test (TSV, CSV or JSON lines), or folders for train, dev and test
-    with a folder per class that contains one file per text, or a folder per class, or one file. If dev or
-    test is missing, it is drawn from train (`stratified_split`).
+    with a folder per class that contains one file per text, or a folder per class, or one file.
 
     Args:
         data: The folder or file.
-        split_seed: Random seed for drawing missing splits.
+        split_seed: Random seed for drawing dev and test from train if they are missing (`stratified_split`).
         text: Column or JSON key of the texts. A column is a name or a number counted from 0.
         label: Column or JSON key of the classes.
         header: Whether the first line of TSV and CSV contains the names of the columns. None: it does if
             `text` or `label` is a name.
-        dev_share: Fraction of the texts that becomes dev if dev is missing.
-        test_share: Fraction of the texts that becomes test if test is missing.
+        share: Fraction of the texts that is drawn for a missing split.
     """
     path = Path(data).expanduser()
     found = _read_splits(path, functools.partial(read_labelled_file, text=text, label=label, header=header))
     train, notes = found["train"], []
     counts = collections.Counter(example.label for example in train)
+    if len(counts) < 2:
+        raise bad_file(path, f"has only the class {quoted(train[0].label)} in train: two are needed")
     if len(train) > _FEW_EXAMPLES and len(counts) > _MOST_CLASSES * len(train):
         problem = f"has {len(counts):,} different labels in {len(train):,} texts of train"
         raise bad_file(path, f"{problem}: is the column of labels the right one?")
@@ -165,19 +145,19 @@ def find_labelled_text(
             f"the first line of {train[0].file} looks like a header, and is read as a text with the label "
             f"{quoted(train[0].label)}: --header yes leaves it out"
         )
-    shares = {"dev": dev_share, "test": test_share}
-    missing = {split: share for split, share in shares.items() if split not in found}
-    if missing:
-        drawn = stratified_split([example.label for example in train], missing, split_seed)
+    if missing := [split for split in ("dev", "test") if split not in found]:
+        drawn = stratified_split(
+            [example.label for example in train], dict.fromkeys(missing, share), split_seed
+        )
         found |= {split: [train[i] for i in places] for split, places in drawn.items()}
         sizes = " and ".join(f"{len(found[split]):,} as {split}" for split in missing)
         notes.append(f"drawn from train with the seed {split_seed}, the same share of each class: {sizes}")
     splits = {split: found[split] for split in SPLITS}
-    for split, texts in splits.items():
-        if not texts:
-            raise bad_file(path, f"has too few texts to draw {split} from train: give a file for it")
+    if not all(splits.values()):
+        raise bad_file(path, "has too few texts to draw dev and test from train: give files for them")
+    are_numbers = all(map(_NUMBER.fullmatch, counts))
+    classes = tuple(sorted(counts, key=(lambda name: (float(name), name)) if are_numbers else None))
     name = printable(path.resolve().name.removesuffix(".gz"))
-    classes = _classes(path, splits)
     return LabelledTextCorpus(name, f"{'the folder ' * path.is_dir()}{path}", classes, splits, notes)
 
 
@@ -193,9 +173,11 @@ def read_labelled_file(
     if ending in _JSON_ENDINGS:
         records = _json_records(path, text, label)
     else:
-        rows = _csv_rows(path, (text, label)) if ending == "csv" else _tab_rows(path)
-        records = _column_records(path, rows, text, label, header)
-    texts = [_example(path, *record) for record in records]
+        rows = _csv_rows(path, (text, label)) if ending == "csv" else tab_rows(path)
+        if header is None:
+            header = not all(_COLUMN_NUMBER.fullmatch(str(column)) for column in (text, label))
+        records = chosen_columns(path, rows, (text, label), header=header)
+    texts = [_example(path, number, *fields) for number, fields in records]
     if not texts:
         raise bad_file(path, "holds no labelled text: is it the right file?")
     return texts
@@ -210,34 +192,25 @@ def stratified_split(
     part gives one to each; fractions of an example go to classes drawn at random, so that many small classes
     are represented, too. Every class keeps an example in train.
     """
-    if min(shares.values(), default=0) < 0 or sum(shares.values()) >= 1:
-        given = ", ".join(f"{share:g} for {part}" for part, share in shares.items())
-        raise UserError(f"shares must not be negative and must leave something for train, got {given}")
     rng = np.random.default_rng(seed)
     members: dict[Any, list[int]] = {}
     for place, label in enumerate(labels):
         members.setdefault(label, []).append(place)
     names = sorted(members)
-    rest = {name: rng.permutation(members[name]).tolist() for name in names}
+    rest = [rng.permutation(members[name]).tolist() for name in names]
+    sizes = np.array([len(members[name]) for name in names])
     parts: dict[str, Int[np.ndarray, _]] = {}
     for part, share in shares.items():
-        if not share:
-            parts[part] = np.zeros(0, int)
-            continue
-        exact = np.array([share * len(members[name]) for name in names])
-        least = np.array([len(members[name]) >= 2 * (len(shares) + 1) for name in names])
-        room = np.array([len(rest[name]) - 1 for name in names])
+        exact, room = share * sizes, np.array([len(own) - 1 for own in rest])
+        least = sizes >= 2 * (len(shares) + 1)
         counts = np.minimum(np.maximum(np.floor(exact + 1e-9), least), room).astype(int)
         missing = max(1, round(share * len(labels))) - counts.sum()
         order = np.lexsort((rng.random(len(names)), counts - exact))  # largest remainders first
-        for at in [at for at in order if counts[at] < room[at]][: max(0, missing)]:
-            counts[at] += 1
-        parts[part] = np.array(
-            sorted(place for name, count in zip(names, counts, strict=True) for place in rest[name][:count]),
-            int,
-        )
-        rest = {name: rest[name][count:] for name, count in zip(names, counts, strict=True)}
-    return parts | {"train": np.array(sorted(itertools.chain(*rest.values())), int)}
+        counts[order[counts[order] < room[order]][: max(0, missing)]] += 1
+        chosen = itertools.chain(*(own[:count] for own, count in zip(rest, counts, strict=True)))
+        parts[part] = np.array(sorted(chosen), int)
+        rest = [own[count:] for own, count in zip(rest, counts, strict=True)]
+    return parts | {"train": np.array(sorted(itertools.chain(*rest)), int)}
 
 
 def _begins_with_header(train: Sequence[LabelledText], counts: Mapping[str, int]) -> bool:
@@ -252,65 +225,42 @@ def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict
     """Return the texts of the splits found at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
-    files = find_splits(path, (*_ENDINGS, "txt"), needed=())
-    folders: dict[str, Path] = {}
-    for folder in _visible(path, Path.is_dir):
-        for split in SPLITS:
-            if folder.name.lower() in SPLIT_WORDS[split]:
-                if split in folders:
-                    both = f"{shown(folders[split].name)} and {shown(folder.name)}"
-                    raise bad_file(path, f"has two folders for {split}, {both}: keep one")
-                folders[split] = folder
-    if files and folders:
-        both = " and ".join(shown(next(iter(found.values())).name) for found in (files, folders))
-        raise bad_file(path, f"has files and folders for its splits, {both}: keep one kind")
-    if found := files or folders:
+    if found := find_splits(path, (*_ENDINGS, "txt"), needed=(), folders=True):
         if "train" not in found:
             raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
-        return {split: (read if files else _read_class_folders)(own) for split, own in found.items()}
-    single = [own for own in _visible(path, Path.is_file) if _ending(own) in _ENDINGS]
-    if classes := _visible(path, Path.is_dir):
-        if len(single) == 1:
-            both = f"the file {shown(single[0].name)} and the folder {shown(classes[0].name)}"
-            raise bad_file(path, f"has {both}: name the file itself with --data, or move one of them away")
-        return {"train": _read_class_folders(path)}
-    if len(single) == 1:
-        return {"train": read(single[0])}
-    problem = f"has {len(single) or 'no'} files of labelled texts, and none for train: name one train.tsv, "
-    raise bad_file(path, f"{problem}train.csv or train.jsonl, or make a folder of texts for each class")
+        return {split: (_read_classes if own.is_dir() else read)(own) for split, own in found.items()}
+    entries = folder_entries(path)
+    files = [own for own in entries if own.is_file() and _ending(own) in _ENDINGS]
+    classes = [own for own in entries if own.is_dir()]
+    if classes and not files:
+        return {"train": _read_classes(path)}
+    if len(files) == 1 and not classes:
+        return {"train": read(files[0])}
+    listed = ", ".join(shown(own.name) for own in [*files[:2], *classes[:2]]) or "neither"
+    problem = f"needs one file of labelled texts or a folder for each class, and has {listed}: name one of"
+    raise bad_file(
+        path, f"{problem} its files with --data, or name files train.tsv, train.csv or train.jsonl"
+    )
 
 
-def _read_class_folders(path: Path) -> list[LabelledText]:
+def _read_classes(path: Path) -> list[LabelledText]:
     """Return the texts of a folder that has one folder per class; sub-folders belong to their class."""
-    texts, folders = [], [(folder, folder.name) for folder in reversed(_visible(path, Path.is_dir))]
+    texts, folders = [], [(own, own.name) for own in reversed(folder_entries(path)) if own.is_dir()]
     while folders:
         folder, label = folders.pop()
-        texts += [_example(file, 1, read_text(file), label) for file in _visible(folder, Path.is_file)]
-        folders += [(inner, label) for inner in reversed(_visible(folder, Path.is_dir))]
+        entries = folder_entries(folder)
+        texts += [_example(file, 1, read_text(file), label) for file in entries if file.is_file()]
+        folders += [(own, label) for own in reversed(entries) if own.is_dir()]
     if not texts:
         raise bad_file(path, "has no texts: it needs a folder for each class, with a text in each file")
     return texts
-
-
-def _visible(path: Path, kind: Callable[[Path], bool]) -> list[Path]:
-    """Return the files (`Path.is_file`) or folders in `path`, sorted by name, without hidden ones."""
-    try:
-        own = sorted(path.iterdir())
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror or error}): check its permissions"
-        raise bad_file(path, problem) from None
-    return [
-        item
-        for item in own
-        if kind(item) and not item.name.startswith(".") and item.name.lower() not in _NO_TEXTS
-    ]
 
 
 def _ending(path: PathLike) -> str:
     return os.path.basename(path).lower().removesuffix(".gz").rpartition(".")[2]
 
 
-def _json_records(path: PathLike, text: Column, label: Column) -> Iterator[_Record]:
+def _json_records(path: PathLike, text: Column, label: Column) -> Rows:
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
             continue
@@ -332,79 +282,65 @@ def _json_records(path: PathLike, text: Column, label: Column) -> Iterator[_Reco
         for key, given, kind in ((text, found[text], "text"), (label, value, "text or a finite number")):
             if not isinstance(given, str):
                 raise bad_line(path, number, f"expected {kind} under {quoted(key)}, got {quoted(found[key])}")
-        yield number, found[text], value
+        yield number, [found[text], value]
 
 
-def _tab_rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
+def tab_rows(path: PathLike) -> Rows:
+    """Yield the fields of each line that is not blank, separated by tabs; quotes are part of a field."""
     for number, line in enumerate(iter_lines(path), 1):
         if line.strip():
             yield number, line.split("\t")
 
 
-def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Rows:
     """Yield the rows of a CSV file, each with the number of its first line."""
     lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
     head = list(itertools.islice(lines, _SNIFFED_LINES))
     before = csv.field_size_limit(min(MAX_LINE, 2**31 - 1))
     try:
         separator = max(_SEPARATORS, key=lambda separator: _fit(head, separator, columns))
-        rows = csv.reader(
-            itertools.chain(head, lines), delimiter=separator, strict=True, skipinitialspace=True
-        )
-        while True:
-            number = rows.line_num + 1
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
-                raise bad_line(path, number, problem) from None
-            if not _is_blank(row):
+        lines = itertools.chain(head, lines)
+        rows = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
+        number = 1
+        for row in rows:
+            if len(row) > 1 or "".join(row).strip():
                 yield number, row
+            number = rows.line_num + 1
+    except csv.Error as error:
+        problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
+        raise bad_line(path, number, problem) from None
     finally:
         csv.field_size_limit(before)
 
 
 def _fit(head: Sequence[str], separator: str, columns: Sequence[Column]) -> float:
     """Return the fraction of rows that are as long as the first; 0 if that lacks one of the columns."""
-    rows = csv.reader(head, delimiter=separator, skipinitialspace=True)
-    rows = [row for row in rows if not _is_blank(row)]
-    places = [place for column in columns for place in _places(rows[0], column)[:1]] if rows else []
-    if len(set(places)) < len(columns):
-        return 0.0
-    return sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+    rows = [row for row in csv.reader(head, delimiter=separator, skipinitialspace=True) if row]
+    places = {place for column in columns for place in _places(rows[0], column)[:1]} if rows else ()
+    return sum(len(row) == len(rows[0]) for row in rows) / len(rows) if len(places) == len(columns) else 0.0
 
 
-def _is_blank(row: Sequence[str]) -> bool:
-    return len(row) <= 1 and not "".join(row).strip()
-
-
-def _column_records(
-    path: PathLike, rows: Iterator[tuple[int, list[str]]], text: Column, label: Column, header: bool | None
-) -> Iterator[_Record]:
-    first = next(rows, None)
-    if first is None:
-        return
-    number, names = first
-    chosen = []
-    for column in (text, label):
-        places = _places(names, column)
-        if not places:
-            have = ", ".join(shown(name.strip(), 15) for name in names[:5])
-            problem = f"no column {quoted(column)} among {have}: give its name, or its number counted from 0"
-            raise bad_line(path, number, problem)
-        if len(places) > 1:
-            problem = f"two columns are called {quoted(column)}: rename one, or give a number counted from 0"
-            raise bad_line(path, number, problem)
-        chosen += places
-    if header is None:
-        header = not all(_COLUMN_NUMBER.fullmatch(str(column)) for column in (text, label))
-    for number, fields in rows if header else itertools.chain([first], rows):
-        if len(fields) != len(names):
-            problem = f"{len(fields)} columns, but the first line has {len(names)}"
-            raise bad_line(path, number, problem)
-        yield number, fields[chosen[0]], fields[chosen[1]]
+def chosen_columns(path: PathLike, rows: Rows, columns: Sequence[Column], *, header: bool) -> Rows:
+    """Yield the fields of each row in these columns, after checking that all rows are equally long."""
+    width, chosen = 0, []
+    for number, fields in rows:
+        if not chosen:
+            width = len(fields)
+            for column in columns:
+                places = _places(fields, column)
+                if not places:
+                    have = ", ".join(shown(name.strip(), 15) for name in fields[:5])
+                    problem = f"no column {quoted(column)} among {have}"
+                    raise bad_line(path, number, f"{problem}: give its name, or its number counted from 0")
+                if len(places) > 1:
+                    problem = f"two columns are called {quoted(column)}: rename one, or give a number"
+                    raise bad_line(path, number, f"{problem} counted from 0")
+                chosen += places
+            if header:
+                continue
+        if len(fields) != width:
+            raise bad_line(path, number, f"{len(fields)} columns, but the first line has {width}")
+        yield number, [fields[place] for place in chosen]
 
 
 def _places(names: Sequence[str], column: Column) -> list[int]:
@@ -416,28 +352,11 @@ def _places(names: Sequence[str], column: Column) -> list[int]:
 
 
 def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:
-    """Return a text with its class, after checking both."""
+    """Return a text with its class, which must be printable, because tables and pictures show it."""
     label = label.strip()
     if not label:
         raise bad_line(path, number, "the label is empty")
     if not label.isprintable():
         problem = f"the label {quoted(label)} has characters that do not print: replace them"
         raise bad_line(path, number, problem)
-    if not text.strip():
-        raise bad_line(path, number, "the text has no words")
     return LabelledText(text, label, os.fspath(path), number)
-
-
-def _classes(path: Path, splits: Mapping[str, Sequence[LabelledText]]) -> tuple[str, ...]:
-    """Return the sorted classes of train, after checking that dev and test have no other classes."""
-    found = {example.label for example in splits["train"]}
-    if len(found) < 2:
-        raise bad_file(path, f"has only the class {quoted(next(iter(found)))} in train: two are needed")
-    for split in ("dev", "test"):
-        for example in splits[split]:
-            if example.label not in found:
-                problem = f"the class {quoted(example.label)} is not in train"
-                raise bad_line(example.file, example.line, problem)
-    if all(_NUMBER.fullmatch(name) for name in found):
-        return tuple(sorted(found, key=lambda name: (float(name), name)))
-    return tuple(sorted(found))

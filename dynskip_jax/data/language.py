@@ -15,11 +15,10 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.files import SPLIT_WORDS, SPLITS, PathLike, find_splits, iter_lines
-from dynskip_jax.data.messages import bad_file, printable, quoted, shown
+from dynskip_jax.data.messages import bad_file, printable, quoted
 from dynskip_jax.data.vocabularies import (
     EOS,
     UNK,
-    BytePairVocabulary,
     CharacterVocabulary,
     Vocabulary,
     learn_byte_pairs,
@@ -44,7 +43,7 @@ class Pieces(NamedTuple):
 
 
 class TextSize(NamedTuple):
-    """Words and characters of a text: one `<eos>` per line, one space between words."""
+    """Words and characters of a text, with one `<eos>` per line and one space between words."""
 
     words: int
     characters: int
@@ -52,18 +51,15 @@ class TextSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageCorpus:
-    """A corpus for language modelling, as token ids.
+    """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after each line.
 
     Attributes:
         name: Name of the corpus in results: "ptb", "pydoc-topics" or the name of its folder.
-        train: Token ids (int32) of the training text in order, with one `<eos>` after each line.
-        dev: The same for the development text.
-        test: The same for the test text.
         vocabulary: Tokens of the ids, built from the training text only.
         source: Phrase for messages that describes where the corpus was found.
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 if all were kept.
         text_sizes: Length of each split if tokens are pieces of words; else empty.
-        note: Additional line for messages, or an empty string.
+        own_ends: Number of lines that ended with an `<eos>` of their own, which is counted once.
     """
 
     name: str
@@ -74,7 +70,7 @@ class LanguageCorpus:
     source: str
     min_count: int = 1
     text_sizes: Mapping[str, TextSize] = dataclasses.field(default_factory=dict)
-    note: str = ""
+    own_ends: int = 0
 
     @property
     def splits(self) -> dict[str, Ids]:
@@ -95,7 +91,9 @@ class LanguageCorpus:
     @property
     def about(self) -> list[str]:
         """Lines for messages: what the tokens are, how many are `<unk>`, and whether that is too many."""
-        unit, lines = self.vocabulary.unit, [self.note] if self.note else []
+        unit, lines = self.vocabulary.unit, []
+        if self.own_ends:
+            lines.append(f"{self.own_ends:,} lines end with an {EOS} of their own, which is counted once")
         if self.text_sizes:
             rate = self.train.size / self.text_sizes["train"].words
             size = f"{len(self.vocabulary):,} in the vocabulary, {rate:.2f} per word of train"
@@ -142,36 +140,35 @@ def make_corpus(
         name: Name of the corpus.
         lines: Lines of train, dev and test, each read once; only their ids are kept in memory.
         source: Phrase that describes where the corpus was found.
-        min_count: Words that occur less often in train become `<unk>`. None keeps all words if train
-            contains an `<unk>` or has all words of dev and test; otherwise it means 2 for words, and for
-            characters the smallest value that drops one. Byte pairs need no `<unk>` and ignore it.
+        min_count: Words (or characters) that occur less often in train become `<unk>`. None keeps all if
+            train contains an `<unk>` or has all words of dev and test; otherwise it means the smallest value
+            that drops a word, usually 2. Byte pairs need no `<unk>`.
         pieces: Units into which words are split; None keeps words whole.
     """
-    stream = _TokenStream()
-    ids = {split: stream.read(lines[split]) for split in SPLITS}
-    return _numbered_corpus(name, stream, ids, source, min_count, pieces)
+    numbered = _numbered({split: lines[split] for split in SPLITS})
+    return _numbered_corpus(name, *numbered, source, min_count, pieces)
+
+
+def corpus_name(path: Path) -> str:
+    """Return the name of the corpus in a folder or a text file."""
+    name = path.resolve().name
+    return printable(name if path.is_dir() else name.removesuffix(".gz").rpartition(".")[0] or name)
 
 
 def read_corpus(
-    path: PathLike,
-    *,
-    name: str | None = None,
-    source: str | None = None,
-    min_count: int | None = None,
-    pieces: Pieces | None = None,
+    path: PathLike, *, name: str | None = None, min_count: int | None = None, pieces: Pieces | None = None
 ) -> LanguageCorpus:
     """Read a folder with a text file for each of train, dev and test, or cut one file into 80, 10 and 10 %.
 
     Files are streamed: memory contains 4 bytes for each token, and each distinct token once.
     """
     path = Path(path)
+    name = name or corpus_name(path)
     if not path.is_file():
-        found = find_splits(path, TEXT_ENDINGS)
-        lines = {split: text_lines(file) for split, file in found.items()}
-        name = name or printable(path.resolve().name)
-        return make_corpus(name, lines, source or f"the folder {path}", min_count, pieces)
-    stream = _TokenStream()
-    ids = stream.read(text_lines(path))
+        lines = {split: text_lines(file) for split, file in find_splits(path, TEXT_ENDINGS).items()}
+        return make_corpus(name, lines, f"the folder {path}", min_count, pieces)
+    tokens, found, own_ends = _numbered({"train": text_lines(path)})
+    ids = found["train"]
     ends = np.flatnonzero(ids == 0) + 1
     if len(ends) < len(SPLITS):
         raise bad_file(path, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
@@ -179,9 +176,8 @@ def read_corpus(
     first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
     second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
     parts = dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
-    source = source or f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
-    name = name or printable(path.name.removesuffix(".gz").rpartition(".")[0] or path.name)
-    return _numbered_corpus(name, stream, parts, source, min_count, pieces)
+    source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
+    return _numbered_corpus(name, tokens, parts, own_ends, source, min_count, pieces)
 
 
 def text_lines(path: PathLike) -> Iterator[str]:
@@ -202,83 +198,82 @@ def text_lines(path: PathLike) -> Iterator[str]:
         raise bad_file(path, "is empty: fetch it again, each split needs some text")
 
 
-class _TokenStream:
-    """A converter from lines to token numbers, in the order of first occurrence; `<eos>` is 0."""
+def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Ids], int]:
+    """Return the tokens, each text as their numbers (int32), and the number of lines with their own `<eos>`.
 
-    def __init__(self) -> None:
-        self.tokens, self.own_ends = {EOS: 0}, 0
-
-    def read(self, lines: Iterable[str]) -> Ids:
-        """Return the numbers (int32) of the tokens of all lines, with one `<eos>` after each line."""
-        ids, tokens = array.array("i"), self.tokens
+    Numbers are in the order of first occurrence, and there is one `<eos>`, 0, after each line.
+    """
+    numbers, ids, own_ends = {EOS: 0}, {}, 0
+    for split, lines in texts.items():
+        found = array.array("i")
         for line in lines:
             words = line.split()
             if words and words[-1] == EOS:
-                self.own_ends += 1
+                own_ends += 1
                 words.pop()
-            ids.extend([tokens.setdefault(word, len(tokens)) for word in words])
-            ids.append(0)
-        return np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
+            found.extend([numbers.setdefault(word, len(numbers)) for word in words])
+            found.append(0)
+        ids[split] = np.array(found, np.int32)
+    return list(numbers), ids, own_ends
 
 
 def _numbered_corpus(
     name: str,
-    stream: _TokenStream,
+    words: Sequence[str],
     ids: Mapping[str, Ids],
+    own_ends: int,
     source: str,
     min_count: int | None,
     pieces: Pieces | None,
 ) -> LanguageCorpus:
-    """Build a corpus from the token numbers of a stream; see `make_corpus`."""
-    if min_count is not None and min_count < 1:
-        raise UserError(f"min_count is {shown(min_count)}: use at least 1, which keeps every word of train")
-    tokens = list(stream.tokens)
-    if pieces is None:
-        corpus = _corpus_of_tokens(name, tokens, ids, source, min_count)
-    else:
-        corpus = _corpus_of_pieces(name, tokens, ids, source, min_count, pieces)
-    if stream.own_ends:
-        note = f"{stream.own_ends:,} lines end with an {EOS} of their own, which is counted once"
-        corpus = dataclasses.replace(corpus, note=note)
-    return corpus
+    """Build a corpus from what `_numbered` returns; see `make_corpus`."""
+    sizes, kind = {}, pieces and pieces.kind
+    if pieces is not None:
+        ids, vocabulary, sizes = _in_pieces(name, words, ids, pieces)
+        words = vocabulary.tokens
+    if kind != "bpe":
+        vocabulary, ids, min_count = _with_vocabulary(words, ids, min_count)
+    if kind == "characters":
+        vocabulary = CharacterVocabulary(vocabulary.tokens)
+    return LanguageCorpus(
+        name,
+        **ids,
+        vocabulary=vocabulary,
+        source=source,
+        min_count=min_count or 1,
+        text_sizes=sizes,
+        own_ends=own_ends,
+    )
 
 
-def _corpus_of_tokens(
-    name: str, tokens: Sequence[str], ids: Mapping[str, Ids], source: str, min_count: int | None
-) -> LanguageCorpus:
-    """Build a corpus of whole tokens; the numbers of each split are replaced in place by ids."""
+def _with_vocabulary(
+    tokens: Sequence[str], ids: Mapping[str, Ids], min_count: int | None
+) -> tuple[Vocabulary, dict[str, Ids], int]:
+    """Return the vocabulary of train, the ids of all splits, and the count from which tokens are kept."""
     counted = _counts(ids["train"], len(tokens))
     counts = {tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)}
-    vocabulary = vocabulary_of_counts(counts, min_count or 1)
-    unseen = None if UNK in vocabulary.index else _unseen(vocabulary, tokens, ids)
+    rarest = min((count for token, count in counts.items() if token != EOS), default=1)
+    unseen = (
+        [] if UNK in counts else [(s, i) for s in ("dev", "test") for i in ids[s][counted[ids[s]] == 0][:1]]
+    )
     if min_count is None:
-        min_count = 1 if unseen is None else 2
-        vocabulary = vocabulary_of_counts(counts, min_count)
-    if unseen is not None and UNK not in vocabulary.index:
-        split, word = unseen
-        rarest = min((n for token, n in counts.items() if token != EOS), default=1)
+        min_count = 1 + rarest if unseen else 1
+    vocabulary = vocabulary_of_counts(counts, min_count)
+    if unseen and UNK not in vocabulary.index:
+        split, number = unseen[0]
         raise UserError(
-            f"the {split} split has a word that train lacks, {quoted(word)}, and train has no {UNK} to read "
-            f"it as: use min_count {rarest + 1}, the least that makes rare words of train {UNK}, or change "
-            "the text"
+            f"the {split} split has a word that train lacks, {quoted(tokens[number])}, and train has no "
+            f"{UNK} to read it as: use min_count {rarest + 1}, which makes rare words of train {UNK}"
         )
     unknown = vocabulary.index.get(UNK, -1)
     renumbered = np.array([vocabulary.index.get(token, unknown) for token in tokens], np.int32)
-    for split_ids in ids.values():
-        for part in _parts(split_ids):
-            part[:] = renumbered[part]
-    return LanguageCorpus(name, **ids, vocabulary=vocabulary, source=source, min_count=min_count)
+    return vocabulary, {split: renumbered[of_split] for split, of_split in ids.items()}, min_count
 
 
-def _corpus_of_pieces(
-    name: str,
-    words: Sequence[str],
-    ids: Mapping[str, Ids],
-    source: str,
-    min_count: int | None,
-    pieces: Pieces,
-) -> LanguageCorpus:
-    """Split words into pieces, and build a corpus from them.
+def _in_pieces(
+    name: str, words: Sequence[str], ids: Mapping[str, Ids], pieces: Pieces
+) -> tuple[dict[str, Ids], Vocabulary, dict[str, TextSize]]:
+    """Return the ids of the pieces of each split, the vocabulary of the pieces, and the lengths of the text.
 
     A space belongs to the word after it. So each distinct word has two forms, with and without a leading
     space, and each form is split only once; form 2 i is word i, and form 2 i + 1 has a space before it.
@@ -287,7 +282,6 @@ def _corpus_of_pieces(
     form_ids = {split: 2 * of_split for split, of_split in ids.items()}
     for split, of_split in ids.items():
         form_ids[split][1:] += of_split[:-1] != 0
-    vocabulary: BytePairVocabulary | None = None
     if pieces.kind == "bpe":
         longest = max(map(len, words))
         if longest > _LONGEST_WORD:
@@ -295,30 +289,18 @@ def _corpus_of_pieces(
             raise UserError(f"{name} has a word of {longest:,} characters, and {problem}: add spaces")
         counts = _counts(form_ids["train"], len(forms))
         counted = {forms[i]: int(counts[i]) for i in np.flatnonzero(counts) if forms[i] != EOS}
-        vocabulary = learn_byte_pairs(counted, pieces.size)
-        tables = [[vocabulary.index[piece] for piece in form] for form in vocabulary.split_all(forms)]
+        vocabulary: Vocabulary = learn_byte_pairs(counted, pieces.size)
+        split_forms = vocabulary.split_all(forms)
     else:
-        numbers: dict[str, int] = {}
-        tables = [
-            [numbers.setdefault(piece, len(numbers)) for piece in ([form] if form == EOS else form)]
-            for form in forms
-        ]
+        split_forms = [[form] if form == EOS else list(form) for form in forms]
+        vocabulary = Vocabulary(tuple(dict.fromkeys(itertools.chain(*split_forms))))
+    tables = [[vocabulary.index[piece] for piece in form] for form in split_forms]
     lengths = np.array([1 if form == EOS else len(form) for form in forms])
     sizes = {
-        split: TextSize(of_split.size, sum(int(lengths[part].sum()) for part in _parts(form_ids[split])))
-        for split, of_split in ids.items()
+        split: TextSize(own.size, sum(int(lengths[part].sum()) for part in _parts(own)))
+        for split, own in form_ids.items()
     }
-    expanded = {split: _expand(of_split, tables) for split, of_split in form_ids.items()}
-    if vocabulary is not None:
-        return LanguageCorpus(name, **expanded, vocabulary=vocabulary, source=source, text_sizes=sizes)
-    if (
-        min_count is None
-    ):  # 1, or the smallest value that drops a character of train; `<eos>` is never dropped
-        seen = _counts(expanded["train"], len(numbers))
-        min_count = 1 if seen.all() else 1 + int(seen[1:][seen[1:] > 0].min())
-    corpus = _corpus_of_tokens(name, list(numbers), expanded, source, min_count)
-    characters = CharacterVocabulary(corpus.vocabulary.tokens)
-    return dataclasses.replace(corpus, vocabulary=characters, text_sizes=sizes)
+    return {split: _expand(own, tables) for split, own in form_ids.items()}, vocabulary, sizes
 
 
 def _expand(form_ids: Ids, tables: Sequence[Sequence[int]]) -> Ids:
@@ -334,21 +316,8 @@ def _expand(form_ids: Ids, tables: Sequence[Sequence[int]]) -> Ids:
     return np.concatenate(found)
 
 
-def _unseen(vocabulary: Vocabulary, tokens: Sequence[str], ids: Mapping[str, Ids]) -> tuple[str, str] | None:
-    """Return the first split with a token that the vocabulary lacks, and that token; None if it has all."""
-    known = np.array([token in vocabulary.index for token in tokens])
-    for split in SPLITS:
-        missing = np.flatnonzero(~known[ids[split]])
-        if missing.size:
-            return split, tokens[ids[split][missing[0]]]
-    return None
-
-
 def _counts(ids: Ids, size: int) -> Int[np.ndarray, " size"]:
-    counts = np.zeros(size, np.int64)
-    for part in _parts(ids):
-        counts += np.bincount(part, minlength=size)
-    return counts
+    return sum((np.bincount(part, minlength=size) for part in _parts(ids)), np.zeros(size, np.int64))
 
 
 def _parts(ids: Ids) -> Iterator[Ids]:

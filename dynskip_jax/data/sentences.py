@@ -12,7 +12,7 @@ import numpy as np
 import regex
 from jaxtyping import Int
 
-from dynskip_jax.data.batches import Examples, length_buckets, pad_sequences, worthwhile_buckets
+from dynskip_jax.data.batches import Examples, pad_sequences, with_buckets
 from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
 
 # A function of the words of train, and the words of dev and test, that returns those words of dev and test
@@ -20,7 +20,6 @@ from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
 Known = Callable[[Collection[str], Collection[str]], Collection[str]]
 
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-_MOST_BUCKETS = 8
 # A character of a word. `\w` of the package regex matches letters of every script, combining marks, and the
 # joiners within words; `\p{N}` adds numbers such as ².
 _LETTER = r"[\w\p{N}]"
@@ -51,18 +50,11 @@ def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
 
 
 class Labelled(NamedTuple):
-    """The words of a text and its class."""
+    """The words of a text and its class, or of two sentences and a rating of how similar they are."""
 
     words: Sequence[str]
-    label: int
-
-
-class Pair(NamedTuple):
-    """The words of two sentences and a rating of how similar or related they are."""
-
-    first: Sequence[str]
-    second: Sequence[str]
-    rating: float
+    label: float
+    second: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +67,6 @@ class SentenceCorpus:
         num_frequent: First id of the rare words, which occur at most once in train.
         splits: Examples of `train`, `dev` and `test`.
         source: Phrase for messages that describes where the corpus was found.
-        unknown: Fraction of the words of each split that are `<unk>`.
         cropped: Number of texts in each split that were cropped to the maximum length.
     """
 
@@ -84,7 +75,6 @@ class SentenceCorpus:
     num_frequent: int
     splits: Mapping[str, Examples]
     source: str
-    unknown: Mapping[str, float]
     cropped: Mapping[str, int]
 
     @property
@@ -106,17 +96,24 @@ class SentenceCorpus:
         return digest.hexdigest()
 
     @property
+    def unknown(self) -> dict[str, float]:
+        """Fraction of the words of each split that are `<unk>`, id 0."""
+        shares = {}
+        for name, split in self.splits.items():
+            tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
+            shares[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
+        return shares
+
+    @property
     def about(self) -> str:
         """One line for messages: percentage of unknown words and number of cropped texts in each split."""
         unknown = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in self.unknown.items())
         line = f"words outside the vocabulary of {len(self.vocabulary):,}: {unknown}"
-        if not any(self.cropped.values()):
-            return line
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
-        return f"{line}; texts cropped: {cropped}"
+        return f"{line}; texts cropped: {cropped}" if any(self.cropped.values()) else line
 
 
-def labelled_corpus(
+def sentence_corpus(
     name: str,
     splits: Mapping[str, Iterable[Labelled]],
     source: str,
@@ -124,11 +121,10 @@ def labelled_corpus(
     min_count: int = 1,
     max_words: int | None = None,
     max_length: int | None = None,
-    buckets: int | None = 8,
     batch_size: int = 1,
-    known: Known | None = None,
+    known: Known = lambda train, others: (),
 ) -> SentenceCorpus:
-    """Build a corpus from texts with one class each.
+    """Build a corpus from texts with a class, or from rated pairs, each a row of both sentences.
 
     Args:
         name: Name of the corpus.
@@ -137,59 +133,44 @@ def labelled_corpus(
         min_count: Words that occur less often in train are left out; see `word_vocabulary`.
         max_words: Maximum number of words of train in the vocabulary; None keeps all.
         max_length: Maximum number of words of a text; longer texts keep their first words. None keeps all.
-        buckets: Maximum number of lengths to which batches are padded, chosen for each split. None chooses at
-            most 8 lengths from train, fewer for small data, for all splits.
-        batch_size: Number of texts per training step; used only if `buckets` is None.
-        known: Function that returns the words of dev and test to add to the vocabulary; None adds none.
+        batch_size: Number of texts per training step; see `with_buckets`.
+        known: Function that returns the words of dev and test to add to the vocabulary.
     """
-    numbers = _Numbers()
-    read = {split: [(numbers.of(text.words), text.label) for text in own] for split, own in splits.items()}
-    texts = {split: [ids[:max_length] for ids, _ in own] for split, own in read.items()}
-    cropped = {
-        split: sum(len(ids) > len(kept) for (ids, _), kept in zip(own, texts[split], strict=True))
-        for split, own in read.items()
-    }
-    vocabulary, num_frequent, renumbered = _vocabulary(numbers, texts, min_count, max_words, known)
-    examples, unknown = {}, {}
-    for split, own in texts.items():
-        rows = [renumbered[ids] for ids in own]
-        inputs, lengths = pad_sequences(rows)
-        unknown[split] = _share_unknown(rows)
-        targets = np.array([label for _, label in read[split]], np.int32)
-        examples[split] = Examples(inputs, targets, lengths)
-    examples = _bucketed(examples, buckets, batch_size)
-    return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
+    numbers: dict[str, int] = {}  # of words, in the order of first occurrence; smaller than the words
+    read: dict[str, list[tuple[np.ndarray, int, float]]] = {}  # ids, length of the first sentence, label
+    cropped = dict.fromkeys(splits, 0)
+    for split, texts in splits.items():
+        read[split] = []
+        for text in texts:
+            first = text.words[:max_length]
+            cropped[split] += len(first) < len(text.words)
+            words = [*first, *text.second]
+            ids = (numbers.setdefault(word, len(numbers)) for word in words)
+            read[split].append((np.fromiter(ids, np.int32, len(words)), len(first), text.label))
+    words = list(numbers)
 
+    def count(split: str) -> dict[str, int]:
+        found = np.concatenate([np.zeros(0, np.int32), *(ids for ids, *_ in read[split])])
+        counts = np.bincount(found, minlength=len(words))
+        return {words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
 
-def pair_corpus(
-    name: str,
-    splits: Mapping[str, Iterable[Pair]],
-    source: str,
-    *,
-    min_count: int = 1,
-    max_words: int | None = None,
-    buckets: int | None = 4,
-    batch_size: int = 1,
-    known: Known | None = None,
-) -> SentenceCorpus:
-    """Build a corpus from rated pairs of sentences, each a row of both sentences; see `labelled_corpus`."""
-    numbers = _Numbers()
-    read = {
-        split: [(numbers.of(pair.first), numbers.of(pair.second), pair.rating) for pair in own]
-        for split, own in splits.items()
-    }
-    sentences = {split: [ids for pair in own for ids in pair[:2]] for split, own in read.items()}
-    vocabulary, num_frequent, renumbered = _vocabulary(numbers, sentences, min_count, max_words, known)
-    examples, unknown = {}, {}
-    for split, own in read.items():
-        rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second, _ in own]
-        tokens, lengths = pad_sequences([row["tokens"] for row in rows])
-        marks, _ = pad_sequences([row["sentences"] for row in rows])
-        unknown[split] = _share_unknown([row["tokens"] for row in rows])
-        ratings = np.array([rating for *_, rating in own], np.float32)
-        examples[split] = Examples({"tokens": tokens, "sentences": marks}, ratings, lengths)
-    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(read, 0)
-    return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
+    counts = count("train")
+    more = known(counts.keys(), {word for split in read if split != "train" for word in count(split)})
+    vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words, more_words=more)
+    # Words that `known` adds come last, also those of train that are not kept otherwise.
+    frequent = itertools.takewhile(lambda word: counts.get(word, 0) > 1, vocabulary.tokens[1:])
+    num_frequent, renumbered, examples = 1 + sum(1 for _ in frequent), vocabulary.encode(words), {}
+    for split, texts in read.items():
+        inputs, lengths = pad_sequences([renumbered[ids] for ids, *_ in texts])
+        firsts, labels = (np.array([text[i] for text in texts]) for i in (1, 2))
+        if (firsts < lengths).any():
+            steps = np.arange(inputs.shape[1])
+            is_second = (steps >= firsts[:, None]) & (steps < lengths[:, None])
+            inputs = {"tokens": inputs, "sentences": is_second.astype(np.int32)}
+        kind = np.int32 if labels.dtype.kind == "i" else np.float32
+        examples[split] = Examples(inputs, labels.astype(kind), lengths)
+    examples = with_buckets(examples, batch_size)
+    return SentenceCorpus(name, vocabulary, num_frequent, examples, source, cropped)
 
 
 def pair_inputs(
@@ -207,58 +188,3 @@ def held_out(
     order = np.random.default_rng([seed, num_examples]).permutation(num_examples)
     count = round(share * num_examples)
     return np.sort(order[count:]), np.sort(order[:count])
-
-
-class _Numbers:
-    """Numbers for words in the order of first occurrence; they take a tenth of the memory of words."""
-
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-
-    def of(self, words: Sequence[str]) -> Int[np.ndarray, " time"]:
-        """Return the number of each word; a new word gets the next unused number."""
-        index = self.index
-        return np.fromiter((index.setdefault(word, len(index)) for word in words), np.int32, len(words))
-
-
-def _vocabulary(
-    numbers: _Numbers,
-    texts: Mapping[str, Sequence[Int[np.ndarray, "_"]]],
-    min_count: int,
-    max_words: int | None,
-    known: Known | None,
-) -> tuple[Vocabulary, int, Int[np.ndarray, " numbers"]]:
-    """Return the vocabulary, the number of its entries that are not rare, and the id of each word number."""
-    words = list(numbers.index)
-
-    def count(split: str) -> dict[str, int]:
-        found = np.bincount(np.concatenate([np.zeros(0, np.int32), *texts[split]]), minlength=len(words))
-        return {words[number]: int(found[number]) for number in np.flatnonzero(found)}
-
-    counts, more = count("train"), set[str]()
-    if known is not None:
-        more = known(counts.keys(), {word for split in texts if split != "train" for word in count(split)})
-    vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words, more_words=more)
-    # Words that `known` adds come last, also those of train that are not kept otherwise.
-    frequent = itertools.takewhile(lambda word: counts.get(word, 0) > 1, vocabulary.tokens[1:])
-    return vocabulary, 1 + sum(1 for _ in frequent), vocabulary.encode(words)
-
-
-def _bucketed(splits: Mapping[str, Examples], count: int | None, batch_size: int) -> dict[str, Examples]:
-    """Return the splits with the lengths to which their batches are padded; see `labelled_corpus`."""
-    shared: tuple[int, ...] = ()
-    if count is None:
-        worth = worthwhile_buckets(len(splits["train"]), batch_size)
-        shared = length_buckets(splits["train"].seq_lengths, min(_MOST_BUCKETS, worth))
-    found = {}
-    for split, own in splits.items():
-        buckets = shared or length_buckets(own.seq_lengths, count)
-        if buckets[-1] < own.longest:
-            buckets += length_buckets(own.seq_lengths, 1)
-        found[split] = dataclasses.replace(own, buckets=buckets)
-    return found
-
-
-def _share_unknown(texts: Sequence[Int[np.ndarray, "_"]]) -> float:
-    """Return the fraction of words that are `<unk>`, id 0."""
-    return float(np.mean(np.concatenate([np.zeros(0, np.int32), *texts]) == 0)) if texts else 0.0

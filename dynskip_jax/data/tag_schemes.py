@@ -45,13 +45,7 @@ class Entity(NamedTuple):
 
 
 class AllowedTransitions(NamedTuple):
-    """Masks of the transitions that a scheme allows, in the order of `functional.crf_constrain`'s arguments.
-
-    Attributes:
-        transitions: Whether tag j may follow tag i, at [i, j], (tags, tags).
-        start: Whether each tag may be the first one of a sentence, (tags,).
-        end: Whether each tag may be the last one of a sentence, (tags,).
-    """
+    """Whether tag j may follow tag i, at [i, j], and whether each tag may begin and end a sentence."""
 
     transitions: Bool[np.ndarray, "tags tags"]
     start: Bool[np.ndarray, " tags"]
@@ -68,15 +62,13 @@ class DetectedScheme(NamedTuple):
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is an error.
 
-    * The letter of a tag is the text before the first hyphen, the type is the text after it.
-    * An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and `.` whose
-      type differs from that of the previous tag.
-    * An entity ends before `B` and `O` if the previous tag is `B` or `I`, and wherever the type changes.
+    An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and `.` whose
+    type, the text after the hyphen, differs from that of the previous tag. It ends before `B` and `O` if the
+    previous tag is `B` or `I`, and wherever the type changes.
 
     `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first, which is common
     practice; the script itself does not define `S`, and its `E` is that of IOE1 and IOE2. For `O-X`, or an
-    unknown letter without a type such as `PER`, the script finds as many entities as this function, but may
-    count fewer of them as correct.
+    unknown letter without a type such as `PER`, the script may count fewer of these entities as correct.
     """
     found, start = [], None
     last_letter, last_kind = _OUTSIDE
@@ -93,21 +85,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def read_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """Return the entities of a sentence whose tags must follow the scheme."""
-    problem = first_problem(tags, scheme)
-    if problem is not None:
-        raise UserError(f"word {problem[0] + 1}: {problem[1]}")
-    return entities(tags)
-
-
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """Return the tags of a sentence of `length` words with these entities, which must not overlap."""
+    """Return the tags of a sentence of `length` words with these entities, in order and without overlap."""
     tags, last = ["O"] * length, Entity("", 0, 0)
-    for entity in sorted(found, key=lambda entity: entity.start):
+    for entity in found:
         kind, start, end = entity
-        if not last.end <= start < end <= length:
-            raise ValueError(f"{entity} has no place among {length} words after {last}")
         tags[start:end] = [tag_of("I", kind)] * (end - start)
         if scheme == "BIO2" or (scheme == "IOB1" and last.start < last.end == start and last.kind == kind):
             tags[start] = tag_of("B", kind)
@@ -125,7 +107,9 @@ def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair:
     With `repair`, tags that break the rules of `source` are read as `conlleval` does instead of raising an
     error; entities without a type are then left out, unless all tags are plain letters.
     """
-    found = entities(tags) if repair else read_entities(tags, source)
+    if not repair and (problem := first_problem(tags, source)):
+        raise UserError(f"word {problem[0] + 1}: {problem[1]}")
+    found = entities(tags)
     if repair and not all(tag in _BARE_TAGS for tag in tags):
         found = [entity for entity in found if entity.kind]
     return write_tags(found, len(tags), target)
@@ -152,9 +136,14 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
         return DetectedScheme(None, "no scheme: there is no tag but O")
     if len(kinds) > 1 and "" in kinds:
         return DetectedScheme(None, "no scheme: some tags have a type and some have none")
+    letters = []  # of the words at which the type changes
+    for sentence in sentences:
+        types = [None, *(None if tag == "O" else tag[2:] for tag in sentence)]
+        changes = (now != before for before, now in itertools.pairwise(types))
+        letters += [tag[0] for tag in itertools.compress(sentence, changes)]
     if any(tag[0] in "ES" for tag in tags):
         scheme, shows = "BIOES", "entities end with E or S"
-    elif _begin_with_i(sentences):
+    elif letters.count("I") > letters.count("B"):
         scheme, shows = "IOB1", "entities begin with I, and with B after one of the same type"
     else:
         scheme, shows = "BIO2", "entities begin with B"
@@ -171,7 +160,9 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
     for at, tag in enumerate(tags):
         now = _parsed(tag, scheme)
         if now is None:
-            return at, _unknown(tag, scheme)
+            letters = ", ".join(_LETTERS[scheme])
+            more = f"which has O, and {letters}, alone or with a type as in I-PER"
+            return at, f"{quoted(tag)} is no tag of {scheme}, {more}"
         if not _may_follow(before, now, scheme):
             previous = f"after {shown(tags[at - 1])}" if at else "at the start of a sentence"
             return at, f"the tag {shown(tag)} cannot stand {previous} in {scheme}"
@@ -183,30 +174,9 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """Return which of `tags` may follow each other, begin a sentence and end a sentence."""
-    parsed = [_parsed(tag, scheme) for tag in tags]
-    for tag, now in zip(tags, parsed, strict=True):
-        if now is None:
-            raise UserError(_unknown(tag, scheme))
-    pairs = [[_may_follow(i, j, scheme) for j in parsed] for i in parsed]
-    return AllowedTransitions(
-        np.array(pairs, bool).reshape(len(tags), len(tags)),
-        np.array([_may_follow(None, j, scheme) for j in parsed], bool),
-        np.array([_may_follow(i, None, scheme) for i in parsed], bool),
-    )
-
-
-def _begin_with_i(sentences: Iterable[Sequence[str]]) -> bool:
-    """Return whether more entities begin with I than with a B that IOB1 does not need."""
-    with_i = with_b = 0
-    for sentence in sentences:
-        last_kind = None
-        for tag in sentence:
-            letter, _, kind = tag.partition("-")
-            kind = None if letter == "O" else kind
-            with_i += letter == "I" and kind != last_kind
-            with_b += letter == "B" and kind != last_kind
-            last_kind = kind
-    return with_i > with_b
+    parsed = [None, *(_parsed(tag, scheme) for tag in tags)]
+    allowed = np.array([[_may_follow(before, now, scheme) for now in parsed] for before in parsed], bool)
+    return AllowedTransitions(allowed[1:, 1:], allowed[0, 1:], allowed[1:, 0])
 
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
@@ -224,13 +194,6 @@ def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
     if tag == "O" or (letter in tuple(_LETTERS[scheme]) and (kind or tag == letter)):
         return letter, kind
     return None
-
-
-def _unknown(tag: str, scheme: Scheme) -> str:
-    letters = ", ".join(_LETTERS[scheme])
-    return (
-        f"{quoted(tag)} is no tag of {scheme}, which has O, and {letters}, alone or with a type as in I-PER"
-    )
 
 
 def _as_bio(tag: str) -> _Tag:

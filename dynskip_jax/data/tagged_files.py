@@ -1,4 +1,4 @@
-"""Read files of tagged sentences: columns, CoNLL-U, word/tag pairs and bracketed trees; add tags to lines.
+"""Read files of tagged sentences: columns, CoNLL-U and bracketed trees; add tags to lines.
 
 Columns are separated by tabs in a line that has a tab, and by spaces in any other line. An empty line ends a
 sentence. CoNLL-U has ten columns separated by tabs, and besides words also lines for ranges (`2-3`) and empty
@@ -20,12 +20,13 @@ UNSPECIFIED = "_"
 _CONLLU_WIDTH, _CONLLU_FORM = 10, 1
 _DOCUMENT_START = "-DOCSTART-"
 _ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
-_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
-_EMPTY_NODE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+_NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
-_BLANKS = " \t\n\r\f\v"  # not \s: some words of treebanks contain a no-break space
-_TREE_TOKEN = re.compile(rf"[()]|[^{_BLANKS}()]+")
+# A leaf, whose word may be a bracket as in `(-LRB- ()`; the start of a bracket and its label; its end; or
+# anything else. No \s: some words of treebanks contain a no-break space.
+_BLANK, _TEXT = r"[ \t\n\r\f\v]", r"[^ \t\n\r\f\v()]+"
+_TREE_PIECE = re.compile(rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BLANK}*({_TEXT})?|\)|{_TEXT}")
 
 
 class TaggedSentence(NamedTuple):
@@ -36,12 +37,14 @@ class TaggedSentence(NamedTuple):
         tags: Tag of each word.
         lines: Line number of each word in its file, counted from 1.
         columns: Values of other columns for each word; empty if no other columns were requested.
+        file: Name of the file, for error messages.
     """
 
     words: list[str]
     tags: list[str]
     lines: list[int]
     columns: Sequence[tuple[str, ...]] = ()
+    file: str = ""
 
 
 class LinesToTag(NamedTuple):
@@ -61,12 +64,11 @@ class LinesToTag(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a file: its number from 1, its text, and its columns if it contains a word."""
+    """A line of a file: its number from 1, its text, and its columns if it has a word."""
 
     number: int
     line: str
-    fields: list[str] | None = None
-    ends_sentence: bool = False
+    fields: list[str] | None
 
 
 class TreePiece(NamedTuple):
@@ -78,101 +80,87 @@ class TreePiece(NamedTuple):
     word: str = ""
 
 
-def column_rows(lines: Iterable[str]) -> Iterator[Row]:
-    """Yield a row for each line of a file of columns.
+def sentence_rows(lines: Iterable[str], format: Format, where: str) -> Iterator[list[Row]]:
+    """Yield the lines of a file in parts with at most one sentence, each of which ends with an empty line.
 
-    A line that begins with `#` is a comment only before the first word of a sentence, and only if it looks
-    like `# key = value` or `# id …`, if its first column begins with `# `, or by its number of columns.
+    A line of columns that begins with `#` is a comment only before the first word of a sentence, and only if
+    it looks like `# key = value` or `# id …`, if its first column begins with `# `, or by its number of
+    columns.
     """
-    numbered, width, head = enumerate(lines, 1), None, []
-    for number, line in numbered:
-        head.append((number, line))
+    lines, head, width = iter(lines), [], 0
+    for line in lines if format == "columns" else ():  # up to the first line that is surely a word
+        head.append(line)
         if line.strip(" \t") and not line.startswith(("#", _DOCUMENT_START)):
             width = len(_columns(line))
             break
-    is_start = True  # no word of the sentence was read
-    for number, line in itertools.chain(head, numbered):
-        fields = _columns(line)
-        if not line.strip(" \t") or fields[0].partition(" ")[0] == _DOCUMENT_START:
-            yield Row(number, line, ends_sentence=True)
-            is_start = True
-            continue
-        has_text_beside = fields[0][1:2] == " "
-        if (
-            is_start
-            and line.startswith("#")
-            and (len(fields) != (width or len(fields)) or has_text_beside or _KEYED_COMMENT.match(line))
-        ):
-            yield Row(number, line)
-            continue
-        yield Row(number, line, fields)
-        is_start = False
+    rows: list[Row] = []
+    count = 0  # of the sentence's words
+    for number, line in enumerate(itertools.chain(head, lines), 1):
+        fields, is_end = None, not line.strip()
+        if format == "conllu" and not is_end and not line.startswith("#"):
+            fields = _conllu_columns(line, count + 1, where, number)
+        elif format == "columns":
+            fields = _columns(line)
+            is_end = not line.strip(" \t") or fields[0].partition(" ")[0] == _DOCUMENT_START
+            is_comment = len(fields) != (width or len(fields)) or fields[0][1:2] == " "
+            is_comment = line.startswith("#") and (is_comment or bool(_KEYED_COMMENT.match(line)))
+            if is_end or (not count and is_comment):
+                fields = None
+        rows.append(Row(number, line, fields))
+        count += fields is not None
+        if is_end:
+            yield rows
+            rows, count = [], 0
+    if rows:
+        yield rows
 
 
-def conllu_rows(lines: Iterable[str], where: str) -> Iterator[Row]:
-    """Yield a row for each line of a CoNLL-U file; comments, ranges and empty nodes are not words."""
-    words, end_of_range, number = 0, 0, 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            _check_range(end_of_range, words, where, number)
-            words, end_of_range = 0, 0
-            yield Row(number, line, ends_sentence=True)
-            continue
-        if line.startswith("#"):
-            yield Row(number, line)
-            continue
-        fields = line.split("\t")
-        if len(fields) != _CONLLU_WIDTH:
-            problem = f"{len(fields)} columns separated by tabs, but CoNLL-U has {_CONLLU_WIDTH}"
-            raise bad_line(where, number, problem)
-        name = fields[0]
-        if not fields[_CONLLU_FORM].strip():
-            raise bad_line(where, number, f"the form of the id {quoted(name)}, column 1, is empty")
-        if found := _RANGE.fullmatch(name):
-            start, end = map(int, found.groups())
-            if not max(words, end_of_range) < start < end or start != words + 1:
-                problem = f"the range {name} cannot stand before word {words + 1}: expected {words + 1}-N"
-                raise bad_line(where, number, f"{problem} with N above {words + 1}")
-            end_of_range = end
-            yield Row(number, line)
-        elif _EMPTY_NODE.fullmatch(name):
-            yield Row(number, line)
-        elif name == str(words + 1):
-            words += 1
-            yield Row(number, line, fields)
-        else:
-            raise bad_line(where, number, f"word {words + 1} has the id {quoted(name)}")
-    _check_range(end_of_range, words, where, number)
+def _columns(line: str) -> list[str]:
+    """Return the columns of a line: split at tabs if the line has one, otherwise at spaces."""
+    if "\t" in line:
+        return [field.strip(" ") for field in line.split("\t")]
+    return re.split(" +", line.strip(" "))  # not split(), for words with a no-break space
 
 
-def rows_of(lines: Iterable[str], format: Format, where: str) -> Iterator[Row]:
-    """Return an iterator over the rows of a file in either format."""
-    return conllu_rows(lines, where) if format == "conllu" else column_rows(lines)
+def _conllu_columns(line: str, word: int, where: str, number: int) -> list[str] | None:
+    """Return the columns of a line that has the sentence's word of this number; None for lines of no word."""
+    fields = line.split("\t")
+    if len(fields) != _CONLLU_WIDTH:
+        problem = f"{len(fields)} columns separated by tabs, but CoNLL-U has {_CONLLU_WIDTH}"
+        raise bad_line(where, number, problem)
+    if _NO_WORD.fullmatch(fields[0]):
+        return None
+    if fields[0] != str(word):
+        raise bad_line(where, number, f"word {word} has the id {quoted(fields[0])}")
+    return fields
+
+
+def _pick(row: Row, columns: Sequence[int], where: str) -> list[str]:
+    """Return the fields of `row` in these columns; the first one is a word."""
+    width = len(row.fields)
+    for column in columns:
+        if not -width <= column < width:
+            raise bad_line(where, row.number, f"no column {column} among {width}, counted from 0")
+    if not row.fields[columns[0]].strip(" "):
+        problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
+        raise bad_line(where, row.number, problem)
+    return [row.fields[column] for column in columns]
 
 
 def lines_to_tag(
     lines: Iterable[str],
     format: Format = "columns",
     *,
-    word: int = 0,
     beside: Sequence[int] = (),
     where: str = "standard input",
 ) -> Iterator[LinesToTag]:
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags."""
-    word = _CONLLU_FORM if format == "conllu" else word
-    block = LinesToTag([], [], [], [])
-    for row in rows_of((line.rstrip("\r\n") for line in lines), format, where):
-        block.lines.append(row.line)
-        if row.fields is not None:
-            text, *others = _pick(row, (word, *beside), where)
-            block.words.append(text)
-            block.places.append(len(block.lines) - 1)
-            block.columns.append(tuple(others))
-        elif row.ends_sentence:
-            yield block
-            block = LinesToTag([], [], [], [])
-    if block.lines:
-        yield block
+    word = _CONLLU_FORM if format == "conllu" else 0
+    for rows in sentence_rows((line.rstrip("\r\n") for line in lines), format, where):
+        places = [at for at, row in enumerate(rows) if row.fields is not None]
+        picked = [_pick(rows[at], (word, *beside), where) for at in places]
+        words, columns = [own[0] for own in picked], [tuple(own[1:]) for own in picked]
+        yield LinesToTag([row.line for row in rows], words, places, columns)
 
 
 def tagged_lines(
@@ -220,174 +208,93 @@ def read_columns(
 
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip archive.
     """
-    where, width = place(path, member), None
-    builder = _Sentences(where)
-    for row in rows_of(iter_lines(path, member), format, where):
-        if row.ends_sentence:
-            builder.end()
-        if row.fields is None:
-            continue
-        text, chosen, *others = _pick(row, (word, tag, *beside), where)
-        if width is None:
-            width = len(row.fields)
-            for content, column in (("words", word % width), ("tags", tag % width)):
-                if any(other % width == column for other in beside):
-                    problem = f"column {column} has the {content}, and cannot be read as another column"
-                    raise bad_line(where, row.number, f"{problem}: leave it out of --columns")
-        if len(row.fields) != width:
-            problem = f"{len(row.fields)} columns, but the first line has {width}"
-            raise bad_line(where, row.number, problem)
-        if format == "conllu" and chosen == UNSPECIFIED:
-            raise bad_line(where, row.number, f"the word {quoted(text)} has no tag in column {tag}")
-        builder.add(text, chosen, row.number, tuple(others))
-    return builder.finished()
-
-
-def read_conllu(
-    path: PathLike, *, member: str | None = None, tag: Literal["upos", "xpos"] = "upos"
-) -> list[TaggedSentence]:
-    """Read the syntactic words of a CoNLL-U file, with their universal tags or those of the treebank."""
-    column = CONLLU_COLUMNS[tag]
-    return read_columns(path, member=member, format="conllu", word=_CONLLU_FORM, tag=column)
-
-
-def read_word_tag(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
-    r"""Read `word/tag` pairs, one sentence per line, as in the Brown corpus; `\/` and `\*` stand for / and *.
-
-    Brackets around noun phrases ([ and ]) and rulers (=====) of the tagged WSJ files are left out.
-    """
-    where = place(path, member)
-    builder = _Sentences(where)
-    for number, line in enumerate(iter_lines(path, member), 1):
-        for pair in line.split():
-            if pair in ("[", "]") or not pair.strip("="):
+    where, width, sentences = place(path, member), 0, []
+    for rows in sentence_rows(iter_lines(path, member), format, where):
+        sentence = TaggedSentence([], [], [], [] if beside else (), where)
+        for row in rows:
+            if row.fields is None:
                 continue
-            word, _, tag = pair.rpartition("/")
-            if not word or not tag:
-                raise bad_line(where, number, f"{quoted(pair)} is no word/tag pair")
-            builder.add(unescaped(word), tag, number)
-        builder.end()
-    return builder.finished()
+            text, chosen, *others = _pick(row, (word, tag, *beside), where)
+            if not width:
+                width = len(row.fields)
+                if {word % width, tag % width} & {other % width for other in beside}:
+                    problem = "columns of words and tags cannot be read as other columns"
+                    raise bad_line(where, row.number, f"{problem}: leave them out of --columns")
+            if len(row.fields) != width:
+                problem = f"{len(row.fields)} columns, but the first line has {width}"
+                raise bad_line(where, row.number, problem)
+            if format == "conllu" and chosen == UNSPECIFIED:
+                raise bad_line(where, row.number, f"the word {quoted(text)} has no tag in column {tag}")
+            _add(sentence, text, chosen, row.number)
+            if beside:
+                sentence.columns.append(tuple(others))
+        sentences += [sentence] if sentence.words else []
+    return _some(sentences, where)
+
+
+def read_conllu(path: PathLike, *, tag: Literal["upos", "xpos"] = "upos") -> list[TaggedSentence]:
+    """Read the syntactic words of a CoNLL-U file, with their universal tags or those of the treebank."""
+    return read_columns(path, format="conllu", word=_CONLLU_FORM, tag=CONLLU_COLUMNS[tag])
 
 
 def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
     r"""Read bracketed parses, as in the Penn Treebank's .mrg files; traces (`-NONE-`) are left out."""
-    where = place(path, member)
-    builder, depth = _Sentences(where), 0
+    where, depth, sentences = place(path, member), 0, []
     for piece in tree_pieces(enumerate(iter_lines(path, member), 1), where):
+        if not depth:
+            sentences.append(TaggedSentence([], [], [], (), where))
         depth += {"open": 1, "close": -1, "leaf": 0}[piece.kind]
         if piece.kind == "leaf" and piece.label != "-NONE-":
-            builder.add(unescaped(piece.word), piece.label, piece.line)
-        if not depth:
-            builder.end()
-    return builder.finished()
+            _add(sentences[-1], unescaped(piece.word), piece.label, piece.line)
+    return _some([sentence for sentence in sentences if sentence.words], where)
+
+
+def _add(sentence: TaggedSentence, word: str, tag: str, line: int) -> None:
+    """Append a word; its tag must be printable, because tags are printed to terminals and tables."""
+    if not tag.strip():
+        raise bad_line(sentence.file, line, f"the tag of the word {quoted(word)} is empty")
+    if not tag.isprintable():
+        problem = f"the tag {quoted(tag)} has characters that do not print: replace them"
+        raise bad_line(sentence.file, line, problem)
+    for values, value in zip(sentence[:3], (word, tag, line), strict=True):
+        values.append(value)
+
+
+def _some(sentences: list[TaggedSentence], where: str) -> list[TaggedSentence]:
+    if not sentences:
+        raise bad_file(where, "holds no sentence: is it the right file?")
+    return sentences
 
 
 def tree_pieces(lines: Iterable[tuple[int, str]], where: PathLike) -> Iterator[TreePiece]:
     """Yield the pieces of trees such as `(S (NN yes))` in order, from numbered lines.
 
-    The word of a leaf may be a bracket itself, as in `(-LRB- ()`, if whitespace follows the label.
+    The word of a leaf may be a bracket itself, as in `(-LRB- ()`; a leaf stands on one line.
     """
-    tokens = (
-        (number, found[0], found.start() == 0 or line[found.start() - 1] in _BLANKS)
-        for number, line in lines
-        for found in _TREE_TOKEN.finditer(line)
-    )
-    ahead: list[tuple[int, str, bool]] = []  # line, text, and whether whitespace or a line start precedes it
-    opened: list[int] = []
-
-    while True:
-        ahead.extend(itertools.islice(tokens, 4 - len(ahead)))
-        kinds = "".join(text if text in "()" else "w" for _, text, _ in ahead)
-        if not kinds:
-            break
-        number, text, _ = ahead[0]
-        if kinds[0] == ")":
-            if not opened:
-                raise bad_line(where, number, "a bracket closes that none has opened")
-            opened.pop()
-            yield TreePiece("close", number)
-            del ahead[:1]
-        elif kinds[0] == "w":
-            inside = "a bracket holds a label and one word, or other brackets"
-            outside = "every word stands in brackets"
-            raise bad_line(where, number, f"unexpected {quoted(text)}: {inside if opened else outside}")
-        elif kinds == "(ww)" or (kinds in ("(w()", "(w))") and ahead[2][2]):
-            yield TreePiece("leaf", number, ahead[1][1], ahead[2][1])
-            del ahead[:4]
-        elif kinds[1:2] == ")":
-            raise bad_line(
-                where, number, "an empty bracket: a bracket holds a label and a word, or other brackets"
-            )
-        elif kinds.startswith("(w)"):
-            raise bad_line(
-                where, number, f"{quoted(ahead[1][1])} has no words: it is a label or a word alone"
-            )
-        else:
-            has_label = kinds[1:2] == "w"
-            opened.append(number)
-            yield TreePiece("open", number, ahead[1][1] if has_label else "")
-            del ahead[: 1 + has_label]
+    opened: list[int] = []  # line of each open bracket
+    is_filled = True  # whether the last open bracket holds something
+    for number, line in lines:
+        for found in _TREE_PIECE.finditer(line):
+            if found[2] is not None:
+                yield TreePiece("leaf", number, found[1], found[2])
+                is_filled = True
+            elif found[0][0] == "(":
+                opened.append(number)
+                yield TreePiece("open", number, found[3] or "")
+                is_filled = False
+            elif found[0] != ")":
+                problem = f"unexpected {quoted(found[0])}: a bracket holds a label and one word, or brackets"
+                raise bad_line(where, number, problem)
+            elif not opened or not is_filled:
+                problem = "an empty bracket closes" if opened else "a bracket closes that none has opened"
+                raise bad_line(where, number, problem)
+            else:
+                opened.pop()
+                yield TreePiece("close", number)
     if opened:
-        raise bad_line(where, opened[0], "the bracket that opens here is not closed")
+        raise bad_line(where, opened[-1], "the bracket that opens here is not closed")
 
 
 def unescaped(word: str) -> str:
     r"""Return a word of a treebank with `\/` and `\*` replaced by / and *."""
     return word.replace("\\/", "/").replace("\\*", "*")
-
-
-class _Sentences:
-    """A collector of sentences while a file is read: `add` appends a word, `end` closes the sentence."""
-
-    def __init__(self, where: str):
-        self.where = where
-        self.closed: list[TaggedSentence] = []
-        self.open = TaggedSentence([], [], [], [])
-
-    def add(self, word: str, tag: str, line: int, columns: tuple[str, ...] = ()) -> None:
-        """Append a word; its tag must be printable, because tags are printed to terminals and tables."""
-        if not tag.strip():
-            raise bad_line(self.where, line, f"the tag of the word {quoted(word)} is empty")
-        if not tag.isprintable():
-            problem = f"the tag {quoted(tag)} has characters that do not print: replace them"
-            raise bad_line(self.where, line, problem)
-        for values, value in zip(self.open[:3], (word, tag, line), strict=True):
-            values.append(value)
-        if columns:
-            self.open.columns.append(columns)
-
-    def end(self) -> None:
-        if self.open.words:
-            self.closed.append(self.open)
-            self.open = TaggedSentence([], [], [], [])
-
-    def finished(self) -> list[TaggedSentence]:
-        self.end()
-        if not self.closed:
-            raise bad_file(self.where, "holds no sentence: is it the right file?")
-        return self.closed
-
-
-def _columns(line: str) -> list[str]:
-    """Return the columns of a line: split at tabs if the line has one, otherwise at spaces."""
-    if "\t" in line:
-        return [field.strip(" ") for field in line.split("\t")]
-    return re.split(" +", line.strip(" "))  # not split(), for words with a no-break space
-
-
-def _pick(row: Row, columns: Sequence[int], where: str) -> list[str]:
-    """Return the fields of `row` in these columns; the first one is a word."""
-    width = len(row.fields)
-    for column in columns:
-        if not -width <= column < width:
-            raise bad_line(where, row.number, f"no column {column} among {width}, counted from 0")
-    if not row.fields[columns[0]]:
-        problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
-        raise bad_line(where, row.number, problem)
-    return [row.fields[column] for column in columns]
-
-
-def _check_range(end: int, words: int, where: str, number: int) -> None:
-    if end > words:
-        raise bad_line(where, number, f"the sentence ends after word {words}, within a range up to {end}")

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -28,17 +27,37 @@ _PADDING, _UNKNOWN_CHARACTER, _FIRST_CHARACTER = 0, 1, 2  # character ids of tag
 _START, _END, _FIRST_SYMBOL = 1, 2, 3  # ids in a `character_table`
 
 
+class Stored:
+    """A dataclass that a run folder keeps as JSON; each class has a name there."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serializable value."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(kept: Mapping[str, Any]) -> Any:
+        """Return the vocabulary that `to_json` returned as `kept`, of any class in this module."""
+        kinds = (Vocabulary, ClassVocabulary, CharacterVocabulary, BytePairVocabulary, TaggerVocabulary)
+        make = {one.kind: one for one in kinds}[kept["kind"]]
+        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items() if name != "kind"}
+        if not all(isinstance(token, str) for token in fields.get("tokens", ())):
+            raise ValueError("no list of words")
+        return make(**fields)
+
+
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Stored):
     """Distinct tokens in a fixed order; a token's id is its position."""
 
+    kind = "words"
     unit: ClassVar[str] = "word"  # name of a token in messages
     tokens: tuple[str, ...]
 
     def __post_init__(self):
         if len(self.index) != len(self.tokens):
-            repeated = next(t for t, n in collections.Counter(self.tokens).items() if n > 1)
-            raise ValueError(f"the token {repeated!r} occurs twice in the vocabulary")
+            raise ValueError("a token occurs twice in the vocabulary")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -54,28 +73,12 @@ class Vocabulary:
 
     def join(self, tokens: Sequence[str]) -> str:
         """Return the text of tokens, with a line end in place of each `<eos>` except at both ends."""
-        lines: list[list[str]] = [[]]
-        for token in tokens:
-            if token == EOS:
-                lines.append([])
-            else:
-                lines[-1].append(token)
-        return "\n".join(" ".join(line) for line in lines).strip("\n")
+        text = " ".join("\n" if token == EOS else token for token in tokens)
+        return re.sub(" ?\n ?", "\n", text).strip("\n")
 
     def shown(self, tokens: Sequence[str]) -> list[str]:
         """Return the tokens in a readable form."""
         return list(tokens)
-
-    def to_json(self) -> Any:
-        """Return the vocabulary as a JSON-serializable value, for the run folder."""
-        return list(self.tokens)
-
-    @classmethod
-    def from_json(cls, kept: Any) -> "Vocabulary":
-        """Return the vocabulary that `to_json` returned as `kept`."""
-        if not isinstance(kept, list) or not all(isinstance(word, str) for word in kept):
-            raise ValueError("no list of words")
-        return cls(tuple(kept))
 
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
         """Return the ids (int32) of `tokens`; tokens that the vocabulary lacks become `<unk>`."""
@@ -92,8 +95,6 @@ class Vocabulary:
 
     def decode(self, ids: Int[np.ndarray, "n"]) -> list[str]:
         """Return the tokens of `ids`."""
-        if ids.size and (ids.min() < 0 or ids.max() >= len(self)):
-            raise ValueError(f"ids must lie in 0..{len(self) - 1}, found {ids.min()}..{ids.max()}")
         return [self.tokens[i] for i in ids.tolist()]
 
 
@@ -129,23 +130,16 @@ def word_vocabulary(
 class ClassVocabulary(Vocabulary):
     """A vocabulary of words with the names of the classes; class i is `classes[i]`."""
 
+    kind = "classes"
     classes: tuple[str, ...] = ()
-
-    @override
-    def to_json(self) -> dict[str, Any]:
-        return {"words": super().to_json(), "classes": list(self.classes)}
-
-    @classmethod
-    @override
-    def from_json(cls, kept: dict[str, Any]) -> "ClassVocabulary":
-        return cls(Vocabulary.from_json(kept["words"]).tokens, tuple(kept["classes"]))
 
 
 @dataclasses.dataclass(frozen=True)
 class CharacterVocabulary(Vocabulary):
     """A vocabulary of single characters."""
 
-    unit: ClassVar[str] = "character"
+    kind = "characters"
+    unit = "character"
 
     @override
     def split(self, text: str) -> list[str]:
@@ -159,16 +153,13 @@ class CharacterVocabulary(Vocabulary):
     def shown(self, tokens: Sequence[str]) -> list[str]:
         return [SPACE if token == " " else token for token in tokens]
 
-    @override
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "characters", "tokens": list(self.tokens)}
-
 
 @dataclasses.dataclass(frozen=True)
 class BytePairVocabulary(Vocabulary):
     """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown pieces."""
 
-    unit: ClassVar[str] = "piece"
+    kind = "bpe"
+    unit = "piece"
     tokenizer: str
 
     @functools.cached_property
@@ -196,44 +187,16 @@ class BytePairVocabulary(Vocabulary):
         decode = self._tokenizer.decoder.decode
         return [token if token == EOS else decode([token]).replace(" ", SPACE) for token in tokens]
 
-    @override
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "bpe", "tokens": list(self.tokens), "tokenizer": json.loads(self.tokenizer)}
-
-
-class LanguageVocabulary:
-    """Loader for any vocabulary of a language model: words, characters or byte pairs."""
-
-    @staticmethod
-    def from_json(kept: Any) -> Vocabulary:
-        """Return the vocabulary that its `to_json` returned."""
-        if not isinstance(kept, dict):
-            return Vocabulary.from_json(kept)
-        tokens = Vocabulary.from_json(kept.get("tokens")).tokens
-        if kept.get("kind") == "characters":
-            return CharacterVocabulary(tokens)
-        if kept.get("kind") == "bpe":
-            return BytePairVocabulary(tokens, json.dumps(kept["tokenizer"]))
-        raise ValueError(f"no kind of vocabulary: {kept.get('kind')!r}")
-
 
 def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
     """Learn at most `size` byte pairs (Sennrich et al. 2016), including `<eos>` and the 256 bytes."""
     with needs("bpe"):
         import tokenizers
-    byte_level = tokenizers.pre_tokenizers.ByteLevel
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[EOS],
-        initial_alphabet=sorted(byte_level.alphabet()),
-        show_progress=False,
-    )
     # Sorted, so that the result does not depend on the order of the words in the text.
     forms = (form for form, count in sorted(counts.items()) for form in itertools.repeat(form, count))
-    tokenizer.train_from_iterator(forms, trainer)
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    options = dict(min_frequency=0, special_tokens=[EOS], show_progress=False)
+    tokenizer.train_from_iterator(forms, size, **options)
     tokens = map(tokenizer.id_to_token, range(tokenizer.get_vocab_size()))
     return BytePairVocabulary(tuple(tokens), tokenizer.to_str())
 
@@ -291,7 +254,7 @@ def capitalisation(word: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggerVocabulary:
+class TaggerVocabulary(Stored):
     """Words, characters and tags, each in a fixed order.
 
     Attributes:
@@ -299,13 +262,14 @@ class TaggerVocabulary:
         num_frequent: First id of the rare words, which occur at most once in train.
         characters: Known characters, from id 2; 0 is padding and 1 is unknown.
         tags: Tags that may be predicted.
-        lowercase: See `normal_form`.
-        digits: See `normal_form`.
+        lowercase: Whether normal forms are lower-case.
+        digits: What replaces digits in normal forms.
         word_length: Number of characters of a word that are read; of a longer word the first and last half.
         columns: Known values of each other column, from id 1; 0 is unknown.
         scheme: Scheme of the tags in the files of train; None if the tags do not mark entities.
     """
 
+    kind = "tagger"
     words: tuple[str, ...]
     num_frequent: int
     characters: tuple[str, ...]
@@ -315,11 +279,6 @@ class TaggerVocabulary:
     word_length: int
     columns: tuple[Sequence[str], ...] = ()
     scheme: Scheme | None = None
-
-    def __post_init__(self) -> None:
-        """Check that `word_length` is at least 2."""
-        if self.word_length < 2:
-            raise UserError(f"at least 2 characters of a word are read, not {self.word_length}")
 
     @property
     def column_sizes(self) -> tuple[int, ...]:
@@ -335,53 +294,32 @@ class TaggerVocabulary:
         """Return whether the vocabulary contains the normal form of `word`."""
         return self._normal(word) in self._word_ids
 
-    def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] = ()) -> TokenIds:
-        """Encode the words of a sentence, and their values in the vocabulary's other columns."""
-        return self.encode_forms(words)._replace(columns=self.encode_columns(columns, len(words)))
-
-    def encode_forms(self, words: Sequence[str]) -> TokenIds:
-        """Encode words without values of other columns."""
-        known = self._word_ids
-        return TokenIds(
-            np.array([known.get(self._normal(word), 0) for word in words], np.int32),
-            self.spell(words),
-            np.array([capitalisation(word) for word in words], np.int32),
-            np.zeros((len(words), 0), np.int32),
-        )
-
-    def encode_columns(
-        self, columns: Sequence[Sequence[str]], length: int
-    ) -> Int[np.ndarray, "length columns"]:
-        """Encode the values of other columns for a sentence of `length` words."""
-        if not self.columns:
-            return np.zeros((length, 0), np.int32)
-        if len(columns) != length:
-            raise UserError(
-                "this tagger was trained with --columns, which text has not: give it a file of columns "
-                "(predict --format columns)"
-            )
-        known = self._column_ids
-        ids = [[of.get(value, 0) for of, value in zip(known, row, strict=True)] for row in columns]
-        return np.array(ids, np.int32)
-
-    def spell(self, words: Sequence[str]) -> Int[np.ndarray, "words length"]:
-        """Encode the characters of each word as it is spelled, padded with 0."""
+    def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] | None = None) -> TokenIds:
+        """Encode the words of a sentence, and their values in the vocabulary's other columns, if given."""
         known, table = self._character_ids, np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
         for row, word in zip(table, words, strict=True):
             if len(word) > self.word_length:
                 word = word[:first] + word[len(word) - (self.word_length - first) :]
             row[: len(word)] = [known.get(symbol, _UNKNOWN_CHARACTER) for symbol in word]
-        return table
+        return TokenIds(
+            np.array([self._word_ids.get(self._normal(word), 0) for word in words], np.int32),
+            table,
+            np.array([capitalisation(word) for word in words], np.int32),
+            self.encode_columns(columns or [()] * len(words)),
+        )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the vocabulary as a JSON-serializable value, for the run folder."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "TaggerVocabulary":
-        """Return the vocabulary that `to_json` returned as `kept`."""
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()})
+    def encode_columns(self, columns: Sequence[Sequence[str]]) -> Int[np.ndarray, "words columns"]:
+        """Encode the values of other columns for each word of a sentence."""
+        if any(len(values) < len(self.columns) for values in columns):
+            raise UserError(
+                "this tagger was trained with --columns, which text has not: give it a file of columns "
+                "(predict --format columns)"
+            )
+        ids = [
+            [of.get(value, 0) for of, value in zip(self._column_ids, row, strict=False)] for row in columns
+        ]
+        return np.array(ids, np.int32).reshape(len(columns), len(self.columns))
 
     def _normal(self, word: str) -> str:
         return normal_form(word, lowercase=self.lowercase, digits=self.digits)
@@ -406,25 +344,18 @@ def tagger_vocabulary(
     lowercase: bool = False,
     digits: Digits = "keep",
     min_count: int = 1,
-    min_character_count: int = 2,
     word_length: int = 20,
     more_words: Collection[str] = (),
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
     scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
-    """Return the vocabulary of a training split.
+    """Return the vocabulary of a training split; arguments not listed are fields of `TaggerVocabulary`.
 
     Args:
         train: Words of each sentence.
-        tags: Tags that may be predicted.
-        lowercase: See `normal_form`.
-        digits: See `normal_form`.
         min_count: Normal forms that occur less often become `<unk>`.
-        min_character_count: Rarer characters are unknown, so that the embedding of unknown ones is learned.
-        word_length: See `TaggerVocabulary`.
         more_words: Additional normal forms, such as words with pretrained vectors.
         columns: Values of other columns for each word of each sentence.
-        scheme: Scheme of the tags in the files.
     """
     forms = collections.Counter(word for sentence in train for word in sentence)
     counts: collections.Counter[str] = collections.Counter()
@@ -432,17 +363,16 @@ def tagger_vocabulary(
         counts[normal_form(word, lowercase=lowercase, digits=digits)] += count
     words = word_vocabulary(counts, min_count=min_count, more_words=more_words).tokens
     symbols = collections.Counter(symbol for word in forms for symbol in word)
+    values = zip(*(values for sentence in columns for values in sentence), strict=True)
     return TaggerVocabulary(
         words=words,
         num_frequent=1 + sum(counts[word] > max(1, min_count - 1) for word in words[1:]),
-        characters=tuple(sorted(s for s, count in symbols.items() if count >= min_character_count)),
+        # Others are unknown, so that the embedding of unknown characters is learned.
+        characters=tuple(sorted(symbol for symbol, count in symbols.items() if count > 1)),
         tags=tuple(tags),
         lowercase=lowercase,
         digits=digits,
         word_length=word_length,
-        columns=tuple(
-            tuple(sorted(set(values)))
-            for values in zip(*(values for sentence in columns for values in sentence), strict=True)
-        ),
+        columns=tuple(tuple(sorted(set(of_column))) for of_column in values),
         scheme=scheme,
     )

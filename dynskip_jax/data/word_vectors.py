@@ -17,12 +17,7 @@ _LOOKED_AT = 100  # number of lines that are examined for the width of the vecto
 
 
 class WordVectors(NamedTuple):
-    """The vectors of a vocabulary.
-
-    Attributes:
-        table: Vector of each word, (words, width); zeros if the file has no vector of the word.
-        found: Whether the file has a vector of each word, (words,).
-    """
+    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has one."""
 
     table: Float[np.ndarray, "words width"]
     found: Bool[np.ndarray, " words"]
@@ -35,7 +30,9 @@ def vector_width(path: PathLike) -> int:
         raise bad_file(path, "holds no word vector: is it the right file?")
     if _SIZES.fullmatch(" ".join(rows[0])) and (len(rows) == 1 or len(rows[1]) > 2):
         return int(rows[0][1])
-    width = min(statistics.multimode(map(_count_numbers, rows)))
+    # How many of the last columns are numbers, without the first column.
+    counts = [sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1])) for fields in rows]
+    width = min(statistics.multimode(counts))
     if not width:
         raise bad_file(path, "has no numbers after most words: expected a word and its vector on each line")
     return width
@@ -46,10 +43,9 @@ def read_word_vectors(
 ) -> dict[str, Float[np.ndarray, " width"]]:
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
-    Columns are separated by spaces or tabs. A first line of two whole numbers, as in word2vec's files,
-    contains the number of words and the width of their vectors. Words may contain spaces: the last `width`
-    columns are the vector. If a word occurs twice, its first vector is used. The numbers are checked only for
-    the given words.
+    A first line of two whole numbers, as in word2vec's files, contains the number of words and the width of
+    their vectors. Words may contain spaces: the last `width` columns are the vector. If a word occurs twice,
+    its first vector is used. The numbers are checked only for the given words.
     """
     given = vector_width(path)
     if given != width:
@@ -67,7 +63,13 @@ def read_word_vectors(
             raise bad_line(path, number, problem)
         word = " ".join(fields[:-width])
         if word in words and word not in found:
-            found[word] = _vector(path, number, word, fields[-width:])
+            numbers = [float(field) if _is_number(field) else np.nan for field in fields[-width:]]
+            with np.errstate(over="ignore"):
+                found[word] = np.array(numbers, np.float32)
+            if (wrong := np.flatnonzero(~np.isfinite(found[word]))).size:
+                field = quoted(fields[wrong[0] - width])
+                problem = f"the vector of {quoted(word)} has {field}, which is no finite number in 32 bits"
+                raise bad_line(path, number, problem)
     if announced is not None and seen < announced:
         problem = f"holds {seen:,} vectors, but its first line says {announced:,}: it is cut, fetch it again"
         raise bad_file(path, problem)
@@ -85,18 +87,10 @@ def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int)
 
 
 def _rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and columns of each line that is not empty."""
+    """Yield the number and columns, separated by spaces or tabs, of each line that is not empty."""
     for number, line in enumerate(iter_lines(path), 1):
-        fields = line.replace("\t", " ").split(" ")
-        if "" in fields:
-            fields = [field for field in fields if field]
-        if fields:
+        if fields := [field for field in line.replace("\t", " ").split(" ") if field]:
             yield number, fields
-
-
-def _count_numbers(fields: Sequence[str]) -> int:
-    """Return how many of the last columns are numbers, without the first column."""
-    return sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1]))
 
 
 def _is_number(field: str) -> bool:
@@ -105,16 +99,3 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _vector(path: PathLike, number: int, word: str, fields: Sequence[str]) -> Float[np.ndarray, " width"]:
-    try:
-        with np.errstate(over="ignore"):
-            vector = np.array(fields, np.float32)
-    except ValueError:
-        wrong = next((field for field in fields if not _is_number(field)), fields[0])
-        problem = f"the vector of {quoted(word)} is no list of numbers: {quoted(wrong)} is none"
-        raise bad_line(path, number, problem) from None
-    if not np.isfinite(vector).all():
-        raise bad_line(path, number, f"the vector of {quoted(word)} is not finite in 32 bits")
-    return vector

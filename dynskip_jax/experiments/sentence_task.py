@@ -22,7 +22,7 @@ _EMBEDDING_SCALE = 0.25  # of words without a vector
 
 
 def reading_options(settings: SentenceSettings) -> dict[str, Any]:
-    """Return how texts are read: options of `labelled_corpus` and `pair_corpus`."""
+    """Return how texts are read: options of `sentence_corpus`."""
     data = settings.data
 
     def known(train: set[str], others: set[str]) -> set[str]:
@@ -33,7 +33,6 @@ def reading_options(settings: SentenceSettings) -> dict[str, Any]:
     return dict(
         min_count=data.min_count,
         max_words=data.max_words,
-        buckets=None,
         batch_size=settings.training.batch_size,
         known=known,
     )

@@ -13,7 +13,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.data.batches import worthwhile_buckets
+from dynskip_jax.data.batches import with_buckets
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import allowed_transitions, convert_tags
 from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
@@ -38,7 +38,6 @@ from dynskip_jax.tasks.label_score import word_labels
 
 logger = logging.getLogger(__name__)
 
-_LEAST_BATCHES = 5  # smallest number of batches for which a padded length of their own is worth compiling
 _SPLITS = ("train", "dev", "test")
 _MOST_ROWS = 20  # largest number of tags in a plot
 _WORD_LENGTH = 20  # characters of a word that are read; of longer words the first and last half
@@ -84,7 +83,7 @@ def dataset_of(
         word_length=_WORD_LENGTH,
         more_words=more,
         columns=(sentence.columns for sentence in corpus.splits["train"]),
-        scheme=corpus.file_scheme,
+        scheme=corpus.scheme,
     )
     shares = []
     for split, words in all_words.items():
@@ -122,19 +121,12 @@ def make_tagging(
     index = {tag: i for i, tag in enumerate(vocabulary.tags)}
     unknown = index.get(UNK)
     if data is not None:
-        few = worthwhile_buckets(len(data.content.splits["train"]), batch_size)
         for split in _SPLITS:
             sentences = data.content.splits[split]
-            splits[split] = tagged_examples(
-                [sentence.words for sentence in sentences],
-                [[index.get(tag, unknown) for tag in sentence.tags] for sentence in sentences],
-                vocabulary,
-                columns=[sentence.columns for sentence in sentences],
-                # A program takes as long to compile as hundreds of steps.
-                least=_LEAST_BATCHES * batch_size,
-                most=few,
-            )
             gold[split] = [sentence.tags for sentence in sentences]
+            ids = [[index.get(tag, unknown) for tag in tags] for tags in gold[split]]
+            splits[split] = tagged_examples(sentences, ids, vocabulary)
+        splits = with_buckets(splits, batch_size)
     path, size = settings.data.embeddings, settings.model.embedding_features
     vectors = None if data is None else vectors_for(path, size, vocabulary.words)
     return Tagging(

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
-from dynskip_jax.data.batches import bptt_lengths, segments_of_lengths
+from dynskip_jax.data.batches import bptt_lengths
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
@@ -85,8 +85,8 @@ class LanguageModelling(Task):
 
     @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        lengths = self._lengths_of(epoch)
-        return segments_of_lengths(self.corpus.train, self.batch_size, lengths, first_token=self.end_of_line)
+        how = dict(drop_tail=True, first_token=self.end_of_line)
+        return segments(self.corpus.train, self.batch_size, self._lengths_of(epoch), **how)
 
     @override
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:

@@ -12,10 +12,9 @@ from dynskip_jax.data import Examples, epoch_order, length_buckets, num_segments
 from dynskip_jax.data.batches import (
     bptt_lengths,
     evaluation_batches,
-    num_train_batches,
-    segments_of_lengths,
     train_batch_sizes,
     train_batches,
+    with_buckets,
 )
 from dynskip_jax.errors import UserError
 
@@ -57,22 +56,12 @@ def test_sizes_of_segments():
     assert batch.inputs.shape == (2, 5)  # a segment is no longer than the text
     # Zaremba et al.: 929,589 tokens in 20 rows of 46,479, cut into 1,327 stretches of 35.
     assert num_segments(929_589, 20, 35, drop_tail=True) == 1327
-
-
-@given(st.integers(1, 60), st.integers(1, 7), st.lists(st.integers(1, 9), max_size=20))
-@settings(deadline=None)
-def test_any_cut_is_the_same_text(num_tokens, rows, lengths):
-    row_length = num_tokens // rows
-    while sum(lengths) > row_length:
-        lengths = lengths[:-1]
-    if not lengths:
-        return
-    tokens = np.arange(num_tokens)
-    found = list(segments_of_lengths(tokens, rows, lengths, first_token=FIRST))
-    assert [segment.inputs.shape for segment in found] == [(rows, length) for length in lengths]
-    whole = joined(segments(tokens, rows, 1, drop_tail=True, first_token=FIRST))
+    lengths = [3, 1, 4]
+    found = list(segments(np.arange(20), 2, lengths, drop_tail=True, first_token=FIRST))
+    assert [segment.inputs.shape for segment in found] == [(2, length) for length in lengths]
+    whole = joined(segments(np.arange(20), 2, 1, drop_tail=True, first_token=FIRST))
     for array, expected in zip(joined(found), whole, strict=True):
-        np.testing.assert_array_equal(array, expected[:, : sum(lengths)])
+        np.testing.assert_array_equal(array, expected[:, :8])
 
 
 def published_lengths(num_tokens, num_steps, rng):
@@ -97,27 +86,6 @@ def test_lengths_are_the_published_ones_rounded(num_tokens, num_steps, seed):
     assert rounded[:count] == [max(10, int(length / 10 + 0.5) * 10) for length in exact[:count]]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: segments(np.arange(9), 0, 5, drop_tail=False, first_token=0), "--batch-size is 0: use 1"),
-        (lambda: segments(np.arange(9), 5, 0, drop_tail=False, first_token=0), "steps is 0: use 1 or more"),
-        (lambda: segments_of_lengths(np.arange(20), 2, [6, 5], first_token=0), "11 steps.*2 rows of 10"),
-        (lambda: segments_of_lengths(np.arange(20), 2, [6, 0], first_token=0), "do not fit"),
-        (lambda: bptt_lengths(3, 70, np.random.default_rng(0)), "3 tokens.*10 steps.*--random-lengths"),
-        (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
-        (lambda: pad_sequences([]), "each split needs some"),
-        (lambda: num_segments(9, 10**400, 10**400, drop_tail=True), "^.{0,250}$"),
-        (lambda: num_train_batches(examples_of(6)[1], 10**400), "^6 examples .{0,100} --batch-size$"),
-        (lambda: num_train_batches(examples_of(6)[1], 0), "--batch-size is 0: use 1 or more"),
-        (lambda: list(evaluation_batches(examples_of(6, 2)[1], 0)), "--batch-size is 0: use 1 or more"),
-    ],
-)
-def test_what_cannot_be_cut(call, message):
-    with pytest.raises(UserError, match=message):
-        call()
-
-
 def examples_of(count, num_buckets=0, seed=0, longest=11):
     """Return random sequences and their `Examples`; the first element of sequence i is 100 + i."""
     rng = np.random.default_rng(seed)
@@ -129,7 +97,26 @@ def examples_of(count, num_buckets=0, seed=0, longest=11):
         ends = rng.choice(np.arange(1, longest + 3), size=num_buckets - 1, replace=False)
         buckets = tuple(sorted({*ends.tolist(), longest + 2}))
     targets = {"class": np.arange(count) % 5, "of_step": inputs * 2}
-    return sequences, Examples(inputs, targets, seq_lengths, rng.uniform(0.5, 2.0, count), buckets)
+    return sequences, Examples(inputs, targets, seq_lengths, buckets)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bptt_lengths(3, 70, np.random.default_rng(0)), "3 tokens.*10 steps.*--random-lengths"),
+        (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
+        (lambda: pad_sequences([]), "each split needs some"),
+        (lambda: num_segments(9, 10**400, 10**400, drop_tail=True), "^.{0,250}$"),
+        (lambda: train_batch_sizes(examples_of(6)[1], 10**400, 0), "^6 examples .{0,100} --batch-size$"),
+        *(
+            (lambda bad=bad: Examples(np.zeros((2, 8)), np.zeros(2), np.array([5, 2]), bad), "buckets grow")
+            for bad in [(3, 4), (8, 5), (5, 5, 8)]
+        ),
+    ],
+)
+def test_what_cannot_be_cut(call, message):
+    with pytest.raises(UserError, match=message):
+        call()
 
 
 def check_rows(batch, sequences, examples):
@@ -141,7 +128,6 @@ def check_rows(batch, sequences, examples):
         assert not batch.inputs[row, length:].any()
         assert batch.targets["class"][row] == examples.targets["class"][number]
         np.testing.assert_array_equal(batch.targets["of_step"][row], batch.inputs[row] * 2)
-        np.testing.assert_allclose(batch.weights[row], examples.weights[number], rtol=1e-6)
         if examples.buckets:
             assert batch.inputs.shape[1] == min(end for end in examples.buckets if end >= length)
 
@@ -154,8 +140,7 @@ def seed_of(batch, number):
     """Return the rows of seed `number` of a batch of shape (seeds, rows, ...)."""
     targets = {name: leaf[number] for name, leaf in batch.targets.items()}
     mask = None if batch.mask is None else batch.mask[number]
-    others = (getattr(batch, name)[number] for name in ("seq_lengths", "weights", "index"))
-    return type(batch)(batch.inputs[number], targets, mask, *others)
+    return type(batch)(batch.inputs[number], targets, mask, batch.seq_lengths[number], batch.index[number])
 
 
 @given(SIZES, st.integers(0, 99))
@@ -179,13 +164,10 @@ def test_training_reads_each_seeds_order(sizes, seed, epoch):
     count, rows, num_buckets = sizes
     sequences, examples = examples_of(count, num_buckets, seed)
     if not num_buckets and count < rows:
-        with pytest.raises(UserError, match="smaller --batch-size"):
-            num_train_batches(examples, rows)
         return
     batches = list(train_batches(examples, rows, (3, 4), epoch))
     sizes = [rows if batch.mask is None else int(batch.mask[0].sum()) for batch in batches]
     assert sizes == train_batch_sizes(examples, rows, epoch)
-    assert len(batches) == num_train_batches(examples, rows)
     for number, own in enumerate((3, 4)):
         seen = {}
         for batch in batches:
@@ -193,15 +175,14 @@ def test_training_reads_each_seeds_order(sizes, seed, epoch):
             check_rows(seed_of(batch, number), sequences, examples)
             seen.setdefault(batch.inputs.shape[2], []).append(counted(seed_of(batch, number)))
         order = epoch_order(count, own, epoch).tolist()
+        read = list(itertools.chain(*itertools.chain(*seen.values())))
         if not num_buckets:  # the rest of the order is dropped
-            assert list(itertools.chain(*itertools.chain(*seen.values()))) == order[: count // rows * rows]
+            assert read == order[: count // rows * rows]
             continue
-        assert sorted(itertools.chain(*itertools.chain(*seen.values()))) == list(range(count))
+        assert sorted(read) == list(range(count))
         for parts in seen.values():  # a bucket's batches, shuffled, are pieces of the seed's order
             members = [i for i in order if i in set(itertools.chain(*parts))]
-            assert sorted(parts) == sorted(members[i : i + rows] for i in range(0, len(members), rows)), (
-                length
-            )
+            assert sorted(parts) == sorted(members[i : i + rows] for i in range(0, len(members), rows))
 
 
 def test_epochs_have_their_own_orders():
@@ -231,30 +212,28 @@ def test_trees_of_arrays_stay_what_they_are():
     np.testing.assert_array_equal(long.inputs["pair"].premise, np.pad(steps[[1, 1]], ((0, 0), (0, 3))))
     assert short.inputs["both"][1].shape == (2, 3, 2) and long.inputs["both"][1].shape == (2, 8, 2)
     assert short.inputs["pair"].sizes.tolist() == [0, 2]
-    assert (short.index.dtype, short.seq_lengths.dtype) == (np.int32, np.int32)
 
 
-@pytest.mark.parametrize("buckets", [(3, 4), (8, 5), (5, 5, 8), (4,)])
-def test_buckets_that_do_not_hold_every_sequence_are_refused(buckets):
-    with pytest.raises(UserError, match="reach 5, the longest length"):
-        Examples(np.zeros((2, 5)), np.zeros(2), np.array([5, 2]), buckets=buckets)
-
-
-def test_padding_by_hand():
-    padded, lengths = pad_sequences([np.array([1, 2, 3]), np.array([], int), np.array([4])])
-    assert padded.tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]] and lengths.tolist() == [3, 0, 1]
-    padded, lengths = pad_sequences([np.ones((3, 2), np.float32), np.ones((1, 2), np.float32)], 2)
-    assert padded.tolist() == [[[1, 1]] * 2, [[1, 1], [0, 0]]] and padded.dtype == np.float32
-    assert lengths.tolist() == [2, 1]
-
-
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(1, 6))
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=30), st.integers(1, 4))
 @settings(deadline=None)
-def test_buckets_of_lengths_hold_as_many_sequences_each(lengths, count):
+def test_buckets_need_the_least_padding(lengths, count):
+    sizes = sorted({max(8, -(-length // 8) * 8) for length in lengths})
+
+    def padded(buckets):
+        return sum(min(end for end in buckets if end >= length) for length in lengths)
+
+    choices = itertools.chain(*(itertools.combinations(sizes[:-1], n) for n in range(count)))
     buckets = length_buckets(np.array(lengths), count)
-    assert list(buckets) == sorted(set(buckets)) and len(buckets) <= count
-    assert all(bucket % 8 == 0 for bucket in buckets) and max(lengths) <= buckets[-1] < max(lengths) + 8
-    # A bucket is no longer than its share of the lengths requires, rounded up to a multiple of 8.
-    for number in range(1, count + 1):
-        share = sorted(lengths)[-(-number * (len(lengths) - 1) // count)]
-        assert -(-share // 8) * 8 in buckets
+    assert len(buckets) <= count and {*buckets} <= {*sizes}
+    assert padded(buckets) == min(padded((*chosen, sizes[-1])) for chosen in choices)
+
+
+def test_small_data_has_few_lengths():
+    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer texts."""
+    splits = {}
+    for split, longest in (("train", 100), ("dev", 130), ("test", 10)):
+        sequences, lengths = pad_sequences([np.ones(n, int) for n in range(1, longest + 1)])
+        splits[split] = Examples(sequences, np.zeros(longest), lengths)
+    found = [[own.buckets for own in with_buckets(splits, size).values()] for size in (1, 2, 50)]
+    assert [len(own[0]) for own in found] == [5, 2, 1]
+    assert all(own[1] == (*own[0], 136) and own[2] == own[0] for own in found)

@@ -20,9 +20,8 @@ FIELD = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 
 
 def write(path, text):
-    data = text.encode() if isinstance(text, str) else text
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
 
@@ -53,6 +52,10 @@ def test_every_format_reads_alike(tmp_path):
     write(tmp_path / "c.tsv", "\ufeff" + "\r\n".join("\t".join(row) for row in flat))
     assert pairs(tmp_path / "c.tsv", text=0, label="-1") == flat
     assert pairs(tmp_path / "c.tsv", text=0, label=1, header=True) == flat[1:]
+    with pytest.raises(
+        UserError, match="line 1: no column 2 among so good, pos: give its name, or its number"
+    ):
+        read_labelled_file(tmp_path / "c.tsv", text=0, label=2)
 
 
 def test_blanks_after_separators_are_no_part_of_fields(tmp_path):
@@ -70,7 +73,6 @@ def test_labels_of_json_are_texts(tmp_path):
 BAD = [
     ("x.tsv", "text\tlabel\na\n", "line 2: 1 columns, but the first line has 2"),
     ("x.tsv", "text\tlabel\na\t \n", "line 2: the label is empty"),
-    ("x.tsv", "text\tlabel\n \tx\n", "line 2: the text has no words"),
     ("x.tsv", "text\tlabel\na\t\x1b[31m\n", "line 2: the label '\\x1b[31m' has characters that do not"),
     ("x.tsv", "review\tlabel\na\tx\n", "line 1: no column 'text' among review, label: give its name"),
     ("x.tsv", "text\tlabel\tlabel\na\tx\ty\n", "line 1: two columns are called 'label': rename one"),
@@ -80,16 +82,11 @@ BAD = [
     ("x.csv", 'text,label\n"a"b,x\n', "line 2: no CSV ("),
     ("x.csv", "text,label\n\na,x,y\n", "line 3: 3 columns, but the first line has 2"),
     ("x.jsonl", '{"text": "a"}', "line 1: no key 'label' among text: name the right one"),
-    (
-        "x.jsonl",
-        '{"text": "a", "label": "x", "label": "y"}',
-        "line 1: expected a JSON object on each line (the",
-    ),
+    ("x.jsonl", '{"text": "a", "label": "x", "label": "y"}', "a JSON object on each line (the key 'label'"),
     ("x.jsonl", '\n["a"]', "line 2: expected a JSON object on each line, got ['a']"),
     ("x.jsonl", '{"text": "a", "label": NaN}', "expected text or a finite number under 'label', got nan"),
     ("x.jsonl", '{"text": 7, "label": 1}', "line 1: expected text under 'text', got 7"),
     ("x.jsonl", '{"text": "a"', "line 1: expected a JSON object on each line (Expecting"),
-    ("x.json", '{"text": "\\ud800", "label": 1}', "is half of a character"),
 ]
 
 
@@ -99,12 +96,6 @@ def test_bad_lines_are_named(tmp_path, name, text, problem):
     with pytest.raises(UserError, match=re.escape(problem)) as caught:
         read_labelled_file(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_columns_by_number(tmp_path):
-    path = write(tmp_path / "x.tsv", "a\tx\nb\ty\n")
-    with pytest.raises(UserError, match="line 1: no column 2 among a, x: give its name, or its number"):
-        read_labelled_file(path, text=0, label=2)
 
 
 @pytest.mark.parametrize("first", ["0,1", "review,stars"])
@@ -120,7 +111,7 @@ def test_a_header_that_became_a_text_is_told(tmp_path, first):
 
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=40),
-    st.sampled_from([(0.1, 0.1), (0.1, 0.0), (0.3, 0.2), (0.05, 0.5)]),
+    st.sampled_from([(0.1, 0.1), (0.3, 0.2), (0.05, 0.5)]),
     st.integers(0, 9),
 )
 @settings(deadline=None)
@@ -133,11 +124,10 @@ def test_a_split_has_its_share_and_train_every_class(sizes, shares, seed):
     for name, share in named.items():
         counts = collections.Counter(labels[i] for i in parts[name])
         for label, size in enumerate(sizes):
-            least = share > 0 and size >= 6
-            assert least <= counts[label] or size - counts[label] <= 1
-            assert counts[label] <= max(share * size + 1, least)
+            assert (size >= 6) <= counts[label] or size - counts[label] <= 1
+            assert counts[label] <= max(share * size + 1, size >= 6)
         spare = sum(size - 1 for size in sizes)
-        if share and spare >= 2 * len(labels) * sum(shares):
+        if spare >= 2 * len(labels) * sum(shares):
             assert len(parts[name]) >= min(round(share * len(labels)), 1)
     again = stratified_split(labels, named, seed)
     assert all(np.array_equal(again[name], parts[name]) for name in parts)
@@ -148,15 +138,8 @@ def test_small_classes_have_their_part_of_dev(classes, each):
     labels = [label for label in range(classes) for _ in range(each)]
     parts = stratified_split(labels, {"dev": 0.1, "test": 0.1}, 0)
     for name in ("dev", "test"):
-        least = classes if each >= 6 else 0
-        assert len(parts[name]) == max(round(0.1 * len(labels)), least)
+        assert len(parts[name]) == max(round(0.1 * len(labels)), classes if each >= 6 else 0)
         assert len({labels[i] for i in parts[name]}) == min(classes, len(parts[name]))
-
-
-@pytest.mark.parametrize("shares", [{"dev": -0.1}, {"dev": 0.5, "test": 0.5}])
-def test_shares_that_leave_nothing(shares):
-    with pytest.raises(UserError, match="must leave something for train, got"):
-        stratified_split([0, 1] * 9, shares, 0)
 
 
 def test_folders_of_classes_with_all_that_systems_put_there(tmp_path):
@@ -165,28 +148,34 @@ def test_folders_of_classes_with_all_that_systems_put_there(tmp_path):
             write(tmp_path / label / f"{number}.txt", f"{label} words\nno {number}")
     write(tmp_path / "bad" / "2023" / "more" / "x.txt", "deep words")
     for name in ("good/Thumbs.db", "bad/.DS_Store", "desktop.ini", ".git/x.txt"):
-        write(tmp_path / name, b"\xd0\xcf\x11\xe0")
+        write(tmp_path / name, "").write_bytes(b"\xd0\xcf\x11\xe0")
     corpus = find_labelled_text(tmp_path, split_seed=1)
     assert corpus.classes == ("bad", "good") and sum(map(len, corpus.splits.values())) == 25
     assert "deep words" in {example.text for texts in corpus.splits.values() for example in texts}
     assert "drawn from train with the seed 1" in corpus.notes[0]
-    assert corpus.about.startswith("texts: 21 of train, 2 of dev, 2 of test; 2 classes")
-    assert corpus.majority_class in ("bad", "good") and 0 < corpus.majority_accuracy["test"] <= 1
+    counts = collections.Counter(example.label for example in corpus.splits["train"])
+    majority = max(counts, key=counts.get)
+    right = [100 * sum(e.label == majority for e in own) / len(own) for own in corpus.splits.values()]
+    assert corpus.about == (
+        "texts: 21 of train, 2 of dev, 2 of test; 2 classes, in train "
+        f"bad {counts['bad']}, good {counts['good']}; always predicting {majority!r} is right for "
+        f"{right[0]:.1f} % of train, {right[1]:.1f} % of dev, {right[2]:.1f} % of test"
+    )
 
 
 def test_files_and_folders_of_splits(tmp_path):
-    for split, word in (("train", "train"), ("dev", "dev"), ("test", "test")):
+    for split in ("train", "dev", "test"):
         rows = [f"{split} {i}\t{i % 2}" for i in range(6)]
-        write(tmp_path / "files" / f"{word}.tsv", "\n".join(["text\tlabel", *rows]))
+        write(tmp_path / "files" / f"{split}.tsv", "\n".join(["text\tlabel", *rows]))
         for i in range(6):
-            write(tmp_path / "folders" / word.upper() / str(i % 2) / f"{i}.txt", f"{split} {i}")
+            write(tmp_path / "folders" / split.upper() / str(i % 2) / f"{i}.txt", f"{split} {i}")
     first, second = (find_labelled_text(tmp_path / name, split_seed=0) for name in ("files", "folders"))
-    assert first.classes == second.classes == ("0", "1") and not first.notes
-    assert first.class_counts == second.class_counts
-    assert first.class_counts["dev"] == {"0": 3, "1": 3}
-    words = {split: list(texts) for split, texts in first.labelled(review_words).items()}
-    assert words["dev"][1] == (["dev", "1"], 1)
-    assert first.fingerprint != second.fingerprint != find_labelled_text(tmp_path / "files", split_seed=1)
+    assert first.classes == second.classes == ("0", "1") and not first.notes and first.about == second.about
+    words = [
+        {split: sorted(texts) for split, texts in corpus.labelled(review_words).items()}
+        for corpus in (first, second)
+    ]
+    assert words[0] == words[1] and words[0]["dev"][2:4] == [(["dev", "2"], 0, ()), (["dev", "3"], 1, ())]
 
 
 @pytest.mark.parametrize(
@@ -194,13 +183,16 @@ def test_files_and_folders_of_splits(tmp_path):
     [
         (
             ["train.tsv", "train/a/x.txt"],
-            "has files and folders for its splits, train.tsv and train: keep one",
+            "more than one file for the train split (train.tsv, train): keep one",
         ),
-        (["train/a/x.txt", "training/a/x.txt"], "has two folders for train, train and training: keep one"),
+        (["train/a/x.txt", "training/a/x.txt"], "more than one file for the train split (train, training)"),
         (["dev.tsv"], "has no file for the train split"),
-        (["a.csv", "b.csv"], "has 2 files of labelled texts, and none for train"),
-        (["a.csv", "good/x.txt"], "the file a.csv and the folder good: name the file itself"),
-        (["readme.md"], "has no files of labelled texts"),
+        (
+            ["a.csv", "b.csv"],
+            "needs one file of labelled texts or a folder for each class, and has a.csv, b.csv",
+        ),
+        (["a.csv", "good/x.txt"], "and has a.csv, good: name one of its files with --data"),
+        (["readme.md"], "and has neither"),
         (["a/.hidden"], "has no texts: it needs a folder for each class"),
         ([f"a/{i}.txt" for i in range(9)], "has only the class 'a' in train: two are needed"),
     ],
@@ -216,9 +208,15 @@ def test_columns_that_cannot_be_labels(tmp_path):
     path = write(tmp_path / "x.tsv", "text\tlabel\n" + "".join(f"a\tlabel {i}\n" for i in range(30)))
     with pytest.raises(UserError, match="30 different labels in 30 texts of train: is the column"):
         find_labelled_text(path, split_seed=0)
-    for split, label in (("train", "x"), ("train", "y"), ("dev", "x"), ("test", "zebra")):
-        with open(tmp_path / f"{split}.tsv", "a", encoding="utf-8") as file:
-            file.write(f"text {split}\t{label}\n")
-    path.unlink()
-    with pytest.raises(UserError, match=r"test\.tsv, line 1: the class 'zebra' is not in train"):
-        find_labelled_text(tmp_path, split_seed=0, text=0, label=1)
+
+
+def test_texts_that_no_model_can_learn_from(tmp_path):
+    for split, rows in (("train", "a\tx\nb\ty\n"), ("dev", "a\tx\n"), ("test", "a\tx\nb\tzebra\n")):
+        write(tmp_path / f"{split}.tsv", rows)
+    texts = find_labelled_text(tmp_path, split_seed=0, text=0, label=1).labelled(review_words)
+    with pytest.raises(UserError, match=r"test\.tsv, line 2: the class 'zebra' is not among those of train"):
+        list(texts["test"])
+    write(tmp_path / "dev.tsv", " \ty\n")
+    texts = find_labelled_text(tmp_path, split_seed=0, text=0, label=1).labelled(review_words)
+    with pytest.raises(UserError, match=r"dev\.tsv, line 1: the text has no words"):
+        list(texts["dev"])

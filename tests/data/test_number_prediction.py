@@ -7,16 +7,15 @@ import pytest
 
 from dynskip_jax.data import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.number_prediction import (
+    DEFAULT_SIZES,
     follow,
     generate,
     generate_splits,
     hops_of,
-    labels_of,
     num_symbols,
 )
 from dynskip_jax.errors import UserError
 
-SMALL = {"num_train": 2300, "num_dev": 40, "num_test": 1}
 UNIFORM_BOUND = 33.7  # 99.99 % quantile of chi-square with nine degrees of freedom
 
 
@@ -38,7 +37,7 @@ def test_labels_by_definition(length):
     hops = [hops_by_definition(row) for row in digits.tolist()]
     assert hops_of(digits).tolist() == hops
     answers = [row[hop[-1]] for row, hop in zip(digits.tolist(), hops, strict=True)]
-    assert labels.tolist() == labels_of(digits).tolist() == answers
+    assert labels.tolist() == answers
     assert digits.max() < num_symbols(length) == {11: 10, 21: 10}.get(length, length - 1)
 
 
@@ -78,57 +77,49 @@ def test_digits_and_pointers_are_uniform(length):
     assert chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND  # independent of the pointer
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    for split, size in (("dev", 40), ("test", 1)):
+        monkeypatch.setitem(DEFAULT_SIZES, split, size)
+
+
 def test_where_examples_are_kept(tmp_path, monkeypatch, nothing_temporary_left):
     root = tmp_path / "root"
     (root / "ptb").mkdir(parents=True)
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(root))
-    data = load_number_prediction(11, **SMALL)
+    data = load_number_prediction(11, num_train=2300)
     assert data.source == "generated in memory" and data.name == "number_prediction/length_11"
     assert not (root / "number_prediction").exists()
     (root / "number_prediction").mkdir()  # if the sub-folder exists, the data are written to it as files
-    sources = [load_number_prediction(11, **SMALL) for _ in range(2)]
-    folder = root / "number_prediction" / "length_11-seed_0-2300_40_1" / "1.0.0"
-    assert [each.source for each in sources] == [
-        f"generated into the TFDS cache {folder}",
-        f"the TFDS cache {folder}",
-    ]
-    assert {each.fingerprint for each in sources} == {data.fingerprint}
-    own, found = tmp_path / "own", []
-    for length, more in ((11, {}), (21, {}), (11, {"seed": 1}), (11, {"num_dev": 41}), (257, {}), (501, {})):
-        kept = load_number_prediction(length, data=own, **SMALL | more)
-        expected = generate_splits(length, more.get("seed", 0), kept.sizes)
+    folder = root / "number_prediction" / "length_11-train_2300" / "1.1.0"
+    for source in (f"generated into the TFDS cache {folder}", f"the TFDS cache {folder}"):
+        kept = load_number_prediction(11, num_train=2300)
+        assert kept.source == source and kept.fingerprint == data.fingerprint
+    for length in (21, 501):
+        kept = load_number_prediction(length, data=tmp_path / "own", num_train=2300)
+        expected = generate_splits(length, 0, kept.sizes)
         for split, arrays in kept.splits.items():
             for array, wanted in zip(arrays, expected[split], strict=True):
                 np.testing.assert_array_equal(array, wanted)
-        found.append(kept.fingerprint)
-    assert found[0] == data.fingerprint and len(set(found)) == len(found)
     (tmp_path / "file").write_text("not a folder")
-    data = load_number_prediction(11, data=tmp_path / "file", **SMALL)
-    assert "generated in memory" in data.source and "cannot be written" in data.source
+    with pytest.raises(UserError, match=r"cannot be written.*name another folder with --data"):
+        load_number_prediction(11, data=tmp_path / "file", num_train=10)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.0])
 @pytest.mark.parametrize("file", ["dataset_info.json", "number_prediction-train.array_record-00000-of-00001"])
 def test_damaged_cache_names_the_folder(tmp_path, file, keep):
-    load_number_prediction(301, data=tmp_path, **SMALL)
+    load_number_prediction(301, data=tmp_path, num_train=2300)
     (path,) = tmp_path.rglob(file)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     with pytest.raises(UserError, match=r"is damaged .*delete that folder") as caught:
-        load_number_prediction(301, data=tmp_path, **SMALL)
+        load_number_prediction(301, data=tmp_path, num_train=2300)
     assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"length": 10}, r"no length 10: use --length 21 \(two hops\) or .* 11 to 501 \(one hop\)$"),
-        ({"length": 502}, "no length 502"),
-        ({"length": 11, "num_dev": 0}, "cannot have 0 dev examples: ask for from 1 to 90,909,090"),
-        ({"length": 11, "num_train": 10**30}, "train examples: ask for from 1 to"),
-        ({"length": 11, "seed": -1}, "seed"),
-    ],
-)
-def test_user_mistakes(tmp_path, arguments, message):
-    with pytest.raises(UserError, match=message):
-        load_number_prediction(data=tmp_path, **arguments)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("length", [10, 502])
+def test_lengths_that_the_task_does_not_have(length):
+    with pytest.raises(
+        UserError, match=rf"no length {length}: use --length 21 \(two hops\) or .* \(one hop\)$"
+    ):
+        load_number_prediction(length)

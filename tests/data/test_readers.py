@@ -14,18 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.data import (
-    corpora,
-    find_entity_corpus,
-    find_labelled_text,
-    find_part_of_speech_corpus,
-    read_corpus,
-    read_word_vectors,
-)
+from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus, sentence_corpus
 from dynskip_jax.data.files import iter_lines
+from dynskip_jax.data.language import read_corpus
 from dynskip_jax.data.messages import printable
-from dynskip_jax.data.sentences import labelled_corpus, pair_corpus, review_words
+from dynskip_jax.data.sentences import review_words
+from dynskip_jax.data.tagged import with_entities
 from dynskip_jax.data.tagged_files import lines_to_tag, read_columns, tagged_lines
+from dynskip_jax.data.word_vectors import read_word_vectors
 from dynskip_jax.errors import UserError
 
 MEMORY = 64 << 20
@@ -38,7 +34,6 @@ CONLLU = (
     "2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_\n2.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_\n\n"
     "1\t26 000\t26000\tNUM\tCD\t_\t0\troot\t_\t_\n"
 )
-PAIRS = "The/at 1\\/2/cd story/nn ./.\n\nIt/pp is/bez\n"
 PARSES = "( (S (NP (DT The) (NN cat)) (-NONE- *T*) (-LRB- () (-RRB- )) (. .)))\n( (NN yes) )\n" * 10
 TREES = "(3 (2 It) (4 (2 shines) (2 -LRB-)))\n(1 (2 Not) (1 (2 ()(2 good)))\n"
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\tA cat sits.\tA dog runs.\t3.5\n"
@@ -100,15 +95,19 @@ def tag_again(path, format):
 
 def labelled(folder):
     corpus = find_labelled_text(folder, split_seed=0)
-    return labelled_corpus("x", corpus.labelled(review_words), "here").fingerprint, corpus.about
+    return sentence_corpus("x", corpus.labelled(review_words), "here").fingerprint, corpus.about
 
 
 def reviews(found):
-    return labelled_corpus("x", corpora.imdb_splits(found), "here").fingerprint
+    return sentence_corpus("x", corpora.imdb_splits(found), "here").fingerprint
 
 
 def sst(folder):
-    return labelled_corpus("x", corpora.sst_splits(corpora.find_sst(folder)[0], phrases=True), "here").about
+    return sentence_corpus("x", corpora.sst_splits(corpora.find_sst(folder)[0], phrases=True), "here").about
+
+
+def tagged(*where, **options):
+    return with_entities(find_tagged_corpus(*where), **options).fingerprint
 
 
 # For each reader: the files of a folder, and a function that reads them.
@@ -116,28 +115,27 @@ READERS = {
     "columns.gz": ({"x.gz": COLUMNS}, lambda folder: read_columns(folder / "x.gz", beside=(1,))),
     "columns to tag": ({"x.txt": COLUMNS}, lambda folder: tag_again(folder / "x.txt", "columns")),
     "conllu to tag": ({"x.conllu": CONLLU}, lambda folder: tag_again(folder / "x.conllu", "conllu")),
-    "entities": (splits(".conll", COLUMNS), lambda folder: find_entity_corpus("columns", folder).fingerprint),
+    "entities": (splits(".conll", COLUMNS), lambda folder: tagged("columns", folder)),
     "conll2003": (
         splits("", COLUMNS, ("eng.train", "eng.testa", "eng.testb")),
-        lambda folder: find_entity_corpus("conll2003", folder),
+        lambda folder: tagged("conll2003", folder),
     ),
     "conll2000.zip": (
         {"c.zip": zipped({f"conll2000/{name}.txt": COLUMNS * 9 for name in ("train", "test")})},
-        lambda folder: find_entity_corpus("conll2000", folder / "c.zip", scheme="IOB1"),
+        lambda folder: tagged("conll2000", folder / "c.zip", scheme="IOB1"),
     ),
     "treebank.zip": (
         {"t.zip": zipped({"a.mrg": PARSES})},
-        lambda folder: find_part_of_speech_corpus("wsj", folder / "t.zip"),
+        lambda folder: find_tagged_corpus("wsj", folder / "t.zip"),
     ),
-    "word/tag": (splits(".txt", PAIRS), lambda folder: find_part_of_speech_corpus("word_tag", folder)),
     "ud": (
         splits(".conllu", CONLLU, ("a-ud-train", "a-ud-dev", "a-ud-test")),
-        lambda folder: find_part_of_speech_corpus("conllu", folder),
+        lambda folder: find_tagged_corpus("ud", folder),
     ),
     "sst": (splits(".txt", TREES), sst),
     "sick": (
         {f"SICK_{name}.txt": SICK for name in ("train", "trial", "test_annotated")},
-        lambda folder: pair_corpus("x", corpora.find_sick(folder)[0], "here").fingerprint,
+        lambda folder: sentence_corpus("x", corpora.find_sick(folder)[0], "here").fingerprint,
     ),
     "imdb": (splits(".jsonl", REVIEWS, ("train", "test")), lambda folder: reviews(corpora.read_imdb(folder))),
     "imdb folder": (dict.fromkeys(IMDB, "so bad<br />"), lambda folder: reviews(corpora.read_imdb(folder))),
@@ -235,7 +233,7 @@ def test_unharmed_files_are_read_and_pipes_refused(name, tmp_path):
     files, read = READERS[name]
     written(tmp_path, files)
     message = refusal(read, tmp_path)
-    assert message is None or (name == "ptb" and "looks truncated" in message)
+    assert message is None or (name == "ptb" and "is not the published text" in message)
     for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
         path.unlink()
         os.mkfifo(path)

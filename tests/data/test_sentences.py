@@ -3,16 +3,9 @@
 import numpy as np
 import pytest
 
+from dynskip_jax.data import sentence_corpus
 from dynskip_jax.data.corpora import PROSE_WORD
-from dynskip_jax.data.sentences import (
-    Labelled,
-    Pair,
-    held_out,
-    labelled_corpus,
-    pair_corpus,
-    review_words,
-    treebank_words,
-)
+from dynskip_jax.data.sentences import Labelled, held_out, pair_inputs, review_words, treebank_words
 
 TEXTS = {
     "train": [Labelled(["a", "b", "a", "c"], 1), Labelled(["b"], 0)],
@@ -34,15 +27,8 @@ def test_words_of_reviews_and_treebanks():
 @pytest.mark.parametrize(
     "text",
     [
-        "आधुनिक मानक हिन्दी",
-        "తెలుగు భాష",
-        "বাংলা ভাষা",
-        "اَلْعَرَبِيَّةُ لُغَةٌ",
-        "עִבְרִית שָׂפָה",
-        "cafe\u0301 nai\u0308ve",
-        "می\u200cخواهم",
-        "ภาษาไทย",
-        "Ελληνικά",
+        *("आधुनिक मानक हिन्दी", "తెలుగు భాష", "বাংলা ভাষা", "اَلْعَرَبِيَّةُ لُغَةٌ", "עִבְרִית שָׂפָה"),
+        *("cafe\u0301 nai\u0308ve", "می\u200cخواهم", "ภาษาไทย", "Ελληνικά"),
     ],
 )
 def test_words_keep_the_marks_that_combine_with_their_letters(text):
@@ -58,7 +44,7 @@ def test_joined_emoji_are_one_word():
 
 
 def test_texts_are_numbered_by_train_alone():
-    corpus = labelled_corpus("letters", TEXTS, "here", max_length=3)
+    corpus = sentence_corpus("letters", TEXTS, "here", max_length=3)
     assert corpus.vocabulary.tokens == ("<unk>", "a", "b")  # the fourth word of the first text is cropped
     train, test = corpus.splits["train"], corpus.splits["test"]
     np.testing.assert_array_equal(train.inputs, [[1, 2, 1], [2, 0, 0]])
@@ -68,25 +54,9 @@ def test_texts_are_numbered_by_train_alone():
     assert corpus.unknown == {"train": 0, "dev": 0.5, "test": pytest.approx(2 / 3)}
     assert corpus.cropped == {"train": 1, "dev": 0, "test": 0} and "texts cropped: 1 of train" in corpus.about
     assert corpus.sizes == {"train": 2, "dev": 1, "test": 1, "vocabulary": 3}
-    other = labelled_corpus("letters", TEXTS, "there", max_length=4)
+    other = sentence_corpus("letters", TEXTS, "there", max_length=4)
     assert other.fingerprint != corpus.fingerprint
-    assert corpus.fingerprint == labelled_corpus("x", TEXTS, "there", max_length=3).fingerprint
-
-
-def test_small_data_has_few_lengths():
-    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer texts."""
-    texts = {
-        split: [Labelled(["a"] * n, 0) for n in range(1, longest)]
-        for split, longest in (("train", 101), ("dev", 130), ("test", 11))
-    }
-
-    def lengths(batch_size, buckets=None):
-        corpus = labelled_corpus("x", texts, "here", buckets=buckets, batch_size=batch_size)
-        return [corpus.splits[split].buckets for split in texts]
-
-    assert lengths(2) == [(56, 104), (56, 104, 136), (56, 104)]
-    assert lengths(50) == [(104,), (104, 136), (104,)]
-    assert [len(own) for own in lengths(1, 8)] == [8, 8, 2] and len(lengths(0)[0]) == 5
+    assert corpus.fingerprint == sentence_corpus("x", TEXTS, "there", max_length=3).fingerprint
 
 
 def test_words_of_dev_and_test_may_be_known_and_are_rare():
@@ -96,23 +66,26 @@ def test_words_of_dev_and_test_may_be_known_and_are_rare():
         asked.append((set(train), set(others)))
         return {"y", "a"}
 
-    corpus = labelled_corpus("letters", TEXTS, "here", max_length=3, known=known)
+    corpus = sentence_corpus("letters", TEXTS, "here", max_length=3, known=known)
     assert asked == [({"a", "b"}, {"z", "a", "y", "x"})]
     assert corpus.vocabulary.tokens == ("<unk>", "a", "b", "y")
     assert corpus.num_frequent == 3  # a and b occur twice in train
     texts = {"train": [Labelled(list("aaabbc"), 0)], "dev": [Labelled(list("ab"), 0)]}
-    corpus = labelled_corpus("x", texts, "here", max_words=1, known=lambda train, others: {"b", "_"})
+    corpus = sentence_corpus("x", texts, "here", max_words=1, known=lambda train, others: {"b", "_"})
     assert corpus.vocabulary.tokens == ("<unk>", "a", "_", "b")
     assert corpus.num_frequent == 2  # b is frequent too, but follows a rare word
 
 
 def test_pairs_stand_in_one_row():
-    pairs = [Pair(["a", "b"], ["a"], 3.5), Pair(["c"], ["a", "b", "c"], 1.0)]
-    train = pair_corpus("pairs", {"train": pairs, "test": pairs[:1]}, "here").splits["train"]
+    pairs = [Labelled(["a", "b"], 3.5, ["a"]), Labelled(["c"], 1.0, ["a", "b", "c"])]
+    train = sentence_corpus("pairs", {"train": pairs, "test": pairs[:1]}, "here").splits["train"]
     np.testing.assert_array_equal(train.inputs["tokens"], [[1, 2, 1, 0], [3, 1, 2, 3]])
     np.testing.assert_array_equal(train.inputs["sentences"], [[0, 0, 1, 0], [0, 1, 1, 1]])
     np.testing.assert_array_equal(train.seq_lengths, [3, 4])
     np.testing.assert_array_equal(train.targets, np.float32([3.5, 1.0]))
+    alone = pair_inputs(np.array([3]), np.array([1, 2, 3]))
+    for name, row in alone.items():
+        np.testing.assert_array_equal(row, train.inputs[name][1])
 
 
 def test_what_is_held_out_is_drawn_with_its_seed():

@@ -1,5 +1,6 @@
 """Check tagged files, what adding tags keeps, and how tagged corpora are found, split and encoded."""
 
+import dataclasses
 import gzip
 import os
 import re
@@ -9,25 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dynskip_jax.data import (
-    find_entity_corpus,
-    find_part_of_speech_corpus,
-    tagged_examples,
-    tagger_vocabulary,
-)
+from dynskip_jax.data import find_tagged_corpus
 from dynskip_jax.data.batches import evaluation_batches
-from dynskip_jax.data.tagged import padded_length, sentence_buckets
+from dynskip_jax.data.tagged import tagged_examples, with_entities
 from dynskip_jax.data.tagged_files import (
     TaggedSentence,
-    column_rows,
     entity_of_misc,
     lines_to_tag,
     read_columns,
     read_conllu,
     read_parses,
-    read_word_tag,
     tagged_lines,
 )
+from dynskip_jax.data.vocabularies import tagger_vocabulary
 from dynskip_jax.errors import UserError
 
 CONLL2003 = """\
@@ -45,9 +40,9 @@ Blackburn NNP I-NP I-PER
 BRUSSELS NNP I-NP I-LOC
 """
 SENTENCES = [
-    TaggedSentence(["EU", "rejects"], ["I-ORG", "O"], [3, 4], []),
-    TaggedSentence(["Peter", "Blackburn"], ["I-PER", "I-PER"], [8, 9], []),
-    TaggedSentence(["BRUSSELS"], ["I-LOC"], [12], []),
+    (["EU", "rejects"], ["I-ORG", "O"], [3, 4]),
+    (["Peter", "Blackburn"], ["I-PER", "I-PER"], [8, 9]),
+    (["BRUSSELS"], ["I-LOC"], [12]),
 ]
 CONLLU = """\
 # sent_id = 1
@@ -92,7 +87,7 @@ def write(path, text):
 )
 def test_columns_of_any_typography(tmp_path, change):
     path = write(tmp_path / "x.gz", change(CONLL2003))
-    assert read_columns(path) == SENTENCES
+    assert [sentence[:3] for sentence in read_columns(path)] == SENTENCES
     assert read_columns(path, word=3, tag=0)[2][:3] == (["I-LOC"], ["BRUSSELS"], [12])
     assert read_columns(path, beside=(1, -2))[0].columns == [("NNP", "I-NP"), ("VBZ", "I-VP")]
 
@@ -112,8 +107,7 @@ def test_columns_of_any_typography(tmp_path, change):
     ],
 )
 def test_comments_are_no_words_and_pound_signs_are(text, words):
-    rows = column_rows(text.split("\n"))
-    assert [row.fields[0] for row in rows if row.fields is not None] == words
+    assert [word for block in lines_to_tag(text.split("\n")) for word in block.words] == words
 
 
 def test_conllu_has_syntactic_words(tmp_path):
@@ -121,13 +115,6 @@ def test_conllu_has_syntactic_words(tmp_path):
     assert first[:3] == (["Do", "n't", "pay", "26 000"], ["AUX", "PART", "VERB", "NUM"], [4, 5, 6, 8])
     assert second[:3] == (["Yes"], ["INTJ"], [12])
     assert read_conllu(tmp_path / "x.conllu.gz", tag="xpos")[1].tags == ["UH"]
-
-
-def test_pairs_of_words_and_tags(tmp_path):
-    text = "\n\tThe/at 1\\/2/cd 1/2-story/nn ./.\n\n=====\n[ //sym ]\n"
-    first, second = read_word_tag(write(tmp_path / "ca01", text))
-    assert first[:3] == (["The", "1/2", "1/2-story", "."], ["at", "cd", "nn", "."], [2] * 4)
-    assert second[:3] == (["/"], ["sym"], [5])
 
 
 def test_parses(tmp_path):
@@ -151,18 +138,14 @@ BAD = [
     (read_columns, "x" * 1_000_000 + "\t\n", "line 1: the tag of the word 'xxxx"),
     (read_columns, "-DOCSTART- O\n\n", "holds no sentence: is it the right file?"),
     (read_conllu, CONLLU.replace("1\tDo", "1 Do"), "line 4: 9 columns separated by tabs, but CoNLL-U has 10"),
-    (read_conllu, CONLLU.replace(DO, "1\t \tdo\tAUX"), "line 4: the form of the id '1', column 1, is empty"),
-    (read_conllu, CONLLU.replace(DO, "2-1\tDo\tdo\tAUX"), "line 4: the range 2-1 cannot stand before word 1"),
-    (read_conllu, CONLLU.replace(DO, "1-9\tDo\tdo\tAUX"), "the range 1-9 cannot stand before word 1"),
+    (read_conllu, CONLLU.replace(DO, "1\t \tdo\tAUX"), "line 4: the word in column 1 is empty"),
+    (read_conllu, CONLLU.replace("\n\n\n", "\n"), "line 10: word 5 has the id '1'"),
     (read_conllu, CONLLU.replace(DO, "١\tDo\tdo\tAUX"), "line 4: word 1 has the id '١'"),
     (read_conllu, CONLLU.replace(DO, "1\tDo\tdo\t_"), "line 4: the word 'Do' has no tag in column 3"),
-    (read_conllu, CONLLU.replace("1-2\t", "1-5\t"), "line 9: the sentence ends after word 4, within a range"),
-    (read_word_tag, "the/at\n\nthe/at cat sat/vbd\n", "line 3: 'cat' is no word/tag pair"),
-    (read_word_tag, "the/at cat/", "line 1: 'cat/' is no word/tag pair"),
     (read_parses, "( (NP the dog))", "line 1: unexpected 'the': a bracket holds a label and one word"),
-    (read_parses, "( (S (NN yes) (NP) ))", "line 1: 'NP' has no words: it is a label or a word"),
-    (read_parses, "( (NN yes)) no", "line 1: unexpected 'no': every word stands in brackets"),
-    (read_parses, "( (NN yes) ())", "line 1: an empty bracket"),
+    (read_parses, "( (S (NN yes) (NP) ))", "line 1: an empty bracket closes"),
+    (read_parses, "( (NN yes)) no", "line 1: unexpected 'no': a bracket holds a label"),
+    (read_parses, "( (NN yes) ())", "line 1: an empty bracket closes"),
     (read_parses, "( (NP " + "x" * 1_000_000 + " y))", "line 1: unexpected 'xxxx"),
     (read_parses, "( (NN yes))\n)\n", "line 2: a bracket closes that none has opened"),
     (read_parses, "\n( (S (NN yes))\n", "line 2: the bracket that opens here is not closed"),
@@ -181,8 +164,11 @@ def test_bad_lines_are_named(tmp_path, read, text, problem):
     ("options", "problem"),
     [
         ({"word": 5}, "line 3: no column 5 among 4, counted from 0"),
-        ({"beside": (0,)}, "column 0 has the words, and cannot be read as another column: leave it out of"),
-        ({"beside": (-1,)}, "column 3 has the tags"),
+        (
+            {"beside": (0,)},
+            "line 3: columns of words and tags cannot be read as other columns: leave them out",
+        ),
+        ({"beside": (-1,)}, "line 3: columns of words and tags cannot be read as other columns"),
     ],
 )
 def test_columns_that_are_not_there_or_taken(tmp_path, options, problem):
@@ -243,18 +229,18 @@ def split_files(folder, template, text, names=("train", "dev", "test")):
 
 def test_conll2003(tmp_path, monkeypatch):
     folder = split_files(tmp_path / "conll2003", "{}", CONLL2003, ("eng.train", "eng.testa", "eng.testb"))
-    corpus = find_entity_corpus("conll2003", folder, beside=(1,))
+    corpus = with_entities(find_tagged_corpus("conll2003", folder, beside=(1,)))
     assert [s.tags for s in corpus.splits["dev"]] == [["S-ORG", "O"], ["B-PER", "E-PER"], ["S-LOC"]]
-    assert corpus.splits["test"][2].columns == [("NNP",)] and corpus.file_scheme == "IOB1"
-    assert corpus.sizes == {"train": 3, "dev": 3, "test": 3}
+    assert corpus.splits["test"][2].columns == [("NNP",)] and corpus.scheme == "IOB1"
+    assert corpus.sizes == {"train": 3, "dev": 3, "test": 3} and corpus.entity_tags[:2] == ("O", "B-LOC")
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
-    assert find_entity_corpus("conll2003", beside=(1,)).fingerprint == corpus.fingerprint
-    assert find_entity_corpus("conll2003").fingerprint != corpus.fingerprint
+    again, other = (with_entities(find_tagged_corpus("conll2003", beside=of)) for of in ((1,), ()))
+    assert again.fingerprint == corpus.fingerprint != other.fingerprint
     with pytest.raises(UserError, match=r"eng\.train, line 3: the tag I-ORG cannot stand at .*BIO2"):
-        find_entity_corpus("conll2003", scheme="BIO2")
+        with_entities(find_tagged_corpus("conll2003"), "BIO2")
     (folder / "eng.testa").unlink()
     with pytest.raises(UserError, match=r"needs one file named eng\.testa .*has none"):
-        find_entity_corpus("conll2003", folder)
+        find_tagged_corpus("conll2003", folder)
 
 
 def test_conll2000_and_wsj_draw_what_they_lack(tmp_path, monkeypatch):
@@ -268,31 +254,31 @@ def test_conll2000_and_wsj_draw_what_they_lack(tmp_path, monkeypatch):
         for name in ("b.mrg", "a.mrg", "readme"):
             archive.writestr(f"treebank/{name}", "".join(f"((NN {name}{i}))\n" for i in range(10)))
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
-    first, other = (find_entity_corpus("conll2000", seed=seed) for seed in (0, 1))
-    assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "4 sentences of train" in first.note
+    first, other = (find_tagged_corpus("conll2000", seed=seed) for seed in (0, 1))
+    assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "dev: 4 sentences of train" in first.note
     words = [sentence.words[0] for split in ("train", "dev") for sentence in first.splits[split]]
     assert sorted(words) == sorted(f"w{i}" for i in range(40)) and first.fingerprint != other.fingerprint
-    assert find_entity_corpus("conll2000", path).fingerprint == first.fingerprint
-    wsj = find_part_of_speech_corpus("wsj")
-    assert wsj.sizes == {"train": 16, "dev": 2, "test": 2} and "no published split" in wsj.note
+    assert find_tagged_corpus("conll2000", path).fingerprint == first.fingerprint
+    split_files(tmp_path / "folder", "{}.txt", chunks, ("train", "test"))
+    assert (
+        find_tagged_corpus("conll2000", tmp_path / "folder").splits["dev"][0].words
+        == first.splits["dev"][0].words
+    )
+    wsj = find_tagged_corpus("wsj")
+    assert wsj.sizes == {"train": 16, "dev": 2, "test": 2} and "dev and test: 2 sentences" in wsj.note
     assert len({s.words[0] for split in wsj.splits.values() for s in split}) == 20
+    write(tmp_path / "mrg" / "a.mrg", "((NN yes))\n" * 9)
+    with pytest.raises(UserError, match="has 9 sentences of train, too few"):
+        find_tagged_corpus("wsj", tmp_path / "mrg")
 
 
 @pytest.mark.parametrize(
     ("dataset", "template", "text"),
-    [
-        ("ud", "en_x-ud-{}.conllu.gz", CONLLU),
-        ("conllu", "{}.conllu", CONLLU),
-        ("word_tag", "{}.txt", "Do/AUX n't/PART\n"),
-        ("columns", "own.{}.conll", "Do\tAUX\nn't\tPART\n"),
-    ],
+    [("ud", "en_x-ud-{}.conllu.gz", CONLLU), ("columns", "own.{}.conll", "Do\tAUX\nn't\tPART\n")],
 )
 def test_parts_of_speech(tmp_path, dataset, template, text):
-    corpus = find_part_of_speech_corpus(dataset, split_files(tmp_path / "own", template, text))
-    assert corpus.splits["dev"][0].words[:2] == ["Do", "n't"] and corpus.train_tags[:2] in (
-        ("AUX", "INTJ"),
-        ("AUX", "PART"),
-    )
+    corpus = find_tagged_corpus(dataset, split_files(tmp_path / "own", template, text))
+    assert corpus.splits["dev"][0].words[:2] == ["Do", "n't"] and "AUX" in corpus.train_tags
     assert corpus.name == ("own, UPOS" if dataset == "ud" else "own") and corpus.scheme is None
 
 
@@ -306,49 +292,46 @@ def test_parts_of_speech(tmp_path, dataset, template, text):
 )
 def test_schemes_of_own_columns_are_detected(tmp_path, tags, scheme, bioes):
     text = "".join(f"w NN {tag}\n" for tag in tags.split())
-    corpus = find_entity_corpus("columns", split_files(tmp_path, "{}.txt", text))
+    corpus = with_entities(find_tagged_corpus("columns", split_files(tmp_path, "{}.txt", text)))
     assert corpus.splits["train"][0].tags == bioes
-    assert corpus.file_scheme == scheme and f"tags of train: {scheme}" in corpus.note
+    assert corpus.scheme == scheme and f"tags of train: {scheme}" in corpus.note
 
 
 @pytest.mark.parametrize(
-    ("find", "text", "options", "problem"),
+    ("text", "problem"),
     [
-        (find_entity_corpus, "a B-X NN\n", {}, "column -1 (no scheme: 'NN' is no tag of IOB1, BIO2, BIOES)"),
-        (find_entity_corpus, "a B-X\n", {"word": 1, "tag": 0}, "has tags of BIO2 as words, in column 1"),
+        ("a B-X NN\n", "(no scheme: 'NN' is no tag of IOB1, BIO2, BIOES): name another --tag-column"),
         (
-            find_part_of_speech_corpus,
             "".join(f"the w{i}\n" for i in range(300)),
-            {},
             "300 different tags for 300 words in column -1: is it the column of tags?",
         ),
     ],
 )
-def test_columns_that_are_mixed_up(tmp_path, find, text, options, problem):
+def test_columns_that_are_mixed_up(tmp_path, text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
-        find("columns", split_files(tmp_path, "{}.txt", text), **options)
+        with_entities(find_tagged_corpus("columns", split_files(tmp_path, "{}.txt", text)))
 
 
 def test_tags_that_train_lacks_are_located(tmp_path):
     folder = split_files(tmp_path, "{}.txt", "a B-X\n")
     write(folder / "test.txt", "a O\nb B-Y\n")
     with pytest.raises(UserError, match=r"test\.txt, line 2: the tag S-Y is not in train, nor is another"):
-        find_entity_corpus("columns", folder)
+        with_entities(find_tagged_corpus("columns", folder))
 
 
 @pytest.mark.parametrize(
-    ("call", "problem"),
+    ("dataset", "data", "problem"),
     [
-        (lambda: find_entity_corpus("columns"), "--dataset columns reads a folder of your own"),
-        (lambda: find_entity_corpus("conll2003"), "CoNLL-2003 was not found: put eng.train, eng.testa"),
-        (lambda: find_part_of_speech_corpus("wsj"), "the sample of the WSJ was not found: put NLTK's"),
-        (lambda: find_part_of_speech_corpus("ud", "/nowhere"), "/nowhere is no folder: name the one that"),
+        ("columns", None, "--dataset columns reads a folder of your own"),
+        ("conll2003", None, "CoNLL-2003 was not found: put eng.train, eng.testa"),
+        ("wsj", None, "the sample of the WSJ was not found: put NLTK's"),
+        ("ud", "/nowhere", "/nowhere is no folder: name the one that"),
     ],
 )
-def test_what_is_not_there(call, problem, monkeypatch):
+def test_what_is_not_there(dataset, data, problem, monkeypatch):
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     with pytest.raises(UserError, match=re.escape(problem)):
-        call()
+        find_tagged_corpus(dataset, data)
 
 
 def test_published_sizes():
@@ -360,12 +343,11 @@ def test_published_sizes():
 
 
 def test_examples_are_ids_of_words_characters_and_tags():
-    words = [["The", "cat", "cat"], ["dog"] * 9]
+    words, columns = [["The", "cat", "cat"], ["dog"] * 9], [[("N",), ("V",), ("N",)], [("N",)] * 9]
     vocabulary = tagger_vocabulary(words, ("X", "Y"), lowercase=True, word_length=4, columns=[[("N",)] * 3])
-    columns = [[("N",), ("V",), ("N",)], [("N",)] * 9]
-    examples = tagged_examples(words, [[0, 1, 1], [1] * 9], vocabulary, columns=columns)
-    assert examples.buckets == (8, 16)
-    short, long = evaluation_batches(examples, 1)
+    sentences = [TaggedSentence(*of, [], beside) for *of, beside in zip(words, words, columns, strict=True)]
+    examples = tagged_examples(sentences, [[0, 1, 1], [1] * 9], vocabulary)
+    short, long = evaluation_batches(dataclasses.replace(examples, buckets=(8, 16)), 1)
     assert short.inputs.words.shape == (1, 8) and long.inputs.characters.shape == (1, 16, 4)
     expected = vocabulary.encode(words[0], columns[0])
     for found, leaf in zip(short.inputs, expected, strict=True):
@@ -373,11 +355,5 @@ def test_examples_are_ids_of_words_characters_and_tags():
         if found is not short.inputs.characters:
             assert not found[0, 3:].any()
     assert short.targets[0, :3].tolist() == [0, 1, 1] and short.inputs.columns[0, :3, 0].tolist() == [1, 0, 1]
-
-
-def test_few_padded_lengths():
-    assert [padded_length(n) for n in (1, 8, 9, 17, 25, 41, 65)] == [8, 8, 16, 24, 40, 64, 104]
-    lengths = np.array([3] * 10 + [12] * 2 + [30] * 5 + [90])
-    assert sentence_buckets(lengths, 1) == (8, 16, 40, 104)
-    assert sentence_buckets(lengths, 3) == (8, 40, 104)
-    assert sentence_buckets(lengths, 1, most=2) == (8, 104)
+    with pytest.raises(UserError, match="trained with --columns"):
+        tagged_examples([TaggedSentence(["a"], ["X"], [1])], [[0]], vocabulary)

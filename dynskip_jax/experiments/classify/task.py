@@ -1,14 +1,13 @@
 """Labelled texts of your own, and the model that classifies them."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dynskip_jax import hooks
 from dynskip_jax.analysis import plots
 from dynskip_jax.data.labelled import find_labelled_text
-from dynskip_jax.data.sentences import labelled_corpus, review_words
+from dynskip_jax.data.sentences import review_words, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
@@ -17,10 +16,6 @@ from dynskip_jax.tasks import Classification, Learner
 from dynskip_jax.tasks.label_score import score_labels
 
 logger = logging.getLogger(__name__)
-
-VOCABULARY = ClassVocabulary
-
-_MOST_CLASSES = 12  # number of classes whose text counts are printed
 
 
 def load(settings: Any) -> Dataset:
@@ -34,22 +29,14 @@ def load(settings: Any) -> Dataset:
         text=data.text_column,
         label=data.label_column,
         header={"auto": None, "yes": True, "no": False}[data.header],
-        dev_share=data.dev_share,
-        test_share=data.dev_share,
+        share=data.dev_share,
     )
     texts = found.labelled(split)
     how = reading_options(settings)
-    corpus = labelled_corpus(found.name, texts, found.source, max_length=data.max_length, **how)
-    lines = [*found.notes, found.about, corpus.about, _balance(found.class_counts)]
+    corpus = sentence_corpus(found.name, texts, found.source, max_length=data.max_length, **how)
+    lines = [*found.notes, found.about, corpus.about]
     vocabulary = ClassVocabulary(corpus.vocabulary.tokens, found.classes)
-    return dataset_of(corpus, settings, fingerprint=found.fingerprint, vocabulary=vocabulary, lines=lines)
-
-
-def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a line with the number of texts of each class of train, for the first classes only."""
-    shown = [f"{name} {count:,}" for name, count in list(counts["train"].items())[:_MOST_CLASSES]]
-    more = len(counts["train"]) - len(shown)
-    return f"classes of train: {', '.join(shown)}" + (f", and {more} more" if more > 0 else "")
+    return dataset_of(corpus, settings, vocabulary=vocabulary, lines=lines)
 
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> Classification:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dynskip_jax.data import corpora
-from dynskip_jax.data.sentences import labelled_corpus, review_words
+from dynskip_jax.data.sentences import review_words, sentence_corpus
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import dataset_of, make_classification, reading_options, text_hooks
 from dynskip_jax.tasks import Classification
@@ -14,7 +14,7 @@ def load(settings: Any) -> Dataset:
     reviews, source = corpora.find_imdb(settings.data.data)
     splits = corpora.imdb_splits(reviews, settings.data.split_seed)
     how = reading_options(settings)
-    corpus = labelled_corpus("imdb", splits, source, max_length=settings.data.max_length, **how)
+    corpus = sentence_corpus("imdb", splits, source, max_length=settings.data.max_length, **how)
     return dataset_of(corpus, settings)
 
 

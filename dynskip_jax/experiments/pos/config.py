@@ -15,11 +15,11 @@ wall time on one CPU core, other jobs running:
     paper   Wu et al.: 7 layers of 512 units, window of 3, one sentence at a time: not measured
 
 Without --data the English treebank of Universal Dependencies is looked for in $DYNSKIP_DATA_DIR/ud_ewt
-(--tag upos or xpos). Others: `--dataset wsj` (NLTK's treebank.zip, in $DYNSKIP_DATA_DIR/nltk), and folders
-of your own with files for train, dev and test: `--dataset conllu`, `word_tag` (word/tag pairs, a sentence on
-each line), or `columns` (a word on each line, its tag in the last column). CCG supertagging: write sections
-02-21, 00 and 23 of CCGbank as train.txt, dev.txt and test.txt, a word and its category on each line. Words of
-dev and test whose tag train lacks count as wrong.
+(--tag upos or xpos); --data may name any folder of CoNLL-U files. Others: `--dataset wsj` (NLTK's
+treebank.zip, in $DYNSKIP_DATA_DIR/nltk), and `--dataset columns`, a folder of your own with files for train,
+dev and test: a word on each line, its tag in the last column. CCG supertagging: write sections 02-21, 00 and
+23 of CCGbank as train.txt, dev.txt and test.txt, a word and its category on each line. Words of dev and test
+whose tag train lacks count as wrong.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PartOfSpeechData(TaggerData):
     """The tagged sentences, and word vectors."""
 
-    dataset: Literal["ud", "wsj", "conllu", "word_tag", "columns"] = "ud"
+    dataset: Literal["ud", "wsj", "columns"] = "ud"
     """Name of the corpus, or the format of your own files."""
     tag: Literal["upos", "xpos"] = "upos"
     """Predict universal tags, or those of the treebank."""

@@ -2,23 +2,21 @@
 
 from typing import Any
 
-from dynskip_jax.data.tagged import find_part_of_speech_corpus
+from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK, TaggerVocabulary
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments import tagger_task
 from dynskip_jax.experiments.tagger_task import draw, encode, metrics, read, tokenize
 from dynskip_jax.tasks import Tagging
 
-__all__ = ["VOCABULARY", "draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
-
-VOCABULARY = TaggerVocabulary
+__all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 
 
 def load(settings: Any) -> Dataset:
     """Load the sentences; words of dev and test whose tag train lacks count as wrong."""
     data = settings.data
     how = dict(tag=data.tag, tag_column=data.tag_column, seed=data.split_seed)
-    corpus = find_part_of_speech_corpus(data.dataset, data.data, **how)
+    corpus = find_tagged_corpus(data.dataset, data.data, **how)
     tags, lines = corpus.train_tags, []
     held_out = [tag for name in ("dev", "test") for sentence in corpus.splits[name] for tag in sentence.tags]
     if missing := {*held_out} - {*tags}:

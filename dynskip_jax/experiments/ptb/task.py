@@ -18,15 +18,13 @@ from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data import Pieces, find_language_corpus
 from dynskip_jax.data.corpora import PROSE_WORD
 from dynskip_jax.data.sentences import treebank_words
-from dynskip_jax.data.vocabularies import EOS, LanguageVocabulary, character_table
+from dynskip_jax.data.vocabularies import EOS, character_table
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.ptb.config import LanguageSettings
 from dynskip_jax.models import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding, initializers
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import LanguageModelling, Learner
-
-VOCABULARY = LanguageVocabulary
 
 _BYTE_PAIRS = "4000"
 _CHARACTERS: Mapping[str, dict[str, Any]] = {  # filters of each width, from 1, and highway layers above

@@ -10,7 +10,7 @@ from flax import nnx
 from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data import corpora
-from dynskip_jax.data.sentences import pair_corpus, pair_inputs, treebank_words
+from dynskip_jax.data.sentences import pair_inputs, sentence_corpus, treebank_words
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import dataset_of, embedding, layers, rare_words, reading_options
@@ -23,7 +23,7 @@ _SIMILARITY_FEATURES = 50  # of the layer that compares two sentences (Tai et al
 def load(settings: Any) -> Dataset:
     """Load the pairs."""
     pairs, source = corpora.find_sick(settings.data.data)
-    return dataset_of(pair_corpus("sick", pairs, source, **reading_options(settings)), settings)
+    return dataset_of(sentence_corpus("sick", pairs, source, **reading_options(settings)), settings)
 
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> SentencePairs:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dynskip_jax.data import corpora
-from dynskip_jax.data.sentences import labelled_corpus, treebank_words
+from dynskip_jax.data.sentences import sentence_corpus, treebank_words
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import dataset_of, make_classification, reading_options, text_hooks
 from dynskip_jax.tasks import Classification
@@ -13,7 +13,7 @@ def load(settings: Any) -> Dataset:
     """Load the trees."""
     trees, source = corpora.find_sst(settings.data.data)
     splits = corpora.sst_splits(trees, phrases=settings.data.phrases)
-    corpus = labelled_corpus("sst", splits, source, **reading_options(settings))
+    corpus = sentence_corpus("sst", splits, source, **reading_options(settings))
     return dataset_of(corpus, settings)
 
 
