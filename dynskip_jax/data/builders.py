@@ -101,13 +101,13 @@ class NumberPrediction(_Builder):
 
     @override
     def records(self) -> Records:
-        return {
-            split: (
-                {"digits": digits[start:][:_PER_RECORD], "labels": labels[start:][:_PER_RECORD]}
-                for start in range(0, len(digits), _PER_RECORD)
-            )
-            for split, (digits, labels) in task.generate_splits(*self.arguments).items()
-        }
+        splits = task.generate_splits(*self.arguments)
+        return {split: self._parts(digits, labels) for split, (digits, labels) in splits.items()}
+
+    def _parts(self, digits: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(digits), _PER_RECORD):
+            part = slice(start, start + _PER_RECORD)
+            yield {"digits": digits[part], "labels": labels[part]}
 
 
 def prepare(builder: _Builder) -> None:

@@ -5,7 +5,7 @@ import csv
 import dataclasses
 import functools
 import itertools
-import math
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -275,14 +275,11 @@ def _json_records(path: PathLike, text: Column, label: Column) -> Rows:
                 have = ", ".join(shown(name, 20) for name in list(found)[:5]) or "none"
                 raise bad_line(path, number, f"no key {quoted(key)} among {have}: name the right one")
         value = found[label]
-        if isinstance(value, bool):
-            value = "true" if value else "false"
-        elif isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-            value = str(int(value)) if value == int(value) else repr(value)
-        for key, given, kind in ((text, found[text], "text"), (label, value, "text or a finite number")):
-            if not isinstance(given, str):
+        for key, kinds in ((text, str), (label, (str, int, float))):
+            if not isinstance(found[key], kinds) or found[key] != found[key]:  # NaN
+                kind = "text" if key == text else "text or a number"
                 raise bad_line(path, number, f"expected {kind} under {quoted(key)}, got {quoted(found[key])}")
-        yield number, [found[text], value]
+        yield number, [found[text], value if isinstance(value, str) else json.dumps(value)]
 
 
 def tab_rows(path: PathLike) -> Rows:

@@ -17,7 +17,6 @@ from dynskip_jax.data.files import (
     PathLike,
     data_folder,
     find_splits,
-    named_folder,
     only_file,
     zip_names,
 )
@@ -101,7 +100,7 @@ def find_tagged_corpus(
             Treebank, and `ud` a folder of CoNLL-U files, by default the English EWT. `columns` is any folder
             with files for train, dev and test that have one word on each line, and its tag in another column.
             What `conll2000` and `wsj` lack, dev and test, is drawn from train: a tenth each, at most 1,000.
-        data: Folder of the corpus; for `conll2000` and `wsj` also NLTK's archive. None searches
+        data: Folder of the corpus; for `conll2000` and `wsj` NLTK's archive or its folder. None searches
             `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags for `columns`, counted from 0, or from the end if negative.
@@ -117,21 +116,13 @@ def find_tagged_corpus(
         name = f"{printable(folder.resolve().name)}, {tag.upper()}"
         return TaggedCorpus(name, f"the folder {folder}", splits)
     if dataset == "wsj":
-        path = _archive(data, "wsj", "treebank.zip", "the sample of the WSJ", ["the .mrg files"])
-        if path.is_dir():
-            parts = [read_parses(file) for file in sorted(path.glob("*.mrg"))]
-        else:
-            names = sorted(name for name in zip_names(path) if name.endswith(".mrg"))
-            parts = [read_parses(path, member=name) for name in names]
+        path = _archive(data, "treebank.zip")
+        names = sorted(name for name in zip_names(path) if name.endswith(".mrg"))
+        parts = [read_parses(path, member=name) for name in names]
         return _with_drawn_splits("wsj_sample", path, {"train": [*itertools.chain(*parts)]}, seed)
     if dataset == "conll2000":
-        path = _archive(data, "conll2000", "conll2000.zip", "CoNLL-2000", ["train.txt", "test.txt"])
-        splits = {
-            split: read(only_file(path, f"{split}.txt"))
-            if path.is_dir()
-            else read(path, member=f"conll2000/{split}.txt")
-            for split in ("train", "test")
-        }
+        path = _archive(data, "conll2000.zip")
+        splits = {split: read(path, member=f"conll2000/{split}.txt") for split in ("train", "test")}
         return _with_drawn_splits("conll2000", path, splits, seed)
     if dataset == "conll2003":
         folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
@@ -177,15 +168,10 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
     return corpus
 
 
-def _archive(data: PathLike | None, name: str, archive: str, title: str, files: Sequence[str]) -> Path:
-    """Return the zip archive of a corpus, also from the folder nltk, or the folder with its files."""
-    folder = named_folder(name) if data is None else Path(data).expanduser()
-    for path in (folder, named_folder("nltk") if data is None else None):
-        if path is not None and (path / archive).is_file():
-            return path / archive
-    if folder is not None and folder.is_file():
-        return folder
-    return data_folder(data, name, title, [f"NLTK's {archive}, or", *files])
+def _archive(data: PathLike | None, name: str) -> Path:
+    """Return the zip archive `data`, or the one of this name in the folder `data` or in the folder nltk."""
+    path = data_folder(None, "nltk", "NLTK's archive", [name]) if data is None else Path(data).expanduser()
+    return path if path.is_file() else path / name
 
 
 def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences], seed: int) -> TaggedCorpus:
@@ -193,8 +179,7 @@ def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences], s
     train, missing = splits["train"], [split for split in ("dev", "test") if split not in splits]
     size = min(_MOST_DRAWN, len(train) // 10)
     if not size:
-        problem = f"has {len(train)} sentences of train, too few to take a tenth of them for dev"
-        raise bad_file(path, f"{problem}: name NLTK's archive, or a folder")
+        raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
     order = np.random.default_rng(seed).permutation(len(train))
     parts = np.split(order, size * np.arange(1, len(missing) + 1))
     drawn = {

@@ -151,7 +151,7 @@ class Learner(Trainable):
         scored = task.compute_loss(read.log_probs, batch)
         log_likelihood = -scored.nll if scored.rewarded is None else scored.rewarded
         in_rows, in_steps = where_counted(batch, read.decisions[0].action.shape[1])
-        weights = in_rows.astype(scored.nll.dtype) * (1 if batch.weights is None else batch.weights)
+        weights = in_rows.astype(scored.nll.dtype)
         loss = agents_loss(
             objective,
             scheduled,

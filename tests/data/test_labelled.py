@@ -64,10 +64,10 @@ def test_blanks_after_separators_are_no_part_of_fields(tmp_path):
 
 
 def test_labels_of_json_are_texts(tmp_path):
-    values = [1, 1.0, 0.5, True, False, "1", 10**30]
+    values = [1, 0.5, True, False, "1", 10**30]
     lines = "\n".join(json.dumps({"text": "a", "label": value}) for value in values)
     labels = [label for _, label in pairs(write(tmp_path / "x.jsonl", lines))]
-    assert labels == ["1", "1", "0.5", "true", "false", "1", str(10**30)]
+    assert labels == ["1", "0.5", "true", "false", "1", str(10**30)]
 
 
 BAD = [
@@ -84,7 +84,7 @@ BAD = [
     ("x.jsonl", '{"text": "a"}', "line 1: no key 'label' among text: name the right one"),
     ("x.jsonl", '{"text": "a", "label": "x", "label": "y"}', "a JSON object on each line (the key 'label'"),
     ("x.jsonl", '\n["a"]', "line 2: expected a JSON object on each line, got ['a']"),
-    ("x.jsonl", '{"text": "a", "label": NaN}', "expected text or a finite number under 'label', got nan"),
+    ("x.jsonl", '{"text": "a", "label": NaN}', "expected text or a number under 'label', got nan"),
     ("x.jsonl", '{"text": 7, "label": 1}', "line 1: expected text under 'text', got 7"),
     ("x.jsonl", '{"text": "a"', "line 1: expected a JSON object on each line (Expecting"),
 ]

@@ -1,4 +1,4 @@
-"""Check what all tasks share: lengths, masks, weights, scores on the host, and single examples."""
+"""Check what all tasks share: lengths, masks, scores on the host, and single examples."""
 
 import functools
 
@@ -95,7 +95,6 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
         rng.integers(CLASSES, size=(5, 9) if kind == "steps" else 5),
         np.array([True, True, True, False, False]),
         lengths,
-        np.array([1.0, 0.5, 2.0, 1.0, 3.0], np.float32),
     )
     keys = jax.random.split(jax.random.key(2), 5)
     gradient = jax.jit(jax.value_and_grad(learner.loss, has_aux=True))
@@ -105,7 +104,7 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
     for row in range(3):
         one, stop = slice(row, row + 1), lengths[row]
         targets = batch.targets[one, :stop] if kind == "steps" else batch.targets[one]
-        alone = Batch(batch.inputs[one, :stop], targets, weights=batch.weights[one])
+        alone = Batch(batch.inputs[one, :stop], targets)
         found.append(jax.device_get(gradient(params, (), alone, keys[one], scheduled)))
     (total, (_, total_sums)), total_grads = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), found)
     # The loss is a mean over all rows, including those that only fill the batch. Every example therefore has
@@ -132,8 +131,8 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided():
     learner = learner_of("classes", {}, batch_size=6, objective=objective)
     params, scheduled, keys = drawn_params(learner), scheduled_of(learner), jax.random.split(KEYS[0], 6)
     examples = examples_of("classes", 6)
-    mask, weights = np.array([True] * 4 + [False] * 2), np.array([1, 2, 1, 0.5, 9, 9], np.float32)
-    batch = Batch(examples.inputs, examples.targets, mask, examples.seq_lengths, weights)
+    mask = np.array([True] * 4 + [False] * 2)
+    batch = Batch(examples.inputs, examples.targets, mask, examples.seq_lengths)
     gradient = jax.value_and_grad(learner.loss, has_aux=True)
     (loss, _), grads = jax.jit(gradient)(params, (), batch, keys, scheduled)
     halves = jax.tree.map(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]), (batch, keys))

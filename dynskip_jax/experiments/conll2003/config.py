@@ -15,8 +15,8 @@ A BiLSTM-CRF over words and their characters, whose tags follow BIOES; F1 as con
     ncrfpp  the recipe of NCRF++: not measured
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/conll2003 (eng.train, eng.testa, eng.testb), the
-chunks of CoNLL-2000 in $DYNSKIP_DATA_DIR/conll2000 or in NLTK's archive in $DYNSKIP_DATA_DIR/nltk. A folder
-of your own, with one word on each line and its tag in the last column, is `--dataset columns --scheme BIO2`.
+chunks of CoNLL-2000 in NLTK's conll2000.zip in $DYNSKIP_DATA_DIR/nltk. A folder of your own, with one word on
+each line and its tag in the last column, is `--dataset columns --scheme BIO2`.
 """
 
 import dataclasses
