@@ -11,9 +11,7 @@ from dynskip_jax.functional.agent import (
 )
 from dynskip_jax.functional.awd import (
     activation_regularisation,
-    embedding_dropout,
     temporal_activation_regularisation,
-    variational_dropout,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.checks import check_carry, check_policy
@@ -227,7 +225,6 @@ __all__ = [
     "dilated",
     "dropout",
     "dropout_mask",
-    "embedding_dropout",
     "empty_cache",
     "entropy",
     "flip_sequences",
@@ -259,7 +256,6 @@ __all__ = [
     "skim",
     "temporal_activation_regularisation",
     "unroll",
-    "variational_dropout",
     "zero_state",
     "zoneout",
 ]

@@ -1,51 +1,9 @@
-"""Regularisers of the AWD-LSTM (Merity et al. 2018): variational and embedding dropout, AR and TAR.
-
-Its weight dropout (DropConnect, Section 2) is `dropout` of the hidden-to-hidden weights of all gates, with
-one mask for all steps and streams of a segment.
-"""
+"""Penalties of the AWD-LSTM (Merity et al. 2018): AR and TAR. Its dropouts are those of `dropout`."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
-from dynskip_jax.functional.dropout import dropout_mask
 from dynskip_jax.functional.product import wider
-
-
-def variational_dropout(
-    keys: Key[Array, ""] | Key[Array, " batch"] | None, rate: float, x: Float[Array, "batch time features"]
-) -> Float[Array, "batch time features"]:
-    """Drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
-
-    Merity et al. (2018), Section 4.2, apply it to a layer's input and output, with a new mask for each use,
-    example and segment. Their code calls it locked dropout. Features that are kept are divided by 1 - rate.
-
-    Args:
-        keys: One key, or one per example; None returns `x` unchanged.
-        rate: Probability of dropping a feature, in [0, 1); 0 returns `x` unchanged.
-        x: Features.
-    """
-    if keys is None or rate == 0.0:
-        return x
-    batch, _, features = x.shape
-    return x * dropout_mask(keys, rate, (batch, 1, features), x.dtype)
-
-
-def embedding_dropout(
-    key: Key[Array, ""] | None, rate: float, table: Float[Array, "words features"]
-) -> Float[Array, "words features"]:
-    """Drop words, that is, whole rows of an embedding table (Gal & Ghahramani 2016).
-
-    Merity et al. (2018), Section 4.3, use one mask for all steps and streams of a segment. With tied weights,
-    pass the result only to the lookup, not to the softmax. Rows that are kept are divided by 1 - rate.
-
-    Args:
-        key: Key for the segment; None returns the table unchanged.
-        rate: Probability of dropping a word, in [0, 1); 0 returns the table unchanged.
-        table: Embeddings.
-    """
-    if key is None or rate == 0.0:
-        return table
-    return table * dropout_mask(key, rate, (table.shape[0], 1), table.dtype)
 
 
 def activation_regularisation(

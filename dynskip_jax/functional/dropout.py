@@ -40,20 +40,26 @@ def dropout_mask(
     return draw(keys).astype(dtype) / (1.0 - rate)
 
 
-def dropout(keys: Key[Array, "..."] | None, rate: float, x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Drop elements of x independently (Srivastava et al. 2014).
+def dropout(
+    keys: Key[Array, "..."] | None, rate: float, x: Float[Array, "..."], broadcast_dims: Sequence[int] = ()
+) -> Float[Array, "..."]:
+    """Drop elements of x (Srivastava et al. 2014), alike along `broadcast_dims`; divide others by 1 - rate.
+
+    The AWD-LSTM (Merity et al. 2018) drops features alike at all steps (variational dropout, Gal & Ghahramani
+    2016; locked dropout in their code), words alike in all features of an embedding table, and the
+    hidden-to-hidden weights of all gates (DropConnect, Wan et al. 2013). With tied weights, pass the dropped
+    table only to the lookup, not to the softmax.
 
     Args:
         keys: See `dropout_mask`; None returns `x` unchanged.
         rate: Probability of dropping an element, in [0, 1); 0 returns `x` unchanged.
         x: Array of any shape.
-
-    Returns:
-        `x` with dropped elements set to 0 and the others divided by 1 - rate.
+        broadcast_dims: Axes along which the mask is the same.
     """
     if keys is None or rate == 0.0:
         return x
-    return x * dropout_mask(keys, rate, x.shape, x.dtype)
+    shape = tuple(1 if axis in broadcast_dims else size for axis, size in enumerate(x.shape))
+    return x * dropout_mask(keys, rate, shape, x.dtype)
 
 
 def zoneout(

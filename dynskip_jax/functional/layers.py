@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.awd import variational_dropout
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
@@ -226,13 +225,13 @@ def _run_batch(
     ]
     carries, key = _carries(spec, starts, call)
     noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
-    drop = variational_dropout if spec.variational else dropout
+    same_along = (1,) if spec.variational else ()
     valid = None if call.seq_lengths is None else length_mask(call.seq_lengths, x.shape[1])
     ends, outputs, observations, traces = [], [], [], []
     for i, layer in enumerate(spec.layers):
         place, direction = divmod(i, spec.num_directions)
         if direction == 0:
-            x = drop(noise.dropout[place], spec.dropout[place], x)
+            x = dropout(noise.dropout[place], spec.dropout[place], x, same_along)
         carry = _with_mask(layer, carries[i], noise.masks[i], deterministic)
         end, output = unroll(
             _prepared(layer, params[i], noise.weights[i]),
@@ -258,7 +257,7 @@ def _run_batch(
         if direction == spec.num_directions - 1:
             sides = [output.h for output in outputs[-spec.num_directions :]]
             x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
-    h = drop(noise.dropout[-1], spec.dropout[-1], x)
+    h = dropout(noise.dropout[-1], spec.dropout[-1], x, same_along)
     return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
 
 

@@ -69,6 +69,7 @@ class Recurrence:
                 leaf.shape[-1] for leaf in jax.tree.leaves(jax.eval_shape(self.transition.project, params, x))
             ]
             below = hidden if below is None else below
+            self.depth_skip.check_below(below, hidden)
             depth = self.depth_skip.init(depth_key, in_features, below, hidden, widths, init)
         return LayerParams(params, skip, depth)
 

@@ -274,7 +274,7 @@ class LanguageModel(nnx.Module):
     ) -> Float[Array, "batch time features"]:
         if key is None or self.dropout.words == 0.0:
             return self.embedding(tokens)
-        table = F.embedding_dropout(key, self.dropout.words, self.embedding.embedding[...])
+        table = F.dropout(key, self.dropout.words, self.embedding.embedding[...], (1,))
         return jnp.take(table, tokens, axis=0)
 
     def _logits(self, h: Float[Array, "batch time hidden"]) -> Float[Array, "batch time vocabulary"]:

@@ -1,4 +1,4 @@
-"""Check the AWD-LSTM regularisers: dropout masks and their statistics; AR and TAR against loops."""
+"""Check dropout: masks and their statistics; and AR and TAR of the AWD-LSTM against loops."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
 RATE = 0.65
-variational_dropout = compiled(F.variational_dropout)
+dropout = compiled(F.dropout)
 pytestmark = pytest.mark.usefixtures("double_precision")
 
 
@@ -20,55 +20,44 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-# The dropout, the shape of its operand, and the shape of its mask, which is the same along axes of size 1.
-DROPOUTS = {
-    "locked": (F.variational_dropout, (40, 7, 50), (40, 1, 50)),
-    "embedding": (F.embedding_dropout, (5000, 3), (5000, 1)),
-    "weight": (F.dropout, (60, 240), (60, 240)),
-}
-
-
-@pytest.mark.parametrize("name", DROPOUTS)
-def test_factors_are_drawn_independently_along_the_axes_of_the_mask(name):
-    drop, shape, of_mask = DROPOUTS[name]
+@pytest.mark.parametrize(
+    ("shape", "alike"), [((40, 7, 50), (1,)), ((5000, 3), (1,)), ((60, 240), ())], ids=str
+)
+def test_factors_are_drawn_independently_except_along_some_axes(shape, alike):
     x = normal(0, *shape)
-    factors = np.asarray(compiled(drop)(jax.random.key(1), RATE, x)) / x
-    mask = factors[tuple(slice(0, size) for size in of_mask)]
+    factors = np.asarray(dropout(jax.random.key(1), RATE, x, alike)) / x
+    mask = factors[tuple(slice(0, 1 if axis in alike else None) for axis in range(len(shape)))]
     np.testing.assert_allclose(factors, np.broadcast_to(mask, shape), rtol=1e-12)
     kept = mask != 0
     np.testing.assert_allclose(mask[kept], 1 / (1 - RATE), rtol=1e-12)
     deviation = np.sqrt(RATE * (1 - RATE))
     assert abs(kept.mean() - (1 - RATE)) < 5 * deviation / np.sqrt(kept.size)
     kept = kept.reshape(kept.shape[0], -1)
-    if kept.shape[1] > 1:
-        for axis in (0, 1):
-            assert kept.mean(axis).std() < 2 * deviation / np.sqrt(kept.shape[axis])
+    for axis in (0, 1) if kept.shape[1] > 1 else ():
+        assert kept.mean(axis).std() < 2 * deviation / np.sqrt(kept.shape[axis])
 
 
-@pytest.mark.parametrize("name", DROPOUTS)
-def test_dropouts_are_linear_and_off_without_key_or_rate(name):
-    drop, _, _ = DROPOUTS[name]
-    x, key = jax.device_put(normal(10, *dict(locked=(4, 3, 5)).get(name, (12, 5)))), jax.random.key(11)
-    assert drop(None, 0.5, x) is x
-    assert drop(key, 0.0, x) is x
+def test_dropout_is_linear_and_off_without_key_or_rate():
+    x, key = jax.device_put(normal(10, 4, 3, 5)), jax.random.key(11)
+    assert F.dropout(None, 0.5, x) is x
+    assert F.dropout(key, 0.0, x) is x
 
     def loss(x):
-        return jnp.sum(jnp.sin(x) * drop(key, 0.3, x))
+        return jnp.sum(jnp.sin(x) * F.dropout(key, 0.3, x))
 
-    gradient, factors = jax.jit(lambda x: (jax.grad(loss)(x), drop(key, 0.3, jnp.ones_like(x))))(x)
+    gradient, factors = jax.jit(lambda x: (jax.grad(loss)(x), F.dropout(key, 0.3, jnp.ones_like(x))))(x)
     # Dropped elements get no gradient, kept ones the scaled gradient.
     np.testing.assert_allclose(gradient, factors * (np.cos(x) * x + np.sin(x)), rtol=1e-9)
-    with pytest.raises(UserError, match=r"\[0, 1\), got 1.0"):
-        drop(key, 1.0, x)
+    for rate in (1.0, -0.1, float("nan")):
+        with pytest.raises(UserError, match=r"\[0, 1\), got"):
+            F.dropout(key, rate, x)
 
 
 def test_with_its_own_key_an_example_is_dropped_alike_whatever_stands_beside_it():
     x, keys = normal(2, 6, 5, 9), jax.random.split(jax.random.key(3), 6)
-    whole = np.asarray(variational_dropout(keys, 0.5, x))
+    whole = np.asarray(dropout(keys, 0.5, x, (1,)))
     order = np.array([4, 0, 5])
-    np.testing.assert_array_equal(variational_dropout(keys[order], 0.5, x[order]), whole[order])
-    other = np.where(np.arange(6)[:, None, None] == 1, 7.0, x)
-    np.testing.assert_array_equal(np.asarray(variational_dropout(keys, 0.5, other))[2:], whole[2:])
+    np.testing.assert_array_equal(dropout(keys[order], 0.5, x[order], (1,)), whole[order])
     masks = jax.jit(jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (1, 9))))(keys)
     np.testing.assert_allclose(whole, np.where(masks, 2 * x, 0), rtol=1e-12)
 

@@ -219,10 +219,6 @@ CASES = {
         lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype),
         lambda b, t: (keys(b), cells(b, t)),
     ),
-    "embedding_dropout": (
-        lambda key, table: F.embedding_dropout(key, 0.5, table),
-        lambda b, t: (keys(), floats(WORDS, HIDDEN)),
-    ),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
     "entropy: of decisions": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
     "entropy": (F.entropy, lambda b, t: (log_probs(b, t, K),)),
@@ -357,8 +353,8 @@ CASES = {
     ),
     "unroll: fixed": unrolled(F.Recurrence(F.Fixed(K)), F.LayerParams(LSTM)),
     "unroll: skip_rnn": unrolled(SKIP_RNN, F.LayerParams(LSTM, UPDATE), 1, skip_state=True),
-    "variational_dropout": (
-        lambda keys, x: F.variational_dropout(keys, 0.5, x),
+    "dropout: alike at all steps": (
+        lambda keys, x: F.dropout(keys, 0.5, x, (1,)),
         lambda b, t: (keys(b), cells(b, t)),
     ),
     "vimco": (lambda of_rollouts: rl.vimco(of_rollouts, axis=1), lambda b, t: (log_probs(b, K),)),

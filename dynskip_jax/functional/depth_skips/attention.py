@@ -34,7 +34,6 @@ class AttentionToOutput(DepthSkip):
     epsilon: float = 1e-6
 
     def init(self, key, in_features, below, hidden, widths, init) -> AttentionParams:
-        self.check_below(below, hidden)
         return AttentionParams(jnp.zeros((hidden,), init.dtype))
 
     def check_below(self, below: int, hidden: int) -> None:

@@ -33,7 +33,6 @@ class Highway(DepthSkip):
     source = "cell_state"
 
     def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
-        self.check_below(below, hidden)
         x_key, *vector_keys = jax.random.split(key, 4)
         vectors = (init.draw(init.bias, k, (hidden,)) for k in vector_keys)
         return HighwayGateParams(init.draw(init.kernel, x_key, (in_features, hidden)), *vectors)

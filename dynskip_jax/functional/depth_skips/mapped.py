@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Dense, Initializers
+from dynskip_jax.functional.transitions.base import Dense
 
 
 class GatesParams(NamedTuple):
@@ -60,7 +60,6 @@ class ToGates(_Mapped):
     mappings = ("identity", "linear")
 
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
-        self.check_below(below, hidden)
         if self.mapping != "linear":
             return GatesParams()
         pairs = zip(jax.random.split(key, len(widths)), widths, strict=True)
@@ -107,8 +106,7 @@ class _Gateable(_Mapped):
     mappings = ("identity", "linear", "sigmoid")
     gated: bool = False
 
-    def init(self, key, in_features, below, hidden, widths, init: Initializers) -> MappingParams:
-        self.check_below(below, hidden)
+    def init(self, key, in_features, below, hidden, widths, init) -> MappingParams:
         m_key, x_key, h_key, b_key = jax.random.split(key, 4)
         w_m = init.draw(init.kernel, m_key, (below, hidden)) if self.mapping == "linear" else None
         if not self.gated:

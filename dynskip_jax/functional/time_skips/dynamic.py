@@ -92,7 +92,8 @@ class PolicySkip(BufferSkip):
         filled = slots <= step[..., None] if self.empty_slots == "masked" else None
         if policy_mask is None:
             return filled
-        allowed = _taken(policy_mask, slots)
+        policy_mask = policy_mask.reshape((1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape)
+        allowed = jnp.take_along_axis(policy_mask, slots, axis=-1)
         allowed = allowed if filled is None else allowed & filled
         return allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
 
@@ -121,8 +122,9 @@ class PolicySkip(BufferSkip):
 
     def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]) -> Int[Array, "*batch m"]:
         """Return the slots of the candidates with the indices `index`."""
-        is_all = self.num_candidates == self.max_skip
-        return index if is_all else _taken(self.candidates(step), index).astype(jnp.int32)
+        if self.num_candidates == self.max_skip:
+            return index
+        return jnp.take_along_axis(jnp.asarray(self.candidates(step)), index, axis=-1).astype(jnp.int32)
 
     def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
         """Return the choice of the candidates' mean under `weights`."""
@@ -138,15 +140,8 @@ class PolicySkip(BufferSkip):
         """
         heaviest = jnp.argmax(choice.weights, axis=-1).astype(jnp.int32)
         if choice.slot is not None:
-            heaviest = _taken(choice.slot, heaviest[..., None])[..., 0]
+            heaviest = jnp.take_along_axis(choice.slot, heaviest[..., None], axis=-1)[..., 0]
         return Decision(heaviest + 1, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
-
-
-def _taken(values: Array | np.ndarray, places: Array | np.ndarray) -> Array:
-    """Return `values` at the indices `places` of the last axis; all other axes broadcast."""
-    lead = jnp.broadcast_shapes(values.shape[:-1], places.shape[:-1])
-    values, places = (jnp.broadcast_to(array, (*lead, array.shape[-1])) for array in (values, places))
-    return jnp.take_along_axis(values, places.astype(jnp.int32), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

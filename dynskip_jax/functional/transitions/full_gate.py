@@ -9,7 +9,7 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import row
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.peephole import Peephole
 
 
@@ -44,7 +44,7 @@ class FullGateRecurrence(Transition):
     cell_state = "c"
     recurrent = ("w_h", "r")
 
-    def init(self, key, in_features, hidden, init: Initializers) -> FullGateParams:
+    def init(self, key, in_features, hidden, init) -> FullGateParams:
         key, *r_keys = jax.random.split(key, 4)
         rows = [init.blocks(init.recurrent, k, hidden, hidden, 3) for k in r_keys]
         peephole = Peephole().init(key, in_features, hidden, init)

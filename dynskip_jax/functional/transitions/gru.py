@@ -8,14 +8,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.transitions.base import (
-    Activation,
-    Initializers,
-    Transition,
-    activated_gates,
-    applied,
-    identity,
-)
+from dynskip_jax.functional.transitions.base import Activation, Transition, activated_gates, applied, identity
 
 
 class GRUState(NamedTuple):
@@ -61,7 +54,7 @@ class GRU(Transition):
         if self.reset not in ("before", "after"):
             raise UserError(f"unknown reset {self.reset!r}: choose 'before' or 'after'")
 
-    def init(self, key, in_features, hidden, init: Initializers) -> GRUParams:
+    def init(self, key, in_features, hidden, init) -> GRUParams:
         keys = jax.random.split(key, 7)
         return GRUParams(
             init.blocks(init.kernel, keys[0], in_features, hidden, 2),

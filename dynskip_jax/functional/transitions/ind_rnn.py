@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import affine, row
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
@@ -30,7 +30,7 @@ class IndRNN(Transition):
     state = GRUState
     recurrent = ()
 
-    def init(self, key, in_features, hidden, init: Initializers) -> IndRNNParams:
+    def init(self, key, in_features, hidden, init) -> IndRNNParams:
         x_key, u_key, b_key = jax.random.split(key, 3)
         return IndRNNParams(
             init.draw(init.kernel, x_key, (in_features, hidden)),

@@ -1,19 +1,12 @@
 """LSTM (Gui et al. 2019, Eq. 2; Eq. 1-6 of the untied LSTM's paper)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Key
 
-from dynskip_jax.functional.transitions.base import (
-    Activation,
-    Initializers,
-    Transition,
-    activated_gates,
-    applied,
-    identity,
-)
+from dynskip_jax.functional.transitions.base import Activation, Transition, activated_gates, applied, identity
 
 
 class LSTMState(NamedTuple):
@@ -49,7 +42,7 @@ class LSTM(Transition):
     gate_fn: Activation = "sigmoid"
     activation_fn: Activation = "tanh"
 
-    def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
+    def init(self, key, in_features, hidden, init) -> LSTMParams:
         return lstm_params(key, in_features, hidden, 3 + self.output_gate, init)
 
     def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
@@ -71,7 +64,7 @@ def lstm_params(
     in_features: int,
     hidden: int,
     gates: int,
-    init: Initializers,
+    init: Any,
     *,
     forget_gate: int = 2,
     width: int | None = None,

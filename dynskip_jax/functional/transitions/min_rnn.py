@@ -9,7 +9,7 @@ from jax.nn import log_sigmoid, sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import affine
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
@@ -53,7 +53,7 @@ class MinGRU(LinearTransition):
 
     name = "min_gru"
 
-    def init(self, key, in_features, hidden, init: Initializers) -> MinParams:
+    def init(self, key, in_features, hidden, init) -> MinParams:
         x_key, b_key = jax.random.split(key)
         b = init.biases(b_key, hidden, 2, forget_gate=0, sign=-1.0)
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 2), b)
@@ -72,7 +72,7 @@ class MinLSTM(LinearTransition):
 
     name = "min_lstm"
 
-    def init(self, key, in_features, hidden, init: Initializers) -> MinParams:
+    def init(self, key, in_features, hidden, init) -> MinParams:
         x_key, b_key = jax.random.split(key)
         b = init.biases(b_key, hidden, 3, forget_gate=0)
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 3), b)

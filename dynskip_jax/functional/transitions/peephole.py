@@ -9,7 +9,7 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import row
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
@@ -36,7 +36,7 @@ class Peephole(Transition):
     cell_state = "c"
     recurrent = ("w_h",)
 
-    def init(self, key, in_features, hidden, init: Initializers) -> PeepholeParams:
+    def init(self, key, in_features, hidden, init) -> PeepholeParams:
         lstm_key, *keys = jax.random.split(key, 4)
         vectors = (init.draw(init.bias, k, (hidden,)) for k in keys)
         return PeepholeParams(*lstm_params(lstm_key, in_features, hidden, 4, init), *vectors)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import row
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params, output
 
 
@@ -34,7 +34,7 @@ class PLSTM(Transition):
     recurrent = ("w_h",)
     output_gate: bool = True
 
-    def init(self, key, in_features, hidden, init: Initializers) -> PLSTMParams:
+    def init(self, key, in_features, hidden, init) -> PLSTMParams:
         lstm_key, p_key = jax.random.split(key)
         lstm = lstm_params(lstm_key, in_features, hidden, 3 + self.output_gate, init)
         return PLSTMParams(*lstm, init.draw(init.bias, p_key, (hidden,)))

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
@@ -38,7 +38,7 @@ class RecurrentHighway(Transition):
         if self.depth < 1:
             raise UserError(f"a recurrent highway network needs a depth of at least 1, got {self.depth}")
 
-    def init(self, key, in_features, hidden, init: Initializers) -> RHNParams:
+    def init(self, key, in_features, hidden, init) -> RHNParams:
         x_key, r_key, b_key = jax.random.split(key, 3)
         r_keys, b_keys = jax.random.split(r_key, self.depth), jax.random.split(b_key, self.depth)
         return RHNParams(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState, lstm_params
 
 
@@ -42,7 +42,7 @@ class SkimLSTM(Transition):
         if self.small < 1:
             raise UserError(f"a skimming LSTM needs a small size of at least 1, got {self.small}")
 
-    def init(self, key, in_features, hidden, init: Initializers) -> SkimParams:
+    def init(self, key, in_features, hidden, init) -> SkimParams:
         if self.small > hidden:
             raise UserError(f"expected a small size of at most {hidden}, the layer's, got {self.small}")
         large_key, small_key = jax.random.split(key)

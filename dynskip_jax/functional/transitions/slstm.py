@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
 
 
@@ -39,7 +39,7 @@ class SLSTM(Transition):
     averages = "own"
     recurrent = ("w_h",)
 
-    def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
+    def init(self, key, in_features, hidden, init) -> LSTMParams:
         return lstm_params(key, in_features, hidden, 4, init)
 
     def step(self, params: LSTMParams, inputs, state: SLSTMState, dense, cell_hook=identity) -> SLSTMState:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params, output
 
 
@@ -36,7 +36,7 @@ class ULSTM(Transition):
     recurrent = ("w_h", "w_n")
     output_gate: bool = True
 
-    def init(self, key, in_features, hidden, init: Initializers) -> ULSTMParams:
+    def init(self, key, in_features, hidden, init) -> ULSTMParams:
         gates_key, x_key, n_key, b_key = jax.random.split(key, 4)
         return ULSTMParams(
             *lstm_params(gates_key, in_features, hidden, 3 + self.output_gate, init, forget_gate=1),
