@@ -39,7 +39,7 @@ from dynskip_jax.training.event_files import EventFiles, check_tensorboard
 from dynskip_jax.training.files import sha256_of, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import fit
-from dynskip_jax.training.results import finished_row, finished_runs, rows_of
+from dynskip_jax.training.results import finished_runs, row_of
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
     """
     found = {}
     for model, run_of_model in finished_runs(run_dir, experiment).items():
-        metrics = rows_of(run_of_model.result())[0]["metrics"]
+        metrics = row_of(run_of_model)["metrics"]
         shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
         if shares:
             found[model] = np.mean(shares, axis=0)
@@ -192,11 +192,7 @@ def _follow(models: Sequence[Trainable], parallel: Parallel) -> None:
 
 def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
     """Return the row of a model that was trained for enough epochs; None if it still has to be trained."""
-    result = run_dir.result()
-    try:
-        row = None if result is None else finished_row(result)
-    except UserError as error:
-        raise UserError(f"{run_dir.path}: {error}") from None
+    row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
         return None
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
@@ -260,7 +256,7 @@ def _run_model(
     if (run_dir.path / VOCABULARY).exists():
         row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))
-    return rows_of(run_dir.result())[0]
+    return row_of(run_dir)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import read_bytes, sha256_of
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import finished_runs, metrics_table, rows_of
+from dynskip_jax.training.results import finished_runs, metrics_table, row_of
 from dynskip_jax.training.resume import selected_params
 
 if TYPE_CHECKING:
@@ -233,14 +233,11 @@ def load_models(
 
 
 def _load(run: RunDir, name: str) -> Trained:
-    config, results = run.config(), run.result()
+    config, result = run.config(), row_of(run)
     experiment = experiment_of(run)
     try:
-        (result,) = rows_of(results)
         settings = fill(experiment.settings, from_config(experiment.settings, config))
         spec = make_spec(name, settings)
-        if not all(isinstance(config["dataset"][key], str) for key in ("name", "fingerprint")):
-            raise ValueError("its dataset has no name")
         value = list(spec.values).index(result.get("selected", {}))
         if spec.all_seeds != tuple(result["seeds"]) * len(spec.values):
             raise ValueError("its seeds are not those of the settings")

@@ -14,7 +14,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import experiment_of
 from dynskip_jax.results import label_of, row_name
 from dynskip_jax.training.files import check_new, write_atomically
-from dynskip_jax.training.results import finished_row, progress_of, runs_of_models
+from dynskip_jax.training.results import progress_of, row_of, runs_of_models
 
 if TYPE_CHECKING:
     import pandas
@@ -107,9 +107,9 @@ def read_folders(folders: Sequence[Path]) -> Found:
             continue
         for model, run in runs.items():
             try:
-                if (result := run.result()) is None:
+                if (row := row_of(run)) is None:
                     raise UserError(progress_of(run))
-                row, dataset = finished_row(result), result["dataset"]
+                dataset = run.config()["dataset"]
                 rows = _rows(model, str(folder) if folders[1:] else "", row, dataset)
             except (UserError, KeyError, TypeError) as error:
                 found.notes.append(f"{folder}: {model}: {error}, left out")

@@ -41,7 +41,7 @@ _CONFIG = {
     "model": (str, _NONE),
     "models": ([str], _NONE),
     "settings": (dict, _NONE),
-    "dataset": (dict, _NONE),
+    "dataset": ({"name": str, "fingerprint": str}, _NONE),
     "about": [{"data": (str, _NONE), "paths": ({...: str}, _NONE)}],
 }
 

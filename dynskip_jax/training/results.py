@@ -1,4 +1,4 @@
-"""Read and check `result.json` and the models of run folders, with one or several models."""
+"""Read and check the results, the models and the metrics of run folders."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 # The entries of a logged record that are not metrics.
 NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 _MOST_SEEDS = 10_000
-_NEEDED = ("model", "parameters", "seeds", "metrics", "wall_seconds")  # by a table of results
-_NUMBER = (int, float)
+_NONE, _NUMBER = type(None), (int, float)
 _NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
 _METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
 _ROW = {
@@ -24,42 +23,28 @@ _ROW = {
     "parameters": int,
     "seeds": [int],
     "metrics": _METRICS,
-    "epochs": int,
-    "epochs_asked": int,
     "wall_seconds": _NUMBER,
-    "selected": dict,
-    "sweep": [{"value": dict, "metrics": _METRICS}],
-    "checkpoint": {"step": int, "sha256": str},
-    "vocabulary_sha256": str,
+    "epochs_asked": (int, _NONE),
+    "selected": (dict, _NONE),
+    "sweep": ([{"value": dict, "metrics": _METRICS}], _NONE),
+    "checkpoint": ({"step": int, "sha256": str}, _NONE),
+    "vocabulary_sha256": (str, _NONE),
 }
 
 
-def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the row of each model from the contents of `result.json`, and check the types of its entries."""
+def row_of(run: RunDir) -> dict[str, Any] | None:
+    """Return the row in `result.json` of a run of one model, or None if it is not finished."""
+    if (result := run.result()) is None:
+        return None
     rows = result.get("rows")
-    if not is_of([dict], rows) or not rows:
-        raise _not_valid("rows has to be a list of objects")
-    for row in rows:
-        wrong = [name for name, form in _ROW.items() if name in row and not is_of(form, row[name])]
-        if wrong or not is_model_name(row.get("model", "model")) or row.get("seeds") == []:
-            raise _not_valid(f"{', '.join(wrong) or 'model or seeds'} of a row")
-    return rows
-
-
-def finished_row(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a run of one model, and check that it has all that a table of results needs."""
-    row = rows_of(result)[0]
-    for name in _NEEDED:
-        if name not in row:
-            raise _not_valid(f"{name} is missing")
+    row = rows[0] if is_of([dict], rows) and rows else {}
+    wrong = [name for name, form in _ROW.items() if not is_of(form, row.get(name))]
+    if wrong or not is_model_name(row["model"]) or not row["seeds"]:
+        raise UserError(
+            f"{run.path / 'result.json'} is not as this version writes it "
+            f"({', '.join(wrong) or 'model, seeds'}): restore it, or delete it and run the same command again"
+        )
     return row
-
-
-def _not_valid(what: str) -> UserError:
-    return UserError(
-        f"result.json is not as this version writes it ({what}): restore it, or delete it and run the same "
-        "command again"
-    )
 
 
 def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
@@ -119,8 +104,7 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
     """
     with needs("experiments"):
         import pandas
-    config, result = run.config(), run.result()
-    final = {} if result is None else rows_of(result)[0]
+    config, final = run.config(), row_of(run) or {}
     seeds = final.get("seeds") or seeds_asked(config)
     values = [of["value"] for of in final.get("sweep", ())]
     # A logged list has the seeds of the sweep's first value, then those of the second, and so on.

@@ -14,7 +14,7 @@ from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.checkpoint import Checkpoints, Restored
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import rows_of
+from dynskip_jax.training.results import row_of
 from dynskip_jax.training.step import LAYOUT, PyTree, TrainState
 
 logger = logging.getLogger(__name__)
@@ -156,8 +156,8 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
             f"{restored.skipped[0]}, and an older one may hold other parameters than "
             "those of result.json: restore it, or delete it to go on with the older one"
         )
-    told = _told(run)
-    if told and told != restored.fingerprint:
+    told = (row_of(run) or {}).get("checkpoint")
+    if told is not None and told != restored.fingerprint:
         raise UserError(
             f"{run.checkpoints} lacks the checkpoint of step {told['step']}, of which result.json tells "
             f"(its newest is of step {restored.step}): restore it, or copy the whole folder again"
@@ -165,15 +165,9 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
     return restored.state["best"]
 
 
-def _told(run: RunDir) -> dict:
-    """Return the fingerprint of the checkpoint of which `result.json` tells; empty without a result."""
-    result = run.result()
-    return {} if result is None else rows_of(result)[0].get("checkpoint", {})
-
-
 def _check_belonging(run: RunDir, restored: Restored | None) -> None:
     """Refuse a folder whose checkpoint, result and metrics are not those of one run at one time."""
-    told, problem = _told(run), None
+    told, problem = (row_of(run) or {}).get("checkpoint"), None
     if restored is None and told:
         problem = f"the checkpoint of step {told['step']}, of which result.json tells, is missing"
     elif restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):

@@ -19,13 +19,13 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.training import files
 from dynskip_jax.training.files import FORMAT, write_atomically
 from dynskip_jax.training.folder import RunDir, new_folder
-from dynskip_jax.training.results import finished_row, rows_of, runs_of_models
+from dynskip_jax.training.results import row_of, runs_of_models
 
 CONFIG = {
     "model": "dynamic:10",
     "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)},
     "seeds": 3,
-    "dataset": {"name": "x"},
+    "dataset": {"name": "x", "fingerprint": "f"},
 }
 
 
@@ -63,7 +63,7 @@ def test_other_settings_are_named(tmp_path):
     other = {
         "model": "lstm",
         "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)},
-        "dataset": {"name": "y"},
+        "dataset": {"name": "y", "fingerprint": "f"},
         "new": True,
     }
     message = user_error(RunDir.open, tmp_path, other)
@@ -212,6 +212,7 @@ def change(folder, **entries):
         (lambda path: change(path, model="m" * 10**4), "does not hold a valid configuration"),
         (lambda path: change(path, models=[]), "does not hold a valid configuration"),
         (lambda path: change(path, run=3), "does not hold a valid configuration"),
+        (lambda path: change(path, dataset={"name": 3}), "does not hold a valid configuration"),
         (lambda path: change(path, about=[{"paths": {"data": 3}}]), "does not hold a valid configuration"),
         (lambda path: (path / "config.json").write_text("{"), "does not hold a valid configuration"),
         (lambda path: (path / "config.json").write_bytes(b"\xff"), "does not hold a valid configuration"),
@@ -270,16 +271,23 @@ def test_a_file_is_never_written_through_a_link(name, tmp_path):
         {"seeds": list(range(10**5))},
         {"model": ".."},
         {"model": "m" * 10**4},
-        {"epochs": "3"},
+        {"epochs_asked": "3"},
+        {"seeds": []},
         {"metrics": {"a": {"mean": 1}}},
         {"checkpoint": {"step": 1}},
         {"checkpoint": {"step": "1", "sha256": ""}},
+        {"wall_seconds": None},
     ],
     ids=str,
 )
-def test_entries_of_a_result_have_bounds(entries):
-    assert "result.json is not as this version writes it" in user_error(rows_of, {"rows": [entries]})
-    assert "is missing" in user_error(finished_row, {"rows": [{"model": "lstm"}]})
+def test_entries_of_a_result_have_bounds(entries, tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    row = {"model": "m", "parameters": 1, "seeds": [0], "metrics": {}, "wall_seconds": 1}
+    run.write_result({"rows": [row]})
+    assert row_of(run) == row
+    for rows in ([row | entries], [], None, "text"):
+        run.write_result({"rows": rows})
+        assert "result.json is not as this version writes it" in user_error(row_of, run)
 
 
 def test_models_of_a_run_lie_in_its_folder(tmp_path):

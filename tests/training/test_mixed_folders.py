@@ -20,7 +20,8 @@ def finished(folder, *, seed=0, epochs=2, **options):
     run = RunDir.open(folder, {"seed": seed, "epochs": epochs}, may_grow=["epochs"])
     settings = FitSettings((seed,), epochs, SGD, lambda epoch, history: np.ones(1), log_every=1)
     result = fit(Scripted([3, 2, 2.5, 1]), settings, run, **options)
-    run.write_result({"rows": [{"model": "m", "checkpoint": Checkpoints(run.checkpoints).fingerprint()}]})
+    row = {"model": "m", "parameters": 1, "seeds": [seed], "metrics": {}, "wall_seconds": 1}
+    run.write_result({"rows": [row | {"checkpoint": Checkpoints(run.checkpoints).fingerprint()}]})
     return folder, result
 
 
