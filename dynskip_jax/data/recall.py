@@ -1,0 +1,84 @@
+"""Generate multi-query associative recall (Arora et al. 2023): pairs of words, then some of the keys again.
+
+A row begins with its pairs, key after value: k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power law,
+and asks for its value. All other places hold random words. Keys are from the lower half of the vocabulary, values from
+the upper half, and no key or value occurs in two pairs.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.errors import UserError
+
+NUM_WORDS = 8192
+STEPS_OF_A_PAIR = 16  # a row of 64 words has 4 pairs
+NOT_ASKED = -1  # target where nothing is asked
+_POWER = 0.01
+_SIZES: Mapping[str, int] = {"dev": 1_000, "test": 1_000}
+
+Rows = tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples time"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecallData:
+    """The words and targets (int32) of each split; `twice` has test rows of twice the length."""
+
+    name: str
+    splits: Mapping[str, Rows]
+    source: str = "generated"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of examples of each split."""
+        return {split: len(words) for split, (words, _) in self.splits.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over all rows."""
+        digest = hashlib.sha256()
+        for split, rows in self.splits.items():
+            for array in rows:
+                digest.update(f"{split} {array.shape}\n".encode() + array.astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def load_recall(length: int, train_examples: int) -> RecallData:
+    """Generate all splits for rows of `length` words."""
+    if length < 2 * STEPS_OF_A_PAIR or length % STEPS_OF_A_PAIR:
+        raise UserError(
+            f"--length is {2 * STEPS_OF_A_PAIR} or another multiple of {STEPS_OF_A_PAIR}, one pair for each "
+            f"{STEPS_OF_A_PAIR} words, got {length}"
+        )
+    sizes = {"train": train_examples, **_SIZES}
+    rows = {split: generate(length, size, seed) for seed, (split, size) in enumerate(sizes.items())}
+    rows["twice"] = generate(2 * length, _SIZES["test"], len(sizes))
+    return RecallData(f"recall/length_{length}", rows)
+
+
+def generate(length: int, num_examples: int, seed: int) -> Rows:
+    """Return words and targets, both (examples, time); targets are `NOT_ASKED` where nothing is asked."""
+    rng, pairs = np.random.default_rng(seed), length // STEPS_OF_A_PAIR
+    each, rows = (num_examples, pairs), np.arange(num_examples)[:, None]
+    keys = _distinct(rng, 1, NUM_WORDS // 2, each)
+    values = _distinct(rng, NUM_WORDS // 2, NUM_WORDS, each)
+    words = np.zeros((num_examples, length), np.int32)
+    words[:, 0 : 2 * pairs : 2], words[:, 1 : 2 * pairs : 2] = keys, values
+    # The largest Gumbel-perturbed log-probabilities are draws without replacement.
+    places = np.arange(1, (length - 2 * pairs) // 2 + 1)
+    scores = (_POWER - 1) * np.log(places) + rng.gumbel(size=(num_examples, len(places)))
+    asked = 2 * pairs + 2 * np.argsort(-scores, axis=1)[:, :pairs]
+    targets = np.full_like(words, NOT_ASKED)
+    words[rows, asked], targets[rows, asked] = keys, values
+    return np.where(words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words), targets
+
+
+def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> Int[np.ndarray, "rows n"]:
+    """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn again."""
+    drawn = rng.integers(low, high, shape)
+    while (repeated := (np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1)).any():
+        drawn[repeated] = rng.integers(low, high, (repeated.sum(), shape[1]))
+    return drawn

@@ -1,0 +1,134 @@
+"""The rows, the model that copies a word of the past, and what is measured of its choices."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.data import Batch, Examples
+from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, STEPS_OF_A_PAIR, load_recall
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.functional import copied_log_probs
+from dynskip_jax.models import LanguageModel
+from dynskip_jax.nn import initializers
+from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.language import OfTargets
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
+
+
+class Recall(ExampleTask):
+    """A task that predicts a word only where a key returns; it trains a `LanguageModel`."""
+
+    is_of_steps = True
+
+    def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
+        """See `Task`; steps at which nothing is asked are masked."""
+        return map(_asked, super().train_batches(epoch, seeds))
+
+    def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
+        """See `Task`."""
+        return map(_asked, super().evaluation_batches(split, rows, samples))
+
+    def forward(self, model: LanguageModel, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
+        """See `Task`; words are predicted at the few steps that ask, because the softmax is large."""
+        output = model(batch.inputs, **how)
+        asked = batch.targets != NOT_ASKED
+        pairs = batch.inputs.shape[1] // STEPS_OF_A_PAIR
+        places = jnp.argsort(~asked, axis=1, stable=True)[:, :pairs]
+        states, copies, choices, targets = jax.tree.map(
+            lambda leaf: jnp.take_along_axis(leaf, places.reshape(*places.shape, *(1,) * (leaf.ndim - 2)), axis=1),
+            (output.dropped_states, output.copies, output.choices, batch.targets),
+        )
+        logits = of_softmax = model.softmax(states)
+        if copies is not None:
+            logits = copied_log_probs(copies, jax.nn.log_softmax(of_softmax))
+        there = output._replace(logits=logits, of_softmax=of_softmax, copies=copies, choices=choices)
+        target = there.log_likelihood(targets)
+        of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        rows = jnp.arange(len(places))[:, None]
+        found = [jnp.zeros(asked.shape).at[rows, places].set(v) for v in (target, target + logits.max(-1) - of_target)]
+        return Forward(OfTargets(*found), output.decisions, observations=output.observations)
+
+    def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
+        """See `Task`."""
+        correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
+        return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target, "accuracy": correct})
+
+    def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
+        """See `Task`; nothing is returned, since `log_probs` does not contain the best word's id."""
+        return ()
+
+
+def _asked(batch: Batch) -> Batch:
+    """Mask the steps at which nothing is asked."""
+    asked = batch.targets != NOT_ASKED
+    return batch._replace(mask=asked if batch.mask is None else asked & batch.mask[..., None])
+
+
+def load(settings: Any) -> Dataset:
+    """Generate the rows."""
+    found = load_recall(settings.data.length, settings.data.train_examples)
+    return Dataset(found.name, found.sizes, found.fingerprint, found.source, content=found.splits)
+
+
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) -> Recall:
+    """Return the task of a model."""
+
+    def make_model(rngs: nnx.Rngs) -> LanguageModel:
+        return LanguageModel(
+            NUM_WORDS,
+            settings.model.features,
+            (spec.skip,),
+            **spec.recurrent_options,
+            copy=spec.copy,
+            dtype=spec.dtype,
+            weight_init=initializers.uniform(0.1),
+            cell=spec.cell_options,
+            rngs=rngs,
+        )
+
+    splits = {} if data is None else {name: Examples(*rows) for name, rows in data.content.items()}
+    return Recall(splits, make_model, batch_size=settings.training.batch_size)
+
+
+def metrics(spec: Any, settings: Any, learner: Learner, params: Any, keys: Any) -> dict[str, np.ndarray]:
+    """Return the accuracy on rows of twice the length."""
+    return {"test_accuracy_twice": learner.evaluate(params, "twice", keys)["twice_accuracy"]}
+
+
+def sample_text(trained: Any) -> str:
+    """Return the words of a row, always the same one."""
+    words, _ = load_recall(trained.settings.data.length, 1).splits["test"]
+    return " ".join(map(str, words[0]))
+
+
+def encode(settings: Any, vocabulary: None, text: str) -> tuple[np.ndarray, list[str]]:
+    """Return the words of a text: numbers separated by spaces."""
+    words = text.split()
+    if not words or not all(w.isdecimal() and len(w) < 5 and int(w) < NUM_WORDS for w in words):
+        raise UserError(f"a text has numbers below {NUM_WORDS}, separated by spaces; got {text[:80]!r}")
+    return np.array([int(word) for word in words], np.int32), words
+
+
+def read(trained: Any, text: str) -> Reading:
+    """Read a text, and predict the word after it."""
+    tokens, words = encode(trained.settings, None, text)
+    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
+    logits, decisions, observations = jax.tree.map(
+        lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations)
+    )
+    probabilities = jax.nn.softmax(logits[-1])
+    best = int(probabilities.argmax())
+    return Reading(
+        words,
+        unknown=[],
+        probabilities=[math.nan] * len(words),
+        prediction=f"{best}  ({probabilities[best]:.3f})",
+        **trained.choices(decisions, observations, len(words)),
+    )
