@@ -130,7 +130,10 @@ class Experiment:
 
 _KNOWN: dict[str, Experiment] = {}
 # Of this package.
-NAMES = ("agreement", "classify", "conll2003", "imdb", "number_prediction", "pos", "ptb", "recall", "sick", "sst")
+NAMES = (
+    *("agreement", "classify", "conll2003", "imdb", "number_prediction"),
+    *("pos", "ptb", "recall", "sick", "sst"),
+)
 
 
 def find_experiment(name: str) -> Experiment:

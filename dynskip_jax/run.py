@@ -33,7 +33,9 @@ from dynskip_jax.experiments.evaluation import evaluate_model, of_train
 from dynskip_jax.learners import VOCABULARY, Trainable, make_trainable
 from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_results
 from dynskip_jax.settings import Devices, Resolved, Settings, fields_of, get, replace, to_config
+from dynskip_jax.small_data import fit_to_size
 from dynskip_jax.spec import ModelSpec, check_specs, make_spec
+from dynskip_jax.tasks import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.event_files import EventFiles, check_tensorboard
 from dynskip_jax.training.files import sha256_of, write_atomically
@@ -45,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _SHARE = re.compile(r"dev_agent_share_\d+")  # metric: how often a layer's agent chose each k on dev
+_MAY_GROW = ("settings.training.epochs", "settings.training.patience")
 _TURNS = 4  # approximate number of virtual devices that take turns on a core of a CPU
 
 
@@ -62,9 +65,9 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
         data = experiment.module.load(settings)
-        if settings.training.batch_size > (most := data.sizes.get("train", settings.training.batch_size)):
-            settings = replace(settings, batch_size=most)  # a larger batch would be padding
-            logger.warning("train has %s examples: they are one batch", f"{most:,}")
+        settings, lines = fit_to_size(resolved, settings, data.sizes.get("train", 0))
+        for line in lines:
+            logger.warning("%s", line)
         parallel = choose_devices(settings, specs, processes)
         sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
         logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
@@ -195,6 +198,8 @@ def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
         return None
+    if row["epochs"] < model.fit.epochs and row["patience"] != model.fit.patience:  # stopped early, with less
+        return None
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
 
@@ -219,9 +224,9 @@ def _run_model(
     count = len(spec.values)
     parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
     swept = f", {count} values of the sweep" if count > 1 else ""
-    logger.info(
-        "%s: %s parameters, seeds %s%s", spec.name, f"{parameters:,}", ", ".join(map(str, spec.seeds)), swept
-    )
+    updates = f"{how.epochs * learner.num_batches:,} updates in all"
+    seeds = ", ".join(map(str, spec.seeds))
+    logger.info("%s: %s parameters, seeds %s%s, %s", spec.name, f"{parameters:,}", seeds, swept, updates)
     _warn_of_changes(run_dir, about)
     parallel.processes.agree(spec.name)
     with _event_files(settings, run_dir):
@@ -230,6 +235,7 @@ def _run_model(
     evaluated = evaluate_model(experiment, settings, data, model, fitted, run_dir, parallel)
     for line in edges_of_sweep(type(settings), spec.values, evaluated.selected):
         logger.warning("%s: %s", spec.name, line)
+    _warn_of_constant(learner, spec.name, evaluated.by_value[evaluated.selected])
     best_epochs = np.split(np.asarray(fitted.best_epoch), count)
     row = {
         "model": spec.name,
@@ -239,6 +245,7 @@ def _run_model(
         "metrics": evaluated.by_value[evaluated.selected],
         "epochs": fitted.epochs,
         "epochs_asked": how.epochs,
+        "patience": how.patience,
         "best_epoch": best_epochs[evaluated.selected],
         "wall_seconds": round(fitted.seconds + time.monotonic() - trained_at, 1),
         "backend": jax.default_backend(),
@@ -257,6 +264,16 @@ def _run_model(
         row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))
     return row_of(run_dir)
+
+
+def _warn_of_constant(learner: Learner, name: str, metrics: Mapping[str, Any]) -> None:
+    """Warn if a model is no better than one that always gives the same answer."""
+    constant, score = learner.task.constant_score("test"), metrics[f"test_{learner.task.score}"]["mean"]
+    if constant is not None and score <= constant:
+        logger.warning(
+            "%s: test %s %.2f %% is not above the %.2f %% of always the same answer: nothing was learned",
+            *(name, learner.task.score, 100 * score, 100 * constant),
+        )
 
 
 @contextlib.contextmanager
@@ -295,7 +312,7 @@ def _how_to_open(settings: Settings, data: Dataset) -> dict[str, Any]:
     has_schedule = settings.agent.entropy_coef_final is not None
     return dict(
         about=_about(settings, data),
-        may_grow=["models"] if has_schedule else ["models", "settings.training.epochs"],
+        may_grow=["models"] if has_schedule else ["models", *_MAY_GROW],
     )
 
 

@@ -1,8 +1,8 @@
 """Generate multi-query associative recall (Arora et al. 2023): pairs of words, then some of the keys again.
 
-A row begins with its pairs, key after value: k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power law,
-and asks for its value. All other places hold random words. Keys are from the lower half of the vocabulary, values from
-the upper half, and no key or value occurs in two pairs.
+A row begins with its pairs, k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power law, and
+asks for its value. All other places hold random words. Keys are from the lower half of the vocabulary, values
+from the upper half, and no key or value occurs in two pairs.
 """
 
 import dataclasses
@@ -76,7 +76,9 @@ def generate(length: int, num_examples: int, seed: int) -> Rows:
     return np.where(words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words), targets
 
 
-def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> Int[np.ndarray, "rows n"]:
+def _distinct(
+    rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]
+) -> Int[np.ndarray, "rows n"]:
     """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn again."""
     drawn = rng.integers(low, high, shape)
     while (repeated := (np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1)).any():

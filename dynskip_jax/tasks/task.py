@@ -171,6 +171,10 @@ class Task:
         """Return metrics, (seeds, ...), from the means of the counted values; by default the means."""
         return dict(means)
 
+    def constant_score(self, split: str) -> float | None:
+        """Return the best score of a model that always gives the same answer; None if that is not known."""
+        return None
+
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
         """Return metrics of one model that depend on all its predictions, such as F1; by default none.
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,10 @@ from dynskip_jax.training.step import (
     seed_keys,
     start_state,
 )
+
+logger = logging.getLogger(__name__)
+
+_SMALLEST_RATE = 1_000  # training ends when the first learning rate has been divided by more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +114,7 @@ def fit(
         console = None if processes.first else Console(quiet=True)
         start = progress.epoch * task.num_batches + progress.batch
         with Progress(total, "training", start=start, console=console) as bar:
-            while progress.epoch < settings.epochs and not progress.finished(settings.patience).all():
+            while progress.epoch < settings.epochs and not (why := epoch.ends_early(progress)):
                 rates = epoch.rates(progress)
                 for after in epoch.steps(state, progress, rates, bar):
                     state = after
@@ -136,6 +141,8 @@ def fit(
                 stopping, _ = asked(now=True)
                 if stopping:
                     raise Stopped(stopped(progress.step, total))
+        if progress.epoch < settings.epochs:
+            logger.info("stopped after epoch %s: %s", progress.epoch, why)
         progress.seconds = saver.seconds()
     skipped = np.asarray(parallel.gather(state.skipped))[:, 1]
     return FitResult(best, progress.best_epoch, progress.epoch, progress.seconds, skipped)
@@ -160,6 +167,17 @@ class Epoch:
     def rates(self, progress: TrainProgress) -> Any:
         """Return the learning rate of each seed, (seeds,)."""
         return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
+
+    def ends_early(self, progress: TrainProgress) -> str:
+        """Return why no more epochs are needed; empty if they are."""
+        patience = self._settings.patience
+        if progress.finished(patience).all():
+            better = f"no better {self._task.monitor.replace('_', ' ')} for {patience} epochs"
+            return f"{better}; the same command with a larger --patience goes on"
+        first, now = self.rates(TrainProgress.start(len(self._settings.seeds))), self.rates(progress)
+        if (now < first / _SMALLEST_RATE).all():
+            return f"the learning rate has fallen below a {_SMALLEST_RATE:,}th of the first"
+        return ""
 
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress

@@ -4,9 +4,9 @@
     python -m experiments.recall --model dynamic:128 --control untrained
     python -m experiments.recall --length 256 --model dynamic:512
 
-A row begins with pairs of a key and a value, one pair for 16 words. Each key returns once, and the model predicts its
-value. The agent compares a query with all earlier states, and the word that followed the state it chose is the answer:
-training weighs all states, evaluation takes the most probable one.
+A row begins with pairs of a key and a value, one pair for 16 words. Each key returns once, and the model
+predicts its value. The agent compares a query with all earlier states, and copies the word that followed the
+state it chose. Training weighs all states; evaluation takes the most probable one.
 
 Presets: `relaxed` (the default).
 """

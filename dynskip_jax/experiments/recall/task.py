@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from typing_extensions import override
 
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data import Batch, Examples
@@ -27,22 +28,23 @@ class Recall(ExampleTask):
 
     is_of_steps = True
 
+    @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """See `Task`; steps at which nothing is asked are masked."""
         return map(_asked, super().train_batches(epoch, seeds))
 
+    @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        """See `Task`."""
         return map(_asked, super().evaluation_batches(split, rows, samples))
 
-    def forward(self, model: LanguageModel, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
-        """See `Task`; words are predicted at the few steps that ask, because the softmax is large."""
-        output = model(batch.inputs, **how)
-        asked = batch.targets != NOT_ASKED
-        pairs = batch.inputs.shape[1] // STEPS_OF_A_PAIR
-        places = jnp.argsort(~asked, axis=1, stable=True)[:, :pairs]
+    @override
+    def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
+        # Words are predicted only at the few steps that ask, because the softmax is large.
+        del how["shared_key"]
+        output, asked = model(batch.inputs, **how), batch.targets != NOT_ASKED
+        places = jnp.argsort(~asked, axis=1, stable=True)[:, : asked.shape[1] // STEPS_OF_A_PAIR]
+        rows = jnp.arange(len(places))[:, None]
         states, copies, choices, targets = jax.tree.map(
-            lambda leaf: jnp.take_along_axis(leaf, places.reshape(*places.shape, *(1,) * (leaf.ndim - 2)), axis=1),
+            lambda leaf: leaf[rows, places],
             (output.dropped_states, output.copies, output.choices, batch.targets),
         )
         logits = of_softmax = model.softmax(states)
@@ -50,18 +52,17 @@ class Recall(ExampleTask):
             logits = copied_log_probs(copies, jax.nn.log_softmax(of_softmax))
         there = output._replace(logits=logits, of_softmax=of_softmax, copies=copies, choices=choices)
         target = there.log_likelihood(targets)
-        of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        rows = jnp.arange(len(places))[:, None]
-        found = [jnp.zeros(asked.shape).at[rows, places].set(v) for v in (target, target + logits.max(-1) - of_target)]
-        return Forward(OfTargets(*found), output.decisions, observations=output.observations)
+        ahead = logits.max(-1) - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        found = OfTargets(*(jnp.zeros(asked.shape).at[rows, places].set(v) for v in (target, target + ahead)))
+        return Forward(found, output.decisions, observations=output.observations)
 
+    @override
     def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
-        """See `Task`."""
         correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
         return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target, "accuracy": correct})
 
+    @override
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
-        """See `Task`; nothing is returned, since `log_probs` does not contain the best word's id."""
         return ()
 
 

@@ -1,0 +1,130 @@
+"""Check small data: presets make enough updates, runs say why they end, and tiny tasks are solved."""
+
+import json
+import random
+
+import pytest
+from commands import execute
+
+from dynskip_jax.cli import read_training
+from dynskip_jax.experiment import find_experiment
+from dynskip_jax.small_data import UPDATES, fit_to_size
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("classify", 160), ("conll2003", 27), ("ptb", 3_000), ("sick", 100), ("sst", 200)]
+)
+def test_presets_make_enough_updates(name, size):
+    resolved, _ = read_training(find_experiment(name), [])
+    usual = resolved.settings.training
+    found, lines = fit_to_size(resolved, resolved.settings, size)
+    found = found.training
+    assert found.epochs * (size // (found.batch_size * getattr(found, "num_steps", 1))) >= UPDATES and lines
+    assert found.patience * usual.epochs == usual.patience * found.epochs
+
+
+def test_what_is_typed_stays_and_large_data_changes_nothing():
+    resolved, _ = read_training(find_experiment("classify"), ["--epochs", "2", "--batch-size", "30"])
+    assert fit_to_size(resolved, resolved.settings, 40) == (resolved.settings, [])
+    resolved, _ = read_training(find_experiment("sst"), [])
+    assert fit_to_size(resolved, resolved.settings, 8_544) == (resolved.settings, [])
+
+
+GOOD, BAD = ["great", "lovely", "superb", "moving", "clever"], ["awful", "dull", "poor", "boring", "clumsy"]
+FILLERS = ["the", "film", "has", "a", "story", "with", "scenes", "that", "people", "talk", "about", "town"]
+PLACES = ["paris", "ohio", "smith", "jones", "kent"]
+
+
+def review(rng):
+    is_good = rng.random() < 0.5
+    words = rng.choices(FILLERS, k=rng.randint(4, 9))
+    words.insert(rng.randrange(len(words)), rng.choice(GOOD if is_good else BAD))
+    return words, is_good
+
+
+def tagged(rng):
+    """Return words and tags: names follow `mr`, places follow `in`."""
+    words, tags = [], []
+    for _ in range(rng.randint(2, 4)):
+        kind, before = rng.choice([("B-PER", "mr"), ("B-LOC", "in")])
+        words += [rng.choice(FILLERS), before, rng.choice(PLACES)]
+        tags += ["O", "O", kind]
+    return words, tags
+
+
+def write_classify(here, rng):
+    rows = ["text,label", *(f"{' '.join(words)},{good}" for words, good in (review(rng) for _ in range(200)))]
+    (here / "reviews.csv").write_text("\n".join(rows) + "\n")
+    return "--data", here / "reviews.csv"
+
+
+def write_sst(here, rng):
+    for split, size in (("train", 150), ("dev", 40), ("test", 40)):
+        rows = []
+        for words, good in (review(rng) for _ in range(size)):
+            tree = f"(2 {words[0]})"
+            for word in words[1:]:
+                tree = f"({4 * good} {tree} ({2 if word in FILLERS else 4 * good} {word}))"
+            rows.append(tree)
+        (here / f"{split}.txt").write_text("\n".join(rows) + "\n")
+    return "--data", here
+
+
+def write_tagged(here, rng, line, names):
+    for name, size in zip(names, (40, 15, 15), strict=True):
+        pairs = [zip(*tagged(rng), strict=True) for _ in range(size)]
+        sentences = ["".join(line(i, *pair) for i, pair in enumerate(words, 1)) for words in pairs]
+        (here / name).write_text("\n".join(sentences) + "\n")
+
+
+def write_conll2003(here, rng):
+    names = ("eng.train", "eng.testa", "eng.testb")
+    write_tagged(here, rng, lambda i, word, tag: f"{word} X X {tag}\n", names)
+    return "--data", here
+
+
+def write_pos(here, rng):
+    names = [f"en-ud-{split}.conllu" for split in ("train", "dev", "test")]
+    write_tagged(here, rng, lambda i, word, tag: f"{i}\t{word}\t_\t{tag[-3:]}\t_\t_\t_\t_\t_\t_\n", names)
+    return "--dataset", "conllu", "--data", here
+
+
+def write_ptb(here, rng):
+    for split, size in (("train", 300), ("valid", 60), ("test", 60)):
+        lines = (rng.choice(["a b c d e f", "u v w x y z"]) for _ in range(size))
+        (here / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    return "--data", here
+
+
+def write_sick(here, rng):
+    head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+    for name, size in (("SICK_train", 200), ("SICK_trial", 40), ("SICK_test_annotated", 40)):
+        rows = [head]
+        for i in range(size):
+            one, two = (rng.choice(GOOD) for _ in range(2))
+            two = one if i % 2 else two
+            score = 5.0 if one == two else 1.0
+            rows.append(f"{i}\ta {one} film\tthis film is {two}\t{score}\tNEUTRAL")
+        (here / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    return "--data", here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "write", "metric", "bound"),
+    [
+        ("classify", write_classify, "test_accuracy", 0.9),
+        ("sst", write_sst, "test_accuracy", 0.9),
+        ("conll2003", write_conll2003, "test_f1", 0.9),
+        ("pos", write_pos, "test_accuracy", 0.95),
+        ("ptb", write_ptb, "test_perplexity", 1.4),  # 1.10 is the best: one of two lines, of seven words
+        ("sick", write_sick, "test_pearson", 0.7),
+    ],
+)
+def test_tiny_data_is_learned_with_defaults(name, write, metric, bound, tmp_path):
+    flags = write(tmp_path, random.Random(0))
+    outcome = execute(find_experiment(name), *flags, "--run-dir", tmp_path / "run", "--devices", 1)
+    assert outcome.status == 0, outcome.err
+    (row,) = json.loads((tmp_path / "run" / "result.json").read_text())["rows"]
+    score = row["metrics"][metric]["mean"]
+    assert score < bound if metric == "test_perplexity" else score > bound
