@@ -4,7 +4,7 @@ import math
 
 from dynskip_jax.settings import Resolved, Settings, fields_of, get, replace
 
-UPDATES = 1_000  # that presets make at least
+UPDATES = 600  # that presets make at least
 _BATCHES = 20  # in an epoch, at least
 _SMALLEST_BATCH = 8
 _IN_EPOCHS = ("epochs", "patience", "decay_after", "average_after", "relaxed_epochs")
@@ -15,16 +15,17 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
     """Return settings with enough updates for data of this size, and lines that say what has changed.
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and the decay
-    of the learning rate, are stretched until there are 1,000 updates. Values from flags and files stay.
+    of the learning rate, are stretched until there are 600 updates. Values from flags and files stay.
 
     Args:
         resolved: Settings with their sources.
         settings: The settings to change.
         size: Number of examples or tokens of train.
     """
-    free = {
-        name for name in fields_of(type(settings)) if resolved.sources[name].startswith(("default", "preset"))
-    }
+    sources = resolved.sources
+    if sources["epochs"] == "default":  # an experiment without presets
+        return settings, []
+    free = {name for name in fields_of(type(settings)) if sources[name].startswith(("default", "preset"))}
     training, changed, lines = settings.training, {}, []
     per_row = getattr(training, "num_steps", 1)
     batch = max(1, min(training.batch_size, size // per_row))
