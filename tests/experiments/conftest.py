@@ -122,7 +122,8 @@ def swept_numbers(small_number_prediction, tmp_path_factory):
 def finished_quick(tmp_path_factory):
     """Return a finished run of one model that compiles in milliseconds: two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("quick") / "run"
-    return finished_run(quick.Quick, folder, "--seeds", 2, "--epochs", 2, "--devices", 1)
+    arguments = ("--seeds", 2, "--epochs", 2, "--batch-size", 20, "--devices", 1)
+    return finished_run(quick.Quick, folder, *arguments)
 
 
 @pytest.fixture(scope="session")
