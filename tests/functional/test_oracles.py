@@ -335,22 +335,13 @@ def test_skim_refuses_fractions_and_samples_without_keys(skip, mode, message):
         (lambda: F.parse_time_skip("log_dynamic:8", stride=2), "leave out the stride"),
         (lambda: F.parse_time_skip("gru"), "'gru': choose lstm, fixed:k, .* or"),
         (lambda: F.parse_time_skip("dynamic"), "'dynamic'"),
-        (lambda: F.parse_time_skip("dynamic:"), "whole number"),
         (lambda: F.parse_time_skip("dynamic:1.5"), "whole number"),
         (lambda: F.parse_time_skip("dynamic:0"), "'dynamic:0'"),
         (lambda: F.parse_time_skip("lstm:3"), "'lstm:3'"),
-        *(
-            (lambda options=options: F.Dynamic(**{"max_skip": 5, **options}), "5|max_skip|mix|unknown")
-            for options in (
-                dict(agent="gated"),
-                dict(max_skip=0),
-                dict(mix=1.5),
-                dict(mix=float("nan")),
-                dict(agent_input="all"),
-                dict(empty_slots="none"),
-                dict(first_step="skip"),
-            )
-        ),
+        (lambda: F.Dynamic(0), "at least 1, got 0"),
+        (lambda: F.Dynamic(5, 1.5), "between 0 and 1, got 1.5"),
+        (lambda: F.Dynamic(5, float("nan")), "got nan"),
+        (lambda: F.Dynamic(5, agent_input="all"), "unknown agent_input 'all': choose one of previous, mean"),
     ],
 )
 def test_choices_that_make_no_sense_are_refused_in_one_line(make, message):
