@@ -3,16 +3,14 @@
 import time
 from pathlib import Path
 
-from dynskip_jax.config import Seed
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.corpora import find_imdb, imdb_splits
-from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
 
 _PENALTIES = (0.03, 0.1, 0.3, 1.0)  # C of the logistic regression
 
 
-def bigrams(data: Path | None = None, split_seed: Seed = 0) -> None:
+def bigrams(data: Path | None = None) -> None:
     """Train and score a logistic regression on whether words and pairs of words occur in a review.
 
     C is selected on dev. The first row is fitted on train, as the other models are; the second on train and
@@ -20,15 +18,14 @@ def bigrams(data: Path | None = None, split_seed: Seed = 0) -> None:
 
     Args:
         data: Folder of the reviews; by default where `imdb` looks for them.
-        split_seed: Seed of the split into train and dev.
     """
     with needs("bench"):
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression
-    reviews, source = find_imdb(None if data is None else str(data))
+    reviews, source = find_imdb(data)
     begun = time.monotonic()
     say(f"data: imdb, {source}")
-    splits = imdb_splits(reviews, split_seed)
+    splits = {split: list(texts) for split, texts in imdb_splits(reviews).items()}
     penalties, rows = _PENALTIES, []
     for parts in (("train",), ("train", "dev")):
         # Reviews are words already. Words and pairs in one review only are left out.
@@ -37,15 +34,13 @@ def bigrams(data: Path | None = None, split_seed: Seed = 0) -> None:
         )
         texts = [text for part in parts for text in splits[part]]
         x, y = vectorizer.fit_transform([text.words for text in texts]), [text.label for text in texts]
-        if len(set(y)) < 2:
-            raise UserError("all reviews of train have the same label: there is nothing to tell apart")
         # liblinear suits a sparse matrix with more columns than rows.
         fitted = [LogisticRegression(C=C, solver="liblinear", random_state=0).fit(x, y) for C in penalties]
         others = {
             split: (vectorizer.transform([text.words for text in own]), [text.label for text in own])
             for split, own in splits.items()
         }
-        best = max(fitted, key=lambda model: model.score(*others["dev"]))
+        best = max(fitted, key=lambda model, others=others: model.score(*others["dev"]))
         penalties = (best.C,)  # of the second row
         accuracies = [f"{best.score(*others[split]):.2%}" for split in ("dev", "test") if split not in parts]
         rows.append([" and ".join(parts), *[""] * (2 - len(accuracies)), *accuracies, f"{x.shape[1]:,}"])

@@ -6,7 +6,6 @@ import time
 import numpy as np
 
 from dynskip_jax.analysis.arcs import arcs_text
-from dynskip_jax.config import Seed
 from dynskip_jax.console import say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.experiments.number_prediction.config import EXPERIMENT
@@ -35,19 +34,14 @@ _SETTINGS = dict(
 )
 
 
-def demo(seed: Seed = 0, text: str = "3 1 4 1 5 9 2 6 5 3 4") -> None:
+def demo() -> None:
     """Train an agent that learns which earlier state to use, beside a plain LSTM, and show what it chose.
 
     The task is number prediction (Gui et al. 2019): eleven numbers, the last of which says at which place of
     the sequence the answer stands. The agent has to skip back there. Nothing is downloaded or written.
-
-    Args:
-        seed: Seed of the models and of the order of the data.
-        text: Eleven numbers from 0 to 9; the last one is the place of the answer.
     """
-    begun, given = time.monotonic(), {**_SETTINGS, "seed": seed}
-    settings = resolve(EXPERIMENT.settings, EXPERIMENT.presets, "paper", given).settings
-    digits, words = EXPERIMENT.hook("encode")(settings, None, text)  # before training: it may be no such text
+    begun, words = time.monotonic(), EXPERIMENT.sample_text.split()
+    settings = resolve(EXPERIMENT.settings, EXPERIMENT.presets, "paper", _SETTINGS).settings
     keep_compiled_programs()
     data, accuracies = EXPERIMENT.module.load(settings), {}
     for name in ("lstm", "dynamic:10"):
@@ -58,7 +52,7 @@ def demo(seed: Seed = 0, text: str = "3 1 4 1 5 9 2 6 5 3 4") -> None:
         tested = learner.evaluate(fitted.params, "test", evaluation_keys(spec.all_seeds))
         accuracies[name] = float(np.mean(tested["test_accuracy"]))
         trained = Trained(None, EXPERIMENT, settings, None, spec, learner, fitted.params)
-    reading, place = trained.read(text), int(digits[-1])
+    reading, place = trained.read(EXPERIMENT.sample_text), int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     say("An arc leads from each number to the one whose state the agent skipped back to:\n")
     say(arcs_text(reading, {trained.name: reading.probabilities}, 80))

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.statistics import paired_difference, t_interval
 from dynskip_jax.config import listed
 from dynskip_jax.console import print_table, say
@@ -28,7 +27,6 @@ def report(
     metrics: tuple[str, ...] = (),
     baseline: str | None = None,
     csv: Path | None = None,
-    plot: Path | None = None,
     code: str | None = None,
 ) -> None:
     """Show runs side by side, of one model or of several compared: `report DIR DIR --csv table.csv`.
@@ -42,47 +40,37 @@ def report(
         metrics: Metrics as in result.json, separated by commas; by default the main ones.
         baseline: Row that others are compared with; by default the first on the same data.
         csv: Write the table to this CSV file, one line per row and metric.
-        plot: Draw two --metrics, the second over the first, by default parameters and the first test metric.
         code: Import this module first: the one with your own task.
     """
     if not folders:
         raise UserError("name run folders: report DIR DIR")
-    if plot is not None and len(metrics) not in (0, 2):
-        raise UserError("--plot sets one metric over another: give --metrics X,Y")
-    written = [path for path in (csv, plot) if path is not None]
-    for path in written:
-        check_new(path)
-    if len({path.absolute() for path in written}) < len(written):
-        raise UserError("--csv and --plot each need a file of their own")
+    if csv is not None:
+        check_new(csv)
     found = read_folders(folders)
     for note in found.notes:
         say(note)
     table = compare_rows(found, metrics, baseline)
-    if csv is not None:
-        texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
-        kept = table.drop(columns=["fingerprint"]).assign(**texts)
-        write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
-    if plot is not None:
-        tested = [name for name in dict.fromkeys(table["metric"]) if name.startswith("test_")]
-        _draw(found, *(metrics or ("parameters", (tested or list(table["metric"]))[0])), plot)
     for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
-        heading, form = found.heading(metric)
+        heading, form = found.columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
         which = f", data {fingerprint[:8]}" if several else ""
         headings = ["model", "seeds", "mean ± sd", "95 % interval"]
         headings += ["difference (points)" if form.endswith("%") else "difference", "95 % interval", "pairs"]
         rows = [_cells(row, form) for row in own.to_dict("records")]
         print_table(f"{heading} on {name} ({metric}){which}", headings, rows)
-    for path in written:
-        say(f"written: {path}")
+    if csv is not None:
+        texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
+        kept = table.drop(columns=["fingerprint"]).assign(**texts)
+        write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
+        say(f"written: {csv}")
 
 
 class Found(NamedTuple):
     """The contents of run folders.
 
     Attributes:
-        rows: A dictionary for each model, or value of a sweep: `model`, `kind`, `label`, `seeds`, `metrics`
-            (values of each seed), `dataset`, `fingerprint` and `parameters`.
+        rows: A dictionary for each model, or value of a sweep: `model`, `seeds`, `metrics` (values of each
+            seed), `dataset`, `fingerprint` and `parameters`.
         columns: Heading and format of each metric that the experiments show.
         notes: Messages about what is left out, one line each.
     """
@@ -91,13 +79,9 @@ class Found(NamedTuple):
     columns: dict[str, tuple[str, str]]
     notes: list[str]
 
-    def heading(self, metric: str) -> tuple[str, str]:
-        """Return the heading of a metric, and the format of its numbers."""
-        return self.columns.get(metric, (metric.replace("_", " "), ".4g"))
-
 
 def read_folders(folders: Sequence[Path]) -> Found:
-    """Read the results of run folders, each of one model or of several."""
+    """Read the results of run folders, each of one model or of several; names begin with several folders."""
     found = Found([], {}, [])
     for folder in dict.fromkeys(folders):
         try:
@@ -109,8 +93,7 @@ def read_folders(folders: Sequence[Path]) -> Found:
             try:
                 if (row := row_of(run)) is None:
                     raise UserError(progress_of(run))
-                dataset = run.config()["dataset"]
-                rows = _rows(model, str(folder) if folders[1:] else "", row, dataset)
+                rows = _rows(model, f"{folder}: " if folders[1:] else "", row, run.config()["dataset"])
             except (UserError, KeyError, TypeError) as error:
                 found.notes.append(f"{folder}: {model}: {error}, left out")
                 continue
@@ -122,20 +105,16 @@ def read_folders(folders: Sequence[Path]) -> Found:
     return found
 
 
-def _rows(
-    model: str, folder: str, row: Mapping[str, Any], dataset: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Return the row of a model, or one row for each value of a sweep; names begin with the folder."""
+def _rows(model: str, where: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of a model, or one row for each value of a sweep."""
+    about = {"dataset": dataset["name"], "fingerprint": dataset["fingerprint"]}
+    about |= {name: row[name] for name in ("seeds", "parameters")}
     rows = []
     for value in row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]:
         name = label_of(row_name({**row, "model": model}), value["value"])
-        metrics = {
-            m: of["per_seed"] for m, of in value["metrics"].items() if not isinstance(of["mean"], list)
-        }
-        label = ", ".join(filter(None, (name.removeprefix(model).removeprefix(", "), folder)))
-        about = dict(model=f"{folder}: {name}" if folder else name, kind=model, label=label, metrics=metrics)
-        about |= {part: row[part] for part in ("seeds", "parameters")}
-        rows.append(about | dict(dataset=dataset["name"], fingerprint=dataset["fingerprint"]))
+        numbers = {m: of for m, of in value["metrics"].items() if not isinstance(of["mean"], list)}
+        metrics = {metric: of["per_seed"] for metric, of in numbers.items()}
+        rows.append({"model": f"{where}{name}", "metrics": metrics, **about})
     return rows
 
 
@@ -162,13 +141,13 @@ def compare_rows(
     if baseline is not None and baseline not in names:
         raise UserError(f"there is no row {baseline!r} for --baseline: choose {listed(names)}")
     asked = rows if baseline is None else [rows[names.index(baseline)]]
-    bases = {(row["dataset"], row["fingerprint"]): row for row in reversed(asked)}  # the first of each corpus
+    bases = {row["fingerprint"]: row for row in reversed(asked)}  # the first of each corpus
     lines = []
     for metric in dict.fromkeys(metrics or main):
         for row in rows:
             if metric not in row["metrics"]:
                 continue
-            base = bases.get((row["dataset"], row["fingerprint"]), row)
+            base = bases.get(row["fingerprint"], row)
             own, theirs = (
                 dict(zip(of["seeds"], of["metrics"].get(metric, ()), strict=False)) for of in (row, base)
             )
@@ -201,22 +180,3 @@ def _as_text(cell: str) -> str:
     """Return a cell of CSV without control characters, which no spreadsheet reads as a formula."""
     cell = printable(cell)
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\\t", "\\r")) else cell
-
-
-def _draw(found: Found, x: str, y: str, path: Path) -> None:
-    """Draw the metric `y` over the metric `x`, or over the number of parameters: a line for each model.
-
-    A row without the metric `x` is drawn as a level. For example, a model that reads every word has no
-    fraction of words read.
-    """
-    groups: dict[str, list] = {}
-    levels = {}
-    for row in found.rows:
-        values = {**row["metrics"], "parameters": [float(row["parameters"])]}
-        if x in values and y in values:
-            groups.setdefault(row["kind"], []).append((row["label"], values[x], values[y]))
-        elif y in values:
-            levels[row["model"]] = values[y]
-    x_label, y_label = (found.heading(metric)[0] for metric in (x, y))
-    title = f"{y_label} over {x_label}"
-    plots.metric_over_metric(groups, path, title, x_label=x_label, y_label=y_label, levels=levels)

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, load, tool
+from commands import assert_user_error, load, tool
 from scipy import stats
 
 from dynskip_jax.commands.report import Found, compare_rows, report
@@ -21,7 +21,7 @@ def table_of(path, metric):
 def found_of(*rows):
     """Return the contents of run folders with these rows: name, values of each seed, fingerprint."""
     listed = [
-        dict(model=name, kind=name, label="", seeds=[*range(len(values))], metrics={"test_f1": values})
+        dict(model=name, seeds=[*range(len(values))], metrics={"test_f1": values})
         | dict(dataset="corpus_a", fingerprint=fingerprint * 64, parameters=10)
         for name, values, fingerprint in rows
     ]
@@ -30,7 +30,7 @@ def found_of(*rows):
 
 def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, command, tmp_path):
     """The baseline has two seeds, and one pair with the run of one seed, which has no interval."""
-    files = "--csv", tmp_path / "t.csv", "--plot", tmp_path / "p.png"
+    files = "--csv", tmp_path / "t.csv"
     outcome = command(REPORT, compared_ptb.folder, finished_ptb.folder, *files)
     assert outcome.status == 0, outcome.err
     lstm, dynamic, alone = (
@@ -51,14 +51,12 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     np.testing.assert_allclose(found, [np.mean(dynamic) - np.mean(lstm), wanted.low, wanted.high])
     assert float(rows[2]["difference_mean"]) == pytest.approx(alone[0] - lstm[0])
     assert rows[2]["sd"] == rows[2]["low"] == rows[2]["difference_low"] == ""
-    assert_picture(tmp_path / "p.png")  # by default test perplexity over parameters
     before = (tmp_path / "t.csv").read_bytes()
     assert_user_error(command(REPORT, compared_ptb.folder, *files), "t.csv exists")
     assert (tmp_path / "t.csv").read_bytes() == before
 
     chosen = "--metrics", "dev_agent_skip_1,test_perplexity", "--baseline", "dynamic:3"
-    files = "--csv", tmp_path / "2.csv", "--plot", tmp_path / "2.png"
-    outcome = command(REPORT, compared_ptb.folder, *chosen, *files)
+    outcome = command(REPORT, compared_ptb.folder, *chosen, "--csv", tmp_path / "2.csv")
     assert outcome.status == 0, outcome.err
     one, two = table_of(tmp_path / "2.csv", "test_perplexity")
     assert float(one["difference_mean"]) == pytest.approx(np.mean(lstm) - np.mean(dynamic))
@@ -99,8 +97,6 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, command,
         (("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
         (("RUN", "--baseline", "gru"), "there is no row 'gru' for --baseline: choose lstm or dynamic:3"),
         (("RUN", "--csv", "no/where.csv"), "does not exist"),
-        (("RUN", "--csv", "s", "--plot", "s"), "a file of their own"),
-        (("RUN", "--plot", "p.png", "--metrics", "test_nll"), "--metrics X,Y"),
     ],
 )
 def test_errors_are_one_line(arguments, part, compared_ptb, command, here):
