@@ -29,7 +29,7 @@ _GLYPHS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"  # by the sum of thes
 
 # Layout of the picture, in inches; font sizes in points.
 _WIDTH, _MARGIN, _LINE, _LETTERS = 9.0, 0.7, 0.26, 10.0
-_MOST_WORDS, _MOST_ROWS = 14, 5  # words in a row, rows on a page
+_MOST_WORDS, _MOST_ROWS = 14, 30  # words in a row, rows of a picture
 _LEAST_WEIGHT = 0.05  # smaller attention weights are not drawn
 _MOST_SKIPS = 8  # in the legend
 _MARKERS = "oDs^vPX*"
@@ -116,7 +116,7 @@ def _brackets(skips: Sequence[int]) -> list[str]:
         lanes[start] = lane
     side = 2 * len(taken)
     cells = np.zeros((len(skips) + 1, side + 1), int)
-    for start, end in [*ends.items()]:
+    for start, end in ends.items():
         column = side - 2 * (lanes[start] + 1)
         cells[start:end, column] |= _DOWN
         cells[start + 1 : end + 1, column] |= _UP
@@ -140,12 +140,12 @@ def _brackets(skips: Sequence[int]) -> list[str]:
 
 def draw_arcs(
     reading: Reading, probabilities: Probabilities, path: str | Path, title: str, note: str = ""
-) -> list[Path]:
-    """Draw a reading into PNG files, and return their paths: arcs above the words, probabilities below.
+) -> None:
+    """Draw a reading into a PNG file: arcs above the words, probabilities below.
 
     Arcs of k = 1 are faint. With attention, an arc leads to every state with a weight of at least 5 %, and
-    its width shows the weight. A long text is broken into rows, and the rows into pages, of which the first
-    is `…-page-1.png`. A triangle marks where an arc continues in another row.
+    its width shows the weight. A text is broken into rows, and a triangle marks where an arc continues in
+    another one. Of a very long text, the first rows are drawn.
 
     Source: Gui et al. 2019, "Long Short-Term Memory with Dynamic Skip Connections", Figure 6.
     """
@@ -161,21 +161,14 @@ def draw_arcs(
         for t in range(len(words))
         for k, weight in reading.reached(t, _LEAST_WEIGHT)
     ]
-    starts, used = [0], 0.0
-    for t, slot in enumerate(slots):
-        if used + slot > room + 1e-6:
+    starts = [0]
+    for t in range(len(words)):
+        if edges[t + 1] - edges[starts[-1]] > room + 1e-6:
             starts.append(t)
-            used = 0.0
-        used += slot
     rows = list(zip(starts, [*starts[1:], len(words)], strict=True))
-    pages = [rows[at : at + _MOST_ROWS] for at in range(0, len(rows), _MOST_ROWS)]
-    path, written = Path(path), []
-    for number, page in enumerate(pages, 1):
-        one = len(pages) == 1
-        written.append(path if one else path.with_stem(f"{path.stem}-page-{number}"))
-        which = title if one else f"{title} (page {number} of {len(pages)})"
-        _draw_page(written[-1], [which, note], words, page, edges, arcs, probabilities)
-    return written
+    if len(rows) > _MOST_ROWS:
+        note = f"{note}; the first {rows[_MOST_ROWS][0]} words".removeprefix("; ")
+    _draw_rows(Path(path), [title, note], words, rows[:_MOST_ROWS], edges, arcs, probabilities)
 
 
 class _Arc(NamedTuple):
@@ -199,7 +192,7 @@ def _text_width(text: str) -> float:
     return renderer.get_text_width_height_descent(known, FontProperties(size=_LETTERS), False)[0] / 100
 
 
-def _draw_page(
+def _draw_rows(
     path: Path,
     heads: Sequence[str],
     words: Sequence[str],
@@ -208,7 +201,7 @@ def _draw_page(
     arcs: Sequence[_Arc],
     probabilities: Probabilities,
 ) -> None:
-    """Draw the rows of a page, each a range of words, whose slots on one long line have these `edges`."""
+    """Draw rows, each a range of words, whose slots on one long line have these `edges`."""
     lines = [line for text in heads for line in textwrap.wrap(text, 90)]
     used = sorted({arc.k for arc in arcs})
     shown = {used[round(i)] for i in np.linspace(0, len(used) - 1, min(len(used), _MOST_SKIPS))}

@@ -14,7 +14,7 @@ from dynskip_jax.errors import UserError
 
 _FITTED = 0.7  # fraction of the steps used to fit constants and probes; results are from the rest
 _HELD_OUT = 0.15  # fraction of the fitting steps held out to select the probe's epoch
-_UPDATES, _BATCH, _RATE = 2000, 256, 1e-3  # of a probe: gradient steps, batch size, learning rate
+_UNITS, _UPDATES, _BATCH, _RATE = 50, 2000, 256, 1e-3  # of a probe: hidden units, gradient steps, …
 _LEAST = 40  # smallest number of steps that can be analysed
 
 
@@ -66,14 +66,10 @@ def oracle_losses(
     losses: Float[np.ndarray, "steps K"],
     taken: Int[np.ndarray, " steps"],
     seen: Mapping[str, Float[np.ndarray, "steps features"]],
-    *,
-    units: int = 50,
-    seed: int = 0,
 ) -> OracleLosses:
     """Compare ways to choose among K states, given the loss of every choice at every step.
 
-    `taken` has the agent's choices, 1..K. One probe of `units` hidden units is trained for each of the
-    features in `seen`.
+    `taken` has the agent's choices, 1..K. One probe is trained for each of the features in `seen`.
     """
     steps = len(losses)
     if steps < _LEAST:
@@ -88,7 +84,7 @@ def oracle_losses(
     bar = rest[:, fixed] if losses[:fitted, fixed].mean() <= losses[:fitted].mean() else of_random
     of_probes = {}
     for name, features in seen.items():
-        chosen = _probe(features, losses[:fitted], features[fitted:], units, seed)
+        chosen = _probe(features, losses[:fitted], features[fitted:])
         of_probes[name] = np.take_along_axis(rest, chosen[:, None], axis=1)[:, 0]
     of_agent = np.take_along_axis(rest, taken[fitted:, None] - 1, axis=1)[:, 0]
     averaged = np.log(rest.shape[1]) - np.logaddexp.reduce(-rest, axis=1)
@@ -110,8 +106,6 @@ def _probe(
     features: Float[np.ndarray, "steps features"],
     losses: Float[np.ndarray, "fitted K"],
     others: Float[np.ndarray, "rest features"],
-    units: int,
-    seed: int,
 ) -> Int[np.ndarray, " rest"]:
     """Train an MLP π(k | features), and return its most probable choices, from 0, at other steps.
 
@@ -123,10 +117,10 @@ def _probe(
     x, rest = ((values - middle) / scale for values in (features, others))
     costs = np.asarray(losses - losses.mean(axis=1, keepdims=True), np.float32)
     train = len(x) - max(1, int(_HELD_OUT * len(x)))
-    one, two = jax.random.split(jax.random.key(seed))
+    one, two = jax.random.split(jax.random.key(0))
     size, K = x.shape[1], losses.shape[1]
-    w_in = jax.random.normal(one, (size, units)) / np.sqrt(size)
-    params = (w_in, jnp.zeros((1, units)), jax.random.normal(two, (units, K)) * 0.01, jnp.zeros((1, K)))
+    w_in = jax.random.normal(one, (size, _UNITS)) / np.sqrt(size)
+    params = (w_in, jnp.zeros((1, _UNITS)), jax.random.normal(two, (_UNITS, K)) * 0.01, jnp.zeros((1, K)))
     optimizer = optax.adam(_RATE)
 
     def logits(params, x):
@@ -148,7 +142,7 @@ def _probe(
     best_of = jax.jit(lambda params, x: logits(params, x).argmax(axis=-1))
     batch = min(_BATCH, train)
     state, kept = optimizer.init(params), (np.inf, params)
-    order = np.random.default_rng(seed)
+    order = np.random.default_rng(0)
     for _ in range(-(-_UPDATES * batch // (train // batch * batch))):
         rows = order.permutation(train)[: train // batch * batch].reshape(-1, batch)
         params, state = epoch(params, state, x[rows], costs[rows])

@@ -37,7 +37,7 @@ _MOST_LABELLED = 16  # with more rows, numbers do not fit into the cells of a he
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _OTHER_SCRIPTS = re.compile("CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun")
 _MOST_LABELS = 20  # rows of a confusion matrix
-_LAST_COLOR = 20  # all k from here on have the same colour; up to this K, each k has its own area
+_LAST_COLOR = 20  # all k from here on have the same colour
 
 
 def learning_curves(
@@ -57,7 +57,7 @@ def learning_curves(
     `curves` has the records of each model, by its name, as `RunDir.records` returns them. `x` (such as
     "epoch") and `y` are keys of these records.
     """
-    figure, (axes,) = _figure(title)
+    figure, axes = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
         for metric, style in zip(y, _LINE_STYLES * len(y), strict=False):
             points = [(r[x], *_mean_and_spread(r[metric])) for r in records if x in r and metric in r]
@@ -67,8 +67,7 @@ def learning_curves(
                 how = dict(color=f"C{index % 10}", label=label, marker="o" if len(points) <= 30 else "")
                 axes.plot(at, mean, style, markersize=3.5, **how)
                 axes.fill_between(at, mean - spread, mean + spread, color=how["color"], alpha=0.2, lw=0)
-    axes.set_xlabel(_words(x))
-    axes.set_ylabel(", ".join(map(_words, y)))
+    axes.set(xlabel=_words(x), ylabel=", ".join(map(_words, y)))
     places = [point for line in axes.lines for point in line.get_xdata()]
     if all(place.is_integer() for place in places):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -77,49 +76,6 @@ def learning_curves(
     if log:
         axes.set_yscale("log")
     _finish(axes)
-    save(figure, path)
-
-
-def policy_over_training(
-    records: Sequence[Mapping[str, Any]],
-    shares: str,
-    entropy: str,
-    path: str | Path,
-    title: str,
-    note: str = "",
-) -> None:
-    """Draw the fraction of each skip as stacked areas, and the policy's entropy, over the epochs.
-
-    Both are means over the seeds. With K > 20, the areas are ranges of k of doubling size: 1, 2, 3 to 4, 5 to
-    8 and so on. A dotted line marks log K, the entropy of the uniform policy.
-
-    All records have "epoch" and the metrics that `shares`, (seeds, K), and `entropy`, (seeds,) in nats, name.
-    """
-    at = np.array([record["epoch"] for record in records], np.float64)
-    of_k = np.array([np.asarray(record[shares], np.float64).mean(axis=0) for record in records])
-    K = of_k.shape[1]
-    firsts = list(range(1, K + 1))
-    if K > _LAST_COLOR:
-        firsts = [1, 2, *(2**n + 1 for n in range(1, math.ceil(math.log2(K))))]
-    lasts = [*(first - 1 for first in firsts[1:]), K]
-    areas = np.add.reduceat(of_k, [first - 1 for first in firsts], axis=1)
-    mean, spread = np.array([_mean_and_spread(record[entropy]) for record in records]).T
-    figure, (above, below) = _figure(title, note, rows=2, height_ratios=[2, 1], sharex=True)
-    labels = [f"k = {a}" if a == b else f"k = {a} to {b}" for a, b in zip(firsts, lasts, strict=True)]
-    # Ranges are coloured by their index, because all k from 20 on would have the same colour.
-    shades = firsts if K <= _LAST_COLOR else np.linspace(1, _LAST_COLOR, len(firsts))
-    wide = (at, areas) if len(at) > 1 else ([at[0] - 0.25, at[0] + 0.25], np.repeat(areas, 2, axis=0))
-    above.stackplot(wide[0], wide[1].T, labels=labels, colors=[skip_color(k) for k in shades])
-    above.set(ylim=(0, 1), ylabel="share of choices")
-    handles, labels = above.get_legend_handles_labels()
-    above.legend(handles[::-1], labels[::-1], frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    below.plot(at, mean, color="0.2", marker="o" if len(at) <= 30 else "", markersize=3.5)
-    below.fill_between(at, mean - spread, mean + spread, color="0.2", alpha=0.2, lw=0)
-    below.axhline(math.log(K), color="0.5", ls=":")
-    below.set(xlabel="epoch", ylabel="entropy (nats)")
-    below.set_ylim(0, 1.08 * max(math.log(K), 0.01))
-    below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish(below)
     save(figure, path)
 
 
@@ -151,7 +107,7 @@ def metric_over_metric(
         groups: Points of each group: a label, the first metric of each seed, and the second one.
         levels: Second metric of each seed of models without the first one, drawn as a dashed line.
     """
-    figure, (axes,) = _figure(title)
+    figure, axes = _figure(title)
     labelled = []
     for index, (name, points) in enumerate(groups.items()):
         found = [(*_mean_and_spread(xs), *_mean_and_spread(ys), label) for label, xs, ys in points]
@@ -167,8 +123,7 @@ def metric_over_metric(
         axes.annotate(label, place, **how)
     for index, (name, seeds) in enumerate(levels.items(), len(groups)):
         axes.axhline(_mean_and_spread(seeds)[0], color=f"C{index % 10}", linestyle="--", lw=1.2, label=name)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=x_label, ylabel=y_label)
     _finish(axes)
     save(figure, path)
 
@@ -189,10 +144,21 @@ def action_distribution(
     A row without counts is left blank.
     """
     shares = _shares(counts).T
-    names = dict(x_names=rows, y_names=_numbered(counts.shape[1]), x_label="" if rows else "position t")
     # The colours end at the largest fraction: otherwise a uniform policy would be almost white.
     most = np.nanmax(shares, initial=0.0) or 1.0
-    _heat_map(shares, path, title, "share of decisions", note, y_label="chosen skip k", most=most, **names)
+    labels = dict(x="" if rows else "position t", y="chosen skip k", x_names=rows, y_names=len(shares))
+    _heat_map(shares, path, title, note, what="share of decisions", most=most, **labels)
+
+
+def policy_over_training(
+    records: Sequence[Mapping[str, Any]], metric: str, path: str | Path, title: str, note: str = ""
+) -> None:
+    """Draw how often the agent chose each k, a `metric` of (seeds, K), after each epoch: means over seeds."""
+    shares = np.array([np.asarray(record[metric], np.float64).mean(axis=0) for record in records]).T
+    labels = dict(x="epoch", y="chosen skip k", x_names=len(records), y_names=len(shares))
+    _heat_map(
+        shares, path, title, note, what="share of choices", most=shares.max(initial=0.0) or 1.0, **labels
+    )
 
 
 def action_against_truth(
@@ -208,13 +174,11 @@ def action_against_truth(
     Actions are k - 1 = 0 … K - 1. Decisions whose right action is outside of them are left out.
     """
     scored = (truth >= 0) & (truth < num_actions)
-    counts = np.zeros((num_actions, num_actions), np.int64)
-    np.add.at(counts, (truth[scored], actions[scored]), 1)
+    counts = _counted(truth[scored], actions[scored], num_actions)
     exact = f"{np.trace(counts) / counts.sum():.1%} of decisions exact" if counts.sum() else "no decisions"
-    names = _numbered(num_actions)
-    labels = dict(x_label="chosen skip k", y_label="right skip k", x_names=names, y_names=names, write=True)
+    labels = dict(x="chosen skip k", y="right skip k", x_names=num_actions, y_names=num_actions)
     what = "share of decisions with that right skip"
-    _heat_map(_shares(counts), path, f"{title} ({exact})", what, note, **labels)
+    _heat_map(_shares(counts), path, f"{title} ({exact})", note, what=what, write=True, **labels)
 
 
 def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
@@ -228,11 +192,10 @@ def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, 
         frequent = sorted(name for name, _ in counts.most_common(_MOST_LABELS - 1))
         names = [*frequent, f"{len(names) - len(frequent)} others"]
     index = {name: i for i, name in enumerate(names)}
-    rows, columns = ([index.get(name, len(names) - 1) for name in side] for side in (truth, predicted))
-    matrix = np.zeros((len(names), len(names)), np.int64)
-    np.add.at(matrix, (rows, columns), 1)
-    labels = dict(x_label="predicted", y_label="true", x_names=names, y_names=names)
-    _heat_map(_shares(matrix), path, title, "share of the true ones", write=True, **labels)
+    ids = ([index.get(name, len(names) - 1) for name in side] for side in (truth, predicted))
+    labels = dict(x="predicted", y="true", x_names=names, y_names=names)
+    shares = _shares(_counted(*ids, len(names)))
+    _heat_map(shares, path, title, what="share of the true ones", write=True, **labels)
 
 
 def visited_positions(
@@ -253,49 +216,55 @@ def visited_positions(
     np.add.at(counts, truth, visited)
     right = visited[np.arange(len(truth)), truth]
     share = f"{right.mean():.1%} of chains visit the right position" if right.size else "no examples"
-    labels = dict(x_label="position t", y_label="right position")
-    what = "share of chains with that right position"
-    _heat_map(_shares(counts, examples[:, None]), path, f"{title} ({share})", what, note, **labels)
+    labels = dict(x="position t", y="right position", what="share of chains with that right position")
+    _heat_map(_shares(counts, examples[:, None]), path, f"{title} ({share})", note, **labels)
 
 
 def _heat_map(
     shares: Float[np.ndarray, "rows columns"],
     path: str | Path,
     title: str,
-    what: str,
     note: str = "",
     *,
-    x_label: str = "",
-    y_label: str = "",
-    x_names: Sequence[str] | None = None,
-    y_names: Sequence[str] | None = None,
+    what: str,
+    x: str,
+    y: str,
+    x_names: Sequence[str] | int | None = None,
+    y_names: Sequence[str] | int | None = None,
     most: float = 1.0,
     write: bool = False,
 ) -> None:
-    """Draw fractions, which `what` describes; NaN is drawn blank. `write` adds numbers, if they fit."""
-    figure, (axes,) = _figure(title, note)
+    """Draw fractions, which `what` describes; NaN is drawn blank. `write` adds numbers, if they fit.
+
+    `x` and `y` are labels of the axes. Names are those of columns and rows; a number n stands for 1 to n.
+    """
+    figure, axes = _figure(title, note)
     colors = matplotlib.colormaps["Blues"].with_extremes(bad="0.93")
     image = axes.imshow(shares, cmap=colors, vmin=0, vmax=most, aspect="auto", origin="lower")
     for axis, names in ((axes.xaxis, x_names), (axes.yaxis, y_names)):
         if names is None:
             axis.set_major_locator(MaxNLocator(integer=True))
+        elif isinstance(names, int):
+            at = np.arange(0, names, -(-names // 20))
+            axis.set_ticks(at, labels=at + 1)
         else:
-            every = -(-len(names) // 20) if names and str(names[0]).isdecimal() else 1
-            turned = axis is axes.xaxis and every == 1 and max(map(len, names), default=0) > 2
+            turned = axis is axes.xaxis and max(map(len, names), default=0) > 2
             style = dict(rotation=60, ha="right") if turned else {}
-            axis.set_ticks(np.arange(0, len(names), every), labels=names[::every], parse_math=False, **style)
+            axis.set_ticks(np.arange(len(names)), labels=names, parse_math=False, **style)
     for row, column in np.argwhere(shares >= 0.005) if write and len(shares) <= _MOST_LABELLED else ():
         color = "white" if shares[row, column] > 0.5 else "black"
         how = dict(ha="center", va="center", fontsize=9, color=color)
         axes.text(column, row, f"{shares[row, column]:.2f}", **how)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=x, ylabel=y)
     figure.colorbar(image, ax=axes, label=what)
     save(figure, path)
 
 
-def _numbered(count: int) -> list[str]:
-    return [str(k) for k in range(1, count + 1)]
+def _counted(rows: Any, columns: Any, size: int) -> Int[np.ndarray, "size size"]:
+    """Return how often each pair of a row and a column occurs."""
+    counts = np.zeros((size, size), np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    return counts
 
 
 def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
@@ -307,14 +276,14 @@ def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
 # --- Figures ---
 
 
-def _figure(title: str, note: str = "", rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
+def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
     """Return a figure of 900 x 600 pixels and its axes; it needs no window system and is not in pyplot."""
     figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = list(figure.subplots(rows, 1, squeeze=False, **options)[:, 0])
-    axes[0].set_title(f"{title}\n" if note else title, fontsize=13)
+    axes = figure.subplots()
+    axes.set_title(f"{title}\n" if note else title, fontsize=13)
     if note:
-        axes[0].text(0.5, 1.02, note, transform=axes[0].transAxes, ha="center", va="bottom", color="0.35")
+        axes.text(0.5, 1.02, note, transform=axes.transAxes, ha="center", va="bottom", color="0.35")
     return figure, axes
 
 

@@ -32,12 +32,12 @@ class Reading:
         prediction: The prediction as one line.
         unknown: Words of the text that are not in the vocabulary.
         weights: `distribution` of the layer of `skips`, (words, K); None if it has none.
-        backward: `connections` of the top layer that reads from the end: k leads to word t + k. None if there
-            is no such layer, or if it has no choices to show.
+        backward: `connections` of the top layer that reads from the end, where k leads to word t + k; None
+            without such a layer, or without choices to show.
         backward_weights: `distribution` of the layer of `backward`.
         is_attention: Whether a weighted mean of all K states enters, instead of one chosen state.
-        is_of_predictions: Whether `probabilities` are those of the model's own predictions, instead of those
-            of the words. They say how sure a model is, not how good.
+        is_of_predictions: Whether `probabilities` are those of the model's own predictions, which say how
+            sure it is, instead of those of the words.
     """
 
     words: Sequence[str]
@@ -106,20 +106,15 @@ def distribution(
     if not skip.has_agent:
         return None
     x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
-    params, steps = cell.params().skip, jnp.arange(x.shape[0])
-    # Slot j is State(t-1-j). Before the sequence, all K states are the initial one.
-    slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip)[None], 0)]
-    seen = {
-        "previous": before,
-        "mean": slots.mean(axis=1),
-        "slots": slots,
-        "stored": F.Window.of_slots(slots),
-    }
+    # Before the sequence, all K states are the initial one.
+    history = jnp.concatenate([jnp.repeat(before[:1], skip.max_skip, axis=0), before[1:]])
+    seen = F.observed_in(history[None], skip.observed, skip.max_skip, len(x))
     mask = None if policy.mask is None else jnp.asarray(policy.mask)
     # τ divides the logits of weights; agents that sample choose at τ = 1.
     is_weighted = policy.mode == "soft" or not skip.is_stochastic
     temperature = policy.temperature if is_weighted else 1.0
-    weights = jnp.exp(skip.log_distribution(params, x, steps, seen[skip.observed], mask, temperature))
+    given = cell.params().skip, x[None], jnp.arange(len(x))[None]
+    weights = jnp.exp(skip.log_distribution(*given, seen, mask, temperature))[0]
     if skip.forgets_carried:
         weights = weights.at[0].set(jax.nn.one_hot(0, skip.max_skip, dtype=weights.dtype))
     return weights[::-1] if reverse else weights
@@ -133,27 +128,23 @@ def generate(
     *,
     temperature: float | Float[Array, ""] = 1.0,
     policy: F.Policy = F.Policy("sample"),  # noqa: B008 (immutable)
-) -> tuple[Int[Array, " num_tokens"], Int[Array, " num_tokens"]]:
-    """Sample a continuation of a prompt of at least one token, such as `<eos>`.
+) -> Int[Array, " num_tokens"]:
+    """Sample the continuation of a prompt of at least one token, such as `<eos>`.
 
     `temperature` divides the logits: below 1, likely words become likelier.
-
-    Returns:
-        The ids of the sampled tokens, and the k that the top layer chose at the token before each of them.
     """
     carry_key, word_key = jax.random.split(key)
     read = partial(model, policy=policy, deterministic=True, return_carry=True)
     carry, output = read(prompt[None], rngs=carry_key)
-    first = output.logits[0, -1], output.decisions[-1].action[0, -1]
 
     def step(state, key):
-        carry, logits, skip = state
+        carry, logits = state
         token = jax.random.categorical(key, logits / temperature)
         carry, output = read(token[None, None], initial_carry=carry)
-        return (carry, output.logits[0, -1], output.decisions[-1].action[0, -1]), (token, skip)
+        return (carry, output.logits[0, -1]), token
 
-    _, (tokens, skips) = lax.scan(step, (carry, *first), jax.random.split(word_key, num_tokens))
-    return tokens, skips
+    keys = jax.random.split(word_key, num_tokens)
+    return lax.scan(step, (carry, output.logits[0, -1]), keys)[1]
 
 
 def state_gradient_norms(
@@ -162,9 +153,7 @@ def state_gradient_norms(
     x: Float[Array, "batch time in"],
     recurrence: F.Recurrence,
     last_loss: Callable[[Float[Array, "batch hidden"]], Float[Array, " batch"]],
-    *,
     policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
-    of: str = "h",
 ) -> Float[Array, "batch time"]:
     """Return ‖∂L_T/∂h_t‖ for each step t of each sequence (Gui et al. 2019, Figure 4).
 
@@ -175,16 +164,10 @@ def state_gradient_norms(
         params: Parameters of the layer.
         carry: Carry before the first step.
         x: Inputs of the layer. All sequences have the same length T.
-        recurrence: Transition and skips of the layer.
+        recurrence: Transition and skip of the layer.
         last_loss: Function from h_T to L_T of each sequence.
         policy: How choices are made.
-        of: Name of the state's array, such as `h` or `c`.
     """
-    fields = recurrence.transition.state._fields
-    if of not in fields:
-        raise UserError(
-            f"the state of {type(recurrence.transition).__name__} has {', '.join(fields)}, no {of}"
-        )
     if recurrence.depth_skip is not None:
         raise UserError("gradient norms are those of a layer without a skip over depth")
 
@@ -194,8 +177,8 @@ def state_gradient_norms(
         def step(carry, given):
             inputs, nudge = given
             after, _ = F.recurrent_step(params, carry, inputs, recurrence, policy)
-            moved = getattr(after.slots, of).at[:, 0].add(nudge)
-            return after._replace(slots=after.slots._replace(**{of: moved})), None
+            moved = after.slots.h.at[:, 0].add(nudge)
+            return after._replace(slots=after.slots._replace(h=moved)), None
 
         inputs = F.project_inputs(params, jnp.swapaxes(x, 0, 1), recurrence)
         last, _ = lax.scan(step, carry, (inputs, nudges))

@@ -47,12 +47,11 @@ def compare(
             (s.words, s.tags) for s in test
         ]:
             raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-    score = statistics.f1  # of words with a tag, the accuracy
     counts = {name: _counts(model, corpora[name]) for name, model in models.items()}
-    means = {name: float(np.mean(score(each.sum(axis=1)))) for name, each in counts.items()}
+    means = {name: float(np.mean(statistics.f1(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:
-        found = statistics.paired_bootstrap(counts[first], counts[name], score, seed=0, samples=samples)
+        found = statistics.paired_bootstrap(counts[first], counts[name], samples)
         difference, low, high = (f"{100 * number:+.2f}" for number in found[:3])
         says = "may be chance" if found.low <= 0 <= found.high else "differs"
         rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{found.p:.3f}", says])

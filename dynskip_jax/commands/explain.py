@@ -65,8 +65,8 @@ def explain(
                 title = f"{heading}: where each word goes back to"
                 with warned(run.run_dir):
                     path = folder_of_pictures(run.run_dir) / _picture(name, first.seed, text, direction)
-                    for page in draw_arcs(reading, likely, path, title, note):
-                        say(f"picture: {page}")
+                    draw_arcs(reading, likely, path, title, note)
+                    say(f"picture: {path}")
     says = {name: found.prediction for name, found in readings.items()}
     for name, prediction in says.items():
         say(f"{name}: {prediction}")

@@ -33,5 +33,5 @@ def generate(
     if unknown:
         say(f"not known, and read as {UNK}: {', '.join(unknown)}", sys.stderr)
     how = dict(temperature=temperature, policy=dataclasses.replace(trained.policy, mode="sample"))
-    written, _ = reading.generate(trained.model, jnp.asarray(tokens), words, jax.random.key(key), **how)
+    written = reading.generate(trained.model, jnp.asarray(tokens), words, jax.random.key(key), **how)
     write(vocabulary.join([*begun[1:], *vocabulary.decode(np.asarray(written))]) + "\n")

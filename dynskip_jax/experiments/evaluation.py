@@ -114,8 +114,7 @@ def draw_training(
         layer = name.removeprefix("dev_agent_share_")
         plots.policy_over_training(
             [r for r in own if name in r],
-            f"dev_agent_share_{layer}",
-            f"dev_agent_entropy_{layer}",
+            name,
             run_dir.plots / f"policy_{layer}.png",
             f"{experiment.name} on {data.name}: {label}, the policy of layer {layer}",
             note=f"dev, {spec.evaluation_mode}, mean over seeds",

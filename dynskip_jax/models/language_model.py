@@ -102,9 +102,8 @@ class LanguageModel(nnx.Module):
         vocabulary_size: Number of token ids.
         features: Size of the state of every layer, or one size for each layer.
         skip: Time skip of every layer, or one for each layer, bottom first.
-        embedding: Module that maps token ids to features. It has an attribute `features`, their number, and a
-            method `table()` that returns the features of all ids, as `CharEmbedding` has. By default an
-            `nnx.Embed`.
+        embedding: Module that maps token ids to features, with an attribute `features`, their number, such as
+            `CharEmbedding`. By default an `nnx.Embed`.
         embedding_features: Size of the default embedding; by default the size of the first layer.
         tied: Whether the softmax uses the embedding table as its weights (Inan et al. 2017). The last layer
             must have the size of the embedding.
@@ -167,15 +166,6 @@ class LanguageModel(nnx.Module):
         else:
             init = dict(kernel_init=weight_init, bias_init=weight_init)
             self.softmax = Linear(last, vocabulary_size, dtype=dtype, **init, rngs=rngs)
-
-    def with_table(self) -> "LanguageModel":
-        """Return an equivalent, faster model, whose embedding is a table; itself if it has one."""
-        if isinstance(self.embedding, nnx.Embed):
-            return self
-        table = self.embedding.table()
-        model = nnx.merge(*nnx.split(self))
-        model.embedding = nnx.Embed(*table.shape, embedding_init=lambda *_: table, rngs=nnx.Rngs(0))
-        return model
 
     def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> tuple[F.SkipCarry, ...] | CopyCarry:
         """Return the initial carry of each layer; a `CopyCarry` if the model copies words.

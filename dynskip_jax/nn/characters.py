@@ -7,7 +7,6 @@ characters, has a trained embedding.
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -110,14 +109,6 @@ class CharEmbedding(nnx.Module):
     def characters(self) -> Int[np.ndarray, "vocabulary length"]:
         """Character ids of each word, as a read-only array."""
         return np.frombuffer(self._ids, np.int32).reshape(self._shape)
-
-    def table(self, words_at_once: int = 1000) -> Float[Array, "vocabulary features"]:
-        """Return the embeddings of the vocabulary, `words_at_once` in parallel.
-
-        After training, this table can replace the module.
-        """
-        words = jnp.arange(len(self.characters))
-        return jax.lax.map(lambda word: self(word[None, None])[0, 0], words, batch_size=words_at_once)
 
     def __call__(self, tokens: Int[Array, "batch time"]) -> Float[Array, "batch time features"]:
         """Return the embedding of each token, (batch, time, features)."""

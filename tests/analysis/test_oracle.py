@@ -7,81 +7,49 @@ from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.errors import UserError
 
 STEPS, K = 3000, 4
+RNG = np.random.default_rng(0)
+# The signs of the first two inputs of a step select the k whose loss is 0.1; all others cost 1 to 2.
+SEEN, NOISE = RNG.normal(size=(2, STEPS, 6))
+LOSSES = RNG.uniform(1, 2, size=(STEPS, K))
+LOSSES[np.arange(STEPS), 2 * (SEEN[:, 0] > 0) + (SEEN[:, 1] > 0)] = 0.1
+RIGHT, RANDOM = LOSSES.argmin(axis=1) + 1, RNG.integers(1, K + 1, STEPS)
+FITTED = int(0.7 * STEPS)
 
 
-def table(seed=0):
-    """Return losses, choices, inputs and a generator; the best k depends only on the inputs.
-
-    The signs of the first two inputs of a step select the k whose loss is 0.1; all others cost 1 to 2.
-    """
-    rng = np.random.default_rng(seed)
-    seen = rng.normal(size=(STEPS, 6))
-    right = 2 * (seen[:, 0] > 0) + (seen[:, 1] > 0)
-    losses = rng.uniform(1, 2, size=(STEPS, K))
-    losses[np.arange(STEPS), right] = 0.1
-    taken = rng.integers(1, K + 1, STEPS)
-    return losses, taken, seen, rng
-
-
-def bar(found, losses):
+def bar(found):
     """Return the loss of the better blind choice, fixed or random, as fitted on the first 70 % of steps."""
-    fitted = losses[: int(0.7 * STEPS)]
-    is_fixed = fitted[:, found.fixed - 1].mean() <= fitted.mean()
+    is_fixed = LOSSES[:FITTED, found.fixed - 1].mean() <= LOSSES[:FITTED].mean()
     return found.constant[found.fixed - 1] if is_fixed else found.random
 
 
-def test_means_are_those_of_a_loop():
-    losses, taken, seen, _ = table()
-    found = oracle_losses(losses, taken, {"all": seen})
-    rest = range(int(0.7 * STEPS), STEPS)
+def test_means_are_those_of_a_loop_and_a_probe_finds_what_there_is_to_learn_and_nothing_else():
+    found = oracle_losses(LOSSES, RANDOM, {"all": SEEN, "nothing": NOISE})
+    rest = range(FITTED, STEPS)
     assert found.count == len(rest)
-    assert found.taken == pytest.approx(sum(losses[t][taken[t] - 1] for t in rest) / len(rest))
-    assert found.random == pytest.approx(sum(sum(losses[t]) / K for t in rest) / len(rest))
-    assert found.hindsight == pytest.approx(sum(min(losses[t]) for t in rest) / len(rest))
-    probabilities = [sum(np.exp(-loss) for loss in losses[t]) / K for t in rest]
-    assert found.averaged == pytest.approx(-sum(np.log(probabilities)) / len(rest))
-    for k in range(K):
-        assert found.constant[k] == pytest.approx(sum(losses[t][k] for t in rest) / len(rest))
-    first = [sum(losses[t][k] for t in range(int(0.7 * STEPS))) for k in range(K)]
+    assert found.taken == pytest.approx(np.mean([LOSSES[t][RANDOM[t] - 1] for t in rest]))
+    assert found.random == pytest.approx(np.mean([sum(LOSSES[t]) / K for t in rest]))
+    assert found.hindsight == pytest.approx(np.mean([min(LOSSES[t]) for t in rest]))
+    probabilities = [sum(np.exp(-LOSSES[t])) / K for t in rest]
+    assert found.averaged == pytest.approx(-np.mean(np.log(probabilities)))
+    assert found.constant == pytest.approx([np.mean([LOSSES[t][k] for t in rest]) for k in range(K)])
+    first = [sum(LOSSES[t][k] for t in range(FITTED)) for k in range(K)]
     assert found.fixed == 1 + first.index(min(first))
-
-
-def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
-    losses, taken, seen, rng = table()
-    found = oracle_losses(losses, taken, {"all": seen, "nothing": rng.normal(size=(STEPS, 6))})
     # A probe of the inputs gains most of what hindsight gains. A probe of noise gains nothing beyond chance.
     whole = min(found.random, *found.constant) - found.hindsight
     assert found.gain["all"].mean > 0.75 * whole and not found.gain["all"].is_chance
-    assert found.probes["all"] == pytest.approx(bar(found, losses) - found.gain["all"].mean)
+    assert found.probes["all"] == pytest.approx(bar(found) - found.gain["all"].mean)
     assert abs(found.gain["nothing"].mean) < 2 * found.gain["nothing"].margin
+    assert found.verdict().startswith("There is something to learn") and found.own.is_chance
 
 
 @pytest.mark.slow
 def test_what_the_agent_gains_is_told_from_what_a_probe_does():
-    losses, random, seen, rng = table()
-    noise, right = rng.normal(size=seen.shape), losses.argmin(axis=1) + 1
-    found = {
-        name: oracle_losses(losses, taken, {"this": features})
-        for name, taken, features in (
-            ("neither", random, noise),
-            ("agent", right, noise),
-            ("both", right, seen),
-        )
-    }
-    assert found["neither"].own.is_chance and not found["agent"].own.is_chance
-    of_right = found["agent"]
-    assert of_right.own.mean == pytest.approx(bar(of_right, losses) - of_right.hindsight)
-    assert of_right.taken == pytest.approx(of_right.hindsight)
-    said = {name: result.verdict() for name, result in found.items()}
-    assert said["neither"].startswith("Nothing to learn was found")
-    assert said["agent"].startswith("The agent has learnt something")
-    assert said["both"].startswith("There is something to learn")
-    assert all(f"{result.own.mean:+.4f}" in said[name] for name, result in found.items())
-
-
-def test_too_few_steps_are_refused():
-    with pytest.raises(UserError, match="12 choices are too few"):
-        oracle_losses(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})
+    neither, agent = (oracle_losses(LOSSES, taken, {"this": NOISE}) for taken in (RANDOM, RIGHT))
+    assert neither.own.is_chance and not agent.own.is_chance
+    assert agent.own.mean == pytest.approx(bar(agent) - agent.hindsight)
+    assert neither.verdict().startswith("Nothing to learn was found")
+    assert agent.verdict().startswith("The agent has learnt something")
+    assert f"{agent.own.mean:+.4f}" in agent.verdict()
 
 
 def test_the_bar_is_chosen_where_probes_are_fitted():
@@ -90,3 +58,5 @@ def test_the_bar_is_chosen_where_probes_are_fitted():
     losses[:700, 0], losses[700:, 0] = 0.0, 3.0
     found = oracle_losses(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})
     assert found.fixed == 1 and found.own.mean == pytest.approx(2.0)
+    with pytest.raises(UserError, match="12 choices are too few"):
+        oracle_losses(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})

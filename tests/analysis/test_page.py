@@ -39,24 +39,22 @@ class Page(HTMLParser):
 def test_a_page():
     agent = Reading(WORDS, [0, 1, 2, 2], weights=WEIGHTS), {"lstm": [math.nan, 0.5, 0.25, 0.125]}
     attention = Reading(WORDS, [1, 2, 1, 2], weights=WEIGHTS, is_attention=True), {}
-    text = page_html("T & t", {"dynamic:2": agent, "attention:2": attention}, {"lstm": "next <eos>"})
+    without = Reading(WORDS, [0, 0, 2, 0], is_of_predictions=True), {}
+    panels = {"dynamic:2": agent, "attention:2": attention, "fixed:2": without}
+    text = page_html("T & t", panels, {"lstm": "next <eos>"})
     page = Page(text)
-    assert page.words == WORDS * 2
+    assert page.words == WORDS * 3
     assert page.links == [] and not re.search(r"https?:|@import|url\(", text)
-    assert "b" not in page.tags and page.tags.count("section") == 2
+    assert "b" not in page.tags and page.tags.count("section") == 3
     assert "T &amp; t" in text and "lstm: next &lt;eos&gt;" in text
-    first, second = page.data
-    assert (first["attention"], second["attention"]) == (False, True)
+    first, second, third = page.data
+    assert [of["attention"] for of in page.data] == [False, True, False]
     assert [row["reached"] for row in first["rows"]] == [0, 1, 2, 2]
     assert [row["to"] for row in first["rows"]] == ["a", "a", "a", WORDS[1]]
     assert first["rows"][1]["k"] == [[1, 0.25], [2, 0.75]]
     assert first["rows"][0]["p"] == [] and first["rows"][2]["p"] == [["lstm", "0.2500"]]
     assert second["rows"][0]["to"] == "before the text"
     assert first["colors"] == second["colors"] and first["colors"].keys() == {"1", "2"}
-
-
-def test_without_weights_the_choice_itself_is_shown():
-    reading = Reading(["a", "b", "c"], [0, 0, 2], is_of_predictions=True)
-    (data,) = Page(page_html("T", {"fixed:2": (reading, {})}, {})).data
-    assert [row["k"] for row in data["rows"]] == [[], [], [[2, 1.0]]]
-    assert data["of"] == "prediction"
+    # Without weights the choice itself is shown.
+    assert [row["k"] for row in third["rows"]] == [[], [], [[2, 1.0]], []]
+    assert (second["of"], third["of"]) == ("word", "prediction")

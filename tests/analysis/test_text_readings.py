@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import drawn
 from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis.reading import Reading, distribution, state_gradient_norms
-from dynskip_jax.errors import UserError
+from dynskip_jax.analysis.reading import Reading, connections, distribution, state_gradient_norms
 from dynskip_jax.nn import SkipLSTM
 
 SKIPS = {
@@ -20,14 +20,6 @@ SKIPS = {
     "attention": F.Attention(4),
     "content": F.Attention(4, agent="content"),
 }
-
-
-def drawn(make):
-    """Return the module that `make` makes, with parameters drawn by NumPy."""
-    graphdef, params, others = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
-    rng = np.random.default_rng(0)
-    values = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(-1, 1, leaf.shape), leaf.dtype), params)
-    return nnx.merge(graphdef, values, others)
 
 
 @pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name in ("masked", "content")))
@@ -53,24 +45,25 @@ def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
         np.testing.assert_array_equal(found.argmax(axis=1) + 1, decision.action[0])
 
 
-@pytest.mark.parametrize("name", and_slow(["attention", "dynamic"], lambda name: name == "attention"))
-def test_a_high_temperature_makes_weights_equal(name):
-    stack = drawn(lambda: SkipLSTM(3, 5, skip=SKIPS[name], rngs=nnx.Rngs(0)))
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 3)), jnp.float32)
-
-    @nnx.jit
-    def read(stack, temperature):
-        policy = F.Policy("soft", temperature=temperature)
-        observation = jax.tree.map(lambda leaf: leaf[0], stack(x, policy=policy).observations[0])
-        return distribution(stack.cells[0], observation, policy)
-
-    flat = read(stack, jnp.float32(1e4))
-    np.testing.assert_allclose(flat.max(axis=1), 1 / (flat > 1e-6).sum(axis=1), rtol=1e-2)
+def test_a_high_temperature_makes_weights_equal():
+    stack = drawn(lambda: SkipLSTM(3, 5, skip=SKIPS["attention"], rngs=nnx.Rngs(0)))
+    given = jnp.ones((9, 3)), jnp.ones((9, 5))
+    flat = nnx.jit(lambda stack, τ: distribution(stack.cells[0], given, F.Policy("soft", temperature=τ)))
+    np.testing.assert_allclose(flat(stack, jnp.float32(1e4)), 0.25, rtol=1e-2)
+    plain = drawn(lambda: SkipLSTM(3, 5, rngs=nnx.Rngs(0)))
+    assert distribution(plain.cells[0], given) is None
 
 
-def test_what_has_no_agent_has_no_distribution():
-    stack = drawn(lambda: SkipLSTM(3, 5, rngs=nnx.Rngs(0)))
-    assert distribution(stack.cells[0], (jnp.zeros((4, 3)), jnp.zeros((4, 5)))) is None
+def test_connections_lead_from_each_word_read_to_the_one_before():
+    zeros = jnp.zeros(6)
+    update = jnp.array([1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    decision = F.Decision(jnp.ones(6, jnp.int32), zeros, zeros, update)
+    np.testing.assert_array_equal(connections(decision), [1, 0, 0, 3, 1, 0])
+    np.testing.assert_array_equal(connections(decision, reverse=True), [3, 0, 0, 1, 2, 0])
+    late = decision._replace(update=jnp.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(connections(late), [0, 2, 0, 0, 0, 4])
+    chosen = F.Decision(jnp.array([1, 3, 2]), zeros[:3], zeros[:3])
+    np.testing.assert_array_equal(connections(chosen), [1, 3, 2])
 
 
 def test_the_backward_direction_reads_the_words_in_reverse():
@@ -83,40 +76,26 @@ def test_the_backward_direction_reads_the_words_in_reverse():
     np.testing.assert_array_equal(backward.weights, weights[::-1])
 
 
-# --- Gradient norms ---
-
 TIME, HIDDEN = 6, 3
 OF_GRADIENTS = {"previous": F.Previous(), "fixed": F.Fixed(3, mix=0.5), "dynamic": F.Dynamic(3, mix=0.5)}
 
 
-def layer(time_skip, transition=None):
-    recurrence = F.Recurrence(time_skip, transition or F.LSTM())
+@pytest.mark.parametrize("name", and_slow(OF_GRADIENTS, lambda name: name == "dynamic"))
+def test_gradient_norms_are_those_of_finite_differences(name):
+    recurrence = F.Recurrence(OF_GRADIENTS[name], F.LSTM())
 
-    @jax.jit
-    def start():
+    def squares(h):
+        return (h**2).sum(axis=1)
+
+    with jax.enable_x64(True):
         params = recurrence.init(jax.random.key(1), 2, HIDDEN)
         state = F.zero_state(recurrence.transition, (2, HIDDEN))
         carry = F.initial_carry(jax.random.key(3), recurrence, state)
-        return params, carry, jax.random.normal(jax.random.key(2), (2, TIME, 2))
-
-    return recurrence, *start()
-
-
-def squares(h):
-    return (h**2).sum(axis=1)
-
-
-CASES = [(name, of) for name in OF_GRADIENTS for of in ("h", "c")]
-
-
-@pytest.mark.parametrize(("name", "of"), and_slow(CASES, lambda *case: case == ("dynamic", "h")))
-def test_norms_are_those_of_finite_differences(name, of):
-    with jax.enable_x64(True):
-        recurrence, *arrays = layer(OF_GRADIENTS[name])
+        x = jax.random.normal(jax.random.key(2), (2, TIME, 2))
         is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
         double = lambda leaf: leaf.astype(jnp.float64) if is_float(leaf) else leaf
-        params, carry, x = jax.tree.map(double, arrays)
-        found = state_gradient_norms(params, carry, x, recurrence, squares, of=of)
+        params, carry, x = jax.tree.map(double, (params, carry, x))
+        found = state_gradient_norms(params, carry, x, recurrence, squares)
 
         @jax.jit
         @jax.vmap
@@ -126,16 +105,9 @@ def test_norms_are_those_of_finite_differences(name, of):
             for t in range(TIME):
                 inputs = F.project_inputs(params, x[:, t], recurrence)
                 now, _ = F.recurrent_step(params, now, inputs, recurrence, F.Policy("greedy"))
-                slots = getattr(now.slots, of).at[:, 0].add(nudges[t])
-                now = now._replace(slots=now.slots._replace(**{of: slots}))
+                now = now._replace(slots=now.slots._replace(h=now.slots.h.at[:, 0].add(nudges[t])))
             return squares(now.state.h)
 
         each = 1e-5 * jnp.eye(TIME * HIDDEN).reshape(-1, TIME, HIDDEN)
         derivative = (loss(each) - loss(-each)).reshape(TIME, HIDDEN, -1) / 2e-5
         np.testing.assert_allclose(found.T, jnp.linalg.norm(derivative, axis=1), rtol=1e-6)
-
-
-def test_a_state_array_that_does_not_exist_is_refused():
-    recurrence, params, carry, x = layer(F.Previous(), F.GRU())
-    with pytest.raises(UserError, match="GRU has h, no c"):
-        state_gradient_norms(params, carry, x, recurrence, squares, of="c")

@@ -129,7 +129,7 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
     (first,) = np.exp(np.asarray(log_probs(np.array([[0]])), float))
     pairs = np.array([[0, word] for word in range(len(first))])
     second = first @ np.exp(np.asarray(log_probs(pairs), float))
-    draw = jax.jit(jax.vmap(lambda key: reading.generate(found.model, prompt, 2, key)[0]))
+    draw = jax.jit(jax.vmap(lambda key: reading.generate(found.model, prompt, 2, key)))
     texts = np.asarray(draw(jax.random.split(jax.random.key(3), 4000)))
     for column, expected in ((0, first), (1, second)):
         counts = np.bincount(texts[:, column], minlength=len(expected)) / len(texts)
