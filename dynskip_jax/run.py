@@ -28,8 +28,8 @@ from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel, make_parallel
 from dynskip_jax.devices.processes import Processes, connect
 from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.evaluation import evaluate_model, of_train
 from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.experiments.evaluation import evaluate_model, of_train
 from dynskip_jax.learners import VOCABULARY, Trainable, make_trainable
 from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_results
 from dynskip_jax.settings import Devices, Resolved, Settings, fields_of, get, replace, to_config

@@ -1,6 +1,6 @@
 """Evaluate a trained model in every mode, select the best value of a sweep, and draw plots."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from dynskip_jax.learners import Trainable
 from dynskip_jax.results import best_value, by_epoch, curves_of, draw_sweep, summary
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec
-from dynskip_jax.tasks import Learner
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitResult
 from dynskip_jax.training.progress import Progress
@@ -36,28 +35,36 @@ def evaluate_model(
     run_dir: RunDir,
     parallel: Parallel,
 ) -> Evaluated:
-    """Evaluate the parameters of the best epoch in every mode, and draw plots into the run folder.
+    """Evaluate the parameters of the best epoch on dev and test, and draw plots into the run folder.
 
-    Raises:
-        UserError: If all models have failed.
+    Models whose choices matter have further metrics, with the suffixes `_greedy`, `_sampled` and `_averaged`.
     """
     spec, learner, _ = model
     params, keys = parallel.spread(result.params), evaluation_keys(spec.all_seeds)
-    modes = evaluations(spec.evaluation_mode, is_stochastic=spec.choices_matter(), samples=experiment.samples)
+    modes = {"": (spec.evaluation_mode, 1)}
+    if spec.choices_matter():
+        averaged = ("sample", experiment.samples)
+        modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": averaged}
+    done = {(split, *mode): {} for mode in modes.values() for split in ("dev", "test")}
     # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step each.
-    with Progress(len(set(modes.values())) + 2, f"{spec.name}: evaluating and drawing") as progress:
-        how = dict(batch_size=experiment.final_rows, advance=progress.advance)
-        metrics = metrics_in_every_mode(
-            lambda split, **mode: learner.evaluate(params, split, keys, **mode, **how), modes
-        )
+    with Progress(len(done) + 2, f"{spec.name}: evaluating and drawing") as progress:
+        for split, mode, samples in done:
+            how = dict(mode=mode, samples=samples, batch_size=experiment.final_rows, advance=progress.advance)
+            done[split, mode, samples] = learner.evaluate(params, split, keys, **how)
+        metrics = {
+            f"{name}{suffix}": value
+            for suffix, mode in modes.items()
+            for split in ("dev", "test")
+            for name, value in done[split, *mode].items()
+        }
         metrics |= experiment.hook("metrics")(spec, settings, learner, params, keys)
         progress.advance()
-        metrics = _of_trained(metrics, learner, result, spec.all_seeds)
+        metrics = _of_trained(metrics, model, result)
         count = len(spec.values)
         selected = best_value(metrics[learner.monitor], count, higher_is_better=learner.higher_is_better)
         parts = {name: np.split(np.asarray(array), count) for name, array in metrics.items()}
         by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(count)]
-        draw_training(experiment, data, spec, run_dir, selected)
+        _draw_training(experiment, data, spec, run_dir, selected)
         if count > 1:
             draw_sweep(experiment, data, spec, by_value, run_dir.plots)
         member = selected * len(spec.seeds)
@@ -66,59 +73,20 @@ def evaluate_model(
     return Evaluated(by_value, selected)
 
 
-def evaluations(mode: str, *, is_stochastic: bool, samples: int) -> dict[tuple[str, str], tuple]:
-    """Return a mapping from (split, suffix of metric names) to the (split, mode, samples) to evaluate.
-
-    Args:
-        mode: Mode of the metrics without a suffix.
-        is_stochastic: Whether agents sample. If so, there are also metrics with the suffixes `_greedy`,
-            `_sampled` and `_averaged`.
-        samples: Number of predictions that are averaged for `_averaged`.
-    """
-    modes = {"": (mode, 1)}
-    if is_stochastic:
-        modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": ("sample", samples)}
-    return {(split, suffix): (split, *how) for suffix, how in modes.items() for split in ("dev", "test")}
-
-
-def metrics_in_every_mode(
-    evaluate: Callable[..., dict[str, np.ndarray]], modes: Mapping[tuple[str, str], tuple]
-) -> dict[str, np.ndarray]:
-    """Return the metrics of all `evaluations`, with their suffixes.
-
-    Args:
-        evaluate: Function of a split, `mode` and `samples` that returns metrics. It is called once for each
-            distinct combination.
-        modes: Result of `evaluations`.
-    """
-    done = {at: evaluate(at[0], mode=at[1], samples=at[2]) for at in dict.fromkeys(modes.values())}
-    return {f"{name}{suffix}": value for (_, suffix), at in modes.items() for name, value in done[at].items()}
-
-
-def draw_training(
+def _draw_training(
     experiment: Experiment, data: Dataset, spec: ModelSpec, run_dir: RunDir, selected: int
 ) -> None:
     """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep value."""
-    records = by_epoch(run_dir.records())
-    curves = curves_of(spec.name, records, spec.values)
-    plots.learning_curves(
-        curves,
-        "epoch",
-        [name for metric in experiment.curves for name in (metric, of_train(metric))],
-        run_dir.plots / "learning_curve.png",
-        f"{experiment.name} on {data.name}: {spec.name}",
-    )
+    curves = curves_of(spec.name, by_epoch(run_dir.records()), spec.values)
+    title = f"{experiment.name} on {data.name}: {{}}".format
+    metrics = [name for metric in experiment.curves for name in (metric, of_train(metric))]
+    plots.learning_curves(curves, "epoch", metrics, run_dir.plots / "learning_curve.png", title(spec.name))
     label, own = list(curves.items())[selected]
-    layers = sorted({name for r in own for name in r if name.startswith("dev_agent_share_")})
-    for name in layers:
+    for name in sorted({name for r in own for name in r if name.startswith("dev_agent_share_")}):
         layer = name.removeprefix("dev_agent_share_")
-        plots.policy_over_training(
-            [r for r in own if name in r],
-            name,
-            run_dir.plots / f"policy_{layer}.png",
-            f"{experiment.name} on {data.name}: {label}, the policy of layer {layer}",
-            note=f"dev, {spec.evaluation_mode}, mean over seeds",
-        )
+        path, heading = run_dir.plots / f"policy_{layer}.png", title(f"{label}, the policy of layer {layer}")
+        note = f"dev, {spec.evaluation_mode}, mean over seeds"
+        plots.policy_over_training([r for r in own if name in r], name, path, heading, note)
 
 
 def of_train(metric: str) -> str:
@@ -127,23 +95,20 @@ def of_train(metric: str) -> str:
 
 
 def _of_trained(
-    metrics: Mapping[str, np.ndarray], learner: Learner, result: FitResult, seeds: Sequence[int]
+    metrics: Mapping[str, np.ndarray], model: Trainable, result: FitResult
 ) -> dict[str, np.ndarray]:
     """Return the metrics, with NaN for each model that has failed.
 
     A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite. Otherwise a
     model with NaN parameters could show a plausible accuracy, because it always predicts the same class.
-
-    Raises:
-        UserError: If all models have failed.
     """
     arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
     failed = np.asarray(result.best_epoch) == 0
-    for name in (learner.monitor, "dev_nll"):
+    for name in (model.learner.monitor, "dev_nll"):
         if name in arrays:
             failed = failed | ~np.isfinite(arrays[name])
     if failed.all():
-        numbers = ", ".join(map(str, dict.fromkeys(seeds)))
+        numbers = ", ".join(map(str, model.spec.seeds))
         raise UserError(
             f"the dev loss or metric of seed {numbers} is not a finite number "
             f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
