@@ -11,7 +11,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
@@ -70,7 +70,7 @@ IMDB_URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 IMDB_SHA256 = "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
 _IMDB_DEV_SHARE = 0.15
 _IMDB_FOLDERS = {"neg": "0", "pos": "1"}
-_IMDB_NAME = re.compile(r"(train|test)/(neg|pos)/(\d+)_\d+\.txt")
+_IMDB_NAME = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt", re.DOTALL)
 
 SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _SST_FILES = ("train.txt", "dev.txt", "test.txt")
@@ -260,8 +260,8 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
         records, source = _from_tfds("Imdb", "imdb", IMDB_VERSION, IMDB_URL)
     except NotAvailable as error:
         raise UserError(
-            f"IMDB was not found ({error}): unpack {IMDB_URL} and name the folder with --data DIR, or put it "
-            f"into ${DATA_VARIABLE}/imdb"
+            f"IMDB was not found ({error}): fetch {IMDB_URL}, and name it or the folder of what is in it with "
+            f"--data, or put it into ${DATA_VARIABLE}/imdb"
         ) from None
     reviews = {}
     for split, own in records.items():
@@ -270,41 +270,32 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
     return reviews, source
 
 
-def read_imdb(folder: PathLike | None = None) -> dict[str, list[LabelledText]]:
+def read_imdb(place: PathLike | None = None) -> dict[str, list[LabelledText]]:
     """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for positive.
 
-    `folder` has train.jsonl and test.jsonl (or .gz) with `text` and `label` on each line, or is upstream's
-    folder aclImdb or its parent. None reads the upstream archive.
+    `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on each line;
+    or it is the upstream archive, or a folder with what is in it. None downloads that archive. Reviews are in
+    the order of their numbers, all negative ones first.
     """
-    if folder is None:
+    if place is None:
         with _downloaded(IMDB_URL, IMDB_SHA256) as archive:
-            return unpacked_imdb(archive)
-    folder = Path(folder)
-    if any(folder.glob("*.jsonl*")):
-        return {split: read_labelled_file(only_file(folder, f"{split}.jsonl")) for split in ("train", "test")}
-    top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
-    paths = ((path, _IMDB_NAME.fullmatch(path.relative_to(top).as_posix())) for path in top.glob("*/*/*.txt"))
-    return _in_order(((name, read_text(path), str(path)) for path, name in paths if name), folder)
-
-
-def unpacked_imdb(archive: PathLike) -> dict[str, list[LabelledText]]:
-    """Read the upstream archive of IMDB, in the order of `read_imdb`."""
-    members = tar_files(archive, re.compile(rf"(?:\./)?aclImdb/{_IMDB_NAME.pattern}"), IMDB_URL)
-    texts = ((name, "\n".join(stream_lines(io.BytesIO(data), name[0])), name[0]) for name, data in members)
-    return _in_order(texts, archive)
-
-
-def _in_order(
-    found: Iterable[tuple[re.Match[str], str, str]], where: PathLike
-) -> dict[str, list[LabelledText]]:
-    """Return reviews by split: all negative ones by their number, then the positive ones."""
+            return read_imdb(archive)
+    place = Path(place)
+    if any(place.glob("*.jsonl*")):
+        return {split: read_labelled_file(only_file(place, f"{split}.jsonl")) for split in ("train", "test")}
+    if place.is_file():
+        members = tar_files(place, _IMDB_NAME, IMDB_URL)
+        found = ((name, "\n".join(stream_lines(io.BytesIO(data), name[0]))) for name, data in members)
+    else:
+        names = (_IMDB_NAME.fullmatch(path.as_posix()) for path in place.rglob("*.txt"))
+        found = ((name, read_text(name[0])) for name in names if name)
     reviews: dict[str, list[LabelledText]] = {"train": [], "test": []}
-    for name, text, file in sorted(found, key=lambda review: (review[0][2], int(review[0][3]))):
-        reviews[name[1]].append(LabelledText(text, _IMDB_FOLDERS[name[2]], file, 1))
+    for name, text in sorted(found, key=lambda review: (review[0][2], int(review[0][3]))):
+        reviews[name[1]].append(LabelledText(text, _IMDB_FOLDERS[name[2]], name[0], 1))
     for split, own in reviews.items():
         if len({review.label for review in own}) < len(_IMDB_FOLDERS):
             problem = f"has no reviews {split}/neg/0_9.txt, {split}/pos/0_9.txt and so on"
-            raise bad_file(where, f"{problem}: unpack {IMDB_URL} again")
+            raise bad_file(place, f"{problem}: get {IMDB_URL} again")
     return reviews
 
 
@@ -320,23 +311,29 @@ def imdb_splits(
     return {split: labelled_words(own, review_words, ("0", "1")) for split, own in parts.items()}
 
 
-def find_sst(data: PathLike | None) -> tuple[dict[str, list[list[Labelled]]], str]:
-    """Return the trees of the Stanford Sentiment Treebank from a folder, and where they were."""
+def find_sst(data: PathLike | None, *, phrases: bool = False) -> tuple[dict[str, list[Labelled]], str]:
+    """Return the sentences of the Stanford Sentiment Treebank from a folder, and where they were.
+
+    With `phrases`, train has every node of its trees.
+    """
     folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
-    files = zip(SPLITS, _SST_FILES, strict=True)
-    return {split: read_trees(only_file(folder, name)) for split, name in files}, f"the folder {folder}"
+    files = {split: only_file(folder, name) for split, name in zip(SPLITS, _SST_FILES, strict=True)}
+    found = {split: read_trees(path, phrases=phrases and split == "train") for split, path in files.items()}
+    return found, f"the folder {folder}"
 
 
-def read_trees(path: PathLike) -> list[list[Labelled]]:
+def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
     r"""Read a file with one tree on each line, such as `(3 (2 It) (4 shines))` (Socher et al. 2013).
 
     Words are converted to lower case. Brackets become `(` and `)`, whether the file escapes them or not, and
-    `\/` and `\*` become / and *. A tree is the list of its nodes as they open; the first one is the sentence.
+    `\/` and `\*` become / and *. With `phrases`, a sentence is followed by all other nodes as they open.
     """
-    trees = [_tree(number, line, path) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
-    if not trees:
+    texts: list[Labelled] = []
+    for number, line in enumerate(iter_lines(path), 1):
+        texts += _tree(number, line, path)[: None if phrases else 1]
+    if not texts:
         raise bad_file(path, "is empty: fetch it again, each split needs some trees")
-    return trees
+    return texts
 
 
 def _tree(number: int, line: str, path: PathLike) -> list[Labelled]:
@@ -362,16 +359,6 @@ def _tree(number: int, line: str, path: PathLike) -> list[Labelled]:
                 node.words.extend(_SST_BRACKETS.get(word, word) for word in leaf)
             open_nodes.pop()
     return nodes
-
-
-def sst_splits(
-    trees: Mapping[str, Sequence[Sequence[Labelled]]], *, phrases: bool
-) -> dict[str, list[Labelled]]:
-    """Return the sentences of each split; with `phrases`, every node of every tree of train."""
-    return {
-        split: [node for tree in own for node in (tree if phrases and split == "train" else tree[:1])]
-        for split, own in trees.items()
-    }
 
 
 def find_sick(data: PathLike | None) -> tuple[dict[str, list[Labelled]], str]:

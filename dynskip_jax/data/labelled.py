@@ -36,8 +36,6 @@ _ENDINGS = ("tsv", "csv", *_JSON_ENDINGS)
 # A column of labels has few different values: if more than this fraction differ, it is the wrong column.
 # Files with at most `_FEW_EXAMPLES` texts are not checked.
 _MOST_CLASSES, _FEW_EXAMPLES = 0.5, 20
-_SEPARATORS = (",", ";", "\t")  # of CSV; the first one that fits best is used
-_SNIFFED_LINES = 20
 _COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
 _LISTED = 12  # number of classes that are listed in a message
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -166,8 +164,8 @@ def read_labelled_file(
 ) -> list[LabelledText]:
     """Read a file of labelled texts: CSV, JSON lines (`.jsonl`, `.ndjson`, `.json`), or else TSV.
 
-    The separator of CSV is the comma, semicolon or tab for which the first row has both columns and most rows
-    are equally long. In TSV, quotes are part of the text.
+    The separator of CSV is the comma, semicolon or tab for which the first row has both columns. In TSV,
+    quotes are part of the text.
     """
     ending = _ending(path)
     if ending in _JSON_ENDINGS:
@@ -292,13 +290,15 @@ def tab_rows(path: PathLike) -> Rows:
 def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Rows:
     """Yield the rows of a CSV file, each with the number of its first line."""
     lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
-    head = list(itertools.islice(lines, _SNIFFED_LINES))
-    before = csv.field_size_limit(min(MAX_LINE, 2**31 - 1))
+    before, number = csv.field_size_limit(min(MAX_LINE, 2**31 - 1)), 1
     try:
-        separator = max(_SEPARATORS, key=lambda separator: _fit(head, separator, columns))
-        lines = itertools.chain(head, lines)
-        rows = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
-        number = 1
+        head = next(lines, "")
+        firsts = {
+            mark: next(csv.reader([head], delimiter=mark, skipinitialspace=True), []) for mark in ",;\t"
+        }
+        fits = [mark for mark, first in firsts.items() if all(_places(first, column) for column in columns)]
+        how = dict(delimiter=fits[0] if fits else ",", strict=True, skipinitialspace=True)
+        rows = csv.reader(itertools.chain([head], lines), **how)
         for row in rows:
             if len(row) > 1 or "".join(row).strip():
                 yield number, row
@@ -308,13 +308,6 @@ def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Rows:
         raise bad_line(path, number, problem) from None
     finally:
         csv.field_size_limit(before)
-
-
-def _fit(head: Sequence[str], separator: str, columns: Sequence[Column]) -> float:
-    """Return the fraction of rows that are as long as the first; 0 if that lacks one of the columns."""
-    rows = [row for row in csv.reader(head, delimiter=separator, skipinitialspace=True) if row]
-    places = {place for column in columns for place in _places(rows[0], column)[:1]} if rows else ()
-    return sum(len(row) == len(rows[0]) for row in rows) / len(rows) if len(places) == len(columns) else 0.0
 
 
 def chosen_columns(path: PathLike, rows: Rows, columns: Sequence[Column], *, header: bool) -> Rows:

@@ -12,14 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from dynskip_jax.data.batches import Batch, Examples, pad_sequences
-from dynskip_jax.data.files import (
-    SPLITS,
-    PathLike,
-    data_folder,
-    find_splits,
-    only_file,
-    zip_names,
-)
+from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file, zip_names
 from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
 from dynskip_jax.data.tagged_files import TaggedSentence, read_columns, read_conllu, read_parses
@@ -46,7 +39,7 @@ class TaggedCorpus:
         name: Name of the corpus in results.
         source: Phrase for messages that describes where the corpus was found.
         splits: Sentences of `train`, `dev` and `test`. Tags of entities are those of BIOES.
-        scheme: Scheme of the tags in the files; None if the tags do not mark entities.
+        scheme: Scheme of the tags in the files; None if it is unknown or the tags do not mark entities.
         note: Additional line for messages, or an empty string.
     """
 
@@ -123,11 +116,11 @@ def find_tagged_corpus(
     if dataset == "conll2000":
         path = _archive(data, "conll2000.zip")
         splits = {split: read(path, member=f"conll2000/{split}.txt") for split in ("train", "test")}
-        return _with_drawn_splits("conll2000", path, splits, seed)
+        return dataclasses.replace(_with_drawn_splits("conll2000", path, splits, seed), scheme="BIO2")
     if dataset == "conll2003":
         folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
         splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
-        return TaggedCorpus("conll2003", f"the folder {folder}", splits)
+        return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1")
     if data is None:
         problem = "--dataset columns reads a folder of your own, with files for train, dev and test"
         raise UserError(f"{problem}: name it with --data DIR")
@@ -143,14 +136,14 @@ def find_tagged_corpus(
 
 
 def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedCorpus:
-    """Return a corpus of entities with tags of BIOES; None detects the scheme of its tags from train."""
-    splits, note = {}, corpus.note
+    """Return a corpus of entities with tags of BIOES; an unknown scheme is detected from train."""
+    scheme, splits, note = scheme or corpus.scheme, {}, corpus.note
     if scheme is None:
         train = corpus.splits["train"]
         scheme, says = detect_scheme([sentence.tags for sentence in train])
         if scheme is None:
             raise bad_file(train[0].file, f"has no tags of entities ({says}): name another --tag-column")
-        note = f"{note}; tags of train: {says}".removeprefix("; ")
+        note = f"tags of train: {says}"
     for split, sentences in corpus.splits.items():
         splits[split] = []
         for sentence in sentences:

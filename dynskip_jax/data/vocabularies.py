@@ -296,7 +296,8 @@ class TaggerVocabulary(Stored):
 
     def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] | None = None) -> TokenIds:
         """Encode the words of a sentence, and their values in the vocabulary's other columns, if given."""
-        known, table = self._character_ids, np.full((len(words), self.word_length), _PADDING, np.int32)
+        known = {symbol: i for i, symbol in enumerate(self.characters, _FIRST_CHARACTER)}
+        table = np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
         for row, word in zip(table, words, strict=True):
             if len(word) > self.word_length:
@@ -316,10 +317,11 @@ class TaggerVocabulary(Stored):
                 "this tagger was trained with --columns, which text has not: give it a file of columns "
                 "(predict --format columns)"
             )
-        ids = [
-            [of.get(value, 0) for of, value in zip(self._column_ids, row, strict=False)] for row in columns
-        ]
-        return np.array(ids, np.int32).reshape(len(columns), len(self.columns))
+        ids = np.zeros((len(columns), len(self.columns)), np.int32)
+        for column, values in enumerate(self.columns):
+            known = {value: i for i, value in enumerate(values, 1)}
+            ids[:, column] = [known.get(row[column], 0) for row in columns]
+        return ids
 
     def _normal(self, word: str) -> str:
         return normal_form(word, lowercase=self.lowercase, digits=self.digits)
@@ -327,14 +329,6 @@ class TaggerVocabulary(Stored):
     @functools.cached_property
     def _word_ids(self) -> Mapping[str, int]:
         return {word: i for i, word in enumerate(self.words)}
-
-    @functools.cached_property
-    def _column_ids(self) -> Sequence[Mapping[str, int]]:
-        return [{value: i for i, value in enumerate(values, 1)} for values in self.columns]
-
-    @functools.cached_property
-    def _character_ids(self) -> Mapping[str, int]:
-        return {symbol: i for i, symbol in enumerate(self.characters, _FIRST_CHARACTER)}
 
 
 def tagger_vocabulary(

@@ -11,8 +11,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -30,8 +28,6 @@ from dynskip_jax.data.corpora import (
     is_reachable,
     read_imdb,
     read_ptb,
-    sst_splits,
-    unpacked_imdb,
 )
 from dynskip_jax.data.files import tfds_folder
 from dynskip_jax.errors import UserError
@@ -83,17 +79,6 @@ def test_published_ptb():
     assert corpus.sizes == {"train": 929_589, "dev": 73_760, "test": 82_430, "vocabulary": 10_000}
     assert (corpus.train == corpus.vocabulary.index["<unk>"]).sum() == 45_020
     assert corpus.fingerprint == "c9bd4029319922bf19451588cc9b2adca0bd48440b287d75228d01a4d744d235"
-
-
-def test_published_wikitext():
-    path = SHARED / "wikitext2" / "wiki.valid.tokens.gz"
-    if not path.is_file():
-        pytest.skip("needs $DYNSKIP_DATA_DIR/wikitext2")
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        words = file.read().split()
-    lines = list(corpora.iter_lines(path))
-    assert sum(len(line.split()) + 1 for line in lines) == 217_646  # Merity et al. 2017
-    assert [word for line in lines for word in line.split()] == words
 
 
 @pytest.mark.parametrize(
@@ -148,9 +133,8 @@ def test_places_in_order(small_ptb, tmp_path, home):
 
 
 def test_without_anything_the_embedded_corpus_is_there_at_once(home):
-    start = time.monotonic()
     corpus = find_language_corpus(None)
-    assert time.monotonic() - start < 3 and home
+    assert home
     assert corpus.name == "pydoc-topics" and "no PTB: its upstream address does not answer" in corpus.source
 
 
@@ -209,11 +193,6 @@ def ptb_archive(**texts):
     return archive({name: "\n".join(of) + "\n" for name, of in lines.items()})
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
 @contextlib.contextmanager
 def served(data, folder, monkeypatch):
     """Serve an archive on this machine, and yield its address."""
@@ -224,7 +203,8 @@ def served(data, folder, monkeypatch):
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     (folder / "www").mkdir()
     (folder / "www" / "archive.tgz").write_bytes(data)
-    handler = functools.partial(QuietHandler, directory=str(folder / "www"))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder / "www"))
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *args: None)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -248,7 +228,6 @@ def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd):
     ("data", "problem"),
     [
         (b"<html>please log in</html>", "is damaged"),
-        (ptb_archive()[:100], "is damaged"),
         (ptb_archive(test=["a dog", "ran"]), "is not the published text in the test split"),
         (archive({"simple-examples/data/ptb.train.txt": "x"}), "get PTB elsewhere"),
     ],
@@ -303,12 +282,7 @@ def test_imdb_reads_alike_in_all_forms(tmp_path):
         lines = [json.dumps({"text": r.text, "label": int(r.label)}) for r in found[split]]
         (tmp_path / "json" / f"{split}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     builders.prepare(builders.Imdb(folder=tmp_path, data_dir=tfds_folder()))
-    others = (
-        read_imdb(tmp_path / "aclImdb"),
-        unpacked_imdb(tmp_path / "a.tgz"),
-        read_imdb(tmp_path / "json"),
-        find_imdb(None)[0],
-    )
+    others = (*(read_imdb(tmp_path / name) for name in ("aclImdb", "a.tgz", "json")), find_imdb(None)[0])
     for other, split in itertools.product(others, found):
         assert [review[:2] for review in other[split]] == [review[:2] for review in found[split]]
 
@@ -342,14 +316,12 @@ TREE = r"(3 (2 It) (4 (2 -LRB-) (1 a\/b\*)))"
 def test_sst(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.txt").write_text(f"{TREE}\n\n(0 Bad)\n")
-    trees, source = find_sst(tmp_path)
+    (sentences, source), (phrases, _) = find_sst(tmp_path), find_sst(tmp_path, phrases=True)
     assert source == f"the folder {tmp_path}"
-    assert trees["train"][0] == [
-        (words.split(), label, ())
-        for words, label in (("it ( a/b*", 3), ("it", 2), ("( a/b*", 4), ("(", 2), ("a/b*", 1))
-    ]
-    assert [len(split) for split in sst_splits(trees, phrases=True).values()] == [6, 2, 2]
-    assert [len(split) for split in sst_splits(trees, phrases=False).values()] == [2, 2, 2]
+    nodes = (("it ( a/b*", 3), ("it", 2), ("( a/b*", 4), ("(", 2), ("a/b*", 1), ("bad", 0))
+    assert phrases["train"] == [(words.split(), label, ()) for words, label in nodes]
+    assert [sentences["dev"]] * 3 == [*sentences.values()] and phrases["dev"] == sentences["dev"]
+    assert sentences["dev"] == [phrases["train"][0], phrases["train"][-1]]
 
 
 HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
@@ -396,11 +368,8 @@ def test_the_embedded_corpus():
     words, characters = embedded_corpus(), embedded_corpus(pieces=Pieces("characters"))
     assert 30_000 < words.train.size < 100_000 and words.min_count == 2
     assert words.text_sizes == {} and characters.text_sizes["dev"].words == words.dev.size
-    shares = {
-        split: ids.size / sum(ids.size for ids in words.splits.values())
-        for split, ids in words.splits.items()
-    }
-    assert 0.75 < shares["train"] < 0.85 and min(shares.values()) > 0.07
+    total = sum(ids.size for ids in words.splits.values())
+    assert 0.75 < words.train.size / total < 0.85 and min(words.dev.size, words.test.size) > 0.07 * total
     assert embedded_corpus().fingerprint == words.fingerprint
     with pytest.raises(UserError, match="use min_count 2"):
         embedded_corpus(min_count=1)
@@ -416,9 +385,3 @@ def test_topics_are_prose_without_repeats():
     assert lines["a"] == ["this is a sentence of many words .", "it has N parts ( see there ) ."]
     assert lines["b"] == ["another one -- isn't it long ?"]
     assert corpora.split_topics({"x": 80, "y": 10, "z": 10, "u": 1}).keys() == {"train", "dev", "test"}
-
-
-def test_import_is_light():
-    code = "import dynskip_jax.data, sys; print({'jax', 'tensorflow_datasets', 'pooch'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

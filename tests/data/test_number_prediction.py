@@ -8,7 +8,6 @@ import pytest
 from dynskip_jax.data import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.number_prediction import (
     DEFAULT_SIZES,
-    follow,
     generate,
     generate_splits,
     hops_of,
@@ -39,10 +38,6 @@ def test_labels_by_definition(length):
     answers = [row[hop[-1]] for row, hop in zip(digits.tolist(), hops, strict=True)]
     assert labels.tolist() == answers
     assert digits.max() < num_symbols(length) == {11: 10, 21: 10}.get(length, length - 1)
-
-
-def test_the_papers_example_of_two_hops():
-    assert follow(np.array([[8, 5, 1, 7, 1, 3, 3, 4, 7, 9, 4]]), 2).tolist() == [5]
 
 
 @pytest.mark.parametrize("length", [11, 21])

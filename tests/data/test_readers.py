@@ -103,7 +103,7 @@ def reviews(found):
 
 
 def sst(folder):
-    return sentence_corpus("x", corpora.sst_splits(corpora.find_sst(folder)[0], phrases=True), "here").about
+    return sentence_corpus("x", corpora.find_sst(folder, phrases=True)[0], "here").about
 
 
 def tagged(*where, **options):
@@ -141,7 +141,7 @@ READERS = {
     "imdb folder": (dict.fromkeys(IMDB, "so bad<br />"), lambda folder: reviews(corpora.read_imdb(folder))),
     "imdb archive": (
         {"a.tgz": tarred({f"aclImdb/{name}": "so bad" for name in IMDB})},
-        lambda folder: reviews(corpora.unpacked_imdb(folder / "a.tgz")),
+        lambda folder: reviews(corpora.read_imdb(folder / "a.tgz")),
     ),
     "ptb": (splits(".txt", TEXT, ("ptb.train", "ptb.valid", "ptb.test")), corpora.read_ptb),
     "text.gz": (splits(".tokens.gz", TEXT), lambda folder: read_corpus(folder).about),
@@ -237,5 +237,4 @@ def test_unharmed_files_are_read_and_pipes_refused(name, tmp_path):
     for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
         path.unlink()
         os.mkfifo(path)
-    if name != "imdb archive":  # made by a download, never named by a user
-        assert refusal(read, tmp_path) is not None
+    assert refusal(read, tmp_path) is not None

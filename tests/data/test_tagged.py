@@ -164,10 +164,7 @@ def test_bad_lines_are_named(tmp_path, read, text, problem):
     ("options", "problem"),
     [
         ({"word": 5}, "line 3: no column 5 among 4, counted from 0"),
-        (
-            {"beside": (0,)},
-            "line 3: columns of words and tags cannot be read as other columns: leave them out",
-        ),
+        ({"beside": (0,)}, "line 3: columns of words and tags cannot be read as other columns: leave"),
         ({"beside": (-1,)}, "line 3: columns of words and tags cannot be read as other columns"),
     ],
 )

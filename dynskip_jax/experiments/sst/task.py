@@ -11,8 +11,7 @@ from dynskip_jax.tasks import Classification
 
 def load(settings: Any) -> Dataset:
     """Load the trees."""
-    trees, source = corpora.find_sst(settings.data.data)
-    splits = corpora.sst_splits(trees, phrases=settings.data.phrases)
+    splits, source = corpora.find_sst(settings.data.data, phrases=settings.data.phrases)
     corpus = sentence_corpus("sst", splits, source, **reading_options(settings))
     return dataset_of(corpus, settings)
 
