@@ -158,7 +158,7 @@ def candidates(skip, t):
     return np.arange(0, skip.max_skip, skip.among.size)
 
 
-def logits_of(skip, p, x, past, t):
+def logits_of(skip, p, x, past, t, allowed):
     """Return the logits of the K states of an agent, Eq. 1; -inf for those that may not be chosen."""
     h = [state[0] for state in past[: -skip.max_skip - 1 : -1]]
     seen = np.mean(h, axis=0) if skip.agent == "mlp" and skip.agent_input == "mean" else h[0]
@@ -170,6 +170,7 @@ def logits_of(skip, p, x, past, t):
     logits[slots] = out + p.b_out
     if skip.empty_slots == "masked":
         logits[np.arange(skip.max_skip) > t] = -np.inf
+    logits[~allowed] = -np.inf
     return logits
 
 
@@ -183,7 +184,7 @@ class Row(NamedTuple):
     update: float | None = None
 
 
-def chosen(skip, p, x, past, t, action, mode, temperature):
+def chosen(skip, p, x, past, t, action, allowed, mode, temperature):
     """Return the weights of the K states, and k, log π(k) and the entropy, of a skip over the last K."""
     K, one_hot = skip.max_skip, np.eye(skip.max_skip)
     if skip.forgets_carried and t == 0:
@@ -195,7 +196,7 @@ def chosen(skip, p, x, past, t, action, mode, temperature):
         return np.full(K, 1 / K), K, 0.0, 0.0
     if isinstance(skip, F.Random):
         return one_hot[action - 1], action, 0.0, 0.0
-    logits = logits_of(skip, p, x, past, t)
+    logits = logits_of(skip, p, x, past, t, allowed)
     pi = softmax(logits)
     if isinstance(skip, F.Dynamic) and mode != "soft":
         k = int(np.argmax(pi)) + 1 if action is None else action
@@ -208,17 +209,17 @@ def chosen(skip, p, x, past, t, action, mode, temperature):
     return weights, int(np.argmax(weights)) + 1, 0.0, entropy(pi if skip.is_stochastic else weights)
 
 
-def buffer_loop(recurrence, params, x, past, below, actions, mode, temperature, mask=None):
+def buffer_loop(recurrence, params, x, past, below, actions, mode, temperature, allowed=None, dropped=None):
     """Run Gui et al. (2019), Eq. 1 and 2, with any transition and skip over depth.
 
     `past` lists the states, oldest first. It begins with the K states of the carry and is extended in place.
     """
+    allowed = np.ones(len(past), bool) if allowed is None else allowed
     skip, transition, depth = recurrence.time_skip, recurrence.transition, recurrence.depth_skip
     rows = []
     for t, x_t in enumerate(x):
-        weights, *trace = chosen(
-            skip, params.skip, x_t, past, t, None if actions is None else actions[t], mode, temperature
-        )
+        action = None if actions is None else actions[t]
+        weights, *trace = chosen(skip, params.skip, x_t, past, t, action, allowed, mode, temperature)
         slots = past[: -skip.max_skip - 1 : -1]
         state = tuple(
             skip.mix * sum(w * array for w, array in zip(weights, arrays, strict=True))
@@ -227,7 +228,7 @@ def buffer_loop(recurrence, params, x, past, below, actions, mode, temperature, 
         )
         if skip.forgets_carried and t == 0:
             past[-1] = past[0]
-        state = state if mask is None else (state[0] * mask, *state[1:])
+        state = state if dropped is None else (state[0] * dropped, *state[1:])
         p, cell = params.transition, lambda c: c
         if depth is not None:
             c = state[transition.state._fields.index(transition.cell_state)]
@@ -314,7 +315,7 @@ def loop(
         actions: Actions that were sampled, (time,); None chooses greedily.
         mode: Mode of the policy.
         temperature: Temperature of weights.
-        **options: `mask`, the recurrent dropout mask.
+        **options: `dropped`, the recurrent dropout mask, and `allowed`, the policy's mask.
     """
     params, slots = jax.tree.map(np.asarray, (params, slots))
     K = recurrence.time_skip.max_skip

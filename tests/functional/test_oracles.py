@@ -27,7 +27,10 @@ CASES["agent of a cell"] = F.Recurrence(F.Dynamic(3, 0.5), F.FullGateRecurrence(
 
 
 def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=LENGTHS, masked=False):
-    """Compare h, the trace of each choice, and the last carry with those of the loop."""
+    """Compare h, the trace of each choice, and the last carry with those of the loop.
+
+    If `masked`, recurrent dropout masks h, and the policy forbids State(t-2).
+    """
     skip = recurrence.time_skip
     params, carry, x, below = problem(recurrence)
     if not skip.writes_all:
@@ -35,7 +38,8 @@ def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=
     if skip.name == "skip_rnn":  # the gate opens seldom
         params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
     mask = np.random.default_rng(1).integers(0, 2, (BATCH, HIDDEN)) * 2.0 if masked else None
-    policy = F.Policy(mode, temperature=1.0 if skip.name == "sparse" else 0.7)
+    allowed = np.arange(skip.max_skip) != 1 if masked else None
+    policy = F.Policy(mode, temperature=1.0 if skip.name == "sparse" else 0.7, mask=allowed)
     end, out = unroll(
         params,
         carry._replace(recurrent_mask=mask),
@@ -54,7 +58,7 @@ def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=
         slots = jax.tree.map(lambda array, n=n: array[n], carry.slots)
         given = dict(below=None if below is None else np.asarray(below[n, :length][way]))
         given["actions"] = trace.action[n, :length][way] if replays else None
-        given |= dict(mask=mask[n]) if masked else {}
+        given |= dict(dropped=mask[n], allowed=allowed) if masked else {}
         options = dict(mode=mode, temperature=policy.temperature)
         rows, last = loop(recurrence, params, np.asarray(x[n, :length][way]), slots, **given, **options)
         for t, row in enumerate(rows[way]):
@@ -189,20 +193,6 @@ def test_a_distribution_over_candidates_is_0_elsewhere(name):
         assert set(np.flatnonzero(row)) == set(candidates(skip, step))
 
 
-def test_a_dilated_layer_is_as_many_plain_ones_as_its_distance():
-    """Chang et al. (2017), Section 2.1: step t reads the state of step t - s."""
-    assert [skip.max_skip for skip in F.dilated(10)] == [2**layer for layer in range(10)]
-    dilated = F.Recurrence(F.dilated(3)[2])
-    params, carry, x, _ = problem(dilated)
-    carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
-    h = unroll(params, carry, np.concatenate([x, x[:, :1]], axis=1), dilated)[1].h
-    plain = carry._replace(slots=jax.tree.map(lambda slots: slots[:, :1], carry.slots))
-    for first in range(4):
-        x_first = np.concatenate([x, x[:, :1]], axis=1)[:, first::4]
-        wanted = unroll(params, plain, x_first, F.Recurrence())[1].h
-        np.testing.assert_allclose(np.asarray(h)[:, first::4], wanted, rtol=1e-12)
-
-
 @pytest.mark.parametrize("name", ["fixed", "dynamic masked"])
 def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(name):
     recurrence = F.Recurrence((TIME_SKIPS | OPTIONS)[name])
@@ -216,18 +206,6 @@ def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(name):
         jax.tree.leaves((joined, end.slots)), jax.tree.leaves((whole, whole_end.slots)), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
-def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
-    large, small = F.Recurrence(F.Dynamic(5)), F.Recurrence(F.Dynamic(3))
-    params, carry, x, _ = problem(large)
-    carry = carry._replace(slots=jax.tree.map(lambda a: jnp.repeat(a[:, :1], 5, axis=1), carry.slots))
-    masked = unroll(params, carry, x, large, policy=F.Policy("greedy", mask=np.arange(5) < 3))[1]
-    agent = params.skip._replace(w_out=params.skip.w_out[:, :3], b_out=params.skip.b_out[:3])
-    carry = carry._replace(slots=jax.tree.map(lambda a: a[:, :3], carry.slots))
-    direct = unroll(params._replace(skip=agent), carry, x, small, policy=F.Policy("greedy"))[1]
-    for a, b in zip(jax.tree.leaves(masked), jax.tree.leaves(direct), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
