@@ -18,6 +18,8 @@ _FLAGS = {
     "number_prediction": "--agent-features 2 --batch-size 20 --model dynamic:5 --relaxed-epochs 1",
     "pos": f"{_TAGGERS} --dataset columns --model dynamic:3",
     "ptb": "--agent-features 2 --num-layers 1 --num-steps 5 --batch-size 4 --dropout 0.2 --model dynamic:3",
+    "recall": "--length 32 --train-examples 60 --agent-features 2 --batch-size 20 --model dynamic:9 "
+    "--relaxed-epochs 1",
     "sick": _SENTENCES,
     "sst": f"{_SENTENCES} --no-phrases",
 }
@@ -53,8 +55,8 @@ def write_data(name: str, folder: Path) -> bool:
 
 
 def shrink_generated_data() -> None:
-    """Limit the generated data of agreement and number prediction to 100 examples in this process."""
-    from dynskip_jax.data import agreement, number_prediction
+    """Limit generated data to 100 examples in this process."""
+    from dynskip_jax.data import agreement, number_prediction, recall
     from dynskip_jax.experiments.number_prediction import task
 
     sizes = {"train": 60, "dev": 20, "test": 20}
@@ -63,6 +65,7 @@ def shrink_generated_data() -> None:
         splits = number_prediction.generate_splits(length, 0, sizes)
         return number_prediction.NumberPredictionData("numbers", splits, "made for fault injection")
 
+    recall.DEFAULT_SIZES = {"dev": 20, "test": 20}
     agreement.DEFAULT_SIZES, task.load_number_prediction = sizes, small
 
 

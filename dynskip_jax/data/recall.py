@@ -18,7 +18,7 @@ NUM_WORDS = 8192
 STEPS_OF_A_PAIR = 16  # a row of 64 words has 4 pairs
 NOT_ASKED = -1  # target where nothing is asked
 _POWER = 0.01
-_SIZES: Mapping[str, int] = {"dev": 1_000, "test": 1_000}
+DEFAULT_SIZES: Mapping[str, int] = {"dev": 1_000, "test": 1_000}
 
 Rows = tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples time"]]
 
@@ -53,9 +53,9 @@ def load_recall(length: int, train_examples: int) -> RecallData:
             f"--length is {2 * STEPS_OF_A_PAIR} or another multiple of {STEPS_OF_A_PAIR}, one pair for each "
             f"{STEPS_OF_A_PAIR} words, got {length}"
         )
-    sizes = {"train": train_examples, **_SIZES}
+    sizes = {"train": train_examples, **DEFAULT_SIZES}
     rows = {split: generate(length, size, seed) for seed, (split, size) in enumerate(sizes.items())}
-    rows["twice"] = generate(2 * length, _SIZES["test"], len(sizes))
+    rows["twice"] = generate(2 * length, DEFAULT_SIZES["test"], len(sizes))
     return RecallData(f"recall/length_{length}", rows)
 
 

@@ -73,6 +73,7 @@ TASKS = {
     "sick": (pairs, ("--embedding-features", 4), "a dog runs\ta cat runs", "test_pearson"),
     "classify": (table, ("--embedding-features", 4), WORDS[1], "test_macro_f1"),
     "agreement": (None, ("--length", 8, "--train-examples", 64), "w1 a3 w0 b2 w5 )b )a", "test_accuracy"),
+    "recall": (None, ("--length", 32, "--train-examples", 64), None, "test_accuracy_twice"),
     "number_prediction": (None, ("--train-examples", 64), "3 1 4 1 5 9 2 6 5 3 4", "test_accuracy"),
 }
 
@@ -112,7 +113,7 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, tmp_path):
 @pytest.mark.slow
 def test_a_batch_has_no_more_rows_than_there_are_examples(tmp_path):
     outcome = trained("classify", tmp_path, "--run-dir", tmp_path / "run", "--batch-size", 1_000_000)
-    assert outcome.status == 0 and "they are one batch" in outcome.out, outcome.err
+    assert outcome.status == 0 and "in place of 1000000" in outcome.out, outcome.err
 
 
 @pytest.mark.slow
@@ -127,6 +128,8 @@ def test_words_whose_tag_train_lacks_count_as_wrong(tmp_path):
     [
         ("agreement", ("--data", "x"), "--data"),
         ("agreement", ("--length", 4), "--length must be at least 5"),
+        ("recall", ("--data", "x"), "--data"),
+        ("recall", ("--length", 40), "--length is 32 or another multiple of 16"),
         ("classify", (), "give --data"),
         ("imdb", ("--data", "nowhere"), "nowhere"),
         ("sst", ("--data", "nowhere"), "nowhere"),
@@ -149,7 +152,10 @@ def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(("name", "text"), [("agreement", "a3 nonsense"), ("number_prediction", "1 2 x")])
+TEXTS = [("agreement", "a3 nonsense"), ("number_prediction", "1 2 x"), ("recall", "8192")]
+
+
+@pytest.mark.parametrize(("name", "text"), TEXTS)
 def test_texts_that_are_not_of_a_task_are_refused(name, text):
     from dynskip_jax.errors import UserError
 

@@ -94,6 +94,7 @@ EXPERIMENT = Experiment(
     settings=RecallSettings,
     presets=PRESETS,
     model="dynamic:128",
+    commands=("explain",),
     columns={
         "dev_accuracy": ("dev accuracy", ".2%"),
         "test_accuracy": ("test accuracy", ".2%"),
