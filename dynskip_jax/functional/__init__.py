@@ -1,261 +1,133 @@
 """The papers' equations as pure functions on arrays: no Flax, no I/O, no global state."""
 
-from dynskip_jax.functional.agent import (
-    AgentParams,
-    agent_logits,
-    choice_noise,
-    choose,
-    content_logits,
-    entropy,
-    project_agent_input,
-)
+from dynskip_jax.functional.agent import AgentParams as AgentParams
+from dynskip_jax.functional.agent import agent_logits as agent_logits
+from dynskip_jax.functional.agent import choice_noise as choice_noise
+from dynskip_jax.functional.agent import choose as choose
+from dynskip_jax.functional.agent import content_logits as content_logits
+from dynskip_jax.functional.agent import entropy as entropy
+from dynskip_jax.functional.agent import project_agent_input as project_agent_input
+from dynskip_jax.functional.awd import activation_regularisation as activation_regularisation
 from dynskip_jax.functional.awd import (
-    activation_regularisation,
-    temporal_activation_regularisation,
+    temporal_activation_regularisation as temporal_activation_regularisation,
 )
-from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
-from dynskip_jax.functional.checks import check_carry, check_policy
-from dynskip_jax.functional.copying import (
-    Copies,
-    chosen_log_likelihood,
-    copied_log_likelihood,
-    copied_log_probs,
-    copy_of_choice,
-    followers,
-    log_likelihood_of_each,
-)
-from dynskip_jax.functional.crf import (
-    FORBIDDEN,
-    CRFParams,
-    crf_constrain,
-    crf_decode,
-    crf_log_likelihood,
-    crf_marginals,
-)
-from dynskip_jax.functional.decisions import DecisionTrace
-from dynskip_jax.functional.depth_skips import (
-    DEPTH_SKIPS,
-    AttentionToOutput,
-    DenseToGates,
-    DepthSkip,
-    Highway,
-    ToGates,
-    ToInternal,
-    ToOutput,
-    parse_depth_skip,
-)
-from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
-from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
-from dynskip_jax.functional.history import Window, observed_in, oldest_first
-from dynskip_jax.functional.layers import (
-    LayersCall,
-    LayersOutput,
-    LayerSpec,
-    LayersSpec,
-    cast_matrices,
-    initial_state,
-    run_layers,
-    shared_key,
-)
-from dynskip_jax.functional.neural_cache import NO_WORD, CacheCarry, cached_log_likelihood, empty_cache
-from dynskip_jax.functional.policy import MODES, Policy
-from dynskip_jax.functional.pooling import pool_states
-from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
-from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
-from dynskip_jax.functional.serialization import register_for_export
-from dynskip_jax.functional.skim import SkimOutput, skim
-from dynskip_jax.functional.step import (
-    LayerParams,
-    Recurrence,
-    SkipCarry,
-    SkipOutput,
-    StepInputs,
-    initial_carry,
-    project_inputs,
-    recurrent_step,
-    restart_carry,
-    zero_state,
-)
-from dynskip_jax.functional.time_skips import (
-    TIME_SKIPS,
-    Attention,
-    Candidates,
-    Choice,
-    Decision,
-    Dynamic,
-    Every,
-    Fixed,
-    JumpParams,
-    LogSpaced,
-    LSTMJump,
-    Mean,
-    Previous,
-    Random,
-    Segments,
-    SkimRNN,
-    SkipInputs,
-    SkipRNN,
-    SparseAttention,
-    TimeSkip,
-    UpdateParams,
-    dilated,
-    parse_time_skip,
-)
-from dynskip_jax.functional.transitions import (
-    GRU,
-    LSTM,
-    PLSTM,
-    SLSTM,
-    TRANSITIONS,
-    ULSTM,
-    FullGateRecurrence,
-    GRUState,
-    IndRNN,
-    Initializers,
-    LinearTransition,
-    LSTMParams,
-    LSTMState,
-    MinGRU,
-    MinLSTM,
-    Peephole,
-    RecurrentHighway,
-    SkimLSTM,
-    SLSTMState,
-    Transition,
-    parse_transition,
-)
-from dynskip_jax.functional.unroll import unroll
-from dynskip_jax.functional.window import WindowGates, gated_window
+from dynskip_jax.functional.char_cnn import CharFilters as CharFilters
+from dynskip_jax.functional.char_cnn import HighwayParams as HighwayParams
+from dynskip_jax.functional.char_cnn import char_cnn as char_cnn
+from dynskip_jax.functional.char_cnn import highway as highway
+from dynskip_jax.functional.checks import check_carry as check_carry
+from dynskip_jax.functional.copying import Copies as Copies
+from dynskip_jax.functional.copying import chosen_log_likelihood as chosen_log_likelihood
+from dynskip_jax.functional.copying import copied_log_likelihood as copied_log_likelihood
+from dynskip_jax.functional.copying import copied_log_probs as copied_log_probs
+from dynskip_jax.functional.copying import copy_of_choice as copy_of_choice
+from dynskip_jax.functional.copying import followers as followers
+from dynskip_jax.functional.copying import log_likelihood_of_each as log_likelihood_of_each
+from dynskip_jax.functional.crf import FORBIDDEN as FORBIDDEN
+from dynskip_jax.functional.crf import CRFParams as CRFParams
+from dynskip_jax.functional.crf import crf_constrain as crf_constrain
+from dynskip_jax.functional.crf import crf_decode as crf_decode
+from dynskip_jax.functional.crf import crf_log_likelihood as crf_log_likelihood
+from dynskip_jax.functional.crf import crf_marginals as crf_marginals
+from dynskip_jax.functional.decisions import DecisionTrace as DecisionTrace
+from dynskip_jax.functional.depth_skips import DEPTH_SKIPS as DEPTH_SKIPS
+from dynskip_jax.functional.depth_skips import AttentionToOutput as AttentionToOutput
+from dynskip_jax.functional.depth_skips import DenseToGates as DenseToGates
+from dynskip_jax.functional.depth_skips import DepthSkip as DepthSkip
+from dynskip_jax.functional.depth_skips import Highway as Highway
+from dynskip_jax.functional.depth_skips import ToGates as ToGates
+from dynskip_jax.functional.depth_skips import ToInternal as ToInternal
+from dynskip_jax.functional.depth_skips import ToOutput as ToOutput
+from dynskip_jax.functional.depth_skips import parse_depth_skip as parse_depth_skip
+from dynskip_jax.functional.dropout import dropout as dropout
+from dynskip_jax.functional.dropout import dropout_mask as dropout_mask
+from dynskip_jax.functional.dropout import zoneout as zoneout
+from dynskip_jax.functional.dynamic_evaluation import GradientScale as GradientScale
+from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
+from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
+from dynskip_jax.functional.history import Window as Window
+from dynskip_jax.functional.history import observed_in as observed_in
+from dynskip_jax.functional.history import oldest_first as oldest_first
+from dynskip_jax.functional.layers import LayersCall as LayersCall
+from dynskip_jax.functional.layers import LayersOutput as LayersOutput
+from dynskip_jax.functional.layers import LayerSpec as LayerSpec
+from dynskip_jax.functional.layers import LayersSpec as LayersSpec
+from dynskip_jax.functional.layers import cast_matrices as cast_matrices
+from dynskip_jax.functional.layers import initial_state as initial_state
+from dynskip_jax.functional.layers import run_layers as run_layers
+from dynskip_jax.functional.layers import shared_key as shared_key
+from dynskip_jax.functional.neural_cache import NO_WORD as NO_WORD
+from dynskip_jax.functional.neural_cache import CacheCarry as CacheCarry
+from dynskip_jax.functional.neural_cache import cached_log_likelihood as cached_log_likelihood
+from dynskip_jax.functional.neural_cache import empty_cache as empty_cache
+from dynskip_jax.functional.policy import MODES as MODES
+from dynskip_jax.functional.policy import Policy as Policy
+from dynskip_jax.functional.pooling import pool_states as pool_states
+from dynskip_jax.functional.product import product as product
+from dynskip_jax.functional.product import row as row
+from dynskip_jax.functional.relaxation import RELAXATIONS as RELAXATIONS
+from dynskip_jax.functional.relaxation import relaxed_weights as relaxed_weights
+from dynskip_jax.functional.sequence import flip_sequences as flip_sequences
+from dynskip_jax.functional.sequence import last_valid as last_valid
+from dynskip_jax.functional.sequence import length_mask as length_mask
+from dynskip_jax.functional.serialization import register_for_export as register_for_export
+from dynskip_jax.functional.skim import skim as skim
+from dynskip_jax.functional.step import LayerParams as LayerParams
+from dynskip_jax.functional.step import Recurrence as Recurrence
+from dynskip_jax.functional.step import SkipCarry as SkipCarry
+from dynskip_jax.functional.step import SkipOutput as SkipOutput
+from dynskip_jax.functional.step import StepInputs as StepInputs
+from dynskip_jax.functional.step import initial_carry as initial_carry
+from dynskip_jax.functional.step import project_inputs as project_inputs
+from dynskip_jax.functional.step import recurrent_step as recurrent_step
+from dynskip_jax.functional.step import restart_carry as restart_carry
+from dynskip_jax.functional.step import zero_state as zero_state
+from dynskip_jax.functional.time_skips import TIME_SKIPS as TIME_SKIPS
+from dynskip_jax.functional.time_skips import Attention as Attention
+from dynskip_jax.functional.time_skips import Choice as Choice
+from dynskip_jax.functional.time_skips import Decision as Decision
+from dynskip_jax.functional.time_skips import Dynamic as Dynamic
+from dynskip_jax.functional.time_skips import Every as Every
+from dynskip_jax.functional.time_skips import Fixed as Fixed
+from dynskip_jax.functional.time_skips import LogSpaced as LogSpaced
+from dynskip_jax.functional.time_skips import LSTMJump as LSTMJump
+from dynskip_jax.functional.time_skips import Mean as Mean
+from dynskip_jax.functional.time_skips import Previous as Previous
+from dynskip_jax.functional.time_skips import Random as Random
+from dynskip_jax.functional.time_skips import Segments as Segments
+from dynskip_jax.functional.time_skips import SkimRNN as SkimRNN
+from dynskip_jax.functional.time_skips import SkipInputs as SkipInputs
+from dynskip_jax.functional.time_skips import SkipRNN as SkipRNN
+from dynskip_jax.functional.time_skips import SparseAttention as SparseAttention
+from dynskip_jax.functional.time_skips import TimeSkip as TimeSkip
+from dynskip_jax.functional.time_skips import UpdateParams as UpdateParams
+from dynskip_jax.functional.time_skips import dilated as dilated
+from dynskip_jax.functional.time_skips import parse_time_skip as parse_time_skip
+from dynskip_jax.functional.transitions import GRU as GRU
+from dynskip_jax.functional.transitions import LSTM as LSTM
+from dynskip_jax.functional.transitions import PLSTM as PLSTM
+from dynskip_jax.functional.transitions import SLSTM as SLSTM
+from dynskip_jax.functional.transitions import TRANSITIONS as TRANSITIONS
+from dynskip_jax.functional.transitions import ULSTM as ULSTM
+from dynskip_jax.functional.transitions import FullGateRecurrence as FullGateRecurrence
+from dynskip_jax.functional.transitions import GRUState as GRUState
+from dynskip_jax.functional.transitions import IndRNN as IndRNN
+from dynskip_jax.functional.transitions import Initializers as Initializers
+from dynskip_jax.functional.transitions import LSTMParams as LSTMParams
+from dynskip_jax.functional.transitions import LSTMState as LSTMState
+from dynskip_jax.functional.transitions import MinGRU as MinGRU
+from dynskip_jax.functional.transitions import MinLSTM as MinLSTM
+from dynskip_jax.functional.transitions import Peephole as Peephole
+from dynskip_jax.functional.transitions import RecurrentHighway as RecurrentHighway
+from dynskip_jax.functional.transitions import SkimLSTM as SkimLSTM
+from dynskip_jax.functional.transitions import SLSTMState as SLSTMState
+from dynskip_jax.functional.transitions import Transition as Transition
+from dynskip_jax.functional.transitions import parse_transition as parse_transition
+from dynskip_jax.functional.unroll import unroll as unroll
+from dynskip_jax.functional.window import WindowGates as WindowGates
+from dynskip_jax.functional.window import gated_window as gated_window
 
-__all__ = [
-    "DEPTH_SKIPS",
-    "FORBIDDEN",
-    "GRU",
-    "LSTM",
-    "MODES",
-    "NO_WORD",
-    "PLSTM",
-    "RELAXATIONS",
-    "SLSTM",
-    "TIME_SKIPS",
-    "TRANSITIONS",
-    "ULSTM",
-    "AgentParams",
-    "Attention",
-    "AttentionToOutput",
-    "CRFParams",
-    "CacheCarry",
-    "Candidates",
-    "CharFilters",
-    "Choice",
-    "Copies",
-    "Decision",
-    "DecisionTrace",
-    "DenseToGates",
-    "DepthSkip",
-    "Dynamic",
-    "Every",
-    "Fixed",
-    "FullGateRecurrence",
-    "GRUState",
-    "GradientScale",
-    "Highway",
-    "HighwayParams",
-    "IndRNN",
-    "Initializers",
-    "JumpParams",
-    "LSTMJump",
-    "LSTMParams",
-    "LSTMState",
-    "LayerParams",
-    "LayerSpec",
-    "LayersCall",
-    "LayersOutput",
-    "LayersSpec",
-    "LinearTransition",
-    "LogSpaced",
-    "Mean",
-    "MinGRU",
-    "MinLSTM",
-    "Peephole",
-    "Policy",
-    "Previous",
-    "Random",
-    "Recurrence",
-    "RecurrentHighway",
-    "SLSTMState",
-    "Segments",
-    "SkimLSTM",
-    "SkimOutput",
-    "SkimRNN",
-    "SkipCarry",
-    "SkipInputs",
-    "SkipOutput",
-    "SkipRNN",
-    "SparseAttention",
-    "StepInputs",
-    "TimeSkip",
-    "ToGates",
-    "ToInternal",
-    "ToOutput",
-    "Transition",
-    "UpdateParams",
-    "Window",
-    "WindowGates",
-    "activation_regularisation",
-    "adapt",
-    "agent_logits",
-    "cached_log_likelihood",
-    "cast_matrices",
-    "char_cnn",
-    "check_carry",
-    "check_policy",
-    "choice_noise",
-    "choose",
-    "chosen_log_likelihood",
-    "content_logits",
-    "copied_log_likelihood",
-    "copied_log_probs",
-    "copy_of_choice",
-    "crf_constrain",
-    "crf_decode",
-    "crf_log_likelihood",
-    "crf_marginals",
-    "dilated",
-    "dropout",
-    "dropout_mask",
-    "empty_cache",
-    "entropy",
-    "flip_sequences",
-    "followers",
-    "gated_window",
-    "gradient_scale",
-    "highway",
-    "initial_carry",
-    "initial_state",
-    "last_valid",
-    "length_mask",
-    "log_likelihood_of_each",
-    "observed_in",
-    "oldest_first",
-    "parse_depth_skip",
-    "parse_time_skip",
-    "parse_transition",
-    "pool_states",
-    "product",
-    "project_agent_input",
-    "project_inputs",
-    "recurrent_step",
-    "register_for_export",
-    "relaxed_weights",
-    "restart_carry",
-    "row",
-    "run_layers",
-    "shared_key",
-    "skim",
-    "temporal_activation_regularisation",
-    "unroll",
-    "zero_state",
-    "zoneout",
-]
+# Exported programs may take and return any named tuple of this package.
+for _kind in tuple.__subclasses__():
+    if _kind.__module__.startswith(__name__):
+        register_for_export(_kind)

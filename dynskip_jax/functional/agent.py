@@ -81,7 +81,7 @@ def content_logits(
         allowed: See `agent_logits`.
         slots: Slots to compare the query with; None compares all K. See `Window.compare_at`.
     """
-    h = stored.newest
+    h = stored.previous
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     products = stored.compare(query) if slots is None else stored.compare_at(query, slots)
     logits = products / math.sqrt(h.shape[-1])

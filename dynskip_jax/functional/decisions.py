@@ -7,12 +7,14 @@ from typing import Any
 import jax
 from jaxtyping import Array, Bool, Float, Int
 
+from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.functional.time_skips import Decision, TimeSkip
 
 _ARRAYS = ("action", "log_prob", "entropy", "update", "valid")
 _FACTS = ("mode", "update_is_differentiable", "reverse", "noncausal", "time_major")
 
 
+@register_node_for_export
 @partial(jax.tree_util.register_dataclass, data_fields=_ARRAYS, meta_fields=_FACTS)
 @dataclasses.dataclass(frozen=True)
 class DecisionTrace:

@@ -16,7 +16,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.sharding import vary_along, varying_axes, zeros_like_batch
 from dynskip_jax.functional.transitions.base import Transition
 
@@ -51,7 +50,7 @@ class Window:
         return self.rows.dtype
 
     @property
-    def newest(self) -> Float[Array, "*steps hidden"]:
+    def previous(self) -> Float[Array, "*steps hidden"]:
         """Newest state, h(t-1)."""
         return self.rows[:, self.max_skip - 1 :] if self.has_time else self.rows[..., -1, :]
 
@@ -90,16 +89,7 @@ class Window:
     def compare_at(
         self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
     ) -> Float[Array, "*steps n"]:
-        """Return q · State(t-1-slot) for some of the K slots.
-
-        Args:
-            query: Query q of each step, (*steps, hidden).
-            slots: Slots in 0..K-1: a NumPy array (n,), the same at all steps; or those of each step,
-                (*steps, n).
-
-        Returns:
-            The products, (*steps, n).
-        """
+        """Return q · State(t-1-slot) for n of the K slots: the same at all steps if `slots` is (n,)."""
         newest = self.max_skip - 1
         if not self.has_time:
             rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
@@ -111,27 +101,16 @@ class Window:
         return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)
 
     def observe(self, kind: str) -> Any:
-        """Return the observation of a time skip.
+        """Return the observation of a time skip, of a kind of `TimeSkip.observed`.
 
-        Args:
-            kind: Kind of observation; see `TimeSkip.observed`.
-
-        Returns:
-            One state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored` the window.
+        It is one state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored` the
+        window.
         """
-        return {
-            "previous": lambda: self.newest,
-            "mean": lambda: self.mean,
-            "slots": lambda: self.slots,
-            "stored": lambda: self,
-        }[kind]()
+        return self if kind == "stored" else getattr(self, kind)
 
 
 def _window_sums(rows: Float[Array, "batch rows hidden"], K: int) -> Float[Array, "batch time hidden"]:
-    """Return the sum of every K neighbouring rows.
-
-    It adds sums of 1, 2, 4, … rows, so it is as exact as a pairwise sum.
-    """
+    """Return the sum of every K neighbouring rows, from sums of 1, 2, 4, … rows: exact as pairwise sums."""
     time, start, total, size = rows.shape[1] - K + 1, 0, None, 1
     while True:
         if K & size:
@@ -157,14 +136,12 @@ def _band(
 
 
 def oldest_first(
-    slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None
+    slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None = None
 ) -> Float[Array, "batch K hidden"]:
-    """Return the slots of a carry, oldest first, (batch, K, hidden), for the steps after the first one.
+    """Return the slots of a carry, newest first, as the K states before the steps after the first one.
 
-    Args:
-        slots: Buffer of a carry, newest state first, (batch, K, hidden).
-        first: True where the state that enters the first step is forgotten after it
-            (`TimeSkip.forgets_carried`), (batch,): the oldest state replaces it. None if none is forgotten.
+    Where `first` is True, the state that enters the first step is forgotten after it
+    (`TimeSkip.forgets_carried`): the oldest state replaces it.
     """
     if first is not None and slots.shape[1] > 1:
         newest = jnp.where(first[:, None, None], slots[:, -1:], slots[:, :1])
@@ -173,17 +150,9 @@ def oldest_first(
 
 
 def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip: int, time: int) -> Any:
-    """Return the observations of a time skip at several steps.
+    """Return the observations of `time` steps, of a kind of `TimeSkip.observed`, with time after the batch.
 
-    Args:
-        history: The K states before the first step, then those of the steps, oldest first; at least
-            K + time - 1 rows.
-        kind: Kind of observation; see `TimeSkip.observed`.
-        max_skip: K.
-        time: Number of steps.
-
-    Returns:
-        The result of `Window.observe`, with a time axis after the batch.
+    `history` has the K states before the first step, then those of the steps, oldest first.
     """
     return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)
 
@@ -212,16 +181,11 @@ def add_window(
     history: Float[Array, "rows batch hidden"], t: Int[Array, ""], d: Float[Array, "K batch hidden"]
 ) -> tuple[Array, Array]:
     """Add `d` to the K states before step t; return the history and its row State(t-1)."""
-
-    def together(history, t, d):
-        window = read_window(history, t, d.shape[0]) + d
-        return lax.dynamic_update_slice_in_dim(history, window, t, axis=0), window[-1]
-
-    def apart(history, t, d):
-        history, _ = together(history, t, d)
-        return history, at(history, t + d.shape[0] - 1)
-
-    return lax.platform_dependent(history, t, d, tpu=together, default=apart)
+    window = read_window(history, t, d.shape[0]) + d
+    history = lax.dynamic_update_slice_in_dim(history, window, t, axis=0)
+    of_history = lambda history, window, t: at(history, t + d.shape[0] - 1)  # noqa: E731
+    of_window = lambda history, window, t: window[-1]  # noqa: E731
+    return history, lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
 
 
 # Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere rows are
@@ -238,10 +202,6 @@ def read_slots(
     def compare(history, t, slot):
         return jnp.sum(jnp.where(_is_slot(slot, K, history.shape[1:]), read_window(history, t, K), 0), axis=0)
 
-    def index(history, t, slot):
-        row = t + K - 1 - slot
-        return history.at[row, _examples(row)].get(mode="promise_in_bounds")
-
     def gather(history, t, slot):
         row = t + K - 1 - slot
         places = dict(collapsed_slice_dims=(0,), start_index_map=(0,), offset_dims=(row.ndim,))
@@ -249,7 +209,7 @@ def read_slots(
         numbers = lax.GatherDimensionNumbers(**places, **batching)
         return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS)
 
-    on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else index
+    on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else gather
     return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
 
 
@@ -266,12 +226,6 @@ def add_slots(
     def compare(history, t, slot, d):
         return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
 
-    def index(history, t, slot, d):
-        row = t + K - 1 - slot
-        places = history.at[row, _examples(row)]
-        history = places.add(d, mode="promise_in_bounds", unique_indices=unique)
-        return history, at(history, t + K - 1)
-
     def scatter(history, t, slot, d):
         row = t + K - 1 - slot
         places = dict(
@@ -283,7 +237,7 @@ def add_slots(
         history = lax.scatter_add(history, row[..., None], d, numbers, **options)
         return history, at(history, t + K - 1)
 
-    on_tpu = compare if unique and K <= _COMPARED else index
+    on_tpu = compare if unique and K <= _COMPARED else scatter
     return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
 
 
@@ -294,10 +248,8 @@ def read_slots_of_all(
     time = slot.shape[0]
 
     def compare(history, slot):
-        parts = (
-            jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K)
-        )
-        return sum(parts)
+        starts = ((K - 1 - s, slot == s) for s in range(K))
+        return sum(jnp.where(is_it[..., None], history[i : i + time], 0) for i, is_it in starts)
 
     def gather(history, slot):
         rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
@@ -310,10 +262,6 @@ def _is_slot(slot: Int[Array, " batch"], K: int, shape: tuple[int, int]) -> Bool
     """Return which state of a window, oldest first, each example chose."""
     places = np.arange(K - 1, -1, -1, dtype=slot.dtype)  # a constant: a TPU would count in every step
     return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(slot, (K, *shape), (1,))
-
-
-def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
-    return jnp.arange(row.shape[0]).reshape(-1, *(1,) * (row.ndim - 1))
 
 
 def average(
@@ -336,20 +284,20 @@ def average(
 
 def average_adjoint(histories: Any, t: Int[Array, ""], d: Any, K: int) -> Float[Array, "batch K"]:
     """Return the gradient of the weights of `average`, summed over the arrays of the state."""
-    arrays, d = tuple(histories), tuple(d)
+    pairs = list(zip(histories, d, strict=True))
 
-    def at_once(arrays, t, d):
-        return sum(jnp.sum(read_window(a, t, K) * d[None], axis=-1) for a, d in zip(arrays, d, strict=True))
+    def at_once(pairs, t):
+        return sum(jnp.sum(read_window(a, t, K) * d[None], axis=-1) for a, d in pairs)
 
-    def one_by_one(arrays, t, d):
+    def one_by_one(pairs, t):
         def compare(i, out):
-            products = (jnp.sum(at(a, t + i) * d, axis=-1) for a, d in zip(arrays, d, strict=True))
-            return write(out, i, sum(products))
+            return write(out, i, sum(jnp.sum(at(a, t + i) * d, axis=-1) for a, d in pairs))
 
-        zeros = zeros_like_batch(d[0], (d[0].shape[0], K), d[0].dtype).T
-        return lax.fori_loop(0, K, compare, vary_along(zeros, varying_axes((arrays, d))))
+        d = pairs[0][1]
+        zeros = zeros_like_batch(d, (d.shape[0], K), d.dtype).T
+        return lax.fori_loop(0, K, compare, vary_along(zeros, varying_axes(pairs)))
 
-    return jnp.flip(lax.platform_dependent(arrays, t, d, cpu=one_by_one, default=at_once), axis=0).T
+    return jnp.flip(lax.platform_dependent(pairs, t, cpu=one_by_one, default=at_once), axis=0).T
 
 
 def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
@@ -449,11 +397,10 @@ class Read(NamedTuple):
                 fetched = jax.tree.map(lambda window, i: living(window, alive, i), fetched, initial)
             fetched = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), fetched)
         elif initial is not None:
-            several = self.weights is not None
-            fresh = jax.tree.map(
-                lambda i, rows: jnp.broadcast_to(i[:, None] if several else i, rows.shape), initial, fetched
-            )
-            fetched = where_each(self.slot < (alive[:, None] if several else alive), fetched, fresh)
+            if self.weights is not None:
+                alive, initial = alive[:, None], jax.tree.map(lambda i: i[:, None], initial)
+            is_living = (self.slot < alive)[..., None]
+            fetched = jax.tree.map(lambda rows, i: jnp.where(is_living, rows, i), fetched, initial)
         return fetched if self.weights is None else self.transition.average_states(self.weights, fetched)
 
     def _living_weights(self, alive: Any) -> Float[Array, "batch K"]:

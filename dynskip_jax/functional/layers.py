@@ -158,19 +158,11 @@ def run_layers(
     *,
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
-    """Run all layers over a batch of sequences.
+    """Run all layers over a batch of sequences; return the last carry of each layer, and the outputs.
 
-    The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
-
-    Args:
-        spec: Static description of the layers.
-        params: Weights of each layer.
-        initial: Learned initial state of each layer, arrays of (hidden,); None for zeros.
-        call: Arrays of the call.
-        deterministic: Whether to apply no dropout and to use the expected values of zoneout.
-
-    Returns:
-        The last carry of each layer, and the outputs.
+    The function is compiled for each `spec` and each shape, even if it is called outside of `jit`. `initial`
+    is the learned initial state of each layer, arrays of (hidden,); None for zeros. If `deterministic`,
+    nothing is dropped, and zoneout has its expected values.
     """
     batch_axes = call.x.ndim - 2
     if spec.time_major:
@@ -219,29 +211,28 @@ def _run_batch(
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers on inputs with one batch axis."""
-    x, batch = call.x, call.x.shape[0]
+    x, batch, ways = call.x, call.x.shape[0], spec.num_directions
     starts = [
         initial_state(layer, state, (batch,), x) for layer, state in zip(spec.layers, initial, strict=True)
     ]
     carries, key = _carries(spec, starts, call)
-    noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
+    dropout_keys, mask_keys, weight_keys = _dropout_keys(spec, key, call.weight_key, batch, deterministic)
     same_along = (1,) if spec.variational else ()
     valid = None if call.seq_lengths is None else length_mask(call.seq_lengths, x.shape[1])
     ends, outputs, observations, traces = [], [], [], []
     for i, layer in enumerate(spec.layers):
-        place, direction = divmod(i, spec.num_directions)
+        place, direction = divmod(i, ways)
         if direction == 0:
-            x = dropout(noise.dropout[place], spec.dropout[place], x, same_along)
-        carry = _with_mask(layer, carries[i], noise.masks[i], deterministic)
+            x = dropout(dropout_keys[place], spec.dropout[place], x, same_along)
+        carry = _with_mask(layer, carries[i], mask_keys[i], deterministic)
         end, output = unroll(
-            _prepared(layer, params[i], noise.weights[i]),
+            _prepared(layer, params[i], weight_keys[i]),
             carry,
             x,
             layer.recurrence,
             below=_below(spec, i, outputs),
             seq_lengths=call.seq_lengths,
             reverse=layer.reverse,
-            keep_order=True,
             segment_ids=call.segment_ids,
             initial=starts[i],
             zoneout_mask=zoneout_mask(layer, carry, x.shape[1], deterministic=deterministic),
@@ -253,12 +244,24 @@ def _run_batch(
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
         observations.append((x, _h_before(layer, carry, starts[i], output, call)))
-        traces.append(_trace(spec, i, output, call, valid))
-        if direction == spec.num_directions - 1:
-            sides = [output.h for output in outputs[-spec.num_directions :]]
-            x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
-    h = dropout(noise.dropout[-1], spec.dropout[-1], x, same_along)
+        trace = DecisionTrace.of(
+            output.decision,
+            layer.recurrence.time_skip,
+            valid,
+            mode=call.policies[i].mode,
+            replayed=call.actions[i] is not None,
+            reverse=layer.reverse,
+            noncausal=spec.is_noncausal(i),
+        )
+        traces.append(trace)
+        if direction == ways - 1:
+            x = _side_by_side([output.h for output in outputs[-ways:]])
+    h = dropout(dropout_keys[-1], spec.dropout[-1], x, same_along)
     return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
+
+
+def _side_by_side(arrays: Sequence[Array]) -> Array:
+    return jnp.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
 
 
 # Initial states and carries.
@@ -267,13 +270,10 @@ def _run_batch(
 def initial_state(
     layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the initial state of every sequence, each array (*batch, hidden).
+    """Return the initial state of every sequence, each array (*batch, hidden), sharded like the batch of
+    `like`.
 
-    Args:
-        layer: Spec of the layer.
-        learned: Learned initial state, each array (hidden,); None for zeros.
-        batch: Sizes of the batch axes.
-        like: Array whose leading axis is the batch; the state is sharded in the same way.
+    `learned` has arrays of (hidden,); None for zeros.
     """
     shape = (*batch, layer.hidden)
     zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
@@ -297,12 +297,9 @@ def _carries(
 def initial_carries(
     layers: Sequence[LayerSpec], starts: Sequence[Any], key: Key[Array, "..."] | None
 ) -> tuple[SkipCarry, ...]:
-    """Return the initial carry of each layer.
+    """Return the initial carry of each layer from its initial state.
 
-    Args:
-        layers: Specs of the layers.
-        starts: Initial state of each layer.
-        key: One PRNG key, or one for each example; None for carries without keys.
+    `key` is one PRNG key, or one for each example; None makes carries without keys.
     """
     keys = (None,) * len(layers)
     if key is not None:
@@ -315,10 +312,7 @@ def initial_carries(
 
 
 def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
-    """Return the carries with keys derived from `key` where they have none.
-
-    A carry that was made in evaluation has no key, for example.
-    """
+    """Return the carries with keys derived from `key` where they have none, as after evaluation."""
     if key is None or all(carry.key is not None for carry in carries):
         return carries
     batch = carries[0].step.shape
@@ -332,36 +326,25 @@ def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> t
 # Dropout masks and other randomness of a call.
 
 
-class _Noise(NamedTuple):
-    """PRNG keys for the kinds of dropout; None where nothing is dropped.
-
-    Attributes:
-        dropout: Keys for dropout on each layer's input and on the last output, (batch,) each.
-        masks: Keys for the recurrent dropout mask of each layer, (batch,) each.
-        weights: Key for the weight dropout of each layer.
-    """
-
-    dropout: tuple[Any, ...]
-    masks: tuple[Any, ...]
-    weights: tuple[Any, ...]
-
-
-def _draw_noise(
+def _dropout_keys(
     spec: LayersSpec,
     key: Key[Array, "..."] | None,
     weight_key: Key[Array, ""] | None,
     batch: int,
     deterministic: bool,
-) -> _Noise:
+) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Return the keys for dropout on each input and the output, recurrent masks, and weights of each layer.
+
+    The keys for weights are single ones, the others (batch,); None where nothing is dropped.
+    """
     places, layers = len(spec.dropout), len(spec.layers)
-    feature_keys, weight_keys = (None,) * (places + layers), (None,) * layers
-    if deterministic:
-        return _Noise(feature_keys[:places], feature_keys[places:], weight_keys)
-    if key is not None and (any(spec.dropout) or any(layer.recurrent_dropout for layer in spec.layers)):
-        feature_keys = split_each(example_keys(key, (batch,)), places + layers)
-    if any(layer.weight_dropout for layer in spec.layers):
+    keys, weight_keys = (None,) * (places + layers), (None,) * layers
+    drops = any(spec.dropout) or any(layer.recurrent_dropout for layer in spec.layers)
+    if not deterministic and key is not None and drops:
+        keys = split_each(example_keys(key, (batch,)), places + layers)
+    if not deterministic and any(layer.weight_dropout for layer in spec.layers):
         weight_keys = jax.random.split(shared_key(key) if weight_key is None else weight_key, layers)
-    return _Noise(feature_keys[:places], feature_keys[places:], weight_keys)
+    return keys[:places], keys[places:], weight_keys
 
 
 def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
@@ -373,10 +356,7 @@ def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
 def _with_mask(
     layer: LayerSpec, carry: SkipCarry, key: Key[Array, " batch"] | None, deterministic: bool
 ) -> SkipCarry:
-    """Return the carry with a recurrent dropout mask: its present one if it has one, otherwise a new one.
-
-    The mask is None in evaluation and for a layer without recurrent dropout.
-    """
+    """Return the carry with its recurrent dropout mask, or a new one; None if nothing is dropped."""
     if deterministic or layer.recurrent_dropout == 0.0:
         return carry._replace(recurrent_mask=None)
     if carry.recurrent_mask is not None:
@@ -395,11 +375,9 @@ def draw_recurrent_mask(layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*b
 def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool) -> Any:
     """Return the zoneout masks of the steps that follow a carry, one mask for each array of the state.
 
-    Args:
-        layer: Spec of the layer. The result is None for a layer without zoneout.
-        carry: Carry before the first of the steps.
-        steps: Number of steps, the size of a time axis after the batch; None for one step without this axis.
-        deterministic: Whether to return expected values, which need no keys.
+    `steps` is the size of a time axis after the batch; None for one step without this axis. If
+    `deterministic`, the masks are expected values, which need no keys. The result is None for a layer without
+    zoneout.
     """
     if not any(layer.zoneout):
         return None
@@ -445,44 +423,18 @@ def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Arra
 def _below(
     spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
 ) -> Float[Array, "batch time below"] | None:
-    """Return the input of the depth skip of layer `i`, from lower layers of the same direction.
-
-    The result is None if layer `i` has no input of this kind.
-    """
-    sources = spec.sources_below(i)
+    """Return the input of the depth skip of layer `i`, from lower layers of its direction; None without."""
+    sources = [outputs[source] for source in spec.sources_below(i)]
     if not sources:
         return None
     is_output = spec.layers[i].recurrence.depth_skip.source == "output"
-    entering = [outputs[source].h if is_output else outputs[source].cell_state for source in sources]
-    return jnp.concatenate(entering, axis=-1) if len(entering) > 1 else entering[0]
-
-
-def _trace(
-    spec: LayersSpec,
-    i: int,
-    output: SkipOutput,
-    call: LayersCall,
-    valid: Bool[Array, "batch time"] | None,
-) -> DecisionTrace:
-    layer = spec.layers[i]
-    return DecisionTrace.of(
-        output.decision,
-        layer.recurrence.time_skip,
-        valid,
-        mode=call.policies[i].mode,
-        replayed=call.actions[i] is not None,
-        reverse=layer.reverse,
-        noncausal=spec.is_noncausal(i),
-    )
+    return _side_by_side([each.h if is_output else each.cell_state for each in sources])
 
 
 def _h_before(
     layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
 ) -> Float[Array, "batch time hidden"]:
-    """Return the previous h of each step, in the order of the inputs.
-
-    For a layer that runs in reverse, the step before t is t+1.
-    """
+    """Return the previous h of each step, in the order of the inputs; in reverse, that of step t+1."""
     flip = partial(flip_sequences, seq_lengths=call.seq_lengths) if layer.reverse else lambda array: array
     before = flip(
         jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)[:, : call.x.shape[1]]

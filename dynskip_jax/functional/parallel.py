@@ -9,17 +9,20 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.history import last_rows, oldest_first
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.step import Recurrence, SkipCarry, SkipOutput, StepInputs, in_dtype_of
+from dynskip_jax.functional.step import (
+    LayerParams,
+    Recurrence,
+    SkipCarry,
+    SkipOutput,
+    StepInputs,
+    in_dtype_of,
+)
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
 from dynskip_jax.functional.transitions import LinearTransition
 
 
 def fits(recurrence: Recurrence, *, zoneout_mask: Any = None, segment_ids: Any = None) -> bool:
-    """Return whether `parallel_unroll` can run `recurrence`.
-
-    This holds for a `LinearTransition` without a time skip, without a depth skip into the cell state or the
-    output, without zoneout and without packed sequences.
-    """
+    """Return whether `parallel_unroll` can run: a `LinearTransition`, with nothing that acts on the state."""
     depth = recurrence.depth_skip
     return (
         isinstance(recurrence.transition, LinearTransition)
@@ -31,6 +34,7 @@ def fits(recurrence: Recurrence, *, zoneout_mask: Any = None, segment_ids: Any =
 
 
 def parallel_unroll(
+    params: LayerParams,
     carry: SkipCarry,
     inputs: StepInputs,
     recurrence: Recurrence,
@@ -40,15 +44,7 @@ def parallel_unroll(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute h(t) = a(t) ⊙ h(t-1) + b(t) for all steps, in O(log time) rounds; see `unroll`.
 
-    Args:
-        carry: State to start from.
-        inputs: Result of `project_inputs` for all steps, (time, batch, ...).
-        recurrence: Choices that define the layer; `fits` must hold.
-        seq_lengths: True lengths, (batch,), from which `inputs.valid` was made; None for full rows.
-        return_cell_state: Whether the output contains the cell states, which here equal h.
-
-    Returns:
-        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
+    `inputs` is the result of `project_inputs` for all steps, (time, batch, ...); `fits` must hold.
     """
     inputs = in_dtype_of(carry, inputs)
     a, b = recurrence.transition.coefficients(inputs.transition)

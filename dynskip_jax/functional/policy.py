@@ -8,10 +8,12 @@ import jax
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.relaxation import RELAXATIONS
+from dynskip_jax.functional.serialization import register_node_for_export
 
 MODES = ("sample", "greedy", *RELAXATIONS)
 
 
+@register_node_for_export
 @partial(jax.tree_util.register_dataclass, data_fields=("temperature", "mix", "mask"), meta_fields=("mode",))
 @dataclasses.dataclass(frozen=True)
 class Policy:

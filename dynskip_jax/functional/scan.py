@@ -55,6 +55,7 @@ from dynskip_jax.functional.step import (
     in_dtype,
     in_dtype_of,
     mixed,
+    observed,
     observed_arrays,
     skip_inputs,
 )
@@ -348,7 +349,7 @@ class _Layer:
         """Return what choices observe of the K states before step t; None if they see only State(t-1)."""
         if self.recurrence.time_skip.observed == "previous":
             return None
-        return _observe(
+        return observed(
             self.recurrence, jax.tree.map(lambda rows: hist.read_window(rows, t, self.K), histories)
         )
 
@@ -366,9 +367,9 @@ class _Layer:
     def choose(self, args: _Arguments, x: _Step, newest: Any, window: Any, before: Any) -> tuple[Choice, Any]:
         """Make the choice of a step; return it, and the state of the time skip after it."""
         skip = self.recurrence.time_skip
-        observation = _observe(self.recurrence, newest)
+        observation = observed(self.recurrence, newest)
         if window is not None:
-            initial = args.initial and _observe(self.recurrence, args.initial)
+            initial = args.initial and observed(self.recurrence, args.initial)
             window = hist.living(window, x.flags.alive, initial)
             observation = hist.Window(jnp.moveaxis(window, 0, 1), self.K).observe(skip.observed)
         return skip.choose(args.skip, x.given, observation, before, self.mode)
@@ -437,12 +438,6 @@ class _Layer:
         return cell_step(
             params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense
         )
-
-
-def _observe(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
-    """Return the arrays of a state that choices observe, side by side."""
-    arrays = [getattr(state, name) for name in observed_arrays(recurrence)]
-    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
 
 
 # Trees in which None stands for leaves that are not floats, or for gradients that are zero.
@@ -807,11 +802,11 @@ def _previous(args: _Arguments, histories: Any) -> Any:
 def _observations(recurrence: Recurrence, args: _Arguments, histories: Any) -> Any:
     """Return the observations of all steps, with the batch axis first."""
     skip, alive = recurrence.time_skip, args.flags.alive
-    initial = args.initial and _observe(recurrence, args.initial)[None]
+    initial = args.initial and observed(recurrence, args.initial)[None]
     if skip.observed == "previous":
-        rows = _observe(recurrence, _previous(args, histories))
+        rows = observed(recurrence, _previous(args, histories))
         return _batch_major(rows if alive is None else jnp.where((alive == 0)[..., None], initial, rows))
-    history = _observe(recurrence, histories)
+    history = observed(recurrence, histories)
     if alive is None:
         return hist.observed_in(_batch_major(history), skip.observed, skip.max_skip, args.time)
     windows = jnp.stack([history[k : k + args.time] for k in range(skip.max_skip)])

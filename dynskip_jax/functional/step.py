@@ -164,10 +164,7 @@ def zero_state(
     dtype: Any = jnp.float32,
     like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
-    """Return a state of zeros whose arrays have the shape (*batch, hidden).
-
-    It gets the sharding of `like`, an array whose leading axis is the batch, and its varying axes.
-    """
+    """Return a state of zeros, each array (*batch, hidden), sharded like the leading axis of `like`."""
     like = jnp.zeros(()) if like is None else like
     return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
 
@@ -178,25 +175,19 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
     The released language model of Gui et al. (2019) does this at each segment. The step counter starts again
     at 0. The PRNG keys change, so that later steps do not repeat the noise of earlier ones.
     """
-
-    def forget(slots, state):
-        return slots.at[..., 1:, :].set(state[..., None, :])
-
+    skip_state = recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype)
     return carry._replace(
-        slots=jax.tree.map(forget, carry.slots, initial),
+        slots=jax.tree.map(lambda s, state: s.at[..., 1:, :].set(state[..., None, :]), carry.slots, initial),
         step=jnp.zeros_like(carry.step),
         key=None if carry.key is None else fold_in_each(carry.key, carry.step),
-        skip_state=match_batch(
-            recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype), carry.step
-        ),
+        skip_state=match_batch(skip_state, carry.step),
     )
 
 
 def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """Return the carry with which the next sequence packed into the same row begins.
+    """Return the carry with which the next sequence packed into the same row begins, with new PRNG keys.
 
-    Its PRNG keys are new, so that it does not repeat the noise of earlier steps. The recurrent dropout mask
-    stays the same.
+    The recurrent dropout mask stays the same.
     """
     key = None if carry.key is None else fold_in_each(carry.key, carry.step)
     fresh = initial_carry(key, recurrence, initial)
@@ -215,7 +206,6 @@ def project_inputs(
     """Compute the inputs of a step that need no state; `*batch` may contain the time axis.
 
     Where `valid` is False, `x` and `below` are replaced by zeros, so that padding, even NaN, has no effect.
-    A depth skip needs `below`. See `StepInputs` for the other arguments.
     """
     if valid is not None:
         x = jnp.where(valid[..., None], x, 0)
@@ -240,10 +230,7 @@ def skip_inputs(
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:
-    """Return the inputs of a decision that need no state, for one step or for all steps at once.
-
-    `step` counts the steps before each step, and `dtype` is that of the states.
-    """
+    """Return the inputs of a choice that need no state, at one step or at all; `step` counts those before."""
     skip = recurrence.time_skip
     draws = skip.draws(policy.mode, inputs.action is not None)
     if key is None and draws:
@@ -287,34 +274,39 @@ def recurrent_step(
     initial: Any = None,
     return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Compute one step; `jax.lax.scan` runs this function.
+    """Compute one step, Eq. 1 and 2; `jax.lax.scan` runs this function.
 
-    Args:
-        params: Weights of the layer.
-        carry: Buffer of K slots, step counters and keys.
-        inputs: Result of `project_inputs(params, x(t), recurrence)`.
-        recurrence: Choices that define the layer.
-        policy: Policy of the layer.
-        initial: Initial state of the sequences that begin where `inputs.restart` is True.
-        return_cell_state: Whether the output contains the cell state.
+    `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial state of
+    the sequences that begin where `inputs.restart` is True.
     """
-    skip = recurrence.time_skip
+    skip, transition, dtype = recurrence.time_skip, recurrence.transition, carry.slots[0].dtype
     before, inputs = carry, in_dtype_of(carry, inputs)
     if inputs.restart is not None:
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
-    entering, choice, decision, skip_state = select_state(params, carry, inputs, recurrence, policy)
-    mask = carry.recurrent_mask
-    entering = dropped(entering, mask, recurrence.transition)
-    new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
-
+    # Choose k.
+    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
+    observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
+    choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
+    decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
+    # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
     first = (carry.step == 0) if skip.forgets_carried else None
+    entering = carry.state
+    if skip.fixed_slot != 0:
+        mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
+        entering = mixed(transition, mix, _read(transition, carry.slots, choice, skip.fixed_slot), entering)
+    if first is not None:
+        entering = where_each(first, carry.state, entering)
+    # The cell.
+    mask = carry.recurrent_mask
+    entering = dropped(entering, mask, transition)
+    new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
+    # Put the new state in slot 0.
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
     after = carry._replace(slots=slots, step=carry.step + 1, skip_state=skip_state)
-    cell_state = getattr(new, recurrence.transition.cell_state) if return_cell_state else None
+    cell_state = getattr(new, transition.cell_state) if return_cell_state else None
     output = SkipOutput(new[0], decision, cell_state)
     if inputs.valid is None:
         return after, output
-
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
@@ -324,36 +316,10 @@ def observed_arrays(recurrence: Recurrence) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def select_state(
-    params: LayerParams,
-    carry: SkipCarry,
-    inputs: StepInputs,
-    recurrence: Recurrence,
-    policy: Policy = Policy(),  # noqa: B008 (immutable)
-) -> tuple[Any, Choice, Decision, Any]:
-    """Choose k, and compute the state that enters a step, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2).
-
-    The arguments are those of `recurrent_step`. Recurrent dropout is not applied yet.
-
-    Returns:
-        The state, the choice, its trace, and the new state of the time skip.
-    """
-    skip = recurrence.time_skip
-    dtype = carry.slots[0].dtype
-    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
-    transition = recurrence.transition
-    arrays = [getattr(carry.slots, name) for name in observed_arrays(recurrence)]
-    observed = arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
-    observation = Window.of_slots(observed).observe(skip.observed)
-    choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
-    decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
-    mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
-    entering = carry.state
-    if skip.fixed_slot != 0:
-        entering = mixed(transition, mix, _read(transition, carry.slots, choice, skip.fixed_slot), entering)
-    if skip.forgets_carried:
-        entering = where_each(carry.step == 0, carry.state, entering)
-    return entering, choice, decision, skip_state
+def observed(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
+    """Return the arrays of a state that choices observe, side by side."""
+    arrays = [getattr(state, name) for name in observed_arrays(recurrence)]
+    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
 
 
 def cell_step(
@@ -366,17 +332,10 @@ def cell_step(
     recurrent_mask: Float[Array, "*batch hidden"] | None,
     dense: Dense,
 ) -> Any:
-    """Compute the new state of a step from the state that enters it, after `dropped`.
+    """Compute the new state of a step.
 
-    Args:
-        params: Weights of the layer.
-        inputs: Inputs of the step that need no state.
-        entering: State from `select_state`, after `dropped`.
-        previous: State(t-1).
-        update: Fraction of the new state that is written, (*batch,); None writes all of it.
-        recurrence: Choices that define the layer.
-        recurrent_mask: Recurrent dropout mask; see `SkipCarry`.
-        dense: Function that multiplies by a matrix; see `transitions.Dense`.
+    `entering` is the state that enters, after `dropped`, and `previous` is State(t-1). `update` is the
+    fraction of the new state that is written; None writes all of it. `dense` multiplies by a matrix.
     """
     transition, depth = recurrence.transition, recurrence.depth_skip
     if recurrent_mask is not None and not transition.carries_cell:
@@ -399,10 +358,8 @@ def cell_step(
     if depth is not None and depth.enters == "output":
         new = new._replace(h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense))
     if inputs.zoneout_mask is not None:
-        zoneout_mask = transition.state(*inputs.zoneout_mask)
-        new = jax.tree.map(
-            lambda new, old, zoneout_mask: new + zoneout_mask * (old - new), new, previous, zoneout_mask
-        )
+        kept = transition.state(*inputs.zoneout_mask)
+        new = jax.tree.map(lambda new, old, mask: new + mask * (old - new), new, previous, kept)
     if update is None:
         return new
     unread = transition.unread_state(params.transition, inputs.transition, entering, previous, dense)
@@ -429,10 +386,7 @@ def mixed(transition: Transition, mix: float | Float[Array, ""], selected: Any, 
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
-    """Return `dense` with `mask` applied to the operand of each product.
-
-    A state that is carried on without a product is not dropped.
-    """
+    """Return `dense` with `mask` applied to the operand of each product, but not to what is carried on."""
 
     def masked(w, x, *addends, activations=("linear",)):
         return dense(w, x * mask, *addends, activations=activations)
@@ -458,10 +412,7 @@ def _push(
     new: Float[Array, "*batch hidden"],
     forget_newest: Bool[Array, "*batch"] | None,
 ) -> Float[Array, "*batch K hidden"]:
-    """Put the new state in slot 0 and move the others one slot on.
-
-    Where `forget_newest` is True, the oldest state first replaces the newest one.
-    """
+    """Put the new state in slot 0; where `forget_newest`, the oldest state first replaces the newest one."""
     older = slots[..., :-1, :]
     if forget_newest is not None and slots.shape[-2] > 1:
         # Before the first step, all slots but the newest contain the initial state.

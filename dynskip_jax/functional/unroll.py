@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dynskip_jax.functional import cudnn, parallel
 from dynskip_jax.functional.checks import (
     check_below,
     check_call,
@@ -16,10 +17,7 @@ from dynskip_jax.functional.checks import (
     check_inputs,
     valid_lengths,
 )
-from dynskip_jax.functional.cudnn import cudnn_unroll, fits
 from dynskip_jax.functional.deferred import OutOfReach
-from dynskip_jax.functional.parallel import check_fits, parallel_unroll
-from dynskip_jax.functional.parallel import fits as runs_in_parallel
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.scan import fused_unroll
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
@@ -44,7 +42,6 @@ def unroll(
     below: Float[Array, "batch time below"] | None = None,
     seq_lengths: Int[Array, " batch"] | None = None,
     reverse: bool = False,
-    keep_order: bool = False,
     segment_ids: Int[Array, "batch time"] | None = None,
     initial: Any = None,
     zoneout_mask: Any = None,
@@ -55,25 +52,26 @@ def unroll(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Run `recurrent_step` over all steps of a batch of sequences.
 
+    Traced lengths and actions out of range are clipped; known ones raise a `UserError`.
+
     Args:
         params: Weights of the layer.
         carry: State to start from.
         x: Inputs, (batch, time, in).
         recurrence: Choices that define the layer.
-        below: Input of the depth skip, (batch, time, below), in the order of `x`.
+        below: Input of the depth skip, (batch, time, below).
         seq_lengths: True lengths, (batch,), 0 to time; None for full rows. Padding has no effect: it changes
             no state, and its outputs are zeros.
-        reverse: Whether to run from the last step of each sequence to its first.
-        keep_order: Whether `reverse` returns outputs in the order of `x` (output t belongs to x(t)).
-            Otherwise they are in the order in which they were computed.
+        reverse: Whether to run from the last step of each sequence to its first. Outputs keep the order of
+            `x`.
         segment_ids: Ids of the sequences packed into each row, (batch, time). Where the id changes, the next
             sequence begins from the initial state, independent of earlier steps. The first sequence of a row
             starts from `carry`. `cudnn` and `parallel` do not run packed rows.
         initial: Initial state of packed sequences, each array (batch, hidden). Default: zeros.
         zoneout_mask: Zoneout factors, (batch, time, hidden) for each array of the state, in the order in
             which steps run; see `functional.zoneout`.
-        actions: Actions to replay, (batch, time), in the order of `x`: k in 1..K for a dynamic skip; 0 at
-            padding. A skip that does not choose, such as attention, ignores them.
+        actions: Actions to replay, (batch, time): k in 1..K for a dynamic skip; 0 at padding. A skip that
+            does not choose, such as attention, ignores them.
         policy: Policy of the layer, which chooses where no actions are given.
         return_cell_state: Whether outputs contain the cell state of each step (`SkipOutput.cell_state`).
         implementation: `auto` selects `cudnn` or `parallel` where it fits (on a CPU neither), otherwise
@@ -86,11 +84,6 @@ def unroll(
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
-
-    Raises:
-        UserError: The implementation is unknown or cannot run this call, or an argument does not fit. Values
-            are checked if they are known before the program runs. Traced lengths and actions out of range are
-            clipped.
     """
     check_implementation(implementation)
     check_inputs(x)
@@ -103,61 +96,39 @@ def unroll(
         seq_lengths = valid_lengths(seq_lengths, time)
     if segment_ids is not None and initial is None:
         initial = jax.tree.map(jnp.zeros_like, carry.state)
-    refused = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
-    implementation = _choose_implementation(implementation, params, carry, x, recurrence, **refused)
+    rare = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
+    implementation = _choose_implementation(implementation, params, carry, x, recurrence, rare)
     flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
-    flip_back = flip if keep_order else lambda array: array
     # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
     rows = (carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
     rows = match_batch(rows, x)
     params = on_mesh_of(params, x)
-    axes = varying_axes((params, rows, policy))
-    params, rows, policy = vary_along((params, rows, policy), axes)
+    params, rows, policy = vary_along((params, rows, policy), varying_axes((params, rows, policy)))
     carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask = rows
     x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))
     if implementation == "cudnn":
-        carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths, **refused)
-        return carry, jax.tree.map(flip_back, outputs)
-    inputs = _time_major_inputs(
-        params, x, recurrence, below, actions, segment_ids, zoneout_mask, seq_lengths=seq_lengths
-    )
-    states = dict(return_cell_state=return_cell_state)
-    options = dict(policy=policy, initial=initial, **states)
-
-    def fused(params, carry, inputs, seq_lengths):
-        return fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
-
-    def parallel(params, carry, inputs, seq_lengths):
-        return parallel_unroll(carry, inputs, recurrence, seq_lengths=seq_lengths, **states)
-
-    def reference(params, carry, inputs, seq_lengths):
-        return reference_unroll(params, carry, inputs, recurrence, **options)
-
-    def tpu_kernel(params, carry, inputs, seq_lengths):
-        from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
-
-        return tpu_unroll(params, carry, inputs, recurrence, policy=policy, seq_lengths=seq_lengths, **states)
-
-    runs = dict(fused=fused, parallel=parallel, reference=reference, tpu_kernel=tpu_kernel)
-    # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
-    runs["by platform"] = partial(jax.lax.platform_dependent, cpu=fused, default=parallel)
-    run = reference if time == 0 else runs[implementation]
-    try:
-        carry, outputs = run(params, carry, inputs, seq_lengths)
-    except OutOfReach:
-        warnings.warn(
-            f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
-            "jax.jit, where the fused unroll cannot keep its results: using implementation='reference'",
-            stacklevel=2,
+        carry, outputs = cudnn.cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths, **rare)
+    else:
+        arrays = x, below, actions, segment_ids, zoneout_mask
+        inputs = _time_major_inputs(params, recurrence, *arrays, seq_lengths=seq_lengths)
+        carry, outputs = _run_steps(
+            "reference" if time == 0 else implementation,
+            params,
+            carry,
+            inputs,
+            recurrence=recurrence,
+            seq_lengths=seq_lengths,
+            initial=initial,
+            policy=policy,
+            return_cell_state=return_cell_state,
         )
-        carry, outputs = reference(params, carry, inputs, seq_lengths)
-    return carry, jax.tree.map(flip_back, outputs)
+    return carry, jax.tree.map(flip, outputs)
 
 
 def _time_major_inputs(
     params: LayerParams,
-    x: Float[Array, "batch time in"],
     recurrence: Recurrence,
+    x: Float[Array, "batch time in"],
     below: Float[Array, "batch time below"] | None,
     actions: Int[Array, "batch time"] | None,
     segment_ids: Int[Array, "batch time"] | None,
@@ -174,20 +145,51 @@ def _time_major_inputs(
     return inputs._replace(restart=restart, zoneout_mask=zoneout_mask)
 
 
-def reference_unroll(
+def _run_steps(
+    implementation: str,
     params: LayerParams,
     carry: SkipCarry,
     inputs: StepInputs,
-    recurrence: Recurrence,
     *,
-    initial: Any = None,
-    policy: Policy = Policy(),  # noqa: B008 (immutable)
-    return_cell_state: bool = False,
+    recurrence: Recurrence,
+    seq_lengths: Int[Array, " batch"] | None,
+    initial: Any,
+    policy: Policy,
+    return_cell_state: bool,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Scan `recurrent_step` over the steps of `inputs`, (time, batch, ...); see `unroll`."""
-    options = dict(policy=policy, initial=initial, return_cell_state=return_cell_state)
-    step = partial(recurrent_step, params, recurrence=recurrence, **options)
-    carry, outputs = jax.lax.scan(step, carry, inputs)
+    """Run one of the implementations over the steps of `inputs`, (time, batch, ...)."""
+    options = dict(recurrence=recurrence, return_cell_state=return_cell_state)
+    reference = partial(reference_unroll, initial=initial, policy=policy, **options)
+    options["seq_lengths"] = seq_lengths
+    fused = partial(fused_unroll, initial=initial, policy=policy, **options)
+    in_parallel = partial(parallel.parallel_unroll, **options)
+    runs = {
+        "fused": fused,
+        "reference": reference,
+        "parallel": in_parallel,
+        # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
+        "by platform": partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel),
+    }
+    if implementation == "tpu_kernel":
+        from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
+
+        return tpu_unroll(params, carry, inputs, policy=policy, **options)
+    try:
+        return runs[implementation](params, carry, inputs)
+    except OutOfReach:
+        warnings.warn(
+            f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
+            "jax.jit, where the fused unroll cannot keep its results: using implementation='reference'",
+            stacklevel=3,
+        )
+        return reference(params, carry, inputs)
+
+
+def reference_unroll(
+    params: LayerParams, carry: SkipCarry, inputs: StepInputs, **options: Any
+) -> tuple[SkipCarry, SkipOutput]:
+    """Scan `recurrent_step` with its `options` over the steps of `inputs`, (time, batch, ...)."""
+    carry, outputs = jax.lax.scan(partial(recurrent_step, params, **options), carry, inputs)
     return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
 
 
@@ -197,22 +199,19 @@ def _choose_implementation(
     carry: SkipCarry,
     x: Float[Array, "batch time in"],
     recurrence: Recurrence,
-    *,
-    zoneout_mask: Any,
-    segment_ids: Any,
-    return_cell_state: bool,
+    rare: dict[str, Any],
 ) -> str:
     """Return the implementation to run: resolve `auto`, and check that `parallel` fits.
 
     `by platform` is `parallel`, except on a CPU: the platform is the one that the program is lowered for.
     """
-    not_linear = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids)
+    not_linear = {name: rare[name] for name in ("zoneout_mask", "segment_ids")}
     is_symbolic = not isinstance(x.shape[1], int)  # JAX has no parallel scan over a symbolic length
     if implementation == "parallel":
-        check_fits(recurrence, **not_linear)
+        parallel.check_fits(recurrence, **not_linear)
         return "fused" if is_symbolic else "parallel"
     if implementation != "auto":
         return implementation
-    if fits(params, carry, x, recurrence, **not_linear, return_cell_state=return_cell_state):
+    if cudnn.fits(params, carry, x, recurrence, **rare):
         return "cudnn"
-    return "by platform" if runs_in_parallel(recurrence, **not_linear) and not is_symbolic else "fused"
+    return "by platform" if parallel.fits(recurrence, **not_linear) and not is_symbolic else "fused"

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_actions, check_below
+from dynskip_jax.functional.checks import check_actions, check_below, check_policy
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import draw_recurrent_mask, zoneout_mask
 from dynskip_jax.functional.product import wider
@@ -233,7 +233,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         F.check_carry(self.recurrence, carry, batch, self.hidden_features)
         check_below(self.recurrence, below, batch, self.hidden_features)
         policy = policy_or_default(policy, self.deterministic)
-        F.check_policy(policy, self.skip.max_skip, batch)
+        check_policy(policy, self.skip.max_skip, batch)
         if action is not None:
             check_actions(self.skip, action, batch, "(*batch,)")
         self._check_noise(carry, self.skip.draws(policy.mode, action is not None))

@@ -124,7 +124,7 @@ def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_p
         slots = np.flip(history[:, t : t + K], axis=1)
         expected = {"previous": slots[:, 0], "mean": slots.mean(1), "slots": slots, "stored": slots}[kind]
         if kind == "stored":
-            np.testing.assert_allclose(np.asarray(found.newest)[:, t], slots[:, 0])
+            np.testing.assert_allclose(np.asarray(found.previous)[:, t], slots[:, 0])
             one_step = compare(slots, query[:, t])
             np.testing.assert_allclose(compared[:, t], one_step, rtol=1e-12)
             np.testing.assert_allclose(one_step, np.einsum("bkh,bh->bk", slots, query[:, t]), rtol=1e-12)
