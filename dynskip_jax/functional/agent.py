@@ -51,15 +51,8 @@ def agent_logits(
 ) -> Float[Array, "*batch K"]:
     """Return the logits MLP(s(t)) of Eq. 1, unnormalised log-probabilities.
 
-    Args:
-        params: Weights of the agent.
-        units_x: Result of `project_agent_input(params, x)`, (*batch, units).
-        h: State that the agent observes, (*batch, hidden).
-        allowed: Mask that is False for skips that must not be chosen, (*batch, K); batch sizes may be 1. At
-            least one skip must be allowed. None allows all.
-
-    Returns:
-        Logits, (*batch, K); finite and very negative where `allowed` is False.
+    `units_x` is the result of `project_agent_input(params, x)`. Logits are finite and very negative where
+    `allowed` is False; at least one skip must be allowed.
     """
     logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     return _where_allowed(logits + row(params.b_out, logits), allowed)
@@ -74,12 +67,8 @@ def content_logits(
 ) -> Float[Array, "*batch K"]:
     """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
 
-    Args:
-        params: Weights of the agent, with w_out of shape (units, hidden).
-        units_x: Result of `project_agent_input(params, x)`, (*batch, units).
-        stored: Last K stored h.
-        allowed: See `agent_logits`.
-        slots: Slots to compare the query with; None compares all K. See `Window.compare_at`.
+    `stored` are the last K h. The query meets those in `slots` (see `Window.compare_at`), or all if it is
+    None.
     """
     h = stored.previous
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
@@ -91,11 +80,10 @@ def content_logits(
 def _where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    """Return the logits with a large negative value where `allowed` is False.
+    """Return the logits with a large negative value where `allowed` is False, so that the probability is 0.
 
-    The probability of a masked skip is then exactly 0. The value is -1e9, or -8188 in float16. It is small
-    enough in size that differences, quotients by a temperature and p log p stay finite. Infinities would
-    make gradients NaN (0 times infinity).
+    The value is -1e9, or -8188 in float16: differences, quotients by a temperature and p log p stay finite.
+    Infinities would make gradients NaN (0 times infinity).
     """
     return logits if allowed is None else jnp.where(allowed, logits, masked_logit(logits.dtype))
 
@@ -110,15 +98,8 @@ def choice_noise(
 ) -> Float[Array, "*batch K"]:
     """Return the noise for `choose`: standard Gumbel variables, drawn with `fold_in(key, step)`.
 
-    Args:
-        keys: One PRNG key per example; `*batch` may contain the time axis.
-        steps: Step numbers, in the shape of `keys`.
-        max_skip: K.
-        dtype: Dtype of the log-probabilities to which the noise is added. If it is narrower than float32, the
-            noise is float32, because narrow dtypes have too few values in the tails.
-
-    Returns:
-        Noise, (*batch, K).
+    It is float32 for a narrower `dtype`, the log-probabilities', because narrow dtypes have too few values in
+    the tails.
     """
     dtype = wider(dtype, jnp.float32)
 
@@ -134,11 +115,7 @@ def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | N
     """Return the chosen slot in 0..K-1 for each example, int32.
 
     With Gumbel noise the choice is a sample from the categorical distribution (the Gumbel-max trick, as in
-    `jax.random.categorical`). Without noise it is the most probable slot.
-
-    Args:
-        logits: Log-probabilities of the slots, which need not be normalised, (*batch, K).
-        noise: Result of `choice_noise`, (*batch, K); None for a greedy choice.
+    `jax.random.categorical`). Without noise it is the most probable slot. Logits need not be normalised.
     """
     scores = logits if noise is None else logits.astype(noise.dtype) + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)

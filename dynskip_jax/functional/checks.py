@@ -24,17 +24,7 @@ def check_rates(name: str, *rates: float) -> None:
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """Check that `array` is an integer array of the given shape.
-
-    Args:
-        name: Name of the argument, for the error message.
-        array: Value of the argument.
-        shape: Expected shape.
-        meaning: Names of the axes, for the error message, such as `(batch, time)`.
-
-    Raises:
-        UserError: If `array` is not an array, or has another shape or a dtype that is not an integer type.
-    """
+    """Check that `array` has whole numbers and this shape; `meaning` names its axes: `(batch, time)`."""
     if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
         wanted = f"an array of whole numbers, {meaning} = {shape}"
         raise UserError(f"expected {name} to be {wanted}, got {described(array)}")
@@ -55,33 +45,23 @@ def check_range(name: str, values: np.ndarray, low: int, high: Any) -> None:
         raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
 
 
-def check_lengths(seq_lengths: Any, batch: int | tuple[int, ...], num_steps: int) -> None:
-    """Check that lengths of sequences are integers from 0 to `num_steps`, one per row.
-
-    Args:
-        seq_lengths: Lengths to check, (*batch,).
-        batch: Number of rows, or sizes of several batch axes.
-        num_steps: Size of the time axis.
-
-    Raises:
-        UserError: If the shape or dtype is wrong, or a known length is out of range.
-    """
-    batch = batch if isinstance(batch, tuple) else (batch,)
+def check_lengths(seq_lengths: Any, batch: tuple[int, ...], num_steps: int) -> np.ndarray | None:
+    """Check that lengths are whole numbers in 0..`num_steps`, (*batch,); return them if they are known."""
     check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
     values = known_values(seq_lengths)
     if values is not None:
         check_range("seq_lengths", values, 0, num_steps)
+    return values
 
 
-def valid_lengths(seq_lengths: Int[Array, "*batch"], num_steps: int) -> Int[Array, "*batch"]:
+def valid_lengths(
+    seq_lengths: Int[Array, "*batch"], num_steps: int, batch: tuple[int, ...] | None = None
+) -> Int[Array, "*batch"]:
     """Check `seq_lengths` and return them as int32; traced lengths are clipped to 0..`num_steps`.
 
-    All functions that take lengths follow this rule.
-
-    Raises:
-        UserError: See `check_lengths`.
+    All functions that take lengths follow this rule. If `batch` is None, there is at least one batch axis.
     """
-    check_lengths(seq_lengths, jnp.shape(seq_lengths) or 1, num_steps)
+    check_lengths(seq_lengths, batch or jnp.shape(seq_lengths) or (1,), num_steps)
     return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)
 
 
@@ -116,29 +96,16 @@ def check_call(
 ) -> None:
     """Check the arguments of a call of layers: shapes always, values if they are known.
 
-    Args:
-        recurrences: Choices that define each layer and direction.
-        x: Inputs, (*batch, time, in), or (time, *batch, in) with `time_major`.
-        policies: Policy of each layer.
-        carry: Carry of each layer; None for new ones.
-        hidden: Size of each layer's state; None checks no sizes.
-        seq_lengths: True lengths, (*batch,); None for full rows.
-        segment_ids: Ids of packed sequences, with the axes of `x` but the last.
-        actions: Actions to replay in each layer, with these axes; None for a layer that chooses.
-        time_major: Whether the time axis comes first.
-
-    Raises:
-        UserError: An argument has a wrong type, shape or value.
+    Sequences have one entry for each layer and direction. `x` is (*batch, time, in), or (time, *batch, in)
+    with `time_major`; `segment_ids` and actions have its axes but the last. `hidden` is the size of each
+    layer's state; None checks no sizes.
     """
     lead = x.shape[:-1]
     batch, time = (lead[1:], lead[0]) if time_major else (lead[:-1], lead[-1])
     steps = "(time, batch)" if time_major else "(batch, time)"
     lengths = np.asarray(time)
     if seq_lengths is not None:
-        check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
-        lengths = known_values(seq_lengths)
-        if lengths is not None:
-            check_range("seq_lengths", lengths, 0, time)
+        lengths = check_lengths(seq_lengths, batch, time)
     if segment_ids is not None:
         check_whole_numbers("segment_ids", segment_ids, lead, steps)
     for i, recurrence in enumerate(recurrences):
@@ -169,17 +136,7 @@ def check_inputs(x: Any) -> None:
 
 
 def check_below(recurrence: Any, below: Any, lead: tuple[int, ...], hidden: int) -> None:
-    """Check the input of the depth skip; None passes.
-
-    Args:
-        recurrence: Choices that define the layer.
-        below: Argument to check.
-        lead: Expected sizes of all axes but the last.
-        hidden: Size of the layer's state.
-
-    Raises:
-        UserError: There is no depth skip, or the shape does not fit.
-    """
+    """Check the input of the depth skip, (*lead, features), for a layer of size `hidden`; None passes."""
     if below is None:
         return
     if recurrence.depth_skip is None:
@@ -198,16 +155,8 @@ def check_actions(
 ) -> None:
     """Check actions to replay: their shape and dtype, and their values if they are known.
 
-    Args:
-        skip: Time skip that replays them.
-        actions: Argument to check.
-        shape: Expected shape.
-        meaning: Names of the axes, for the error message, such as `(batch, time)`.
-        valid: True where a sequence has a step, in a shape that broadcasts to `shape`. None if it is not
-            known; values are then not checked.
-
-    Raises:
-        UserError: The shape or the dtype does not fit, or an action is out of range.
+    `valid` is True where a sequence has a step, in a shape that broadcasts to `shape`. If it is None, it is
+    not known where, and values are not checked.
     """
     check_whole_numbers("actions", actions, shape, meaning)
     values = known_values(actions)
@@ -216,13 +165,10 @@ def check_actions(
 
 
 def check_dtypes(params: Any, carry: Any) -> None:
-    """Check that the new state of a step has the dtype of the old one.
+    """Check that no parameter is wider than the state, so that a step does not change the state's dtype.
 
-    Parameters may be narrower than the state: products are multiplied in the dtype of the parameters, and
-    summed in that of the state.
-
-    Raises:
-        UserError: Parameters are wider than the state.
+    Narrower ones are fine: products are multiplied in the dtype of the parameters, and summed in that of the
+    state.
     """
     state = carry.slots[0].dtype
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -234,17 +180,7 @@ def check_dtypes(params: Any, carry: Any) -> None:
 
 
 def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
-    """Check the policy of one layer.
-
-    Args:
-        policy: Policy to check.
-        max_skip: K of the layer.
-        batch: Sizes of the batch axes.
-
-    Raises:
-        UserError: `policy` is not a `Policy`, its mask has a wrong type or shape, or its λ or τ is not a
-            single number in range.
-    """
+    """Check the type of a layer's policy, its mask, λ and τ."""
     if not isinstance(policy, Policy):
         raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
     if policy.mask is not None and getattr(policy.mask, "dtype", None) != np.bool_:
@@ -260,17 +196,7 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
 
 
 def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int | None = None) -> None:
-    """Check that a carry fits a layer and a batch.
-
-    Args:
-        recurrence: Choices that define the layer.
-        carry: Carry to check.
-        batch: Sizes of the batch axes.
-        hidden: Size of the state's arrays; None skips this check.
-
-    Raises:
-        UserError: `carry` is not a `SkipCarry`, or its state, batch, K, size or keys do not fit.
-    """
+    """Check that a carry fits a layer and a batch; if `hidden` is None, its size is not checked."""
     if not hasattr(carry, "slots"):
         raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}")
     kind, K = recurrence.transition.state, recurrence.time_skip.max_skip

@@ -19,9 +19,7 @@ def fits(params: LayerParams, carry: SkipCarry, x: Any, recurrence: Recurrence, 
     """Return whether `implementation='auto'` uses cuDNN: it can run the call, and there is only one device.
 
     XLA does not partition a cuDNN call: with several devices, each one would compute the whole batch. Pass
-    `implementation='cudnn'` to use it there anyway. This function never raises an error.
-
-    The arguments are those of `misfit`.
+    `implementation='cudnn'` to use it there anyway. The arguments are those of `misfit`.
     """
     if jax.device_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
         return False
@@ -41,15 +39,6 @@ def misfit(
     """Return the reason why cuDNN cannot run this call of `unroll`; None if it can.
 
     The result depends only on static values: options, shapes, dtypes and the default backend.
-
-    Args:
-        params: Weights of the layer.
-        carry: State to start from.
-        x: Inputs, (batch, time, in).
-        recurrence: Equations of the layer.
-        zoneout_mask: See `unroll`; must be None.
-        segment_ids: See `unroll`; must be None.
-        return_cell_state: See `unroll`; must be False.
     """
     skip, platform = recurrence.time_skip, jax.default_backend()
     floats = (*jax.tree.leaves(params.transition), x, *carry.slots)
@@ -78,24 +67,10 @@ def cudnn_unroll(
     seq_lengths: Int[Array, " batch"] | None = None,
     **options: Any,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Run a plain LSTM over all steps; see `unroll`.
+    """Run a plain LSTM over all steps; see `unroll`, and `misfit` for the `options`.
 
     Under `vmap`, the mapped calls run one after another. A program compiled for another platform uses JAX's
     reference implementation instead of cuDNN.
-
-    Args:
-        params: Weights of the layer.
-        carry: State to start from.
-        x: Inputs, (batch, time, in).
-        recurrence: An LSTM without skips.
-        seq_lengths: True lengths, (batch,), 0 to time; None if all sequences have `time` steps.
-        **options: See `misfit`.
-
-    Returns:
-        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
-
-    Raises:
-        UserError: If cuDNN cannot run this call; see `misfit`.
     """
     reason = misfit(params, carry, x, recurrence, **options)
     if reason is not None:
@@ -174,10 +149,7 @@ _lstm.defvjp(_forward, lambda residuals, gradients: (*_backward(residuals, gradi
 
 
 def cudnn_weights(params: LSTMParams) -> Float[Array, " weights"]:
-    """Pack the weights into the vector that `jax.experimental.rnn` expects.
-
-    It contains W_ih, W_hh, b_ih and b_hh, each with the gates in the order i, f, g, o.
-    """
+    """Return W_ih, W_hh, b_ih and b_hh, each with the gates i, f, g, o, as the vector that cuDNN expects."""
 
     def reorder(gates: Float[Array, "*rows four_hidden"]) -> Float[Array, "*rows four_hidden"]:
         g, i, f, o = jnp.split(gates, 4, axis=-1)

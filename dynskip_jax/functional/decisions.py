@@ -66,15 +66,7 @@ class DecisionTrace:
     ) -> "DecisionTrace":
         """Return the trace of a layer's decisions, such as those that `unroll` returns.
 
-        Args:
-            decision: Arrays of the decisions, (*batch, time).
-            skip: Time skip that made the decisions.
-            valid: False past the end of a sequence (see `length_mask`), (*batch, time); None if all steps
-                count.
-            mode: Mode of the policy.
-            replayed: Whether the actions were given instead of chosen.
-            reverse: Whether the layer ran from each sequence's end to its start.
-            noncausal: Whether a layer above runs in the other direction.
+        `replayed` says whether the actions were given instead of chosen.
         """
         differentiable = skip.differentiable(mode, replayed)
         if not skip.is_stochastic:

@@ -21,11 +21,7 @@ from dynskip_jax.functional.product import activate, affine
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """Placeholder for a matrix inside a step; only `dense` can use it.
-
-    Attributes:
-        index: Index of the matrix among those of the layer.
-    """
+    """Placeholder, inside a step, for the matrix with this index; only `dense` can use it."""
 
     index: int
 
@@ -78,16 +74,9 @@ def find_products(
 ) -> tuple[Product, ...]:
     """Trace a step, and return its calls of `dense` in their order.
 
-    Args:
-        cell: Step, called with (dense, vectors, inputs, entering, *others); returns the new state, h first.
-        matrices: Matrices of the layer, to which the placeholders in `cell` refer.
-        vectors: Other parameters.
-        inputs: Projected inputs of one step. These and all further arguments may be shapes.
-        entering: State that enters, h first.
-        *others: Further arguments of `cell`.
-
-    Raises:
-        OutOfReach: If the step calls `dense` inside another program.
+    `cell` is called with (dense, vectors, inputs, entering, *others), and returns the new state. States have
+    h first. `matrices` are those to which the placeholders in `cell` refer, `vectors` the other parameters,
+    and `inputs` the projected inputs of one step. All but the matrices may be shapes.
     """
     products: list[Product] = []
 
@@ -206,8 +195,8 @@ def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
 def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
     """Return s such that the activation of z is s tanh(s z) + 1 - s: 1 for tanh, ½ for sigmoid.
 
-    The result is None if an activation is linear, or if `dtype` is narrower than float32: there, the sum
-    would round a small sigmoid to 0.
+    None if an activation is linear, or `dtype` narrower than float32, where the sum rounds a small sigmoid to
+    0.
     """
     if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None

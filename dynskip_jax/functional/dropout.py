@@ -18,19 +18,10 @@ def dropout_mask(
 ) -> Float[Array, "..."]:
     """Return random factors: 0 with probability `rate`, otherwise 1 / (1 - rate), so that the mean is 1.
 
-    Args:
-        keys: One key, or one for each element of the leading axes of `shape`. With one key per example, the
-            mask of an example depends neither on the other examples nor on the device.
-        rate: Probability of a 0, in [0, 1).
-        shape: Shape of the mask.
-        dtype: Dtype of the mask.
-
-    Raises:
-        UserError: If `rate` is out of range.
+    `keys` is one key, or one for each element of the leading axes of `shape`. With one key per example, the
+    mask of an example depends neither on the other examples nor on the device.
     """
     check_rates("a dropout rate", rate)
-    if shape[: keys.ndim] != keys.shape:
-        raise ValueError(f"expected keys of shape () or the first axes of {shape}, got {keys.shape}")
 
     def draw(key: Key[Array, ""]) -> Array:
         return jax.random.bernoulli(key, 1.0 - rate, shape[keys.ndim :])
@@ -48,13 +39,7 @@ def dropout(
     The AWD-LSTM (Merity et al. 2018) drops features alike at all steps (variational dropout, Gal & Ghahramani
     2016; locked dropout in their code), words alike in all features of an embedding table, and the
     hidden-to-hidden weights of all gates (DropConnect, Wan et al. 2013). With tied weights, pass the dropped
-    table only to the lookup, not to the softmax.
-
-    Args:
-        keys: See `dropout_mask`; None returns `x` unchanged.
-        rate: Probability of dropping an element, in [0, 1); 0 returns `x` unchanged.
-        x: Array of any shape.
-        broadcast_dims: Axes along which the mask is the same.
+    table only to the lookup, not to the softmax. See `dropout_mask` for `keys`; None returns `x` unchanged.
     """
     if keys is None or rate == 0.0:
         return x
@@ -78,17 +63,11 @@ def zoneout(
 
     Args:
         keys: One key per example, in a shape that broadcasts to `*batch`.
-        step: Number of the step, (*batch,); `*batch` may contain the time axis.
-        rates: One rate in [0, 1) for each array of the state, h first.
+        step: Number of the step; `*batch` may contain the time axis.
+        rates: One rate for each array of the state, h first.
         hidden: Size of each array of the state.
         dtype: Dtype of the masks.
         deterministic: Whether to use the values of evaluation.
-
-    Returns:
-        One mask for each array of the state, (*batch, hidden).
-
-    Raises:
-        UserError: If a rate is out of range.
     """
     shape = (*step.shape, hidden)
 

@@ -188,8 +188,9 @@ def add_window(
     return history, lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
 
 
-# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere rows are
-# indexed within each example, so that a sharded batch stays on its devices.
+# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere the batch
+# is an axis of the gather, so that a sharded batch stays on its devices; XLA's estimate for a TPU is ten
+# times longer.
 _COMPARED = 32
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -202,6 +203,10 @@ def read_slots(
     def compare(history, t, slot):
         return jnp.sum(jnp.where(_is_slot(slot, K, history.shape[1:]), read_window(history, t, K), 0), axis=0)
 
+    def index(history, t, slot):
+        row = t + K - 1 - slot
+        return history.at[row, _examples(row)].get(mode="promise_in_bounds")
+
     def gather(history, t, slot):
         row = t + K - 1 - slot
         places = dict(collapsed_slice_dims=(0,), start_index_map=(0,), offset_dims=(row.ndim,))
@@ -209,7 +214,7 @@ def read_slots(
         numbers = lax.GatherDimensionNumbers(**places, **batching)
         return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS)
 
-    on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else gather
+    on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else index
     return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
 
 
@@ -226,6 +231,12 @@ def add_slots(
     def compare(history, t, slot, d):
         return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
 
+    def index(history, t, slot, d):
+        row = t + K - 1 - slot
+        places = history.at[row, _examples(row)]
+        history = places.add(d, mode="promise_in_bounds", unique_indices=unique)
+        return history, at(history, t + K - 1)
+
     def scatter(history, t, slot, d):
         row = t + K - 1 - slot
         places = dict(
@@ -237,7 +248,7 @@ def add_slots(
         history = lax.scatter_add(history, row[..., None], d, numbers, **options)
         return history, at(history, t + K - 1)
 
-    on_tpu = compare if unique and K <= _COMPARED else scatter
+    on_tpu = compare if unique and K <= _COMPARED else index
     return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
 
 
@@ -262,6 +273,10 @@ def _is_slot(slot: Int[Array, " batch"], K: int, shape: tuple[int, int]) -> Bool
     """Return which state of a window, oldest first, each example chose."""
     places = np.arange(K - 1, -1, -1, dtype=slot.dtype)  # a constant: a TPU would count in every step
     return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(slot, (K, *shape), (1,))
+
+
+def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
+    return jnp.arange(row.shape[0]).reshape(-1, *(1,) * (row.ndim - 1))
 
 
 def average(

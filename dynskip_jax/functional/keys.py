@@ -19,15 +19,7 @@ def check_keys(key: Any) -> None:
 
 
 def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
-    """Return one key per example, (*batch,).
-
-    Args:
-        key: One key per example, (*batch,), which is returned unchanged; or a single key, which is split.
-        batch: Sizes of the batch axes.
-
-    Raises:
-        UserError: If `key` is not a PRNG key, or has another shape.
-    """
+    """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is split."""
     check_keys(key)
     if key.shape not in ((), batch):
         raise UserError(f"expected one key, or one per example, {batch}, got {key.shape}")
@@ -46,12 +38,7 @@ def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ..
 
 
 def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."] | int) -> Key[Array, "..."]:
-    """Apply `jax.random.fold_in` to each key.
-
-    Args:
-        keys: Keys, in any shape.
-        numbers: One number for each key, in the shape of `keys`; or one int for all keys.
-    """
+    """Apply `jax.random.fold_in` to each key, with one number for each of them, or one int for all."""
     fold_in, axes = jax.random.fold_in, (0, None if isinstance(numbers, int) else 0)
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in, axes)

@@ -29,9 +29,6 @@ class Policy:
             is left, State(t-1) enters. A mask that allows the first K' skips allows a sweep over K inside
             one program.
 
-    Raises:
-        UserError: The mode is unknown.
-
     Example::
 
         >>> Policy("greedy", mix=0.5)

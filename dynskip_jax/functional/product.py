@@ -146,15 +146,9 @@ def row(vector: Float[Array, " features"], like: Float[Array, "*batch features"]
 def activate(
     x: Float[Array, "*batch features"], activations: Sequence[str]
 ) -> Float[Array, "*batch features"] | tuple[Float[Array, "*batch block"], ...]:
-    """Apply one activation to all features, or one to each of several blocks of equal width.
+    """Apply one activation to all features, or one to each of several blocks, which are returned as a tuple.
 
-    Args:
-        x: Features, (*batch, features).
-        activations: Names from `tanh`, `sigmoid` and `linear` (no change): one for all features, or one for
-            each block of the last axis.
-
-    Returns:
-        The activated features; with several names, a tuple of the blocks.
+    Activations are names from `tanh`, `sigmoid` and `linear` (no change).
     """
     functions = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "linear": lambda z: z}
     if len(activations) == 1:

@@ -29,14 +29,8 @@ def relaxed_weights(
     * `straight_through`: one-hot of a sample, with the derivative of `gumbel_softmax` (Jang et al. 2017).
     * `reinmax`: one-hot of a sample, with a second-order derivative, Heun's method (Liu et al. 2023).
 
-    Args:
-        log_probs: Normalised log π, in nats, (*batch, K).
-        noise: Gumbel noise g from `choice_noise`, (*batch, K); `soft` does not use it.
-        relaxation: One of `RELAXATIONS`.
-        temperature: Temperature τ > 0.
-
-    Returns:
-        The weights, (*batch, K), in the dtype of the noise if there is any.
+    `log_probs` is normalised log π in nats, and `noise` the result of `choice_noise`, which `soft` does not
+    use. The weights are in the dtype of the noise if there is any.
     """
     if relaxation == "soft":
         return jax.nn.softmax(log_probs / temperature, axis=-1)

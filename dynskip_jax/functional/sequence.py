@@ -6,18 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
-from dynskip_jax.functional.checks import check_lengths, valid_lengths
+from dynskip_jax.functional.checks import valid_lengths
 
 
 def length_mask(seq_lengths: Int[Array, "*batch"], num_steps: int) -> Bool[Array, "*batch time"]:
     """Return a mask that is True at the steps before each sequence's end, (*batch, time).
 
-    Args:
-        seq_lengths: True lengths, (*batch,), 0 to `num_steps`. Traced values out of range are clipped.
-        num_steps: Size of the time axis.
-
-    Raises:
-        UserError: Lengths are not integers, not one per row, or known and out of range.
+    Traced lengths out of the range 0 to `num_steps` are clipped, here and below; known ones raise a
+    `UserError`.
     """
     ends = valid_lengths(seq_lengths, num_steps)[..., None]
     return jnp.arange(num_steps).reshape((1,) * (ends.ndim - 1) + (-1,)) < ends
@@ -26,10 +22,7 @@ def length_mask(seq_lengths: Int[Array, "*batch"], num_steps: int) -> Bool[Array
 def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
     """Apply `jnp.where` to trees whose leaves, (*lead, ...), have more axes than the condition.
 
-    Args:
-        chosen: Condition, (*lead,): True takes the value of `new`.
-        new: Tree of arrays.
-        old: Tree of the same structure, or one number for all leaves.
+    `old` may be one number for all leaves.
     """
 
     def pick(new: Array, old: Any) -> Array:
@@ -41,10 +34,7 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
 
 
 def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
-    """Return a mask that is True where the next sequence of a row begins, (batch, time).
-
-    This is where `segment_ids` changes. The mask is False at step 0.
-    """
+    """Return a mask that is True where the next sequence of a row begins: where `segment_ids` changes."""
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     return segment_ids != before
 
@@ -52,23 +42,14 @@ def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch 
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:
-    """Reverse each sequence within its own length; padding stays at the end.
+    """Reverse each sequence within its own length; padding stays at the end. Without lengths, reverse rows.
 
     Applying it twice returns `x`.
-
-    Args:
-        x: Sequences, (batch, time, ...).
-        seq_lengths: True lengths, (batch,), 0 to time. Traced values out of range are clipped. None reverses
-            whole rows.
-
-    Raises:
-        UserError: Lengths are not integers, not one per row, or known and out of range.
     """
     if seq_lengths is None:
         return jnp.flip(x, axis=1)
-    check_lengths(seq_lengths, *x.shape[:2])
     steps = jnp.arange(x.shape[1])[None, :]
-    ends = valid_lengths(seq_lengths, x.shape[1])[:, None]
+    ends = valid_lengths(seq_lengths, x.shape[1], x.shape[:1])[:, None]
     order = jnp.where(steps < ends, ends - 1 - steps, steps)
     return jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1)
 
@@ -78,13 +59,7 @@ def last_valid(
 ) -> Shaped[Array, "..."]:
     """Return each sequence's last element, (*batch, ...); zeros for an empty sequence.
 
-    Args:
-        x: Sequences, (*batch, time, ...).
-        seq_lengths: True lengths, (*batch,), 0 to time. Traced values out of range are clipped. None means
-            that there is one batch axis, and all sequences have `time` steps.
-
-    Raises:
-        UserError: Lengths are not integers, not one per row, or known and out of range.
+    `x` is (*batch, time, ...). Without lengths, there is one batch axis, and all sequences have `time` steps.
     """
     x = jnp.asarray(x)
     # With several batch axes there is an axis of features: a mask, (batch, time), is not taken for lengths.
@@ -92,9 +67,8 @@ def last_valid(
     batch, time, features = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if seq_lengths is None:
         seq_lengths = jnp.full(batch, time, jnp.int32)
-    check_lengths(seq_lengths, batch, time)
+    ends = valid_lengths(seq_lengths, time, batch)
     if time == 0:
         return jnp.zeros((*batch, *features), x.dtype)
-    ends = valid_lengths(seq_lengths, time)
     last = jnp.maximum(ends - 1, 0).reshape(*batch, 1, *(1,) * len(features))
     return where_each(ends > 0, jnp.take_along_axis(x, last, axis=axis).squeeze(axis), 0)

@@ -46,12 +46,7 @@ def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
 
 
 def match_batch(tree: Any, like: Array) -> Any:
-    """Return `tree` with the sharding of the batch axis, and with the varying axes, of `like`.
-
-    Args:
-        tree: Tree of arrays whose leading axis is the batch.
-        like: Any array whose leading axis is the batch.
-    """
+    """Return `tree` with the sharding of the batch axis, the leading one, and the varying axes of `like`."""
     spec, mesh = explicit_spec(like), jax.typeof(like).sharding.mesh
 
     def match(leaf: Array) -> Array:

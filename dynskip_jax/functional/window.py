@@ -11,12 +11,7 @@ from dynskip_jax.functional.sequence import length_mask, where_each
 
 
 class WindowGates(NamedTuple):
-    """Weights of the gates r_t of a window of d tokens.
-
-    Attributes:
-        w: Weights from the concatenated tokens to d gates, (d * features, d).
-        b: Biases, (d,).
-    """
+    """Weights of the gates of a window of d tokens, from the tokens side by side to d gates."""
 
     w: Float[Array, "window d"]
     b: Float[Array, " d"]
@@ -30,18 +25,9 @@ def gated_window(
     """Return the d tokens around each step, each multiplied by its gate, and concatenated.
 
     At step t the result is [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with the gates
-    r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
-
-    The paper calls r a logistic gate of size d, without defining its input. Here the input is the window.
-
-    Args:
-        params: Weights of the gates, with an odd d.
-        x: Tokens, (batch, time, features).
-        seq_lengths: True lengths, (batch,); None for full rows. Tokens before the start and past the end of a
-            sequence are zeros.
-
-    Returns:
-        The gated windows, (batch, time, d * features).
+    r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b) and an odd d. Tokens before the start and past the end of a
+    sequence are zeros. The paper calls r a logistic gate of size d, without defining its input. Here the
+    input is the window.
     """
     d, time = params.b.shape[0], x.shape[1]
     if seq_lengths is not None:

@@ -84,7 +84,7 @@ def test_outputs_and_gradients_equal_those_of_the_reference(
 ):
     """Values in the padding have no effect. Regression: NaN there made the gradients of all weights NaN."""
     recurrence = F.Recurrence(TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip])
-    options = dict(seq_lengths=np.array(LENGTHS), reverse=reverse, keep_order=True)
+    options = dict(seq_lengths=np.array(LENGTHS), reverse=reverse)
     results = []
     for implementation in ("fused", "reference"):
         function, arguments = differentiated(implementation, recurrence, *problem(recurrence), **options)
@@ -122,7 +122,7 @@ def test_the_options_of_time_skips(double_precision, name):
 def test_a_parallel_scan_equals_the_reference(double_precision, transition, depth_skip, lengths, reverse):
     recurrence = F.Recurrence(F.Previous(3), TRANSITIONS[transition], depth_skip)
     lengths = None if lengths is None else np.array(lengths)
-    options = dict(seq_lengths=lengths, reverse=reverse, keep_order=True)
+    options = dict(seq_lengths=lengths, reverse=reverse)
     ways = ("parallel", "reference")
     assert_equal(*(everything(way, recurrence, *problem(recurrence), **options) for way in ways))
     params, carry, x, below = problem(recurrence)

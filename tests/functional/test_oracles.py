@@ -50,7 +50,6 @@ def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=
         policy=policy,
         implementation=implementation,
         reverse=reverse,
-        keep_order=reverse,
     )
     trace, replays = jax.tree.map(np.asarray, out.decision), skip.draws(mode, False)
     way = slice(None, None, -1) if reverse else slice(None)

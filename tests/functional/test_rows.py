@@ -49,7 +49,7 @@ def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip,
     one = recurrence.transition.state(*(rng.normal(size=(1, HIDDEN)) for _ in names))
     initial = jax.tree.map(lambda array: array.repeat(2, 0), one)
     carry = F.initial_carry(jax.random.key(3), recurrence, jax.device_put(initial))
-    settings = dict(reverse=reverse, keep_order=True, policy=F.Policy("greedy"))
+    settings = dict(reverse=reverse, policy=F.Policy("greedy"))
     _, packed = unroll(
         params,
         carry,

@@ -65,7 +65,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     for i, cell in enumerate(stack.cells):
         below = below_of(depth_skip, outputs, i, ways)
         assert (cell.recurrence.depth_skip is None) == (below is None)
-        how = dict(below=below, reverse=bidirectional and i % 2 == 1, keep_order=True, **options)
+        how = dict(below=below, reverse=bidirectional and i % 2 == 1, **options)
         end, one = unroll(cell.params(), start[i], x, cell.recurrence, return_cell_state=True, **how)
         outputs.append(one)
         np.testing.assert_array_equal(out.decisions[i].action, one.decision.action)
