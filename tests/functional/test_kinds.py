@@ -16,8 +16,6 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.functional.time_skips import SkimGateParams
-from dynskip_jax.functional.transitions import MinParams, SkimParams
 
 INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
@@ -56,35 +54,29 @@ def whole(low, high, *shape):
     return Argument("int", shape, low, high)
 
 
+def weights(recurrence):
+    """Return the specifications of the weights of a layer."""
+    init = lambda key: recurrence.init(key, INPUT, HIDDEN, agent_features=UNITS)
+    return jax.tree.map(lambda leaf: floats(*leaf.shape), jax.eval_shape(init, jax.random.key(0)))
+
+
+def carry(recurrence, batch):
+    skip, state = recurrence.time_skip, recurrence.transition.state
+    slots = state(*(floats(batch, skip.max_skip, HIDDEN) for _ in state._fields))
+    skip_state = floats(batch) if skip.name == "skip_rnn" else ()
+    return F.SkipCarry(slots, whole(0, 4, batch), keys(batch), skip_state)
+
+
 # Arguments of several functions.
 
-LSTM = F.LSTMParams(floats(INPUT, 4 * HIDDEN), floats(HIDDEN, 4 * HIDDEN), floats(4 * HIDDEN))
 DYNAMIC = F.Recurrence(F.Dynamic(K, 0.5, empty_slots="masked"))
 SKIP_RNN = F.Recurrence(F.SkipRNN())
-UPDATE = F.UpdateParams(floats(HIDDEN), floats(1))
-CRF = F.CRFParams(floats(WORDS, WORDS), floats(WORDS), floats(WORDS))
-
-
-def agent(outputs=K, biases=K):
-    return F.AgentParams(
-        floats(HIDDEN, UNITS), floats(INPUT, UNITS), floats(UNITS), floats(UNITS, outputs), floats(biases)
-    )
-
-
-AGENT = agent()
-LAYER = F.LayerParams(LSTM, AGENT)
-
-
 SKIM_RNN = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
-SKIM_LAYER = F.LayerParams(
-    SkimParams(*LSTM, floats(INPUT, 8), floats(HIDDEN, 8), floats(8)),
-    SkimGateParams(floats(HIDDEN, 2), floats(INPUT, 2), floats(2)),
-)
-
-
-def carry(batch, max_skip=K, skip_state=(), state=F.LSTMState):
-    slots = state(*(floats(batch, max_skip, HIDDEN) for _ in state._fields))
-    return F.SkipCarry(slots, whole(0, 4, batch), keys(batch), skip_state)
+LAYER = weights(DYNAMIC)
+AGENT = LAYER.skip
+CONTENT_AGENT = weights(F.Recurrence(F.Dynamic(K, agent="content"))).skip
+CRITIC = weights(F.Recurrence(F.Dynamic(1))).skip
+CRF = F.CRFParams(floats(WORDS, WORDS), floats(WORDS), floats(WORDS))
 
 
 def state(batch):
@@ -104,18 +96,17 @@ def inputs(batch, time):
     return floats(batch, time, INPUT)
 
 
-def unrolled(recurrence, params, max_skip=K, skip_state=False, mode="sample", state=F.LSTMState, **options):
-    """Return a case of `unroll`: the function, and its arguments as a function of batch and time."""
+def unrolled(recurrence, mode="sample", function=F.unroll, **options):
+    """Return a case of `unroll` or `skim`: the function, and its arguments for a batch and a time."""
 
-    def function(params, carry, x, lengths):
-        policy = F.Policy(mode)
-        return F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=policy, **options)
+    def run(params, carry, x, lengths):
+        return function(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
 
     def arguments(batch, time):
-        start = carry(batch, max_skip, floats(batch) if skip_state else (), state)
-        return params, start, inputs(batch, time), whole(0, time, batch)
+        lengths = whole(0, time, batch)
+        return weights(recurrence), carry(recurrence, batch), inputs(batch, time), lengths
 
-    return function, arguments
+    return run, arguments
 
 
 def stacked(params, carry, x, lengths, key):
@@ -192,7 +183,7 @@ CASES = {
     "content_logits": (
         F.content_logits,
         lambda b, t: (
-            *(agent(HIDDEN), floats(b, t, UNITS)),
+            *(CONTENT_AGENT, floats(b, t, UNITS)),
             *(F.Window(floats(b, K + t - 1, HIDDEN), K, True), flags(b, t, K)),
         ),
     ),
@@ -212,7 +203,7 @@ CASES = {
         lambda b, t: (CRF, floats(b, t, WORDS), whole(0, WORDS - 1, b, t), whole(0, t, b)),
     ),
     "crf_marginals": (F.crf_marginals, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
-    "critic": (rl.critic, lambda b, t: (agent(1, 1), inputs(b, t), cells(b, t))),
+    "critic": (rl.critic, lambda b, t: (CRITIC, inputs(b, t), cells(b, t))),
     "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
     "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), lambda b, t: (keys(b), cells(b, t))),
     "dropout_mask": (
@@ -272,24 +263,13 @@ CASES = {
         lambda params, x, valid: F.project_inputs(params, x, DYNAMIC, valid=valid),
         lambda b, t: (LAYER, inputs(b, t), flags(b, t)),
     ),
-    "skim": (
-        lambda params, carry, x, lengths: F.skim(params, carry, x, SKIP_RNN, seq_lengths=lengths),
-        lambda b, t: (
-            *(F.LayerParams(LSTM, UPDATE), carry(b, 1, floats(b))),
-            *(inputs(b, t), whole(0, t, b)),
-        ),
-    ),
-    "skim: skim_rnn": (
-        lambda params, carry, x, lengths: F.skim(
-            params, carry, x, SKIM_RNN, seq_lengths=lengths, policy=F.Policy("greedy")
-        ),
-        lambda b, t: (SKIM_LAYER, carry(b, 1), inputs(b, t), whole(0, t, b)),
-    ),
+    "skim": unrolled(SKIP_RNN, "greedy", F.skim),
+    "skim: skim_rnn": unrolled(SKIM_RNN, "greedy", F.skim),
     "recurrent_step": (
         lambda params, carry, x: F.recurrent_step(
             params, carry, F.project_inputs(params, x, DYNAMIC), DYNAMIC
         ),
-        lambda b, t: (LAYER, carry(b), floats(b, INPUT)),
+        lambda b, t: (LAYER, carry(DYNAMIC, b), floats(b, INPUT)),
     ),
     "reinforce": of_decisions(lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)),
     "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
@@ -309,50 +289,36 @@ CASES = {
     },
     "restart_carry": (
         lambda carry, state: F.restart_carry(carry, DYNAMIC, state),
-        lambda b, t: (carry(b), state(b)),
+        lambda b, t: (carry(DYNAMIC, b), state(b)),
     ),
     "row": (F.row, lambda b, t: (floats(HIDDEN), cells(b, t))),
     "run_layers": (
         stacked,
-        lambda b, t: (LAYER._replace(skip=AGENT), (), inputs(b, t), whole(0, t, b), keys()),
+        lambda b, t: (LAYER, (), inputs(b, t), whole(0, t, b), keys()),
     ),
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
     "temporal_activation_regularisation": (
         lambda x, valid: F.temporal_activation_regularisation(x, 1.0, valid),
         lambda b, t: (cells(b, t), flags(b, t)),
     ),
-    "unroll: fused": unrolled(DYNAMIC, LAYER),
-    "unroll: reference": unrolled(DYNAMIC, LAYER, implementation="reference"),
-    "unroll: relaxed": unrolled(DYNAMIC, LAYER, mode="gumbel_softmax"),
-    "unroll: attention": unrolled(F.Recurrence(F.Attention(K, 0.5)), LAYER),
-    "unroll: content": unrolled(
-        F.Recurrence(F.Dynamic(K, 0.5, agent="content")), F.LayerParams(LSTM, agent(HIDDEN))
-    ),
-    "unroll: log": unrolled(
-        F.Recurrence(F.Attention(K, 0.5, agent="content", empty_slots="masked", among=F.LogSpaced())),
-        F.LayerParams(LSTM, agent(HIDDEN, 2)),
-    ),
-    "unroll: segments": unrolled(
-        F.Recurrence(F.Dynamic(K, 0.5, among=F.Segments(2), empty_slots="masked")),
-        F.LayerParams(LSTM, agent(2, 2)),
-    ),
-    "unroll: parallel": unrolled(
-        F.Recurrence(transition=F.MinLSTM()),
-        F.LayerParams(MinParams(floats(INPUT, 3 * HIDDEN), floats(3 * HIDDEN))),
-        max_skip=1,
-        implementation="parallel",
-        state=F.GRUState,
-    ),
-    "unroll: skim_rnn": unrolled(SKIM_RNN, SKIM_LAYER, 1),
-    "unroll: sparse": unrolled(
-        F.Recurrence(F.SparseAttention(K, 0.5, top=2, empty_slots="masked")),
-        F.LayerParams(LSTM, agent(HIDDEN)),
-    ),
-    "unroll: slstm": unrolled(
-        F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), LAYER, state=F.SLSTMState, mode="greedy"
-    ),
-    "unroll: fixed": unrolled(F.Recurrence(F.Fixed(K)), F.LayerParams(LSTM)),
-    "unroll: skip_rnn": unrolled(SKIP_RNN, F.LayerParams(LSTM, UPDATE), 1, skip_state=True),
+    **{
+        f"unroll: {name}": unrolled(F.Recurrence(skip))
+        for name, skip in {
+            "dynamic": F.Dynamic(K, 0.5, empty_slots="masked"),
+            "attention": F.Attention(K, 0.5),
+            "content": F.Dynamic(K, 0.5, agent="content"),
+            "log": F.Attention(K, 0.5, agent="content", empty_slots="masked", among=F.LogSpaced()),
+            "segments": F.Dynamic(K, 0.5, among=F.Segments(2), empty_slots="masked"),
+            "sparse": F.SparseAttention(K, 0.5, top=2, empty_slots="masked"),
+            "fixed": F.Fixed(K),
+            "skip_rnn": F.SkipRNN(),
+        }.items()
+    },
+    "unroll: reference": unrolled(DYNAMIC, implementation="reference"),
+    "unroll: relaxed": unrolled(DYNAMIC, "gumbel_softmax"),
+    "unroll: parallel": unrolled(F.Recurrence(transition=F.MinLSTM()), implementation="parallel"),
+    "unroll: skim_rnn": unrolled(SKIM_RNN),
+    "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
     "dropout: alike at all steps": (
         lambda keys, x: F.dropout(keys, 0.5, x, (1,)),
         lambda b, t: (keys(b), cells(b, t)),
@@ -377,18 +343,6 @@ WIDER = {
     "crf_": "sums over sequences are taken in float32 at least",
     "empty_cache": "float32",
 }
-
-
-# Known failures: the reason, by (kind of input, name of the case).
-KNOWN: dict[tuple[str, str], str] = {}
-
-
-def cases(kind):
-    """Return the cases as parameters of a test of the given kind; known failures are marked as xfail."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=KNOWN[kind, name]) if (kind, name) in KNOWN else ())
-        for name in CASES
-    ]
 
 
 def drawn(name, batch, time, dtype):
@@ -462,7 +416,7 @@ def test_every_public_function_has_a_case():
     assert (names | EXEMPT) - functions == set(), "these are no longer public"
 
 
-@pytest.mark.parametrize("name", cases("unknown"))
+@pytest.mark.parametrize("name", CASES)
 def test_shapes_may_be_unknown(name):
     batch, time = export.symbolic_shape("batch, time")
     arguments = described(name, batch, time, jnp.float32)
@@ -489,18 +443,12 @@ def test_half_precision_stays_half(name, dtype):
 
 
 SIZES = {"empty batch": (0, 3), "no steps": (2, 0), "one step": (2, 1), "nothing": (0, 0)}
+SIZED = [(name, size) for size in SIZES for name in CASES]
 
 
-SIZED = [pytest.param(*name.values, size, marks=name.marks) for size in SIZES for name in cases(size)]
-SOME_SIZED = [
-    pytest.param(
-        *case.values, marks=[*case.marks, *[pytest.mark.slow] * (case.values[1] in ("one step", "nothing"))]
-    )
-    for case in SIZED
-]
-
-
-@pytest.mark.parametrize(("name", "size"), SOME_SIZED)
+@pytest.mark.parametrize(
+    ("name", "size"), and_slow(SIZED, lambda name, size: size in ("empty batch", "no steps"))
+)
 def test_sizes_of_0_and_1_are_taken(name, size):
     jax.eval_shape(with_gradients(name), *described(name, *SIZES[size], jnp.float32))
 
