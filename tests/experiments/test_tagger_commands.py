@@ -264,7 +264,10 @@ def test_errors_are_one_line(command, predict, corpus, tmp_path):
         (("--dataset", "conll2000"), "conll2000.zip"),
         (("--data", tmp_path / "bad"), "eng.train, line 3: 'M-MISC' is no tag of IOB1"),
         (("--data", corpus, *SMALL, "--embeddings", tmp_path / "wide.txt"), "wide.txt has vectors of 3"),
-        (("--data", corpus, *SMALL, "--columns", "1,3"), "eng.train, line 3: columns of words and tags cannot"),
+        (
+            ("--data", corpus, *SMALL, "--columns", "1,3"),
+            "eng.train, line 3: columns of words and tags cannot",
+        ),
     ):
         assert_user_error(command(NER, *arguments, "--run-dir", tmp_path / "x"), words)
     assert_user_error(predict("", "--input", tmp_path / "none"), "cannot be read")

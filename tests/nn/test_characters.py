@@ -190,7 +190,7 @@ def test_embeddings_begin_with_the_variance_of_one_over_d():
         (MAKE["cnn"], dict(width=0)),
         (MAKE["cnn"], dict(dropout=1.0)),
     ],
-    ids=str,
+    ids=lambda given: getattr(given, "__name__", str(given)),
 )
 def test_what_makes_no_model_is_refused(make, options):
     with pytest.raises(UserError, match=r"padding|maps|sizes|dropout"):

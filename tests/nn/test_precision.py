@@ -60,7 +60,7 @@ def matrix_products(jaxpr):
         [(make, skip) for make in (language_model, classifier, tagger) for skip in SKIPS],
         lambda make, skip: skip == DYNAMIC,
     ),
-    ids=str,
+    ids=lambda given: getattr(given, "__name__", str(given)),
 )
 def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_in_float32(make, skip):
     for dtype, name in ((None, "float32"), (jnp.bfloat16, "bfloat16")):
