@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import drawn
 from flax import nnx
 
 from benchmarks import tiny_problem
@@ -19,67 +20,53 @@ UNITS = 5
 pytestmark = pytest.mark.usefixtures("double_precision")
 
 
-def with_agent(agent):
-    return problem()._replace(agent=agent)
+def runs_of(agent):
+    return tiny_problem.every_sequence(problem()._replace(agent=agent))
 
 
 def trace_of(runs):
     return F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None)
 
 
-def rewards_of(runs, per_step):
-    return runs.rewards if per_step else runs.rewards[:, -1]
-
-
-def critic(seed=1):
-    rng = np.random.default_rng(seed)
-    draw = lambda *shape: jax.device_put(rng.normal(size=shape))
-    return F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1))
-
-
 def values_of_critic(runs):
-    return rl.critic(critic(), jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT)), runs.seen)
+    rng = np.random.default_rng(1)
+    draw = lambda *shape: jax.device_put(rng.normal(size=shape))
+    critic = F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1))
+    return rl.critic(critic, jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT)), runs.seen)
 
 
 BASELINES = {
-    "none": lambda runs, of_steps: None,
-    "constant": lambda runs, of_steps: 5.0,
-    "function": lambda runs, of_steps: lambda returns, counted: jnp.full_like(returns, 2.0),
-    "critic": lambda runs, of_steps: [values_of_critic(runs)],
-    "knows the action": lambda runs, of_steps: [runs.decision.action.astype(float)],
+    "none": lambda runs: None,
+    "constant": lambda runs: 5.0,
+    "function": lambda runs: lambda returns, counted: jnp.full_like(returns, 2.0),
+    "critic": lambda runs: [values_of_critic(runs)],
+    "knows the action": lambda runs: [runs.decision.action.astype(float)],
 }
 
 
 @functools.cache
 def probabilities():
-    runs = jax.jit(tiny_problem.every_sequence)(problem())
-    return np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
+    return np.exp(np.asarray(jax.jit(runs_of)(problem().agent).decision.log_prob).sum(axis=1))
 
 
 @functools.cache
-def gradients():
-    """Return a function of β that returns gradients by reward per step: exact, and expected by baseline."""
+def gradients(beta, per_step):
+    """Return the gradient of the objective, and the expected gradient of the loss with each baseline."""
+    pi = probabilities()
 
-    def expected(agent, beta, pi, per_step, name):
-        runs = tiny_problem.every_sequence(with_agent(agent))
-        baseline = BASELINES[name](runs, per_step)
-        how = dict(baseline=baseline, entropy_coef=beta, weights=pi * len(pi))
-        return rl.reinforce(trace_of(runs), rewards_of(runs, per_step), **how)
+    def objective(agent):
+        return exact_objective(problem()._replace(agent=agent), beta, per_step)
 
-    def objective(agent, beta, per_step):
-        return exact_objective(with_agent(agent), beta, per_step)
+    def expected(agent, name):
+        runs = runs_of(agent)
+        reward = runs.rewards if per_step else runs.rewards[:, -1]
+        how = dict(baseline=BASELINES[name](runs), entropy_coef=beta, weights=pi * len(pi))
+        return rl.reinforce(trace_of(runs), reward, **how)
 
-    @jax.jit
-    def all_of_them(agent, beta, pi):
-        return {
-            per_step: (
-                jax.grad(objective)(agent, beta, per_step),
-                {name: jax.grad(expected)(agent, beta, pi, per_step, name) for name in BASELINES},
-            )
-            for per_step in (False, True)
-        }
+    def both(agent):
+        return jax.grad(objective)(agent), {name: jax.grad(expected)(agent, name) for name in BASELINES}
 
-    return lambda beta: all_of_them(problem().agent, beta, probabilities())
+    return jax.jit(both)(problem().agent)
 
 
 def assert_opposite(surrogate, exact):
@@ -91,13 +78,13 @@ def assert_opposite(surrogate, exact):
 @pytest.mark.parametrize(("beta", "per_step"), list(itertools.product((0.0, 0.7), (False, True))))
 def test_expected_gradient_is_minus_that_of_the_objective_with_each_baseline(beta, per_step):
     np.testing.assert_allclose(probabilities().sum(), 1.0, rtol=1e-12)
-    exact, found = gradients()(beta)[per_step]
+    exact, found = gradients(beta, per_step)
     for name in ("none", "constant", "function", "critic"):
         assert_opposite(found[name], exact)
 
 
 def test_a_baseline_that_knows_the_action_is_noticed():
-    exact, found = gradients()(0.0)[True]
+    exact, found = gradients(0.0, True)
     difference = jax.tree.map(np.add, found["knows the action"], exact)
     assert max(np.abs(leaf).max() for leaf in difference) > 1e-3
 
@@ -107,7 +94,7 @@ def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
     weights = pi[pairs].prod(axis=0, keepdims=True) * len(pairs[0])
 
     def expected(agent):
-        runs = tiny_problem.every_sequence(with_agent(agent))
+        runs = runs_of(agent)
         trace = jax.tree.map(lambda leaf: leaf[pairs], trace_of(runs))
         reward = runs.rewards[:, -1][pairs]
         return [
@@ -115,7 +102,7 @@ def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
             for baseline in (rl.leave_one_out, rl.leave_one_out(reward))
         ]
 
-    exact, _ = gradients()(0.0)[False]
+    exact, _ = gradients(0.0, False)
     for found in jax.jit(jax.jacrev(expected))(problem().agent):
         assert_opposite(found, exact)
 
@@ -141,7 +128,7 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
 
 
 def test_expected_critic_loss_is_smallest_at_the_expected_return():
-    runs = jax.jit(tiny_problem.every_sequence)(problem())
+    runs = jax.jit(runs_of)(problem().agent)
     pi, R = probabilities(), np.asarray(runs.rewards)[:, -1]
     alike = [(SEQUENCES[:, None, :t] == SEQUENCES[None, :, :t]).all(axis=-1) for t in range(TIME)]
     values = np.stack([(same @ (pi * R)) / (same @ pi) for same in alike], axis=1)
@@ -156,14 +143,11 @@ def test_expected_critic_loss_is_smallest_at_the_expected_return():
 # --- Several layers and directions ---
 
 
-def stack_of(skips, **how):
-    abstract = nnx.eval_shape(
-        lambda: SkipLSTM(2, 3, skip=skips, cell=dict(param_dtype=jnp.float64), rngs=nnx.Rngs(3), **how)
-    )
-    graphdef, params, _ = nnx.split(abstract, nnx.Param, ...)
-    rng = np.random.default_rng(3)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 1.0, leaf.shape)), params)
-    return graphdef, params, jnp.asarray(rng.normal(size=(1, 3, 2)))
+def stack_of(skips, **options):
+    cell = dict(param_dtype=jnp.float64)
+    module = drawn(lambda: SkipLSTM(2, 3, skip=skips, cell=cell, rngs=nnx.Rngs(3), **options), scale=1.0)
+    graphdef, params, _ = nnx.split(module, nnx.Param, ...)
+    return graphdef, params, jnp.asarray(np.random.default_rng(3).normal(size=(1, 3, 2)))
 
 
 def every_choice(layers):
