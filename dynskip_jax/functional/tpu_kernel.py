@@ -16,7 +16,6 @@ W_h is one product after it. A sampled agent has no gradient through the states,
 computed for all steps at once after the kernel.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -111,8 +110,6 @@ def tpu_unroll(
     time, batch = inputs.transition.shape[:2]
     steps = carry.step[None] + jnp.arange(time)[:, None]
     keys = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
-    if getattr(policy.mask, "ndim", 0) == 2:
-        policy = dataclasses.replace(policy, mask=policy.mask[None])
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
     chooses = type(skip) is Dynamic
     plan = Plan(skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy))
