@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import logging
@@ -45,10 +44,10 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The newest two checkpoints of a run, in a folder.
 
-    Orbax stores the arrays under the names of the state, and reads `<step>/state` as nested dictionaries.
-    Items of tuples have the names "0", "1" and so on, typed PRNG keys are stored as their uint32 data, and
-    empty arrays are left out. A SHA-256 of every array detects checkpoints that were truncated, altered or
-    only partly written. Orbax reads some of these without an error (a missing chunk reads as zeros).
+    Orbax alone reads `<step>/state` as nested dictionaries and lists with the names of the state; typed PRNG
+    keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every array detects
+    checkpoints that were truncated, altered or only partly written. Orbax reads some of these without an
+    error (a missing chunk reads as zeros).
 
     Reading changes nothing in the folder. With several processes, the first one writes, and all of them read
     from the folder, which they share.
@@ -132,21 +131,22 @@ class Checkpoints:
             meta: JSON-serializable data that belongs to the state, such as the position in the data.
         """
         document = {"meta": json.loads(json.dumps(meta)), "leaves": _described(state)}
-        arrays = [np.asarray(_raw(leaf)) for leaf in jax.tree.leaves(state)]
-        for leaf, array in zip(document["leaves"], arrays, strict=True):
+        arrays = jax.tree.map(lambda leaf: np.asarray(_raw(leaf)), state)
+        for leaf, array in zip(document["leaves"], jax.tree.leaves(arrays), strict=True):
             leaf["sha256"] = _sha256(array)
         document["sha256"] = _digest(document)
         number = None
         if self._processes.first:
             try:
-                self._write(step, document, _nested(_names(state), arrays))
+                # Orbax does not accept empty arrays.
+                self._write(step, document, jax.tree.map(lambda each: each if each.size else None, arrays))
             except (OSError, ValueError) as error:  # TensorStore's ValueErrors contain the system's number
                 if (number := _number(error)) is None:
                     raise
         if (number := self._processes.agree(number)) is not None:
             raise OSError(number, os.strerror(number), str(self.directory))
 
-    def _write(self, step: int, document: dict, arrays: dict) -> None:
+    def _write(self, step: int, document: dict, arrays: PyTree) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         # Checked before writing, because TensorStore prints tracebacks if one of several concurrent writes
         # fails. File systems that cannot report their size report 0.
@@ -160,7 +160,7 @@ class Checkpoints:
             shutil.rmtree(self.directory / str(old))
         self._unreadable.clear()
         items = {"document": ocp.args.JsonSave(document)}
-        if arrays:
+        if jax.tree.leaves(arrays):
             items["state"] = ocp.args.PyTreeSave(arrays)
         handler = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(multiprocessing_options=self._alone),
@@ -196,27 +196,26 @@ class Checkpoints:
         digests = {leaf["path"]: leaf["sha256"] for leaf in described}
         specs = jax.tree.leaves(jax.eval_shape(lambda tree: jax.tree.map(_raw, tree), like))
         arrays = []
-        for leaf, names, spec in zip(_described(like), _names(like), specs, strict=True):
+        for leaf, name, spec in zip(_described(like), _names(like), specs, strict=True):
             folder = self.directory / str(step) / "state"
-            array = _read_array(folder, names, spec) if spec.size else np.empty(spec.shape, spec.dtype)
+            array = _read_array(folder, name, spec) if spec.size else np.empty(spec.shape, spec.dtype)
             if _sha256(array) != digests[leaf["path"]]:
                 raise ValueError(f"the checksum of {leaf['path']} does not match")
             arrays.append(array)
         return arrays
 
 
-def _read_array(folder: Path, names: tuple[str, ...], spec: jax.ShapeDtypeStruct) -> np.ndarray:
+def _read_array(folder: Path, name: str, spec: jax.ShapeDtypeStruct) -> np.ndarray:
     """Return an array that Orbax has written, after its size, because a small file can claim a large one.
 
     Orbax reads arrays concurrently. If one of them cannot be read, the others print tracebacks.
     """
-    base = {"driver": "file", "path": f"{folder}/"}
-    files = {"driver": "ocdbt", "base": base, "path": ".".join(names) + "/"}
+    files = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
     stored = tensorstore.open({"driver": "zarr", "kvstore": files}, open=True, read=True).result()
     chunk = stored.chunk_layout.read_chunk.shape or ()
     is_as_wanted = stored.shape == spec.shape and stored.dtype.numpy_dtype == spec.dtype
     if not is_as_wanted or math.prod(chunk) > spec.size:
-        raise ValueError(f"{'.'.join(names)} is stored in another size")
+        raise ValueError(f"{name} is stored in another size")
     return stored.read().result()
 
 
@@ -239,19 +238,10 @@ def _difference(saved: list[dict], wanted: list[dict], *, partial: bool) -> str 
     return f"{paths[0] or 'the state'} is {was} there and {now} here{more}"
 
 
-def _names(tree: PyTree) -> list[tuple[str, ...]]:
-    """Return the names of each leaf for Orbax."""
+def _names(tree: PyTree) -> list[str]:
+    """Return the name under which Orbax stores each leaf."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-    return [tuple(jax.tree_util.keystr((key,), simple=True) for key in path) or ("state",) for path in paths]
-
-
-def _nested(names: list[tuple[str, ...]], values: list[Any]) -> dict:
-    """Return nested dictionaries from values by name, without empty arrays, which Orbax does not accept."""
-    tree: dict = {}
-    for (*above, last), value in zip(names, values, strict=True):
-        if np.size(value):
-            functools.reduce(lambda folder, name: folder.setdefault(name, {}), above, tree)[last] = value
-    return tree
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
 
 
 def _is_key(leaf: Any) -> bool:

@@ -97,8 +97,8 @@ class RunDir:
                 _check_settings(run.path, old, new, may_grow)
             started = old.get("about", []) + ([] if about is None else [_to_json(about)])
             written = {"format": FORMAT, "run": old.get("run", uuid.uuid4().hex), **new, "about": started}
-            changing = (*may_grow, "dataset.name")
-            run.identity = _sha256({k: v for k, v in _flat(written).items() if k not in changing})
+            fixed = {k: v for k, v in _flat(written).items() if k not in (*may_grow, "dataset.name")}
+            run.identity = _sha256(fixed)
             run.path.mkdir(parents=True, exist_ok=True)
             run._lock = _lock(run.path)
             run._within, text = within, json.dumps(written, indent=2) + "\n"
@@ -117,24 +117,24 @@ class RunDir:
     @classmethod
     def existing(cls, path: str | Path) -> "RunDir":
         """Return the folder of an existing run for reading, without a lock."""
-        run = cls(Path(path), resumed=True)
-        if not run._config.exists():
-            raise UserError(f"{path} is not a run folder (it has no config.json): name one that is")
-        check_regular(run.path)
-        return run
+        check_regular(Path(path))
+        return cls(Path(path), resumed=True)
 
     def config(self) -> dict:
         """Return the configuration of the run; one of another format is refused."""
         try:
             config = _parsed(read_bytes(self._config))
-        except FileNotFoundError:
-            raise UserError(f"there is no {self._config}: restore it, or choose another --run-dir") from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(
+                f"{self.path} is not a run folder (it has no config.json): restore it, or name another"
+            ) from None
         if config is not None and config.get("format") != FORMAT:
             raise UserError(
                 f"{self.path} holds a run of format {str(config.get('format', 1))[:20]}, and this version "
                 f"reads and writes format {FORMAT}: use the version that wrote it, or another --run-dir"
             )
-        if not is_of(_CONFIG, config) or not all(map(is_model_name, _models(config) or [None])):
+        names = [] if config is None else config.get("models", [config.get("model", "model")])
+        if not is_of(_CONFIG, config) or not names or not all(map(is_model_name, names)):
             raise UserError(
                 f"{self._config} does not hold a valid configuration; restore it, or choose another --run-dir"
             )
@@ -253,10 +253,6 @@ def is_model_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
 
 
-def _models(config: Mapping[str, Any]) -> list[str]:
-    return config["models"] if "models" in config else [config.get("model", "model")]
-
-
 def _unusable(path: Path, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or error
     return UserError(f"cannot use the run folder {path} ({reason}); choose another --run-dir")
@@ -301,14 +297,12 @@ def _holds_run(path: Path) -> bool:
 
 def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> None:
     """Refuse settings that differ from those in the folder, unless they have grown."""
-    before, now = (
-        {name: value for name, value in _flat(config).items() if name not in _NOT_COMPARED}
-        for config in (old, new)
-    )
+    before, now = _flat(old), _flat(new)
     names = [
         name
         for name in {**before, **now}
         if before.get(name) != now.get(name)
+        and name not in _NOT_COMPARED
         and not (name in may_grow and _is_more(before.get(name), now.get(name)))
     ]
     if names:
