@@ -5,7 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
@@ -40,8 +40,8 @@ def agents_loss(
     nll: Float[Array, " rows"] | Float[Array, "rows time"],
     rewards: Float[Array, " rows"] | Float[Array, "rows time"],
     *,
-    weights: Float[Array, " rows"] | None = None,
-    step_weights: Float[Array, "rows time"] | None = None,
+    weights: Shaped[Array, " rows"] | None = None,
+    step_weights: Shaped[Array, "rows time"] | None = None,
     axis_name: str | None = None,
 ) -> Float[Array, ""]:
     """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
@@ -50,12 +50,12 @@ def agents_loss(
     entropy.
 
     Args:
-        objective: Settings of agents.
+        objective: How agents are trained.
         scheduled: Values of this epoch.
         decisions: Decisions of each layer. The rollouts of an example are adjacent rows.
         nll: Negative log-likelihood of the true target in nats.
         rewards: Result of `rewards_of`.
-        weights: Weight of each row; 0 for rows that only fill the batch.
+        weights: Weight of each row; 0 or False for rows that only fill the batch.
         step_weights: Weight of each step; by default that of its row.
         axis_name: Name of the mapped axis over which the batch is divided.
     """

@@ -35,22 +35,15 @@ def _read_split(
     owners: Sequence[int],
     window=35,
 ) -> Iterator[Any]:
-    """Yield the result of `read` for each batch of a split.
+    """Yield the result of `read`, a function `(models, carries, batch, key) -> (carries, result)`.
 
-    Args:
-        learner: Learner of the models, with its data.
-        several: Parameters of each model.
-        split: Name of the split.
-        rows: Number of rows in a batch.
-        read: Function `(models, carries, batch, key) -> (carries, result)`; it is compiled.
-        owners: For each carry, the index in `several` of the model that it belongs to.
-        window: Number of steps in a language model's batch.
+    `owners` has the index in `several` of the model that each carry belongs to. A language model reads
+    `window` steps at once.
     """
-    task = learner.task
+    task, carries = learner.task, None
     compiled = jax.jit(lambda several, *rest: read([learner.model(params) for params in several], *rest))
     is_text = isinstance(task, LanguageModelling)
     batches = task.windows(split, rows, window) if is_text else task.evaluation_batches(split, rows, 1)
-    carries = None
     for number, batch in enumerate(batches):
         if carries is None:
             # A carry may contain the key that choices are drawn with: each model gets a different one.

@@ -151,15 +151,14 @@ class Learner(Trainable):
         scored = task.compute_loss(read.log_probs, batch)
         log_likelihood = -scored.nll if scored.rewarded is None else scored.rewarded
         in_rows, in_steps = where_counted(batch, read.decisions[0].action.shape[1])
-        weights = in_rows.astype(scored.nll.dtype)
         loss = agents_loss(
             objective,
             scheduled,
             read.decisions,
             scored.nll,
             rewards_of(objective, log_likelihood, scored.correct),
-            weights=weights,
-            step_weights=in_steps * weights[:, None],
+            weights=in_rows,
+            step_weights=in_steps,
             axis_name=axis_name,
         )
         for mean, count in read.penalties:  # their mean over devices is that of the whole batch
