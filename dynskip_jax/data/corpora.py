@@ -102,11 +102,7 @@ class NotAvailable(UserError):
 
 
 def find_language_corpus(
-    data: PathLike | None,
-    dataset: str | None = None,
-    *,
-    min_count: int | None = None,
-    pieces: Pieces | None = None,
+    data: PathLike | None, dataset: str | None = None, *, pieces: Pieces | None = None
 ) -> LanguageCorpus:
     """Load a corpus from the first of these places that has one.
 
@@ -115,14 +111,14 @@ def find_language_corpus(
     3. PTB in the TFDS cache, or its upstream archive; without a network, this fails at once;
     4. the embedded corpus "pydoc-topics", unless `dataset` names another.
 
-    A corpus named "ptb" must be the published text, word for word, and has its own `<unk>`: `min_count` is
-    None or 1. See `make_corpus` for `min_count` and `pieces`.
+    A corpus named "ptb" must be the published text, word for word. `pieces` are the units into which words
+    are split; None keeps words whole.
     """
     path = named_folder(dataset or PTB) if data is None else Path(data).expanduser()
     if dataset == PYDOC_TOPICS:
         if data is not None:
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
-        return embedded_corpus(min_count, pieces)
+        return embedded_corpus(pieces)
     if path is None and dataset not in (None, PTB):
         raise UserError(
             f"there is no dataset {quoted(dataset)}: use one of {PTB}, {PYDOC_TOPICS}, a sub-folder of "
@@ -131,7 +127,7 @@ def find_language_corpus(
     if path is not None:
         name = dataset or (PTB if data is None else corpus_name(path))
         if name != PTB and not (dataset is None and _published_ptb_files(path)):
-            return read_corpus(path, name=dataset, min_count=min_count, pieces=pieces)
+            return read_corpus(path, name=dataset, pieces=pieces)
         source, lines = f"the folder {path}", read_ptb(path)
     else:
         try:
@@ -142,13 +138,10 @@ def find_language_corpus(
                     f"the dataset {dataset!r} was not found ({error}): put ptb.train.txt, ptb.valid.txt and "
                     f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
                 ) from None
-            corpus = embedded_corpus(min_count, pieces)
+            corpus = embedded_corpus(pieces)
             return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
         lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}
         check_ptb(lines, source, "delete that folder and run again")
-    if min_count not in (None, 1):
-        problem = "PTB's vocabulary is the published one, with its own <unk>"
-        raise UserError(f"{problem}: leave out min_count, not {shown(min_count)}")
     return make_corpus(PTB, lines, source, pieces=pieces)
 
 
@@ -188,7 +181,7 @@ def _published_ptb_files(folder: Path) -> dict[str, Path]:
     return {split: only_file(folder, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()}
 
 
-def embedded_corpus(min_count: int | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
+def embedded_corpus(pieces: Pieces | None = None) -> LanguageCorpus:
     """Return "pydoc-topics": about 50,000 words of the running Python's language reference."""
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
@@ -199,7 +192,7 @@ def embedded_corpus(min_count: int | None = None, pieces: Pieces | None = None) 
     parts = split_topics({topic: sum(line.count(" ") + 2 for line in own) for topic, own in lines.items()})
     splits = {split: [line for topic in names for line in lines[topic]] for split, names in parts.items()}
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return make_corpus(PYDOC_TOPICS, splits, f"CPython {version}'s own pydoc_data.topics", min_count, pieces)
+    return make_corpus(PYDOC_TOPICS, splits, f"CPython {version}'s own pydoc_data.topics", pieces)
 
 
 def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
@@ -260,8 +253,8 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
         records, source = _from_tfds("Imdb", "imdb", IMDB_VERSION, IMDB_URL)
     except NotAvailable as error:
         raise UserError(
-            f"IMDB was not found ({error}): fetch {IMDB_URL}, and name it or the folder of what is in it with "
-            f"--data, or put it into ${DATA_VARIABLE}/imdb"
+            f"IMDB was not found ({error}): fetch {IMDB_URL}, and name it, or the folder of what is in it, "
+            f"with --data, or unpack it into ${DATA_VARIABLE}/imdb"
         ) from None
     reviews = {}
     for split, own in records.items():

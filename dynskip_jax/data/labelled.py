@@ -58,7 +58,6 @@ class LabelledTextCorpus:
         name: Name of its folder or file.
         source: Phrase for messages that describes where it was found.
         classes: Classes of train, sorted by name, or by value if all are numbers.
-        splits: Texts of `train`, `dev` and `test`.
         notes: Lines for messages: which splits were drawn from train, and what looks wrong.
     """
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.files import SPLIT_WORDS, SPLITS, PathLike, find_splits, iter_lines
-from dynskip_jax.data.messages import bad_file, printable, quoted
+from dynskip_jax.data.messages import bad_file, printable
 from dynskip_jax.data.vocabularies import (
     EOS,
     UNK,
@@ -57,7 +57,7 @@ class LanguageCorpus:
         name: Name of the corpus in results: "ptb", "pydoc-topics" or the name of its folder.
         vocabulary: Tokens of the ids, built from the training text only.
         source: Phrase for messages that describes where the corpus was found.
-        min_count: Tokens that occur less often in the training text are `<unk>`; 1 if all were kept.
+        min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
         text_sizes: Length of each split if tokens are pieces of words; else empty.
         own_ends: Number of lines that ended with an `<eos>` of their own, which is counted once.
     """
@@ -123,11 +123,7 @@ class LanguageCorpus:
 
 
 def make_corpus(
-    name: str,
-    lines: Mapping[str, Iterable[str]],
-    source: str,
-    min_count: int | None = None,
-    pieces: Pieces | None = None,
+    name: str, lines: Mapping[str, Iterable[str]], source: str, pieces: Pieces | None = None
 ) -> LanguageCorpus:
     """Build a corpus of token ids from lines of text.
 
@@ -135,18 +131,16 @@ def make_corpus(
     would make the perplexity too low. So `<unk>` must occur in training: otherwise the model would never
     learn its probability. If dev or test need an `<unk>` that train lacks, the rarest words of train become
     `<unk>`; their fraction of the text is the usual estimate of the fraction of unseen words (Good 1953).
+    Likewise for characters; byte pairs need no `<unk>`.
 
     Args:
         name: Name of the corpus.
         lines: Lines of train, dev and test, each read once; only their ids are kept in memory.
         source: Phrase that describes where the corpus was found.
-        min_count: Words (or characters) that occur less often in train become `<unk>`. None keeps all if
-            train contains an `<unk>` or has all words of dev and test; otherwise it means the smallest value
-            that drops a word, usually 2. Byte pairs need no `<unk>`.
         pieces: Units into which words are split; None keeps words whole.
     """
     numbered = _numbered({split: lines[split] for split in SPLITS})
-    return _numbered_corpus(name, *numbered, source, min_count, pieces)
+    return _numbered_corpus(name, *numbered, source, pieces)
 
 
 def corpus_name(path: Path) -> str:
@@ -155,9 +149,7 @@ def corpus_name(path: Path) -> str:
     return printable(name if path.is_dir() else name.removesuffix(".gz").rpartition(".")[0] or name)
 
 
-def read_corpus(
-    path: PathLike, *, name: str | None = None, min_count: int | None = None, pieces: Pieces | None = None
-) -> LanguageCorpus:
+def read_corpus(path: PathLike, *, name: str | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
     """Read a folder with a text file for each of train, dev and test, or cut one file into 80, 10 and 10 %.
 
     Files are streamed: memory contains 4 bytes for each token, and each distinct token once.
@@ -166,7 +158,7 @@ def read_corpus(
     name = name or corpus_name(path)
     if not path.is_file():
         lines = {split: text_lines(file) for split, file in find_splits(path, TEXT_ENDINGS).items()}
-        return make_corpus(name, lines, f"the folder {path}", min_count, pieces)
+        return make_corpus(name, lines, f"the folder {path}", pieces)
     tokens, found, own_ends = _numbered({"train": text_lines(path)})
     ids = found["train"]
     ends = np.flatnonzero(ids == 0) + 1
@@ -177,7 +169,7 @@ def read_corpus(
     second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
     parts = dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
     source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
-    return _numbered_corpus(name, tokens, parts, own_ends, source, min_count, pieces)
+    return _numbered_corpus(name, tokens, parts, own_ends, source, pieces)
 
 
 def text_lines(path: PathLike) -> Iterator[str]:
@@ -223,16 +215,15 @@ def _numbered_corpus(
     ids: Mapping[str, Ids],
     own_ends: int,
     source: str,
-    min_count: int | None,
     pieces: Pieces | None,
 ) -> LanguageCorpus:
     """Build a corpus from what `_numbered` returns; see `make_corpus`."""
-    sizes, kind = {}, pieces and pieces.kind
+    sizes, kind, min_count = {}, pieces and pieces.kind, 1
     if pieces is not None:
         ids, vocabulary, sizes = _in_pieces(name, words, ids, pieces)
         words = vocabulary.tokens
     if kind != "bpe":
-        vocabulary, ids, min_count = _with_vocabulary(words, ids, min_count)
+        vocabulary, ids, min_count = _with_vocabulary(words, ids)
     if kind == "characters":
         vocabulary = CharacterVocabulary(vocabulary.tokens)
     return LanguageCorpus(
@@ -240,31 +231,20 @@ def _numbered_corpus(
         **ids,
         vocabulary=vocabulary,
         source=source,
-        min_count=min_count or 1,
+        min_count=min_count,
         text_sizes=sizes,
         own_ends=own_ends,
     )
 
 
-def _with_vocabulary(
-    tokens: Sequence[str], ids: Mapping[str, Ids], min_count: int | None
-) -> tuple[Vocabulary, dict[str, Ids], int]:
+def _with_vocabulary(tokens: Sequence[str], ids: Mapping[str, Ids]) -> tuple[Vocabulary, dict[str, Ids], int]:
     """Return the vocabulary of train, the ids of all splits, and the count from which tokens are kept."""
     counted = _counts(ids["train"], len(tokens))
     counts = {tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)}
-    rarest = min((count for token, count in counts.items() if token != EOS), default=1)
-    unseen = (
-        [] if UNK in counts else [(s, i) for s in ("dev", "test") for i in ids[s][counted[ids[s]] == 0][:1]]
-    )
-    if min_count is None:
-        min_count = 1 + rarest if unseen else 1
+    is_complete = UNK in counts or all(counted[ids[split]].all() for split in ("dev", "test"))
+    rarest = min((count for token, count in counts.items() if token != EOS), default=0)
+    min_count = 1 if is_complete else 1 + rarest
     vocabulary = vocabulary_of_counts(counts, min_count)
-    if unseen and UNK not in vocabulary.index:
-        split, number = unseen[0]
-        raise UserError(
-            f"the {split} split has a word that train lacks, {quoted(tokens[number])}, and train has no "
-            f"{UNK} to read it as: use min_count {rarest + 1}, which makes rare words of train {UNK}"
-        )
     unknown = vocabulary.index.get(UNK, -1)
     renumbered = np.array([vocabulary.index.get(token, unknown) for token in tokens], np.int32)
     return vocabulary, {split: renumbered[of_split] for split, of_split in ids.items()}, min_count

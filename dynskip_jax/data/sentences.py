@@ -62,10 +62,8 @@ class SentenceCorpus:
     """A corpus of labelled texts or rated pairs, with words as ids.
 
     Attributes:
-        name: Name of the corpus in results.
         vocabulary: `<unk>`, the words of train, and words of dev and test that are known without train.
         num_frequent: First id of the rare words, which occur at most once in train.
-        splits: Examples of `train`, `dev` and `test`.
         source: Phrase for messages that describes where the corpus was found.
         cropped: Number of texts in each split that were cropped to the maximum length.
     """
@@ -130,13 +128,13 @@ def sentence_corpus(
         name: Name of the corpus.
         splits: Texts of `train`, `dev` and `test`; each iterable is read once.
         source: Phrase that describes where the corpus was found.
-        min_count: Words that occur less often in train are left out; see `word_vocabulary`.
-        max_words: Maximum number of words of train in the vocabulary; None keeps all.
-        max_length: Maximum number of words of a text; longer texts keep their first words. None keeps all.
+        min_count: Words that occur less often in train are `<unk>`.
+        max_words: Maximum number of words of train in the vocabulary.
+        max_length: Maximum number of words of a text; longer texts keep their first words.
         batch_size: Number of texts per training step; see `with_buckets`.
         known: Function that returns the words of dev and test to add to the vocabulary.
     """
-    numbers: dict[str, int] = {}  # of words, in the order of first occurrence; smaller than the words
+    numbers: dict[str, int] = {}  # of words, in the order of first occurrence
     read: dict[str, list[tuple[np.ndarray, int, float]]] = {}  # ids, length of the first sentence, label
     cropped = dict.fromkeys(splits, 0)
     for split, texts in splits.items():

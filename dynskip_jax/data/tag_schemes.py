@@ -21,7 +21,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from dynskip_jax.data.messages import quoted, shown
-from dynskip_jax.errors import UserError
 
 Scheme = Literal["IOB1", "BIO2", "BIOES"]
 SCHEMES: tuple[str, ...] = get_args(Scheme)
@@ -101,18 +100,13 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
     return tags
 
 
-def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair: bool = False) -> list[str]:
-    """Return tags for the same entities in another scheme, or in the same one.
+def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
+    """Return the tags in a scheme for the entities that `conlleval` finds, whatever scheme they follow.
 
-    With `repair`, tags that break the rules of `source` are read as `conlleval` does instead of raising an
-    error; entities without a type are then left out, unless all tags are plain letters.
+    Entities without a type are left out, unless all tags are plain letters.
     """
-    if not repair and (problem := first_problem(tags, source)):
-        raise UserError(f"word {problem[0] + 1}: {problem[1]}")
-    found = entities(tags)
-    if repair and not all(tag in _BARE_TAGS for tag in tags):
-        found = [entity for entity in found if entity.kind]
-    return write_tags(found, len(tags), target)
+    are_bare = all(tag in _BARE_TAGS for tag in tags)
+    return write_tags([entity for entity in entities(tags) if entity.kind or are_bare], len(tags), target)
 
 
 def tag_of(letter: str, kind: str) -> str:

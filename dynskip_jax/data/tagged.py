@@ -38,9 +38,9 @@ class TaggedCorpus:
     Attributes:
         name: Name of the corpus in results.
         source: Phrase for messages that describes where the corpus was found.
-        splits: Sentences of `train`, `dev` and `test`. Tags of entities are those of BIOES.
+        splits: Sentences of `train`, `dev` and `test`; `with_entities` makes their tags those of BIOES.
         scheme: Scheme of the tags in the files; None if it is unknown or the tags do not mark entities.
-        note: Additional line for messages, or an empty string.
+        note: Additional line for messages.
     """
 
     name: str
@@ -149,7 +149,7 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
         for sentence in sentences:
             if problem := first_problem(sentence.tags, scheme):
                 raise bad_line(sentence.file, sentence.lines[problem[0]], problem[1])
-            tags = convert_tags(sentence.tags, scheme, "BIOES")
+            tags = convert_tags(sentence.tags, "BIOES")
             splits[split].append(sentence._replace(tags=tags))
     corpus = dataclasses.replace(corpus, splits=splits, scheme=scheme, note=note)
     known = {*corpus.entity_tags}

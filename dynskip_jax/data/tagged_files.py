@@ -35,7 +35,7 @@ class TaggedSentence(NamedTuple):
     Attributes:
         words: Words as the file spells them.
         tags: Tag of each word.
-        lines: Line number of each word in its file, counted from 1.
+        lines: Line number of each word, counted from 1, for error messages.
         columns: Values of other columns for each word; empty if no other columns were requested.
         file: Name of the file, for error messages.
     """

@@ -262,8 +262,6 @@ class TaggerVocabulary(Stored):
         num_frequent: First id of the rare words, which occur at most once in train.
         characters: Known characters, from id 2; 0 is padding and 1 is unknown.
         tags: Tags that may be predicted.
-        lowercase: Whether normal forms are lower-case.
-        digits: What replaces digits in normal forms.
         word_length: Number of characters of a word that are read; of a longer word the first and last half.
         columns: Known values of each other column, from id 1; 0 is unknown.
         scheme: Scheme of the tags in the files of train; None if the tags do not mark entities.

@@ -277,4 +277,4 @@ def read(trained: Any, text: str) -> Reading:
 
 def written(tags: Sequence[str], own: str | None, scheme: str = "BIO2") -> list[str]:
     """Convert tags to what users see: entity tags (of the scheme `own`) in `scheme`, others as is."""
-    return list(tags) if own is None else convert_tags(tags, own, scheme, repair=True)
+    return list(tags) if own is None else convert_tags(tags, scheme)

@@ -162,13 +162,6 @@ def test_what_is_not_there_or_not_ptb(tmp_path, monkeypatch, arguments, problem)
         find_language_corpus(*arguments)
 
 
-def test_ptb_has_its_own_vocabulary(small_ptb, tmp_path):
-    folder = write(tmp_path / "any")
-    assert find_language_corpus(folder, min_count=1).fingerprint == find_language_corpus(folder).fingerprint
-    with pytest.raises(UserError, match=r"published one.* leave out min_count, not 2"):
-        find_language_corpus(folder, min_count=2)
-
-
 def test_a_cache_of_another_text_names_the_folder(small_ptb, tmp_path, monkeypatch, capfd):
     builders.prepare(builders.Ptb(folder=write(tmp_path / "text"), data_dir=tfds_folder()))
     assert capfd.readouterr() == ("", "")
@@ -371,8 +364,6 @@ def test_the_embedded_corpus():
     total = sum(ids.size for ids in words.splits.values())
     assert 0.75 < words.train.size / total < 0.85 and min(words.dev.size, words.test.size) > 0.07 * total
     assert embedded_corpus().fingerprint == words.fingerprint
-    with pytest.raises(UserError, match="use min_count 2"):
-        embedded_corpus(min_count=1)
 
 
 def test_topics_are_prose_without_repeats():

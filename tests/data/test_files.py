@@ -5,7 +5,6 @@ import io
 import os
 import re
 import tarfile
-import zipfile
 
 import pytest
 from hypothesis import given
@@ -72,18 +71,6 @@ def test_folders_and_pipes_are_no_files(tmp_path):
     for path, problem in ((tmp_path, "Is a directory"), (tmp_path / "pipe", "is a named pipe or a device")):
         with pytest.raises(UserError, match=problem):
             list(iter_lines(path))
-
-
-def test_members_of_zip_archives(tmp_path):
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.txt", "one\r\ntwo\n" * 50)
-    assert list(iter_lines(path, "a.txt"))[:3] == ["one", "two", "one"]
-    with pytest.raises(UserError, match=r"no item named 'b.txt'"):
-        list(iter_lines(path, "b.txt"))
-    path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match="is damaged, or not what its name says"):
-        list(iter_lines(path, "a.txt"))
 
 
 def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from dynskip_jax.data.tag_schemes import (
     first_problem,
     write_tags,
 )
-from dynskip_jax.errors import UserError
 
 LETTERS = {"IOB1": "BI", "BIO2": "BI", "BIOES": "BIES"}
 
@@ -53,7 +52,7 @@ def test_by_hand(scheme):
     assert first_problem(tags, scheme) is None
     assert entities(tags) == FOUND and write_tags(FOUND, 9, scheme) == tags
     for other in SCHEMES:
-        assert convert_tags(tags, scheme, other) == SAME[other].split()
+        assert convert_tags(tags, other) == SAME[other].split()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -70,11 +69,11 @@ def test_valid_tags_and_sets_of_entities_are_one_to_one(scheme, length):
     }
     if scheme == "IOB1":  # this scheme allows a B that is not needed
         assert valid == set(itertools.product(vocabulary(scheme), repeat=length))
-        assert {tuple(convert_tags(tags, "IOB1", "IOB1")) for tags in valid} == set(written)
+        assert {tuple(convert_tags(tags, "IOB1")) for tags in valid} == set(written)
     else:
         assert valid == set(written)
-    for tags, (source, target) in itertools.product(written, itertools.product([scheme], SCHEMES)):
-        assert convert_tags(convert_tags(tags, source, target), target, source) == list(tags)
+    for tags, target in itertools.product(written, SCHEMES):
+        assert convert_tags(convert_tags(tags, target), scheme) == list(tags)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -140,17 +139,19 @@ def test_conllevals_reading(text, expected):
 def test_the_first_problem_is_named(scheme, text, place, phrase):
     found, message = first_problem(text.split(), scheme)
     assert found == place and phrase in message and len(message) < 200 and message.isprintable()
-    with pytest.raises(UserError, match=f"word {place + 1}: "):
-        convert_tags(text.split(), scheme, "BIO2")
 
 
-def test_repair_reads_as_conlleval_does():
-    repaired = convert_tags(["O", "I-X", "I-Y", "I-Y"], "BIO2", "BIOES", repair=True)
-    assert repaired == ["O", "S-X", "B-Y", "E-Y"]
-    assert convert_tags(["B-X", "O", "E-X"], "BIOES", "BIOES", repair=True) == ["S-X", "O", "S-X"]
-    assert convert_tags(["B-X", "PER", "I", "S-Y"], "BIOES", "BIO2", repair=True) == ["B-X", "O", "O", "B-Y"]
-    # IOB1 does not need this B, so it becomes an I.
-    assert convert_tags(["O", "B-X", "I-X"], "IOB1", "IOB1") == ["O", "I-X", "I-X"]
+@pytest.mark.parametrize(
+    ("text", "scheme", "expected"),
+    [
+        ("O I-X I-Y I-Y", "BIOES", "O S-X B-Y E-Y"),
+        ("B-X O E-X", "BIOES", "S-X O S-X"),
+        ("B-X PER I S-Y", "BIO2", "B-X O O B-Y"),
+        ("O B-X I-X", "IOB1", "O I-X I-X"),  # IOB1 does not need this B
+    ],
+)
+def test_invalid_tags_are_converted_as_conlleval_reads_them(text, scheme, expected):
+    assert convert_tags(text.split(), scheme) == expected.split()
 
 
 BARE = {"IOB1": "I I B O I", "BIO2": "B I B O B", "BIOES": "B E S O S"}
@@ -162,8 +163,7 @@ def test_tags_without_types(scheme):
     found = [Entity("", 0, 2), Entity("", 2, 3), Entity("", 4, 5)]
     assert entities(tags) == found and write_tags(found, 5, scheme) == tags
     for other in SCHEMES:
-        for repair in (False, True):
-            assert convert_tags(tags, scheme, other, repair=repair) == BARE[other].split()
+        assert convert_tags(tags, other) == BARE[other].split()
     allowed = allowed_transitions(["O", *LETTERS[scheme]], scheme)
     begins = [letter in "BS" or scheme == "IOB1" for letter in LETTERS[scheme]]
     assert allowed.start.tolist() == [True, *begins]

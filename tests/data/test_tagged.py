@@ -2,10 +2,8 @@
 
 import dataclasses
 import gzip
-import os
 import re
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -306,29 +304,6 @@ def test_tags_that_train_lacks_are_located(tmp_path):
     write(folder / "test.txt", "a O\nb B-Y\n")
     with pytest.raises(UserError, match=r"test\.txt, line 2: the tag S-Y is not in train, nor is another"):
         with_entities(find_tagged_corpus("columns", folder))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "data", "problem"),
-    [
-        ("columns", None, "--dataset columns reads a folder of your own"),
-        ("conll2003", None, "CoNLL-2003 was not found: put eng.train, eng.testa"),
-        ("wsj", None, "NLTK's archive was not found: put treebank.zip"),
-        ("ud", "/nowhere", "/nowhere is no folder: name the one that"),
-    ],
-)
-def test_what_is_not_there(dataset, data, problem, monkeypatch):
-    monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
-    with pytest.raises(UserError, match=re.escape(problem)):
-        find_tagged_corpus(dataset, data)
-
-
-def test_published_sizes():
-    root = Path(os.environ.get("DYNSKIP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
-    if not (root / "conll2003" / "eng.testa").is_file():
-        pytest.skip("needs $DYNSKIP_DATA_DIR/conll2003")
-    sentences = read_columns(root / "conll2003" / "eng.testa")
-    assert (len(sentences), sum(len(s.words) for s in sentences)) == (3250, 51362)
 
 
 def test_examples_are_ids_of_words_characters_and_tags():

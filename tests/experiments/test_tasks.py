@@ -138,7 +138,6 @@ def test_words_whose_tag_train_lacks_count_as_wrong(tmp_path):
         ("pos", ("--dataset", "columns"), "--data"),
         ("ptb", ("--data", "nowhere"), "nowhere"),
         ("ptb", ("--vocabulary", "bpe:5"), "--vocabulary takes"),
-        ("ptb", ("--vocabulary", "bpe", "--min-count", 2), "--min-count"),
         ("ptb", ("--preset", "charlm", "--vocabulary", "characters"), "--recipe charlm"),
         ("ptb", ("--dropout", "0.1,0.2"), "--dropout takes one rate or three"),
         ("ptb", ("--model", "lstm", "--copy", "expected"), "--copy has no effect"),

@@ -42,8 +42,6 @@ class TextData(Data):
 
     dataset: str | None = None
     """Name of the corpus."""
-    min_count: Count | None = None
-    """Words seen less often in train are unknown."""
     vocabulary: str = "words"
     """Predict words, characters, or byte pairs learned from train: words, characters, bpe, or bpe:N with at
     most N of them (4000)."""
@@ -112,8 +110,6 @@ class LanguageSettings(Settings):
             raise UserError(
                 "--vocabulary takes words, characters, bpe or bpe:N, with N from 258 to 1,000,000"
             )
-        if kind == "bpe" and self.data.min_count is not None:
-            raise UserError("--vocabulary bpe reads every text without <unk>: leave out --min-count")
         if kind != "words" and self.model.recipe.startswith("charlm"):
             raise UserError("--recipe charlm reads the characters of words: leave out --vocabulary")
         if len(self.model.dropout) not in (1, 3) or len(self.model.zoneout) > 2:

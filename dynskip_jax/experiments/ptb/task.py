@@ -40,7 +40,7 @@ def load(settings: LanguageSettings) -> Dataset:
     data = settings.data
     kind, _, size = data.vocabulary.partition(":")
     split = None if kind == "words" else Pieces(kind, int(size or _BYTE_PAIRS))
-    corpus = find_language_corpus(data.data, data.dataset, min_count=data.min_count, pieces=split)
+    corpus = find_language_corpus(data.data, data.dataset, pieces=split)
     about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
     return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
 
