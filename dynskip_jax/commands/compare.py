@@ -29,25 +29,23 @@ def compare(
         code: Import this module first: the one with your own skip or transition.
     """
     keep_compiled_programs()
-    models = {
-        name if len(run_dir) == 1 else f"{folder}: {name}": model
-        for folder in dict.fromkeys(run_dir)
-        for name, model in load_models(folder, command="compare").items()
-    }
+    models = {}
+    for folder in dict.fromkeys(run_dir):
+        own = load_models(folder, command="compare")
+        read = next(iter(own.values())).data(data)  # all models of a folder have the same
+        models |= {name if len(run_dir) == 1 else f"{folder}: {name}": (own[name], read) for name in own}
     if len(models) < 2:
         raise UserError(
             f"{', '.join(map(str, run_dir))} holds one model: name several run folders, separated by commas, "
             "or train several models with --compare a,b"
         )
-    corpora = {name: model.data(data) for name, model in models.items()}
     first, *others = models
-    test = corpora[first].content.splits["test"]
+    corpora = {name: read.content for name, (_, read) in models.items()}
+    tests = {name: [(s.words, s.tags) for s in corpora[name].splits["test"]] for name in models}
     for name in others:
-        if [(s.words, s.tags) for s in corpora[name].content.splits["test"]] != [
-            (s.words, s.tags) for s in test
-        ]:
+        if tests[name] != tests[first]:
             raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-    counts = {name: _counts(model, corpora[name]) for name, model in models.items()}
+    counts = {name: _counts(*model) for name, model in models.items()}
     means = {name: float(np.mean(statistics.f1(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:
@@ -56,7 +54,7 @@ def compare(
         says = "may be chance" if found.low <= 0 <= found.high else "differs"
         rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{found.p:.3f}", says])
     headings = ["model", "score", "difference", "95 % of resamples", "p", ""]
-    print_table(f"{corpora[first].name}, test, beside {first}", headings, rows)
+    print_table(f"{models[first][1].name}, test, beside {first}", headings, rows)
 
 
 def _counts(model: Trained, data: Any) -> np.ndarray:

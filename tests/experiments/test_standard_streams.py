@@ -2,16 +2,14 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from commands import SMALL_PTB, load, row_of, write_result
+from commands import SMALL_PTB, row_of
 
 import dynskip_jax.experiments as experiments
-from dynskip_jax.learners import VOCABULARY
 
 ROOT = Path(experiments.__file__).parents[2]
 
@@ -61,17 +59,3 @@ def test_characters_that_standard_output_lacks_are_question_marks():
     done = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     assert "?, the weight" in done.stdout.decode("ascii")
-
-
-@pytest.mark.slow
-def test_a_text_that_standard_output_lacks_is_explained(finished_ptb, tmp_path):
-    shutil.copytree(finished_ptb.folder, tmp_path / "run")
-    file = tmp_path / "run" / VOCABULARY
-    file.write_text(file.read_text().replace('"h"', '"<unk>"'))
-    result = load(tmp_path / "run" / "result.json")
-    del result["rows"][0]["vocabulary_sha256"]
-    write_result(tmp_path / "run", result)
-    arguments = ("explain", "--run-dir", tmp_path / "run", "--text", "a é b")
-    done = shell("", "-m", "experiments.ptb", *arguments, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"not known to lstm, and read as <unk>: ?" in done.stdout
