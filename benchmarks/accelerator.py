@@ -2,10 +2,10 @@
 
     python -m benchmarks.accelerator --out DIR --data PTB_DIR --minutes 9
 
-First come the layers and whole training steps, then trainings, the most important first. Each call goes on
-where the last one stopped. `--list` says what is done and what is left.
+The most important runs come first. `--list` says what is done and what is left.
 """
 
+import contextlib
 import dataclasses
 import shlex
 import signal
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from benchmarks.report import markdown
 from dynskip_jax.config import Bounds, Count, call
@@ -60,14 +60,6 @@ numbers-201        experiments.number_prediction --length 201 --model dynamic:20
 """
 PLAN = tuple(Run(*line.split(maxsplit=2)) for line in _PLAN.strip().splitlines())
 
-# Flags with which every run above takes seconds on a CPU, for tests; each replaces the same flag of the run.
-TINY = {
-    "benchmarks.recurrence": "--tiny --rounds 1",
-    "experiments.ptb": "--dataset pydoc-topics --features 8 --batch-size 100 --epochs 1 --seeds 1",
-    "experiments.number_prediction": "--features 8 --train-examples 256 --epochs 1 --seeds 1 "
-    "--length 31 --model dynamic:30",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
@@ -79,7 +71,6 @@ class Flags:
         minutes: How long this call may take.
         seeds: Seeds of each training.
         only: Beginnings of names of runs, separated by commas. Default: all.
-        size: tiny: to see that it works; the figures mean nothing.
         list: Only say what is done and what is left.
     """
 
@@ -88,32 +79,18 @@ class Flags:
     minutes: Annotated[float, Bounds(above=GRACE / 60)] = 9.0
     seeds: Count = 3
     only: str | None = None
-    size: Literal["full", "tiny"] = "full"
     list: bool = False
 
 
 def command(run: Run, flags: Flags) -> list[str]:
     """Return the command line of a run."""
-    given, place = shlex.split(run.flags), "--out"
+    words, place = shlex.split(run.flags), "--out"
     if run.module.startswith("experiments."):
-        given, place = ["--seeds", str(flags.seeds), *given], "--run-dir"
-    if flags.size == "tiny":
-        given += shlex.split(TINY[run.module])
-    elif run.module == "experiments.ptb" and flags.data is not None:
-        given += ["--data", str(flags.data)]
-    values: dict[str, list[str]] = {}  # of a flag that is given twice, the last
-    for word in given:
-        if word.startswith("--"):
-            values[word] = last = []
-        else:
-            last.append(word)
-    words = [word for name, value in values.items() for word in (name, *value)]
-    return [sys.executable, "-m", run.module, *words, place, str(folder(run, flags))]
-
-
-def folder(run: Run, flags: Flags) -> Path:
-    """Return the folder of a run."""
-    return flags.out / flags.size / run.name
+        words += [] if "--seeds" in words else ["--seeds", str(flags.seeds)]
+        place = "--run-dir"
+    if run.module == "experiments.ptb" and flags.data is not None:
+        words += ["--data", str(flags.data)]
+    return [sys.executable, "-m", run.module, *words, place, str(flags.out / run.name)]
 
 
 def chosen(flags: Flags) -> list[Run]:
@@ -126,7 +103,7 @@ def chosen(flags: Flags) -> list[Run]:
 
 def status(run: Run, flags: Flags) -> str:
     """Return `done`, the epoch that the run has reached, or `not begun`."""
-    here = folder(run, flags)
+    here = flags.out / run.name
     if (here / "result.json").exists() or (here / "recurrence.json").exists():
         return "done"
     epochs = [record["epoch"] for record in RunDir(here, resumed=True).records()]
@@ -136,17 +113,14 @@ def status(run: Run, flags: Flags) -> str:
 def go_on(run: Run, flags: Flags, seconds: float) -> bool:
     """Start or resume a run, ask it to save and stop after `seconds`, and return whether it has finished."""
     process = subprocess.Popen(command(run, flags))
-    try:
-        process.wait(timeout=max(seconds, 1.0))
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()  # the next call resumes from its last checkpoint
-            process.wait()
-        return process.returncode == 0
-    if process.returncode not in (0, INTERRUPTED):
+    # After a kill, the next call resumes from the last checkpoint.
+    for asked, wait in ((None, max(seconds, 1.0)), (signal.SIGINT, GRACE), (signal.SIGKILL, None)):
+        if asked is not None:
+            process.send_signal(asked)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=wait)
+            break
+    if process.returncode not in (0, INTERRUPTED, -signal.SIGKILL):
         raise UserError(f"{run.name} failed with exit status {process.returncode}: its message stands above")
     return process.returncode == 0
 

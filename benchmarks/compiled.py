@@ -3,9 +3,8 @@
     pip install -e ".[compile]"
     python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
 
-layers: loss and gradient at the benchmark's shapes. steps: whole training steps of every preset of every
-experiment, on one device and on four. Times are the compiler's estimates for its own schedule, no
-measurements: they charge about 1,800 cycles for each operation in a loop.
+layers: loss and gradient at the benchmark's shapes. steps: training steps of every preset. Times are the
+compiler's estimates, no measurements: they charge about 1,800 cycles for each operation in a loop.
 """
 
 import dataclasses
@@ -205,8 +204,8 @@ def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], 
 
 def run(flags: Flags) -> None:
     """Compile everything, and print and write the tables."""
-    about, rows = report.describe(), []
-    versions, text = about["versions"], ""
+    about, rows, texts = report.describe(), [], []
+    versions = "JAX {jax}, libtpu {libtpu}".format(**about["versions"])
     with tempfile.TemporaryDirectory() as folder:
         for table, cells, figures in programs(flags, Path(folder)):
             print(table, *cells.values(), sep=", ", file=sys.stderr)
@@ -215,14 +214,12 @@ def run(flags: Flags) -> None:
             except Exception as error:  # the compiler's errors have many types
                 found = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
             rows.append({"table": table, **cells, **found})
-            text = (
-                f"JAX {versions['jax']}, libtpu {versions['libtpu']}: the compiler's estimates for a TPU v5e"
-            )
-            for title, group in groupby(rows, key=lambda row: row["table"]):
-                text += f"\n\n### {title}\n\n{_table(list(group))}"
+            tables = groupby(rows, key=lambda row: row["table"])
+            texts = [f"{versions}: the compiler's estimates for a TPU v5e"]
+            texts += [f"### {title}\n\n{_table(list(group))}" for title, group in tables]
             if flags.out is not None:
-                report.write(flags.out, "compiled", {"about": about, "rows": rows}, text)
-    print(text)
+                report.write(flags.out, "compiled", {"about": about, "rows": rows}, "\n\n".join(texts))
+    print(*texts, sep="\n\n")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

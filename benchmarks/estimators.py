@@ -53,8 +53,7 @@ class Flags:
 class Seen(NamedTuple):
     """Values of the M rollouts of an example that an estimator can use.
 
-    `decisions` and `value`, V(s(t)) of the critic, are (M, time). `reward` is
-    terminal, (M,). `past` is the moving average of the mean rewards of earlier estimates.
+    `value` is V(s(t)) of the critic, and `past` the moving average of the mean rewards of earlier estimates.
     """
 
     decisions: F.DecisionTrace
@@ -87,7 +86,9 @@ def estimators() -> list[Estimator]:
     """Return all estimators of the table."""
     reward, with_entropy, averaged = "E[R]", f"E[R] + {ENTROPY_COEF:g} H", f"E[log mean of {ROLLOUTS} p]"
 
-    def reinforce(baseline: Callable[[Seen], Any], entropy_coef: float = 0.0, exact: float = 0.0) -> Callable:
+    def reinforce(
+        baseline: Callable[[Seen], Any] = lambda seen: None, entropy_coef: float = 0.0, exact: float = 0.0
+    ) -> Callable:
         """Return the loss of Eq. 5 with a baseline, and with a sampled or an exact entropy bonus."""
 
         def loss(seen: Seen) -> Float[Array, ""]:
@@ -96,21 +97,23 @@ def estimators() -> list[Estimator]:
 
         return loss
 
-    def none(seen: Seen) -> None:
-        return None
-
     def others(seen: Seen) -> Float[Array, " M"]:
         return rl.leave_one_out(seen.reward)
 
     bonus = dict(entropy_coef=ENTROPY_COEF)
     biased = dict(unbiased=False)  # the exact entropy ignores how a choice moves later entropies
     return [
-        Estimator("Eq. 5, no baseline", reward, reinforce(none)),
+        Estimator("Eq. 5, no baseline", reward, reinforce()),
         Estimator("moving average", reward, reinforce(lambda seen: seen.past)),
         Estimator("learned baseline", reward, reinforce(lambda seen: [seen.value])),
         Estimator("leave-one-out", reward, reinforce(others)),
-        Estimator("sampled entropy, no baseline", with_entropy, reinforce(none, **bonus)),
-        Estimator("exact entropy, no baseline", with_entropy, reinforce(none, exact=ENTROPY_COEF), **biased),
+        Estimator("sampled entropy, no baseline", with_entropy, reinforce(**bonus)),
+        Estimator(
+            "exact entropy, no baseline",
+            with_entropy,
+            reinforce(exact=ENTROPY_COEF),
+            **biased,
+        ),
         Estimator("sampled entropy, leave-one-out", with_entropy, reinforce(others, **bonus)),
         Estimator(
             "exact entropy, leave-one-out", with_entropy, reinforce(others, exact=ENTROPY_COEF), **biased
@@ -242,13 +245,8 @@ def main() -> None:
     print(f"{report.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
         figures = [{**result._asdict(), "estimator": result.estimator.name} for result in results]
-        content = {
-            "about": about,
-            "samples": flags.samples,
-            "seed": flags.seed,
-            "rollouts": ROLLOUTS,
-            "results": figures,
-        }
+        drawn = dict(samples=flags.samples, seed=flags.seed, rollouts=ROLLOUTS)
+        content = {"about": about, **drawn, "results": figures}
         report.write(flags.out, "estimators", content, text)
 
 

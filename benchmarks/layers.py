@@ -1,7 +1,4 @@
-"""The layers of each comparison: this project's, Flax's and PyTorch's, with the same loss.
-
-The loss is the sum of squares of all outputs, plus the log-probabilities of all choices, if there are any.
-"""
+"""Layers that are compared. Their loss: squares of all outputs, plus log-probabilities of all choices."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,6 +11,7 @@ from flax import nnx
 
 from dynskip_jax import SkipLSTM
 from dynskip_jax import functional as F
+from dynskip_jax.nn import to_flax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +26,8 @@ class Shape:
     mix: float
 
     def __str__(self) -> str:
-        return (
-            f"T={self.time:,} B={self.batch} in={self.features} H={self.hidden} "
-            f"K={self.max_skip} λ={self.mix:g}"
-        )
+        sizes = f"T={self.time:,} B={self.batch} in={self.features} H={self.hidden}"
+        return f"{sizes} K={self.max_skip} λ={self.mix:g}"
 
 
 SHAPES = {
@@ -74,15 +70,10 @@ def ours(shape: Shape, skip: F.TimeSkip = F.Previous(), **options: Any) -> Layer
 def flax_rnn(shape: Shape) -> Layer:
     """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)` with the weights of our plain layer."""
     cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
-    lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0].params().transition
-
-    def reordered(gates: jax.Array) -> jax.Array:  # g, i, f, o of Eq. 2 become i, f, g, o
-        g, i, f, o = jnp.split(gates, 4, axis=-1)
-        return jnp.concatenate([i, f, g, o], axis=-1)
-
-    cell.dense_i.kernel[...] = reordered(lstm.w_x)
-    cell.dense_h.kernel[...] = reordered(lstm.w_h)
-    cell.dense_h.bias[...] = reordered(lstm.b)
+    lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0]
+    state = nnx.state(cell, nnx.Param)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(lstm)))
+    nnx.update(cell, state)
     graphdef, weights = nnx.split(nnx.RNN(cell, rngs=False))
     zeros = jnp.zeros((shape.batch, shape.hidden))
 

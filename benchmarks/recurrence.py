@@ -3,12 +3,9 @@
     python -m benchmarks.recurrence
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
-A candidate computes a loss and its gradient with respect to weights and inputs, in float32. Ratios are taken
-turn by turn. `torch.nn.LSTM` takes part where PyTorch is installed, cuDNN on an NVIDIA GPU.
-
-layers: each layer at four shapes. transitions: each transition, and the reference scan of its step. skips:
-every skip over time at one shape. growth: as T, K, H or B grows. training: whole training steps of
-`experiments.ptb` on synthetic words.
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The part
+`transitions` also measures the reference scan of each step, `growth` has growing T, K, H and B, and `training`
+whole steps of `experiments.ptb` on synthetic words.
 """
 
 import dataclasses
@@ -99,9 +96,8 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
     shapes = {"tiny": TINY} if tiny else SHAPES
     match part:
         case "layers":
-            return {
-                "layers": {f"{name}: {shape}": of(layers.layers, shape) for name, shape in shapes.items()}
-            }
+            columns = {f"{name}: {shape}": of(layers.layers, shape) for name, shape in shapes.items()}
+            return {"layers": columns}
         case "transitions":
             return {"transitions": {name: of(layers.transitions, shape) for name, shape in shapes.items()}}
         case "skips":
@@ -118,12 +114,9 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
                 tables[f"growth of {axis} ({base})"] = columns
             return tables
         case "training":
-            columns = {}
-            for preset in ("small",) if tiny else ("small", "paper"):
-                make = partial(training_step.running, preset, tiny=tiny)
-                columns[preset] = {
-                    name: lambda n=name, make=make: Step(make(n)) for name in training_step.MODELS
-                }
+            models, presets = training_step.MODELS, ("small",) if tiny else ("small", "paper")
+            running = partial(training_step.running, tiny=tiny)
+            columns = {p: {m: lambda p=p, m=m: Step(running(p, m)) for m in models} for p in presets}
             return {"training steps of experiments.ptb": columns}
 
 
@@ -148,8 +141,8 @@ def take_turns(
 ) -> dict[str, Float[np.ndarray, " rounds"]]:
     """Measure the milliseconds of each step in each round, (rounds,).
 
-    The order changes from round to round, because a turn can be slowed down by the one before it (spinning
-    threads, a cache full of other data). A step shorter than `least_ms` is repeated for about that long.
+    The order changes, because a turn can be slowed down by the one before it (spinning threads, a full
+    cache). A step shorter than `least_ms` is repeated for about that long.
     """
     repeats = {}
     for name, step in steps.items():

@@ -3,9 +3,8 @@
     python -m benchmarks.faults --count 5
     python -m benchmarks.faults --experiment ptb,sst --kinds kill,damage --count 50
 
-Each experiment is run at a tiny size without any fault, and then with faults. After a kill, a signal or a
-full disk, the same command has to give the same settings, metrics, results, pictures and arrays. Everything
-else has to be refused in one line, or to change no answer. Exit status 1: something failed.
+After a kill, a signal or a full disk, the same command has to give the same settings, metrics, results,
+pictures and arrays. Everything else has to be refused in one line, or to change no answer.
 """
 
 import collections
@@ -20,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import report
 from benchmarks.faults.forked import Ended, contents, differences, run
 from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
 from dynskip_jax.config import Count, Seed, call
@@ -180,13 +180,6 @@ def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
 KINDS = {each.__name__: each for each in (kill, damage, mixed, hostile, absurd)}
 
 
-def markdown(found: collections.Counter) -> str:
-    """Return a table of how often each outcome of each kind happened as promised, and failed."""
-    rows = sorted({(kind, what) for kind, what, _ in found})
-    lines = [f"| {row[0]} | {row[1]} | {found[*row, False]} | {found[*row, True]} |\n" for row in rows]
-    return "| fault | outcome | as promised | failed |\n| --- | --- | --- | --- |\n" + "".join(lines)
-
-
 @dataclasses.dataclass(frozen=True)
 class Flags:
     """Break small runs of experiments at seeded places, and check what comes of it.
@@ -226,7 +219,10 @@ def main() -> None:
                     print(f"{name}, {kind} {number}, {what}: {problem or 'fine'}", flush=True)
                     found[kind, what, bool(problem)] += 1
     failed = sum(number for (*_, bad), number in found.items() if bad)
-    print(markdown(found), f"{found.total()} faults, {failed} failed", sep="\n")
+    kinds = sorted({(kind, what) for kind, what, _ in found})
+    rows = [(*kind, f"{found[*kind, False]}", f"{found[*kind, True]}") for kind in kinds]
+    table = report.markdown(("fault", "outcome", "as promised", "failed"), rows)
+    print(table, f"{found.total()} faults, {failed} failed", sep="\n")
     sys.exit(failed > 0)
 
 

@@ -55,8 +55,6 @@ def run(
     """Run a `dynskip` command in a forked process, with its outputs in `scratch`.
 
     Args:
-        arguments: Name of the experiment and its flags.
-        scratch: Folder of its outputs.
         below: Folder in which operations on files are counted.
         at: Seconds after the start, and number of the signal that is then sent.
         operation: Number of an operation, and `kill` (SIGKILL there) or `full` (it and all later ones fail).
