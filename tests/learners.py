@@ -56,11 +56,9 @@ def letters(train: int, dev: int = 7, test: int = 7, seed: int = 1) -> LanguageC
 
 def skip_of(skip: str | F.TimeSkip, mix: float | None = None) -> F.TimeSkip:
     """Return the time skip named `skip`, with λ = `mix` if given; return a `TimeSkip` unchanged."""
-    return (
-        skip
-        if isinstance(skip, F.TimeSkip)
-        else F.parse_time_skip(skip, **{} if mix is None else {"mix": mix})
-    )
+    if isinstance(skip, F.TimeSkip):
+        return skip
+    return F.parse_time_skip(skip, **{} if mix is None else {"mix": mix})
 
 
 def classification(
@@ -80,23 +78,10 @@ def classification(
     learner: type[Learner] = Learner,
     **options: Any,
 ) -> Learner:
-    """Return a learner of one-layer classifiers.
+    """Return a learner of one-layer classifiers with a layer of `features` units.
 
-    Args:
-        splits: Examples to classify, by name of the split.
-        seeds: Seeds of the models, one for each model.
-        skip: Time skip of the layer, or its name.
-        mix: λ of a skip given by name; None for its default.
-        features: Size of the layer's state.
-        num_symbols: Number of different input symbols.
-        num_classes: Number of classes.
-        batch_size: Batch size of training.
-        evaluation_rows: Batch size of evaluation; see `ExampleTask`.
-        model: Further options of `SequenceClassifier`.
-        cell: Further options of the layer's cell.
-        task: Class of the task.
-        learner: Class of the learner.
-        **options: Further options of the learner.
+    `mix` is λ of a skip that is given by name. `model`, `cell` and `options` are further options of
+    `SequenceClassifier`, of the layer's cell and of the learner.
     """
     skips = (skip_of(skip, mix),)
 
@@ -125,22 +110,11 @@ def language_modelling(
     learner: type[Learner] = Learner,
     **options: Any,
 ) -> Learner:
-    """Return a learner of language models.
+    """Return a learner of language models with the skips of these layers, bottom first.
 
-    Args:
-        corpus: Corpus to train and evaluate on.
-        seeds: Seeds of the models, one for each model.
-        skips: Time skips of the layers or their names, bottom layer first.
-        mix: λ of the last layer's skip if it is given by name; None for its default.
-        features: Size of every layer's state.
-        batch_size: Number of streams in training.
-        num_steps: Number of steps of a segment.
-        init_scale: Bound of the uniform initial weights outside the cells.
-        model: Further options of `LanguageModel`.
-        cell: Options of the last layer's cell.
-        task: Further options of `LanguageModelling`.
-        learner: Class of the learner.
-        **options: Further options of the learner.
+    `mix` is λ of the last skip if it is given by name, and `init_scale` bounds the uniform initial weights
+    outside the cells. `model`, `cell`, `task` and `options` are further options of `LanguageModel`, of the
+    last layer's cell, of `LanguageModelling` and of the learner.
     """
     made = (*(skip_of(skip) for skip in skips[:-1]), skip_of(skips[-1], mix))
     cells = ({},) * (len(made) - 1) + ({"agent_features": 4} | (cell or {}),)

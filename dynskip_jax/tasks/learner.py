@@ -174,23 +174,19 @@ class Learner(Trainable):
     ) -> dict[str, Mean]:
         """Return the sums of a batch from which `summarise` computes metrics, by name.
 
-        These are the task's counted values and, for each layer and direction: entropy and k of an agent or
-        attention, the fraction of each k for agents, and the fraction of words read for layers that can skip
-        words. The samples of a row are adjacent in `decisions` and are averaged.
+        The samples of a row are adjacent in `decisions` and are averaged.
         """
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
-        wide = repeat_rows(in_steps, samples)
+        wide, steps = repeat_rows(in_steps, samples), in_steps.sum(dtype=jnp.float32)
 
         def mean_of(trace: Array) -> Mean:
-            total = jnp.sum(jnp.where(wide, trace, 0), dtype=jnp.float32)
-            return Mean(total / samples, in_steps.sum(dtype=jnp.float32))
+            return Mean(jnp.sum(jnp.where(wide, trace, 0), dtype=jnp.float32) / samples, steps)
 
         sums = {}
         for name, values in scored.counted.items():
             where = in_rows if values.ndim == 1 else in_steps
             weighed = jnp.where(where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0)
-            axes = tuple(range(where.ndim))
-            sums[name] = Mean(weighed.sum(axes), where.sum(dtype=jnp.float32))
+            sums[name] = Mean(weighed.sum(range(where.ndim)), where.sum(dtype=jnp.float32))
         for i, (skip, decision) in enumerate(zip(self.skips, decisions, strict=True), 1):
             if skip.has_agent:
                 who = "agent" if skip.is_stochastic else "attention"
@@ -200,11 +196,9 @@ class Learner(Trainable):
                     # Count with a scatter-add: one-hot vectors would be large for large K.
                     chosen = jnp.where(wide, decision.action - 1, skip.max_skip)  # padding: out of range
                     times = jnp.zeros(skip.max_skip).at[chosen].add(1 / samples, mode="drop")
-                    sums[f"agent_share_{i}"] = Mean(times, in_steps.sum(dtype=jnp.float32))
+                    sums[f"agent_share_{i}"] = Mean(times, steps)
             if decision.update is not None:
-                read = sums[f"read_fraction_{i}"] = mean_of(decision.update)
-                earlier = sums.get("read_fraction", Mean(*map(jnp.zeros_like, read)))
-                sums["read_fraction"] = Mean(earlier.total + read.total, earlier.count + read.count)
+                sums[f"read_fraction_{i}"] = mean_of(decision.update)
         return sums
 
     @override
@@ -213,16 +207,17 @@ class Learner(Trainable):
     ) -> dict[str, np.ndarray]:
         """Return the metrics of the task and of the layers, each (seeds, ...).
 
-        The metrics of each layer with an agent or attention are the mean entropy in nats and the mean k (for
-        attention, the k with the largest weight). For agents with K up to 1,000, the fraction of each k,
-        (seeds, K), is added. For layers that can skip words, the fraction of words read is added, for each
-        layer and for all together.
+        Those of a layer with an agent or attention are the mean entropy in nats and the mean k (of attention,
+        the k with the largest weight); for agents with K up to 1,000 also the fraction of each k, (seeds, K).
+        Layers that can skip words have the fraction of words read, each and together.
         """
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[name] = total / count.reshape(count.shape + (1,) * (total.ndim - count.ndim))
+        read = [mean for name, mean in means.items() if name.startswith("read_fraction_")]
+        means |= {"read_fraction": np.mean(read, axis=0)} if read else {}
         with np.errstate(over="ignore"):
             return (task or self.task).metrics(means, split)
 
@@ -249,16 +244,13 @@ class Learner(Trainable):
             batches = list(batches)  # to count them
         for number, batch in enumerate(batches):
             if carry is None:
-                start = partial(self._start, task, rows=num_rows(batch) * samples)
-                carry = jax.vmap(start)(params, keys)
+                start = partial(task.initial_carry, rows=num_rows(batch) * samples)
+                carry = jax.vmap(lambda own, key, start=start: start(self.model(own), key=key))(params, keys)
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
             carry, sums, seen = self._evaluate_batch(params, carry, batch, batch_keys, policy, task, samples)
             yield batch, sums, seen
             if advance is not None:
                 advance(1 / len(batches))
-
-    def _start(self, task: Task, params: nnx.State, key: Key[Array, ""], rows: int) -> PyTree:
-        return task.initial_carry(self.model(params), rows, key)
 
     @override
     def evaluate(

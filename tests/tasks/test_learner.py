@@ -16,7 +16,6 @@ from learners import (
     first_batch,
     language_modelling,
     letters,
-    one_seed,
     scheduled_of,
     together,
 )
@@ -124,27 +123,6 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
     assert sums["nll"].count == (6 + second + 6 if kind == "steps" else objective.rollouts * 3)
 
 
-@pytest.mark.slow
-def test_a_batch_with_rows_that_fill_it_may_be_divided():
-    """One half of the batch is nearly empty, and the baseline is that of all rows that count."""
-    objective = AgentSettings(baseline="batch", entropy_coef=0.0)
-    learner = learner_of("classes", {}, batch_size=6, objective=objective)
-    params, scheduled, keys = drawn_params(learner), scheduled_of(learner), jax.random.split(KEYS[0], 6)
-    examples = examples_of("classes", 6)
-    mask = np.array([True] * 4 + [False] * 2)
-    batch = Batch(examples.inputs, examples.targets, mask, examples.seq_lengths)
-    gradient = jax.value_and_grad(learner.loss, has_aux=True)
-    (loss, _), grads = jax.jit(gradient)(params, (), batch, keys, scheduled)
-    halves = jax.tree.map(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]), (batch, keys))
-    divided = jax.vmap(
-        lambda *given: gradient(params, (), *given, scheduled, axis_name="data"), axis_name="data"
-    )
-    (losses, _), parts = jax.jit(divided)(*halves)
-    np.testing.assert_allclose(losses.mean(), loss, rtol=1e-5)
-    for found, wanted in zip(jax.tree.leaves(parts), jax.tree.leaves(grads), strict=True):
-        np.testing.assert_allclose(found.mean(axis=0), wanted, rtol=1e-3, atol=1e-6)
-
-
 @pytest.mark.parametrize("with_gradient", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_steps_that_are_masked_are_no_part_of_the_loss(with_gradient):
     objective = AgentSettings(discount=0.9, entropy="exact")
@@ -225,30 +203,20 @@ def test_an_example_read_alone_is_a_row_of_a_batch(kind):
             np.testing.assert_allclose(trace, wanted[row, :length], rtol=1e-5, atol=1e-6)
 
 
-def test_another_task_scores_the_same_model_in_its_own_way():
-    class Errors(ScoredSteps):
+def test_a_task_scores_and_averages_in_its_own_way():
+    class Own(ScoredSteps):
+        def average(self, log_probs, batch, samples):
+            return log_probs[::samples]
+
         def metrics(self, means, split):
             return {"error": 1 - means["accuracy"]}
 
     learner, params = trained("steps")
-    other = Errors(learner.task.splits, learner.task.make_model, evaluation_rows=5)
-    plain, found = learner.evaluate(params, "dev", KEYS), learner.evaluate(params, "dev", KEYS, task=other)
+    other = Own(learner.task.splits, learner.task.make_model, evaluation_rows=5)
+    plain = learner.evaluate(params, "dev", KEYS)
+    found = learner.evaluate(params, "dev", KEYS, task=other, samples=2)  # greedy: two equal samples
     assert found.keys() == {"dev_error", "dev_whole"}
     np.testing.assert_allclose(found["dev_error"], 1 - plain["dev_accuracy"], rtol=1e-6)
-
-
-def test_samples_are_averaged_as_the_task_says():
-    class First(Classification):
-        def average(self, log_probs, batch, samples):
-            return log_probs[::samples] if samples == 4 else None
-
-    learner, _ = trained("classes", ())
-    params = one_seed(drawn_params(learner, 3))
-    keys, samples = KEYS[:1], dict(mode="sample", samples=4)
-    first = First(learner.task.splits, learner.task.make_model, evaluation_rows=20)
-    found = learner_of("classes", first.splits, task=First).evaluate(params, "dev", keys, **samples)
-    averaged = learner_of("classes", first.splits).evaluate(params, "dev", keys, **samples)
-    assert found["dev_nll"] > averaged["dev_nll"]  # Jensen's inequality
 
 
 def test_a_model_is_used_without_data():
