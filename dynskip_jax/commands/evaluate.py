@@ -66,6 +66,8 @@ def evaluate(
     for other in _DEFAULTS.keys() - {method}:
         for name in _DEFAULTS[other].keys() & given:
             raise UserError(f"{flag(name)} is for --method {other}: leave it out")
+    if run.of_seed is not None:
+        raise UserError("--of-seed has no effect, because the scores are means over all seeds: leave it out")
     flags = {name: given.get(name, default) for name, default in _DEFAULTS[method].items()}
     size, *grid = flags.values()
     keep_freed_memory()

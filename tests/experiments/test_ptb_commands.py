@@ -149,6 +149,7 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
         (("evaluate", "--flatness", "0.1,x"), ("--flatness", "0.1,x")),
         (("evaluate", "--method", "recall"), ("--method", "cache or dynamic")),
         (("evaluate", "--steps", 9), ("--steps is for --method dynamic: leave it out",)),
+        (("evaluate", "--of-seed", 1), ("--of-seed has no effect",)),
         (("evaluate", "--data", "DATA"), ("other data (letters)", "--data")),
     ],
 )
