@@ -17,16 +17,33 @@ from dynskip_jax.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
-CASES = {name: F.Recurrence(transition=piece) for name, piece in TRANSITIONS.items()}
-CASES |= {f"skip {name}": F.Recurrence(piece) for name, piece in (TIME_SKIPS | OPTIONS).items()}
-CASES |= {f"depth {name}": F.Recurrence(depth_skip=piece) for name, piece in DEPTH_SKIPS.items() if piece}
-CASES |= {f"depth {name}": F.Recurrence(depth_skip=piece) for name, piece in F.DEPTH_SKIPS.items()}
-CASES["skip rnn of a gru"] = F.Recurrence(F.SkipRNN(), F.GRU())
-CASES["skim rnn of two lstms"] = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
-CASES["agent of a cell"] = F.Recurrence(F.Dynamic(3, 0.5), F.FullGateRecurrence(), F.Highway())
+# The layer of each case, and arguments of `check_case`.
+CASES = {name: (F.Recurrence(transition=piece), {}) for name, piece in TRANSITIONS.items()}
+CASES |= {f"skip {name}": (F.Recurrence(piece), {}) for name, piece in (TIME_SKIPS | OPTIONS).items()}
+CASES |= {f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in DEPTH_SKIPS.items()}
+CASES |= {f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in F.DEPTH_SKIPS.items()}
+for name in ("min-lstm", "min-gru"):
+    CASES[f"{name} in parallel"] = F.Recurrence(transition=TRANSITIONS[name]), dict(implementation="parallel")
+for name in ("dynamic", "dynamic-content", "log-dynamic", "lstm-jump"):
+    CASES[f"sampled {name}"] = F.Recurrence(TIME_SKIPS[name]), dict(mode="sample")
+for name in ("dynamic", "segment-dynamic", "skim-rnn"):
+    CASES[f"soft {name}"] = F.Recurrence(TIME_SKIPS[name]), dict(mode="soft")
+for name in ("dynamic", "fixed"):  # reverse starts at each sequence's own last step
+    options = dict(mode="sample", reverse=True, lengths=(TIME, 2, 5), masked=True)
+    CASES[f"reversed {name}"] = F.Recurrence(TIME_SKIPS[name]), options
+CASES |= {
+    "jumps of one word": (F.Recurrence(F.LSTMJump(max_jump=2, read_steps=1, max_jumps=9)), {}),
+    "jumps of five words": (F.Recurrence(F.LSTMJump(max_jump=5, read_steps=3)), dict(mode="sample")),
+    "skip rnn of a gru": (F.Recurrence(F.SkipRNN(), F.GRU()), {}),
+    "skim rnn of two lstms": (F.Recurrence(F.SkimRNN(), F.SkimLSTM(2)), {}),
+    "an expected skim": (F.Recurrence(F.SkimRNN(), F.SkimLSTM(2)), dict(mode="soft")),
+    "all three": (F.Recurrence(F.Dynamic(3, 0.5), F.FullGateRecurrence(), F.Highway()), {}),
+}
 
 
-def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=LENGTHS, masked=False):
+def check_case(
+    recurrence, mode="greedy", implementation="fused", reverse=False, lengths=LENGTHS, masked=False
+):
     """Compare h, the trace of each choice, and the last carry with those of the loop.
 
     If `masked`, recurrent dropout masks h, and the policy forbids State(t-2).
@@ -78,39 +95,8 @@ def check_case(recurrence, mode, implementation="fused", reverse=False, lengths=
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 @pytest.mark.parametrize("name", CASES)
 def test_a_piece_is_its_papers_equations(name, implementation):
-    check_case(CASES[name], "greedy", implementation)
-
-
-@pytest.mark.parametrize("name", ["min-lstm", "min-gru"])
-def test_a_parallel_scan_is_the_papers_equations(name):
-    check_case(CASES[name], "greedy", "parallel")
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        *((name, "sample") for name in ("dynamic", "dynamic-content", "log-dynamic", "lstm-jump")),
-        *((name, "soft") for name in ("dynamic", "segment-dynamic")),
-    ],
-)
-def test_choices_that_are_sampled_or_relaxed(name, mode):
-    check_case(F.Recurrence(TIME_SKIPS[name]), mode)
-
-
-def test_an_expected_skim():
-    check_case(CASES["skim rnn of two lstms"], "soft")
-
-
-@pytest.mark.parametrize("name", ["dynamic", "fixed"])
-def test_reverse_starts_at_each_sequences_own_last_step(name):
-    check_case(F.Recurrence(TIME_SKIPS[name]), "sample", reverse=True, lengths=(TIME, 2, 5), masked=True)
-
-
-@pytest.mark.parametrize(
-    ("max_jump", "read_steps", "max_jumps", "mode"), [(2, 1, 9, "greedy"), (5, 3, 4, "sample")]
-)
-def test_jumps_of_other_sizes(max_jump, read_steps, max_jumps, mode):
-    check_case(F.Recurrence(F.LSTMJump(max_jump=max_jump, read_steps=read_steps, max_jumps=max_jumps)), mode)
+    recurrence, options = CASES[name]
+    check_case(recurrence, **dict(implementation=implementation) | options)
 
 
 # --- What the loops do not show
