@@ -60,7 +60,7 @@ def main(coordinator: str, index: int, folder: Path) -> None:
             there = folder / ("by one" if index == 0 else f"not {index}")
             Checkpoints(there, processes=processes).restore_latest(whole_state())
         except UserError as error:
-            said["not shared"] = str(error)
+            said["not shared"] = str(error).replace(str(there), "FOLDER")
         print("SAID " + json.dumps(said), flush=True)
         if index == 1:
             raise UserError("no data here")

@@ -88,46 +88,39 @@ def test_settings_that_may_grow(tmp_path):
         return config["training"]["epochs"], config["models"], [about["note"] for about in config["about"]]
 
     opened(3, ["a"], "first")
-    notes = ["first"]
-    for epochs, models in ((5, ["a"]), (5, ["b", "a"])):
+    for epochs, models, note in ((5, ["a"], "second"), (5, ["b", "a"], "third")):
         opened(*kept()[:2], "x").write_result({"epochs": 0})
-        run, before = opened(epochs, models, f"{epochs} {models}"), kept()
+        run, before = opened(epochs, models, note), kept()
         assert run.result() == {"epochs": 0}  # the result stays until `go_on` is called
         run.go_on()
-        notes.append(f"{epochs} {models}")
-        assert run.result() is None and kept() == (epochs, models, notes) != before
+        assert run.result() is None and kept() == (epochs, models, [*before[2], note])
     for arguments, message in (
         ((4, ["b", "a"]), "training.epochs was 5 and is now 4"),
-        ((5, ["a"]), 'models was ["b", "a"] and is now ["a"]'),
         ((5, ["a", "c"]), "models was"),
         ((5, ["a", "b"]), "models was"),  # the order differs
         ((True, ["b", "a"]), "training.epochs was 5 and is now true"),
-        ((None, ["b", "a"]), "training.epochs was 5 and is now null"),
         ((6, "b"), 'models was ["b", "a"] and is now "b"'),
     ):
         assert message in user_error(opened, *arguments, "x")
     assert "(extra was not set and is now 1)" in user_error(opened, 6, ["b", "a"], "x", extra=1)
-    assert kept() == (5, ["b", "a"], notes)
+    assert kept() == (5, ["b", "a"], ["first", "second", "third"])
 
 
 # --- Records and results ---
 
 
 def test_log_is_valid_json_and_comes_back(tmp_path):
-    run = RunDir.open(tmp_path, CONFIG)
+    run, logged = RunDir.open(tmp_path, CONFIG), []
+    run.on_log = logged.append
     assert run.records() == []
     run.log({"step": 1, "loss": jnp.float32(0.5), "per_seed": np.array([1.5, np.nan])})
     run.log({"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"})
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is not JSON")
-
-    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len([json.loads(line, parse_constant=refuse) for line in lines]) == 2
+    for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        json.loads(line, parse_constant=pytest.fail)
     first, second = run.records()
-    assert first["step"] == 1 and first["loss"] == 0.5
-    assert first["per_seed"][0] == 1.5 and math.isnan(first["per_seed"][1])
-    assert second == {"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"}
+    assert math.isnan(first["per_seed"].pop())
+    assert first == {"step": 1, "loss": 0.5, "per_seed": [1.5]}
+    assert second == logged[1] == {"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"}
 
 
 def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path):

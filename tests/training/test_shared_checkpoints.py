@@ -13,32 +13,21 @@ from shared_checkpoints import digests, whole_state
 
 from dynskip_jax.training.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return a folder from one process: an intact checkpoint and a newer one with truncated metadata."""
-    folder = tmp_path_factory.mktemp("shared")
-    for step in (4, 5):
-        Checkpoints(folder / "by one").save(step, whole_state(), {})
-    (folder / "by one" / "5" / "document" / "metadata").write_text("{")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def outcomes(folder):
-    """Run the two processes; return the results and the standard error of each."""
+@pytest.mark.slow
+def test_two_processes_agree_and_share_checkpoints(tmp_path):
+    for step in (4, 5):  # of one process: an intact checkpoint and a newer one with truncated metadata
+        Checkpoints(tmp_path / "by one").save(step, whole_state(), {})
+    (tmp_path / "by one" / "5" / "document" / "metadata").write_text("{")
     with socket.create_server(("127.0.0.1", 0)) as server:
         coordinator = f"127.0.0.1:{server.getsockname()[1]}"
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
-    }
+    devices = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    options = dict(env=os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": devices}, text=True)
+    options |= dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     command = [sys.executable, shared_checkpoints.__file__, coordinator]
-    options = dict(env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    processes = [subprocess.Popen([*command, str(i), str(folder)], **options) for i in range(2)]
+    processes = [subprocess.Popen([*command, str(i), str(tmp_path)], **options) for i in range(2)]
     try:
         texts = [process.communicate(timeout=100) for process in processes]
     finally:
@@ -47,47 +36,25 @@ def outcomes(folder):
             with process:  # waits, and closes its pipes
                 pass
     assert [process.returncode for process in processes] == [0, 0], texts
-    said = [next(line for line in out.splitlines() if line.startswith("SAID ")) for out, _ in texts]
-    return [(json.loads(line[5:]), errors) for line, (_, errors) in zip(said, texts, strict=True)]
+    said = [json.loads(out[out.index("SAID ") + 5 :].splitlines()[0]) for out, _ in texts]
 
-
-def test_processes_agree(outcomes):
-    (first, _), (second, _) = outcomes
-    assert first["collected"] == [{"index": 0, "array": []}, {"index": 1, "array": [2.5] * 100}]
-    assert first["agreed"] is None
-    assert (first["raised"], first["lowered"]) == ([True, False], [False, False])
-    assert first["heard in call"] >= 3
-    for name in ("collected", "agreed", "raised", "lowered", "heard in call"):
-        assert second[name] == first[name]
-
-
-def test_one_that_stops_says_why_to_the_other(outcomes):
-    assert [errors.splitlines()[-1] for _, errors in outcomes] == [
+    assert said[0] == said[1]
+    assert said[0]["collected"] == [{"index": 0, "array": []}, {"index": 1, "array": [2.5] * 100}]
+    assert said[0]["agreed"] is None
+    assert (said[0]["raised"], said[0]["lowered"]) == ([True, False], [False, False])
+    assert said[0]["heard in call"] >= 3
+    assert [errors.splitlines()[-1] for _, errors in texts] == [
         "error: process 1 has stopped: no data here",
         "error: no data here",
     ]
-
-
-def test_what_two_processes_wrote_is_read_by_both_and_by_one(outcomes, folder):
-    for said, _ in outcomes:
-        assert said["kept"] == ["2", "3"]
-        assert said["by two"] == digests(whole_state())
-    restored = Checkpoints(folder / "by two").restore_latest(whole_state())
+    # What two processes wrote is read by both and by one, and what one wrote by two.
+    assert said[0]["kept"] == ["2", "3"]
+    restored = Checkpoints(tmp_path / "by two").restore_latest(whole_state())
     assert (restored.step, restored.meta) == (3, {"saved by": 0})
-    assert digests(restored.state) == digests(whole_state())
-
-
-def test_what_one_process_wrote_is_read_by_two(outcomes, folder):
-    for said, _ in outcomes:
-        assert said["step"] == 4
-        (line,) = said["skipped"]
-        assert line.startswith(f"checkpoint 5 in {folder / 'by one'} is unreadable (")
-        assert said["by one"] == digests(whole_state())
-
-
-def test_folder_that_one_process_does_not_see(outcomes, folder):
-    for index, (said, _) in enumerate(outcomes):
-        seen = folder / ("by one" if index == 0 else "not 1")
-        assert said["not shared"] == (
-            f"process 1 does not see {seen}: choose a --run-dir in a folder that all processes share"
-        )
+    expected = digests(whole_state())
+    assert said[0]["by two"] == said[0]["by one"] == digests(restored.state) == expected
+    assert said[0]["step"] == 4
+    (line,) = said[0]["skipped"]
+    assert line.startswith(f"checkpoint 5 in {tmp_path / 'by one'} is unreadable (")
+    remedy = "choose a --run-dir in a folder that all processes share"
+    assert said[0]["not shared"] == f"process 1 does not see FOLDER: {remedy}"

@@ -88,11 +88,10 @@ def test_models_that_differ_in_mix_are_those_trained_alone(make, tmp_path):
 def test_models_that_differ_in_their_objective_are_those_trained_alone(tmp_path):
     # The first epoch is relaxed, the second one samples; β decreases.
     others = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)
-    objective = dataclasses.replace(EXACT, **others)
+    objective, own = (dataclasses.replace(EXACT, **others, entropy_coef=beta) for beta in (0.1, 0.5))
     together = classifiers((4, 4), objective, sweep=Sweep(entropy_coef=(0.02, 0.5)), epochs=2)
     found = train(together, tmp_path / "together")
-    assert not np.allclose(*np.asarray(agent_of(found.params)["w_x"][...]))
-    own = dataclasses.replace(objective, entropy_coef=0.5)
+    assert not np.allclose(*np.asarray(found.params["stack"]["cells"][0]["agent"]["w_x"][...]))
     assert_same_models(found.params, 1, train(classifiers((4,), own, epochs=2), tmp_path / "alone").params)
 
 
@@ -124,12 +123,12 @@ def test_models_with_a_smaller_K_never_reach_further(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_over_devices_is_the_same(tmp_path):
-    results = []
     task = classifiers((0, 1) * 2, sweep=Sweep(mix=(0.1, 0.1, 1.0, 1.0), max_skip=(2, 4, 2, 4)))
-    for devices in (1, 2):
-        parallel = make_parallel(devices, num_seeds=4, batch_size=8)
-        results.append(train(task, tmp_path / str(devices), parallel=parallel).params)
-    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+    found = [
+        train(task, tmp_path / str(n), parallel=make_parallel(n, num_seeds=4, batch_size=8)).params
+        for n in (1, 2)
+    ]
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -147,10 +146,6 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
     sampled = train(classifiers((0, 1), epochs=4), tmp_path / "sampled", epochs=4)
     leaves = zip(jax.tree.leaves(sampled.params), jax.tree.leaves(whole.params), strict=True)
     assert not all(np.allclose(a, b) for a, b in leaves)
-
-
-def agent_of(params):
-    return params["stack"]["cells"][0]["agent"]
 
 
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
