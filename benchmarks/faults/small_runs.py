@@ -56,14 +56,14 @@ def write_data(name: str, folder: Path) -> bool:
 
 def shrink_generated_data() -> None:
     """Limit generated data to 100 examples in this process."""
-    from dynskip_jax.data import agreement, number_prediction, recall
+    from dynskip_jax.data import GeneratedData, agreement, number_prediction, recall
     from dynskip_jax.experiments.number_prediction import task
 
     sizes = {"train": 60, "dev": 20, "test": 20}
 
-    def small(length: int, **options: object) -> number_prediction.NumberPredictionData:
+    def small(length: int, **options: object) -> GeneratedData:
         splits = number_prediction.generate_splits(length, 0, sizes)
-        return number_prediction.NumberPredictionData("numbers", splits, "made for fault injection")
+        return GeneratedData("numbers", splits, "made for fault injection")
 
     recall.DEFAULT_SIZES = {"dev": 20, "test": 20}
     agreement.DEFAULT_SIZES, task.load_number_prediction = sizes, small

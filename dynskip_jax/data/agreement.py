@@ -6,14 +6,13 @@ other clauses. No kind is opened again while it is open. The answer is the form 
 last clause. The right choice at the last step is the state right after that word.
 """
 
-import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.data.batches import GeneratedData
 from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
@@ -41,30 +40,6 @@ class Texts(NamedTuple):
     lengths: Int[np.ndarray, " examples"]
     forms: Int[np.ndarray, " examples"]
     places: Int[np.ndarray, " examples"]
-
-
-@dataclasses.dataclass(frozen=True)
-class AgreementData:
-    """The texts of each split, for one maximum length."""
-
-    name: str
-    splits: Mapping[str, Texts]
-    source: str = "made by its grammar"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of examples of each split."""
-        return {split: len(texts.forms) for split, texts in self.splits.items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over all arrays."""
-        digest = hashlib.sha256()
-        for split, texts in self.splits.items():
-            digest.update(f"{split} {texts.symbols.shape}\n".encode())
-            for array in texts:
-                digest.update(array.astype("<i4").tobytes())
-        return digest.hexdigest()
 
 
 def symbol_names() -> list[str]:
@@ -107,7 +82,7 @@ def _text(
     return symbols, own
 
 
-def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> AgreementData:
+def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> GeneratedData:
     """Draw all examples; each text's length is uniform from 5 to `length`, which is at most 500."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {shown(length)}")
@@ -121,7 +96,7 @@ def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 
         lengths = np.array([len(text) for text, _, _ in drawn], np.int32)
         forms, places = (np.array([row[i] for row in drawn], np.int32) for i in (1, 2))
         splits[split] = Texts(symbols, lengths, forms, places)
-    return AgreementData(f"agreement/length_{length}", splits)
+    return GeneratedData(f"agreement/length_{length}", splits)
 
 
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:

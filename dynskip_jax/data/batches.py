@@ -1,6 +1,7 @@
 """Cut texts into segments for truncated back-propagation, and examples into batches."""
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -179,6 +180,30 @@ class Examples:
         lengths = None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32)
         inputs, targets = _map(chosen, self.inputs), _map(chosen, self.targets)
         return Batch(inputs, targets, mask, lengths, index.astype(np.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedData:
+    """The arrays of each split, (examples, ...), of a task whose examples are generated."""
+
+    name: str
+    splits: Mapping[str, Sequence[np.ndarray]]
+    source: str = "generated in memory"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of examples of each split."""
+        return {split: len(arrays[0]) for split, arrays in self.splits.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over all arrays."""
+        digest = hashlib.sha256()
+        for split, arrays in self.splits.items():
+            digest.update(f"{split} {arrays[0].shape}\n".encode())
+            for array in arrays:
+                digest.update(array.astype("<i4").tobytes())
+        return digest.hexdigest()
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:

@@ -190,24 +190,19 @@ def stratified_split(
     are represented, too. Every class keeps an example in train.
     """
     rng = np.random.default_rng(seed)
-    members: dict[Any, list[int]] = {}
-    for place, label in enumerate(labels):
-        members.setdefault(label, []).append(place)
-    names = sorted(members)
-    rest = [rng.permutation(members[name]).tolist() for name in names]
-    sizes = np.array([len(members[name]) for name in names])
-    parts: dict[str, Int[np.ndarray, _]] = {}
+    _, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    classes = np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1])
+    rest, parts = [rng.permutation(members) for members in classes], {}
     for part, share in shares.items():
-        exact, room = share * sizes, np.array([len(own) - 1 for own in rest])
+        exact, room = share * sizes, np.array([len(members) - 1 for members in rest])
         least = sizes >= 2 * (len(shares) + 1)
         counts = np.minimum(np.maximum(np.floor(exact + 1e-9), least), room).astype(int)
         missing = max(1, round(share * len(labels))) - counts.sum()
-        order = np.lexsort((rng.random(len(names)), counts - exact))  # largest remainders first
+        order = np.lexsort((rng.random(len(sizes)), counts - exact))  # largest remainders first
         counts[order[counts[order] < room[order]][: max(0, missing)]] += 1
-        chosen = itertools.chain(*(own[:count] for own, count in zip(rest, counts, strict=True)))
-        parts[part] = np.array(sorted(chosen), int)
-        rest = [own[count:] for own, count in zip(rest, counts, strict=True)]
-    return parts | {"train": np.array(sorted(itertools.chain(*rest)), int)}
+        cut = [np.split(members, [count]) for members, count in zip(rest, counts, strict=True)]
+        parts[part], rest = np.sort(np.concatenate([one for one, _ in cut])), [other for _, other in cut]
+    return parts | {"train": np.sort(np.concatenate(rest))}
 
 
 def _begins_with_header(train: Sequence[LabelledText], counts: Mapping[str, int]) -> bool:

@@ -4,14 +4,13 @@ The paper uses the lengths 11 (one hop) and 21 (two hops). As an extension, ever
 one-hop task whose pointer can point to any position before the last.
 """
 
-import dataclasses
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.data.batches import GeneratedData
 from dynskip_jax.data.files import SPLITS, PathLike, is_prepared, named_folder
 from dynskip_jax.data.messages import bad_file, shown
 from dynskip_jax.errors import UserError
@@ -23,30 +22,6 @@ NUM_DIGITS = 10
 
 Digits = Int[np.ndarray, "examples time"]
 Labels = Int[np.ndarray, " examples"]
-
-
-@dataclasses.dataclass(frozen=True)
-class NumberPredictionData:
-    """The digits and labels (int32) of each split, for one length."""
-
-    name: str
-    splits: Mapping[str, tuple[Digits, Labels]]
-    source: str
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of examples of each split."""
-        return {split: len(labels) for split, (_, labels) in self.splits.items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over the digits and labels of the splits."""
-        digest = hashlib.sha256()
-        for split, (digits, labels) in self.splits.items():
-            digest.update(f"{split} {digits.shape}\n".encode())
-            digest.update(digits.astype("<i4").tobytes())
-            digest.update(labels.astype("<i4").tobytes())
-        return digest.hexdigest()
 
 
 def num_hops(length: int) -> int:
@@ -106,7 +81,7 @@ def generate_splits(length: int, seed: int, sizes: Mapping[str, int]) -> dict[st
 
 def load_number_prediction(
     length: int, *, data: PathLike | None = None, num_train: int = DEFAULT_SIZES["train"]
-) -> NumberPredictionData:
+) -> GeneratedData:
     """Return the examples of one length, generated in memory or, with a TFDS directory, kept there.
 
     The directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. Each length
@@ -117,7 +92,7 @@ def load_number_prediction(
     sizes = {**DEFAULT_SIZES, "train": num_train}
     directory = Path(data).expanduser() if data is not None else kept and kept.parent
     if directory is None:
-        return NumberPredictionData(name, generate_splits(length, 0, sizes), "generated in memory")
+        return GeneratedData(name, generate_splits(length, 0, sizes))
     from dynskip_jax.data import builders
 
     def builder() -> builders.NumberPrediction:
@@ -137,7 +112,7 @@ def load_number_prediction(
         split: tuple(np.concatenate([record[key] for record in records]) for key in ("digits", "labels"))
         for split, records in builders.read_splits(builder, folder).items()
     }
-    data = NumberPredictionData(name, splits, source)
+    data = GeneratedData(name, splits, source)
     if data.sizes != sizes:
         raise builders.damaged(folder, f"its sizes are {data.sizes}")
     return data

@@ -5,13 +5,12 @@ asks for its value. All other places hold random words. Keys are from the lower 
 from the upper half, and no key or value occurs in two pairs.
 """
 
-import dataclasses
-import hashlib
 from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.data.batches import GeneratedData
 from dynskip_jax.errors import UserError
 
 NUM_WORDS = 8192
@@ -23,31 +22,8 @@ DEFAULT_SIZES: Mapping[str, int] = {"dev": 1_000, "test": 1_000}
 Rows = tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples time"]]
 
 
-@dataclasses.dataclass(frozen=True)
-class RecallData:
-    """The words and targets (int32) of each split; `twice` has test rows of twice the length."""
-
-    name: str
-    splits: Mapping[str, Rows]
-    source: str = "generated"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of examples of each split."""
-        return {split: len(words) for split, (words, _) in self.splits.items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over all rows."""
-        digest = hashlib.sha256()
-        for split, rows in self.splits.items():
-            for array in rows:
-                digest.update(f"{split} {array.shape}\n".encode() + array.astype("<i4").tobytes())
-        return digest.hexdigest()
-
-
-def load_recall(length: int, train_examples: int) -> RecallData:
-    """Generate all splits for rows of `length` words."""
+def load_recall(length: int, train_examples: int) -> GeneratedData:
+    """Generate all splits for rows of `length` words; `twice` has test rows of twice the length."""
     if length < 2 * STEPS_OF_A_PAIR or length % STEPS_OF_A_PAIR:
         raise UserError(
             f"--length is {2 * STEPS_OF_A_PAIR} or another multiple of {STEPS_OF_A_PAIR}, one pair for each "
@@ -56,7 +32,7 @@ def load_recall(length: int, train_examples: int) -> RecallData:
     sizes = {"train": train_examples, **DEFAULT_SIZES}
     rows = {split: generate(length, size, seed) for seed, (split, size) in enumerate(sizes.items())}
     rows["twice"] = generate(2 * length, DEFAULT_SIZES["test"], len(sizes))
-    return RecallData(f"recall/length_{length}", rows)
+    return GeneratedData(f"recall/length_{length}", rows)
 
 
 def generate(length: int, num_examples: int, seed: int) -> Rows:

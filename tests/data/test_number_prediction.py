@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from dynskip_jax.data import NumberPredictionData, load_number_prediction
+from dynskip_jax.data import GeneratedData, load_number_prediction
 from dynskip_jax.data.number_prediction import (
     DEFAULT_SIZES,
     generate,
@@ -53,7 +53,7 @@ def test_the_papers_lengths_keep_their_examples(length):
         digest.update(f"{split} ({size}, {length})\n".encode())
         for values in (rows, labels):
             digest.update(np.array(values, "<i4").tobytes())
-    assert NumberPredictionData("", generate_splits(length, 5, sizes), "").fingerprint == digest.hexdigest()
+    assert GeneratedData("", generate_splits(length, 5, sizes)).fingerprint == digest.hexdigest()
 
 
 def chi_square(digits, kinds=10):

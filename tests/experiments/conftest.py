@@ -9,7 +9,7 @@ import quick
 from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
 from dynskip_jax import trained
-from dynskip_jax.data import NumberPredictionData, corpora
+from dynskip_jax.data import GeneratedData, corpora
 from dynskip_jax.data.number_prediction import check_length, generate_splits
 
 
@@ -37,7 +37,7 @@ def small_number_prediction():
     def load(length, *, data=None, num_train=60):
         check_length(length)
         sizes = {"train": min(num_train, 60), "dev": 20, "test": 20}
-        return NumberPredictionData(
+        return GeneratedData(
             f"number_prediction/length_{length}", generate_splits(length, 0, sizes), "made for a test"
         )
 
