@@ -1,11 +1,9 @@
 """Time and memory of recurrent layers, side by side in one process: this project's, Flax's, PyTorch's.
 
-    python -m benchmarks.recurrence
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
-A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The part
-`transitions` also measures the reference scan of each step, `growth` has growing T, K, H and B, and `training`
-whole steps of `experiments.ptb` on synthetic words.
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The part `growth`
+has growing T, K, H and B, and `training` whole steps of `experiments.ptb` on synthetic words.
 """
 
 import dataclasses

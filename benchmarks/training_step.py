@@ -20,8 +20,7 @@ from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.step import make_step, seed_keys, start_state
 
-# Models of the language model's table, and the settings in which they differ from the preset. As in the
-# preset `far`, the choices of the last one do not change states.
+# Models of the language model's table, and the settings in which they differ from the preset.
 _COPYING: Mapping[str, Any] = {"agent": "content", "copy": "expected"}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lstm": ("lstm", {}),

@@ -1,6 +1,5 @@
 """Fault injection: break small runs of every experiment at seeded places, and check what comes of it.
 
-    python -m benchmarks.faults --count 5
     python -m benchmarks.faults --experiment ptb,sst --kinds kill,damage --count 50
 
 After a kill, a signal or a full disk, the same command has to give the same settings, metrics, results,
