@@ -33,6 +33,7 @@ class Run(NamedTuple):
     flags: str
 
 
+_TENTHS = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
 _CPU_AGENT = "--agent-learning-rate 0.001 --entropy-coef 0.01 --discount 0.5 --baseline batch --mix 1"
 # Most important first. `cpu-agent` trains the agent as on a CPU; in `untrained` it makes random skips.
 _PLAN = f"""
@@ -45,7 +46,7 @@ table3-fixed-3     experiments.ptb --preset paper --model fixed:3
 table3-fixed-5     experiments.ptb --preset paper --model fixed:5
 table3-attention-5 experiments.ptb --preset paper --model attention:5
 figure5-K          experiments.ptb --preset paper --model dynamic:10 --max-skip 2,3,4,5,6,7,8,9,10 --mix 0.5
-figure5-mix        experiments.ptb --preset paper --model dynamic:5 --mix 0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1
+figure5-mix        experiments.ptb --preset paper --model dynamic:5 --mix {_TENTHS}
 charlm-dynamic-5   experiments.ptb --preset charlm --model dynamic:5
 charlm-lstm        experiments.ptb --preset charlm --model lstm
 charlm-attention-5 experiments.ptb --preset charlm --model attention:5

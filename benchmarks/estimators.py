@@ -23,7 +23,7 @@ from benchmarks import report, tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.config import Count, Seed, call
+from dynskip_jax.config import Count, call
 from dynskip_jax.failures import run_main
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this one.
@@ -41,12 +41,10 @@ class Flags:
 
     Args:
         samples: N, estimates by each estimator.
-        seed: Of the agent's noise.
         out: Folder for estimators.json and estimators.md.
     """
 
     samples: Count = 20_000
-    seed: Seed = 0
     out: Path | None = None
 
 
@@ -207,13 +205,13 @@ def summary(
     )
 
 
-def run(samples: int, seed: int = 0) -> list[Result]:
+def run(samples: int) -> list[Result]:
     """Measure all estimators with the same noise: N = `samples` estimates by each."""
     results = []
     with jax.enable_x64(True):
         of = tiny_problem.problem(TIME, PROBLEM_SEED)
         critic, exact = fitted_critic(of), exact_gradients(of)
-        keys = jax.random.split(jax.random.key(seed), samples)
+        keys = jax.random.split(jax.random.key(0), samples)
         past = jax.jit(past_rewards)(of, critic, keys)
         for mode, group in groupby(estimators(), key=lambda estimator: estimator.mode):
             print(f"estimators, {mode}", file=sys.stderr)
@@ -240,13 +238,12 @@ def table(results: list[Result]) -> str:
 def main() -> None:
     """Run the command line."""
     flags = call(Flags, "python -m benchmarks.estimators", sys.argv[1:])
-    about, results = report.describe(), run(flags.samples, flags.seed)
+    about, results = report.describe(), run(flags.samples)
     text = table(results)
     print(f"{report.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
         figures = [{**result._asdict(), "estimator": result.estimator.name} for result in results]
-        drawn = dict(samples=flags.samples, seed=flags.seed, rollouts=ROLLOUTS)
-        content = {"about": about, **drawn, "results": figures}
+        content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "results": figures}
         report.write(flags.out, "estimators", content, text)
 
 

@@ -38,7 +38,6 @@ SHAPES = {
 }
 WIDE = Shape(35, 128, 1024, 1024, 5, 1.0)  # what an accelerator is filled with
 FAR = Shape(201, 32, 10, 200, 200, 0.5)  # number prediction at length 201
-FAST = "fused"  # the implementation that `auto` uses where cuDNN does not apply
 GROWTH_BASE = Shape(100, 16, 128, 128, 5, 0.5)
 TINY = Shape(3, 2, 4, 5, 2, 0.5)
 
@@ -92,7 +91,7 @@ def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     """Return how to make each layer, by name; k stands for the shape's K."""
     k, mix = shape.max_skip, shape.mix
     found = {
-        "lstm": partial(ours, shape, implementation=FAST),
+        "lstm": partial(ours, shape, implementation="fused"),
         "fixed:k": partial(ours, shape, F.Fixed(k, mix)),
         "attention:k": partial(ours, shape, F.Attention(k, mix)),
         "dynamic:k": partial(ours, shape, F.Dynamic(k, mix)),

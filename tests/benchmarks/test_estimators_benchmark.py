@@ -64,7 +64,7 @@ def test_summary_by_hand():
 
 @pytest.mark.slow
 def test_command_line_prints_the_table_and_writes_it(results, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(estimators, "run", lambda samples, seed: list(results.values()))
+    monkeypatch.setattr(estimators, "run", lambda samples: list(results.values()))
     monkeypatch.setattr(sys, "argv", ["estimators", "--out", str(tmp_path / "new")])
     estimators.main()
     assert (tmp_path / "new" / "estimators.md").read_text() in capsys.readouterr().out
