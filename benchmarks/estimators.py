@@ -229,8 +229,7 @@ def table(results: list[Result]) -> str:
         bias = f"{result.bias:.4f} ({result.standard_error:.4f})"
         # The variance of an estimator without noise is rounding error.
         variance = "0" if result.variance < 1e-20 else f"{result.variance:.3g}"
-        names = result.estimator.name, result.estimator.objective
-        rows.append([*names, bias, variance, f"{result.cosine:.3f}"])
+        rows.append([*result.estimator[:2], bias, variance, f"{result.cosine:.3f}"])
     header = ("estimator", "objective", "relative bias (s.e.)", "total variance", "cosine")
     return report.markdown(header, rows)
 

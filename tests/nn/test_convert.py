@@ -52,11 +52,22 @@ def close(actual, expected):
     np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
-def lstm_step(x, h, c, w_x, w_h, b):
-    """Compute an LSTM step with weights whose columns are i, f, g, o; return (h, c)."""
-    i, f, g, o = np.split(x @ w_x + h @ w_h + b, 4, axis=-1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c
+def by_hand(order, x, w_x, w_h, b=0.0, b_h=0.0, after=True):
+    """Read one sequence, (time, in), in float64; the columns of weights are gates in this order."""
+    gates = lambda array: dict(zip(order, np.split(np.asarray(array, float), len(order), -1), strict=True))
+    of_x, u, of_b = gates(x @ w_x + b), gates(w_h), gates(np.broadcast_to(b_h, w_h.shape[1]))
+    h, c, made = np.zeros(HIDDEN), np.zeros(HIDDEN), []
+    for t in range(len(x)):
+        of_h = {gate: h @ u[gate] + of_b[gate] for gate in order}
+        sigma = {gate: sigmoid(of_x[gate][t] + of_h[gate]) for gate in order}
+        if "i" in order:  # an LSTM
+            c = sigma["f"] * c + sigma["i"] * np.tanh(of_x["g"][t] + of_h["g"])
+            h = sigma["o"] * np.tanh(c)
+        else:
+            inside = sigma["r"] * of_h["n"] if after else (sigma["r"] * h) @ u["n"]
+            h = (1 - sigma["z"]) * np.tanh(of_x["n"][t] + inside) + sigma["z"] * h
+        made.append(h)
+    return np.array(made)
 
 
 # PyTorch.
@@ -75,39 +86,25 @@ def torch_state(kind, layers=1, both_ways=False, bias=True):
     return state
 
 
-def torch_by_hand(kind, state, x, lengths):
-    """Apply the equations of torch's documentation to each sequence separately; return the outputs."""
-    layers = 1 + max(int(name.split("_l")[1][0]) for name in state)
-    outputs = np.zeros((len(x), x.shape[1], HIDDEN * (1 + ("weight_ih_l0_reverse" in state))))
-    for n, length in enumerate(lengths):
-        sequence = np.asarray(x[n, :length], np.float64)
-        for layer in range(layers):
+def torch_by_hand(kind, state):
+    """Apply the layers of torch's documentation to each sequence of X separately; return the outputs."""
+    suffixes = [suffix for suffix in ("", "_reverse") if f"weight_ih_l0{suffix}" in state]
+    outputs = np.zeros((BATCH, TIME, HIDDEN * len(suffixes)))
+    for n, length in enumerate(LENGTHS):
+        x = X[n, :length]
+        for layer in range(1 + ("weight_ih_l1" in state)):
             sides = []
-            for suffix in ("", "_reverse"):
-                place = f"l{layer}{suffix}"
-                if f"weight_ih_{place}" not in state:
-                    continue
-                w_i, w_h = state[f"weight_ih_{place}"].T, state[f"weight_hh_{place}"].T
-                b_i, b_h = (
-                    state.get(f"bias_{side}_{place}", np.zeros(w_i.shape[1])) for side in ("ih", "hh")
-                )
-                h, c, made = np.zeros(HIDDEN), np.zeros(HIDDEN), []
-                for token in sequence[::-1] if suffix else sequence:
-                    if kind == "lstm":
-                        h, c = lstm_step(token, h, c, w_i, w_h, b_i + b_h)
-                    else:
-                        (ir, iz, i_n), (hr, hz, hn) = (
-                            np.split(v, 3) for v in (token @ w_i + b_i, h @ w_h + b_h)
-                        )
-                        r, z = sigmoid(ir + hr), sigmoid(iz + hz)
-                        h = (1 - z) * np.tanh(i_n + r * hn) + z * h
-                    made.append(h)
-                sides.append(np.array(made[::-1] if suffix else made).reshape(-1, HIDDEN))
-            sequence = np.concatenate(sides, axis=1)
-        outputs[n, :length] = sequence
+            for suffix in suffixes:
+                turn = slice(None, None, -1 if suffix else 1)
+                w_x, w_h = (state[f"weight_{side}_l{layer}{suffix}"].T for side in ("ih", "hh"))
+                biases = (state.get(f"bias_{side}_l{layer}{suffix}", 0.0) for side in ("ih", "hh"))
+                sides.append(by_hand(ORDERS[kind], x[turn], w_x, w_h, *biases)[turn])
+            x = np.concatenate(sides, axis=1)
+        outputs[n, :length] = x
     return outputs
 
 
+ORDERS = {"lstm": "ifgo", "gru": "rzn"}
 KINDS = [
     (kind, layers, both) for kind in ("lstm", "gru") for layers, both in ((1, False), (2, False), (2, True))
 ]
@@ -123,11 +120,11 @@ KINDS = [
 def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     state = torch_state(kind, layers, both_ways, bias)
     stack = from_torch(state)
-    expected = torch_by_hand(kind, state, X, LENGTHS)
+    expected = torch_by_hand(kind, state)
     close(compiled(stack)(X, seq_lengths=LENGTHS).h, expected)
     back = to_torch(stack, bias=bias)
     assert {name: array.shape for name, array in back.items()} == {n: a.shape for n, a in state.items()}
-    close(torch_by_hand(kind, back, X, LENGTHS), expected)
+    close(torch_by_hand(kind, back), expected)
     jax.tree.map(np.testing.assert_array_equal, to_torch(from_torch(back), bias=bias), back)
 
 
@@ -158,7 +155,7 @@ def test_an_agent_is_put_into_a_trained_network():
     stack = from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
     out = compiled(stack)(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     # With λ = 0 the choices have no effect, so the outputs are those of the trained network.
-    close(out.h, torch_by_hand("lstm", state, X, LENGTHS))
+    close(out.h, torch_by_hand("lstm", state))
     assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
     other = from_torch(state, skip=F.Dynamic(3), rngs=nnx.Rngs(2))
     assert not np.allclose(stack.cells[0].agent.w_h[...], other.cells[0].agent.w_h[...])
@@ -227,19 +224,9 @@ def keras_layer(kind, seed=1, bias=True, reset_after=True):
 def keras_by_hand(kind, weights, after=True):
     """Return the outputs on X of a Keras layer; `after` is `reset_after`."""
     kernel, recurrent, *biases = weights
-    b, b_h = np.broadcast_to(biases[0] if biases else 0.0, (2, kernel.shape[1]))
-    h, c, made = np.zeros((BATCH, HIDDEN)), np.zeros((BATCH, HIDDEN)), []
-    for t in range(TIME):
-        if kind == "lstm":
-            h, c = lstm_step(X[:, t], h, c, kernel, recurrent, b)
-        else:
-            xz, xr, xn = np.split(X[:, t] @ kernel + b, 3, axis=1)
-            (uz, ur, un), (bz, br, bn) = np.split(recurrent, 3, axis=1), np.split(b_h * after, 3)
-            z, r = sigmoid(xz + h @ uz + bz), sigmoid(xr + h @ ur + br)
-            n = np.tanh(xn + r * (h @ un + bn)) if after else np.tanh(xn + (r * h) @ un)
-            h = z * h + (1 - z) * n
-        made.append(h)
-    return np.stack(made, axis=1)
+    biases = [*biases[0]] if biases and biases[0].ndim == 2 else biases
+    order = {"lstm": "ifgo", "gru": "zrn"}[kind]
+    return np.stack([by_hand(order, x, kernel, recurrent, *biases, after=after) for x in X])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data.vocabularies import TokenIds
 from dynskip_jax.models import LanguageModel, SequenceClassifier, Tagger
-from dynskip_jax.nn import CharCNN, CharLSTM, SkipCell, SkipLayers
+from dynskip_jax.nn import CharCNN, CharLSTM, SkipCell
 from dynskip_jax.nn.base import Linear
 
 CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
@@ -81,20 +81,6 @@ def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_i
         arguments = params, jax.random.key(0)
         assert matrix_products(jax.make_jaxpr(step)(*arguments).jaxpr) == {(name, name, "float32")}
         assert floats(jax.eval_shape(step, *arguments)) == {"float32"}
-
-
-@pytest.mark.parametrize("skip", and_slow(SKIPS, lambda skip: skip == DYNAMIC), ids=str)
-def test_the_layers_outputs_are_float32(skip):
-    cell = drawn(lambda: SkipCell(3, 8, skip, **CELL_OPTIONS, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)))
-    x = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
-    layers = SkipLayers([cell])
-    carry, out = compiled(layers)(x, rngs=jax.random.key(2), return_carry=True)
-    flax_carry, h = compiled(nnx.RNN(cell, return_carry=True))(x)
-    assert floats((carry, out, flax_carry, h)) == {"float32"}
-    layers.eval()
-    greedy = cell.initialize_carry(x[:, 0].shape)
-    out = compiled(layers)(x, initial_carry=[greedy])
-    np.testing.assert_allclose(compiled(nnx.RNN(cell))(x, initial_carry=greedy), out.h, rtol=1e-5, atol=1e-6)
 
 
 def test_one_step_by_hand():

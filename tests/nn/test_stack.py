@@ -87,14 +87,6 @@ def test_what_a_critic_sees_is_the_state_before_in_either_direction():
         np.testing.assert_array_equal(after[n, :length], np.concatenate([back[n, 1:length], zero]))
 
 
-@pytest.mark.slow
-def test_eleven_layers_in_both_directions_have_gradients_everywhere():
-    stack = stack_of(num_layers=11, depth_skip=F.ToOutput(gated=True), bidirectional=True)
-    gradients = nnx.grad(lambda stack: jnp.sum(stack(X).h ** 2))(stack)
-    for path, gradient in jax.tree.leaves_with_path(gradients):
-        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, path
-
-
 @pytest.mark.parametrize(
     ("hidden", "options", "message"),
     [
