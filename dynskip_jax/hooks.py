@@ -74,7 +74,8 @@ def _skips_by_position(
         own, ends = chosen[member], batch.seq_lengths
         counts = np.pad(counts, ((0, max(0, own.shape[1] - len(counts))), (0, 0)))
         valid = np.ones(own.shape, bool) if ends is None else np.arange(own.shape[1]) < ends[:, None]
-        rows, steps = np.nonzero(valid & batch.mask[:, None])
+        mask = batch.mask if batch.mask.ndim == 2 else batch.mask[:, None]  # of steps, or of rows
+        rows, steps = np.nonzero(valid & mask)
         np.add.at(counts, (steps, own[rows, steps] - 1), 1)
     return counts
 
