@@ -97,7 +97,7 @@ def _tagged(trained: Trained, path: Path | None, format: Format, score: bool) ->
             ids = vocabulary.encode(words, columns)
             _, best = trained.learner.read(trained.params, ids, len(words), trained.policy)
             tags = written([vocabulary.tags[k] for k in np.asarray(best)], own)
-        predicted.append(tags)
+        predicted += [tags] if score else []
         lines = [f"{word} {tag}" for word, tag in zip(words, tags, strict=True)] + [""]
         if format in ("columns", "conllu"):
             lines = tagged_files.tagged_lines(sentence, tags, format, column=column)
