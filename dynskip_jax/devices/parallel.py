@@ -1,9 +1,8 @@
 """Compile an update for one or more devices with `jit`, `jit` over a mesh, or `pmap`, and place its arrays.
 
-A `PartitionSpec` over two mesh axes states how an array is divided: `seeds` is the leading axis of the whole
-training state, and `data` is the batch axis. If the number of seeds is a multiple of the number of devices,
-each device trains different seeds and the devices exchange nothing. Otherwise each device gets a part of
-every batch, and gradients are averaged over the devices.
+A `PartitionSpec` over two mesh axes states how an array is divided: `seeds`, the leading axis of the training
+state, and `data`, the batch axis. If the number of seeds is a multiple of the number of devices, each device
+trains different seeds. Otherwise each gets a part of every batch, and gradients are averaged.
 """
 
 from collections.abc import Callable
@@ -56,7 +55,7 @@ class Parallel:
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Return results of the update as whole arrays on one device of each process."""
-        return jax.device_put(self.whole(tree, spec), self.devices[0])
+        return tree
 
     def spread(self, tree: PyTree) -> PyTree:
         """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it.
@@ -98,7 +97,7 @@ class ShardedJit(Parallel):
     @override
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         if self.processes.count == 1:
-            return super().gather(tree, spec)
+            return jax.device_put(tree, self.devices[0])
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), self.whole(tree))
 
     @override
@@ -149,6 +148,10 @@ class Pmap(Parallel):
         return jax.tree.map(
             lambda leaf: leaf.reshape(*leaf.shape[:axis], *shape, *leaf.shape[axis + count :]), tree
         )
+
+    @override
+    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        return jax.device_put(self.whole(tree, spec), self.devices[0])
 
 
 def make_parallel(

@@ -1,8 +1,7 @@
 """Connect several processes to one run: they start together, exchange values, and stop together.
 
-`jax.distributed` finds and monitors the processes. They exchange values through collectives on their devices.
-If a process is lost, the calls that wait for it fail: at once if its connection breaks, and otherwise after
-the heartbeat timeout.
+`jax.distributed` monitors the processes. If one is lost, the calls that wait for it fail: at once if its
+connection breaks, and otherwise after the heartbeat timeout.
 """
 
 import contextlib

@@ -12,20 +12,14 @@ PyTree = Any
 
 
 class AveragedState(NamedTuple):
-    """Mean of the iterates since averaging was triggered, and their number; 1 before the trigger.
-
-    `vmap` over seeds adds a leading seed axis.
-    """
+    """Mean of the iterates since averaging was triggered, and their number; 1 before the trigger."""
 
     mean: PyTree
     count: Int[Array, ""]
 
 
 def average_start(params: PyTree) -> AveragedState:
-    """Return the mean of only the first iterate, copied so that it and `params` can be donated to a step.
-
-    The arrays have to be of float32 or wider, because the mean of many iterates changes in small steps.
-    """
+    """Return the mean of only the first iterate, copied so that it and `params` can be donated to a step."""
     return AveragedState(jax.tree.map(jnp.copy, params), jnp.ones((), jnp.int32))
 
 

@@ -25,22 +25,14 @@ class Trainable(Protocol):
     """Interface of what the loop trains.
 
     `init`, `initial_carry` and `loss` are for one seed; the loop maps them over seeds with `vmap`.
-
-    Attributes:
-        monitor: Dev metric that selects the best epoch, such as `dev_perplexity`.
-        higher_is_better: Whether a larger value of `monitor` is better.
-        primary_metric: Training metric shown next to the progress bar.
-        num_batches: Number of batches in an epoch.
-        unit: Name of what is counted: `examples`, or `tokens` for a language model.
-        batch_axis: 0 if each seed has its own batches, stacked; None if all seeds share them. The next axis
-            of each leaf of a batch is the examples.
     """
 
-    monitor: str
-    higher_is_better: bool
-    primary_metric: str
-    num_batches: int
-    unit: str
+    monitor: str  # dev metric that selects the best epoch, such as `dev_perplexity`
+    higher_is_better: bool  # whether a larger value of `monitor` is better
+    primary_metric: str  # training metric shown next to the progress bar
+    num_batches: int  # in an epoch
+    unit: str  # what is counted: `examples`, or `tokens` for a language model
+    # 0 if each seed has its own batches, stacked; None if all seeds share them. The next axis is examples.
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:

@@ -22,29 +22,25 @@ def test_faults_of_each_kind_are_survived():
 
 def test_runs_that_differ_in_anything_but_times_are_not_equal(tmp_path):
     """If such runs counted as equal, every kill would seem to be survived."""
+    document = {"meta": {"history": [1]}, "leaves": [{"path": "w", "sha256": "x"}]}
     files = {
         "config.json": {"settings": {"a": 1}, "about": []},
         "result.json": {"rows": [{"epochs": 1, "wall_seconds": 2}]},
         "metrics.jsonl": {"epoch": 1},
         "plots/a.png": {},
-        "checkpoints/3/document/metadata": {
-            "meta": {"history": [1]},
-            "leaves": [{"path": "w", "sha256": "x"}],
-        },
+        "checkpoints/3/document/metadata": document,
     }
 
-    def write(**changes):
-        for name, content in {**files, **changes}.items():
+    def write(files):
+        for name, content in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(json.dumps(content))
 
-    write()
+    write(files)
     expected = contents(tmp_path)
-    write(**{"result.json": {"rows": [{"epochs": 1, "wall_seconds": 3}]}})
+    write({"result.json": {"rows": [{"epochs": 1, "wall_seconds": 3}]}})
     assert differences(tmp_path, expected) == ""
-    write(
-        **{"result.json": {"rows": [{"epochs": 2}]}, "metrics.jsonl": {"epoch": 9}, "plots/a.png": {"b": 1}}
-    )
+    write({"result.json": {"rows": [{"epochs": 2}]}, "metrics.jsonl": {"epoch": 9}, "plots/a.png": {"b": 1}})
     assert differences(tmp_path, expected) == "result, metrics, pictures"
     assert differences(tmp_path, expected, "metrics") == "metrics"
     (tmp_path / "result.json").unlink()

@@ -29,26 +29,16 @@ class State(NamedTuple):
     odd: jax.Array
     opt_state: tuple
     key: jax.Array
-    step: jax.Array
 
 
 @jax.jit
-def make_trained(seed):
+def make_state(seed: int = 0) -> State:
     key = jax.random.key(seed)
-    params = {
-        "kernel": jax.random.normal(key, (64, 100)),
-        "half": jax.random.normal(key, (5, 3), jnp.bfloat16),
-        "scale": jnp.ones(()),
-    }
+    params = {"kernel": jax.random.normal(key, (64, 100)), "half": jnp.ones((5, 3), jnp.bfloat16)}
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
     updates, opt_state = optimizer.update(params, optimizer.init(params))
-    return updates, opt_state, jax.random.split(key, 4)
-
-
-def make_state(seed: int = 0) -> State:
-    updates, opt_state, keys = make_trained(seed)
     odd = jnp.array([-0.0, 0.0, np.nan, np.inf, 1e-45], jnp.float32)
-    return State(updates, odd, opt_state, keys, jnp.int32(7))
+    return State(updates, odd, opt_state, jax.random.split(key, 4))
 
 
 def assert_identical(actual, expected):
@@ -119,7 +109,6 @@ def test_orbax_alone_reads_arrays_by_their_names(tmp_path):
             "odd": state.odd,
             "opt_state": [None, [{"count": moments.count, "mu": moments.mu, "nu": moments.nu}, None]],
             "key": jax.random.key_data(state.key),
-            "step": state.step,
         }
     }
     assert read.pop("none") is None  # Orbax stores no empty arrays
@@ -192,13 +181,10 @@ def test_damaged_checkpoint_is_skipped_and_replaced(two, damage, capfd):
 
 
 def test_nothing_readable_is_an_error(two):
-    DAMAGES["truncated"](two / "6")
-    DAMAGES["document lost"](two / "7")
-    with pytest.raises(UserError) as error:
+    for step in ("6", "7"):
+        DAMAGES["document lost"](two / step)
+    with pytest.raises(UserError, match=r"^none of the 2 checkpoints .*choose another --run-dir$"):
         Checkpoints(two).restore_latest(make_state())
-    message = str(error.value)
-    assert f"none of the 2 checkpoints is readable (checkpoint 7 in {two} is unreadable" in message
-    assert "choose another --run-dir" in message and "\n" not in message
 
 
 def test_unfinished_save_is_never_taken(two):
@@ -299,8 +285,8 @@ def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
     with pytest.raises(UserError) as error:
         checkpoints.restore_latest(like)
     message = str(error.value)
-    assert message.startswith(f"checkpoint 4 in {tmp_path} holds another state (")
-    assert difference in message and "choose another --run-dir" in message and "\n" not in message
+    assert message.startswith(f"checkpoint 4 in {tmp_path} holds another state (") and "\n" not in message
+    assert difference in message and "choose another --run-dir" in message
 
 
 def forged(document: dict) -> str:
@@ -360,10 +346,3 @@ def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(run, m
     monkeypatch.setattr(checkpoint, "_read_array", lambda *args: read_array(*args) + 1)
     with pytest.raises(UserError, match="checksum"):
         selected_params(run, LIKE, 2)
-
-
-def test_a_part_that_was_not_saved_is_named(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, {"best": jnp.ones(2)}, {})
-    with pytest.raises(UserError, match=r"\['worst'\] is absent there and float32\[1\] here"):
-        checkpoints.restore_latest({"worst": jnp.ones(1)}, partial=True)
