@@ -39,7 +39,7 @@ class PooledModel(nnx.Module):
         pooling: How states are pooled into a vector; see `functional.pool_states`.
         dropout: Dropout rate on every layer's input and on pooled vectors, or one rate for each of these
             places, bottom first.
-        unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training (`forget_rare`).
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `bidirectional`.
@@ -112,8 +112,7 @@ class SequenceClassifier(PooledModel):
     Args:
         num_symbols: Number of input symbols.
         num_classes: Number of classes.
-        embedding: Module that maps symbol ids to features and has an attribute `features`, their number, as
-            `nnx.Embed` has. By default symbols are one-hot.
+        embedding: Module that maps symbol ids to features, as `nnx.Embed`. By default symbols are one-hot.
         num_positions: Size of a one-hot vector of the step number that is concatenated to the symbol. 0 for
             none (the paper), otherwise at least the length of the longest sequence.
         word_dropout: Probability of dropping all features of a step's symbol. Its position is kept.

@@ -17,15 +17,10 @@ _GATE_BIAS = -2.0  # initially, copying has a low probability
 
 
 class CopyCarry(NamedTuple):
-    """Carry of a language model that copies words, from one segment to the next.
-
-    Attributes:
-        layers: Carry of each layer.
-        words: Ids of the last K - 1 inputs, (batch, K - 1).
-    """
+    """Carry of a language model that copies words, from one segment to the next."""
 
     layers: tuple[F.SkipCarry, ...]
-    words: Int[Array, "batch K_less_one"]
+    words: Int[Array, "batch K_less_one"]  # ids of the last K - 1 inputs
 
 
 class Copier(nnx.Module):

@@ -14,11 +14,7 @@ _PER_ROW = ("seq_lengths", "actions", "initial_carry")
 
 
 def any_batch_axes(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a model's call on (batch, time) so that its inputs may have no, one or several batch axes.
-
-    Several axes are read as one, and each array of the result gets them back. A leading axis may so be that
-    of rollouts.
-    """
+    """Decorate a model's call on (batch, time) so that its inputs may have no, one or several batch axes."""
 
     @functools.wraps(call)
     def on_any_axes(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:

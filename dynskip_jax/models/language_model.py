@@ -24,25 +24,14 @@ from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDropout:
-    """Dropout rates of a language model, each in [0, 1).
+    """Dropout rates of a language model, each in [0, 1); sections are those of Merity et al. (2018)."""
 
-    Attributes:
-        words: Rate on whole words, in all their occurrences in a segment (Merity et al. 2018, Section 4.3).
-        inputs: Rate on the features of the first layer's input.
-        hidden: Rate on the features between layers.
-        outputs: Rate on the features before the softmax.
-        weights: Rate on the entries of every W_h, with one mask for a segment (Merity et al. 2018,
-            Section 2).
-        variational: Whether the same features are dropped at all steps of a segment (Merity et al. 2018,
-            Section 4.2).
-    """
-
-    words: float = 0.0
-    inputs: float = 0.0
-    hidden: float = 0.0
-    outputs: float = 0.0
-    weights: float = 0.0
-    variational: bool = False
+    words: float = 0.0  # whole words, in all their occurrences in a segment (Section 4.3)
+    inputs: float = 0.0  # features of the first layer's input
+    hidden: float = 0.0  # features between layers
+    outputs: float = 0.0  # features before the softmax
+    weights: float = 0.0  # entries of every W_h, with one mask for a segment (Section 2)
+    variational: bool = False  # whether features have one mask for a segment (Section 4.2)
 
     def __post_init__(self) -> None:
         """Check the rates."""
@@ -52,30 +41,17 @@ class LanguageModelDropout:
 
 
 class LanguageModelOutput(NamedTuple):
-    """Output of `LanguageModel`.
+    """Output of `LanguageModel`; the last three are None if the model does not copy words."""
 
-    The last three are None if the model does not copy words.
-
-    Attributes:
-        logits: Unnormalised log-probabilities of the next token, (batch, time, vocabulary). If the model
-            copies words, normalised log-probabilities that include copying.
-        decisions: One trace per layer, bottom first.
-        states: h of the top layer, (batch, time, hidden).
-        dropped_states: h of the top layer after dropout, the input of the softmax.
-        observations: x(t) and h(t-1) of each layer, of which s(t) in Eq. 1 consists, (batch, time, ...).
-        of_softmax: Logits of the softmax without copying.
-        copies: Words that may be copied.
-        choices: Word that each of the K choices would copy: `copies`, unless one choice was made.
-    """
-
+    # Unnormalised log p of the next token; if the model copies words, normalised, and with copying.
     logits: Float[Array, "batch time vocabulary"]
     decisions: tuple[F.DecisionTrace, ...]
-    states: Float[Array, "batch time hidden"]
-    dropped_states: Float[Array, "batch time hidden"]
+    states: Float[Array, "batch time hidden"]  # h of the top layer
+    dropped_states: Float[Array, "batch time hidden"]  # the same after dropout: the input of the softmax
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
-    of_softmax: Float[Array, "batch time vocabulary"] | None = None
-    copies: F.Copies | None = None
-    choices: F.Copies | None = None
+    of_softmax: Float[Array, "batch time vocabulary"] | None = None  # logits without copying
+    copies: F.Copies | None = None  # words that may be copied
+    choices: F.Copies | None = None  # word of each of the K choices: `copies`, unless one was made
     agent_loss = rl.agent_loss
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
@@ -105,10 +81,9 @@ class LanguageModel(nnx.Module):
         embedding: Module that maps token ids to features, with an attribute `features`, their number, such as
             `CharEmbedding`. By default an `nnx.Embed`.
         embedding_features: Size of the default embedding; by default the size of the first layer.
-        tied: Whether the softmax uses the embedding table as its weights (Inan et al. 2017). The last layer
-            must have the size of the embedding.
-        copy: Whether and how recent words are copied, with the choice of the last layer's skip as the
-            pointer: `none`, or as in `Copier`. That skip must choose among the last K states.
+        tied: Whether the softmax uses the embedding table as its weights (Inan et al. 2017).
+        copy: How recent words are copied, with the choice of the last layer's skip as the pointer: `none`, or
+            as in `Copier`.
         dropout: Dropout rates; a number is that of all layers' inputs and before the softmax (Zaremba et al.
             2014, Section 3.2).
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
@@ -168,12 +143,7 @@ class LanguageModel(nnx.Module):
             self.softmax = Linear(last, vocabulary_size, dtype=dtype, **init, rngs=rngs)
 
     def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> tuple[F.SkipCarry, ...] | CopyCarry:
-        """Return the initial carry of each layer; a `CopyCarry` if the model copies words.
-
-        Args:
-            batch_size: Number of streams.
-            rngs: Source of the carry's keys; see `SkipLayers`.
-        """
+        """Return the initial carry of `batch_size` streams; a `CopyCarry` if the model copies words."""
         layers = self.stack.initialize_carry(batch_size, rngs)
         if self.copier is None:
             return layers

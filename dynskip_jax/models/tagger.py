@@ -48,8 +48,7 @@ class Tagger(nnx.Module):
         skip: Time skip of every layer, or one for each layer, bottom first.
         bidirectional: Whether the layers read in both directions.
         embedding_features: Size d of a word embedding.
-        word_init: Initializer of word embeddings, such as one that returns pretrained vectors; by default
-            U(±√(3/d)).
+        word_init: Initializer of word embeddings, such as pretrained vectors; by default U(±√(3/d)).
         characters: Modules that compute features of a word from its characters; see `nn.characters`.
         capitals: Number of kinds of capitalisation, and size of their embedding; None for none.
         columns: For each other column: number of ids, of which 0 is unknown, and size of the embedding.
@@ -57,12 +56,9 @@ class Tagger(nnx.Module):
             gate. 1 for the word itself, without a gate.
         output: `crf`, or `softmax` for independent predictions at each step.
         allowed: Masks of the tags that may follow each other, come first and come last, as
-            `data.tag_schemes.allowed_transitions` returns them. A CRF predicts only allowed sequences. None
-            allows all.
-        dropout: Dropout rate on every layer's input and before the emissions, or one rate for each of these
-            places; see `SkipLayers`.
-        unknown_rate: Probability of replacing a rare word by the unknown word in training, so that the
-            embedding of the latter is trained (Lample et al. 2016).
+            `data.tag_schemes.allowed_transitions` returns them. A CRF predicts only allowed sequences.
+        dropout: Dropout rate on every layer's input and before the emissions, or one rate for each place.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training (`forget_rare`).
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.

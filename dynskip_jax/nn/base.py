@@ -10,13 +10,9 @@ from dynskip_jax import functional as F
 
 
 class HasModes(nnx.Module):
-    """A module whose choices and dropout depend on its mode: training or evaluation.
+    """A module whose choices and dropout depend on its mode: training or evaluation."""
 
-    Attributes:
-        deterministic: Whether the module is in evaluation mode. Set by `.train()`, `.eval()` and `nnx.view`.
-    """
-
-    deterministic: bool = False
+    deterministic: bool = False  # whether in evaluation; set by `.train()`, `.eval()` and `nnx.view`
 
     def set_view(self, deterministic: bool | None = None):
         """Set the mode, as `nnx.view` does; None keeps it."""

@@ -70,14 +70,12 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         forget_bias: Constant added to the forget gate's initial bias.
         agent_init: Initializers of the time skip's parameters, except for their dtype. By default
             `kernel_init`, and biases of 0.
-        recurrent_dropout: Rate at which features of the entering h are dropped, with one mask for all steps
-            of a sequence.
-        weight_dropout: Rate at which entries of the recurrent matrices are dropped, with one mask for all
-            sequences and steps (DropConnect; Merity et al. 2018). It takes effect in `SkipLayers` and
-            `SkipLSTM`; in training, a call of the cell itself raises an error.
-        zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step (Krueger et
-            al. 2017). In evaluation the expected value is used. One rate for h and the cell state, or one
-            for each array of the state, h first.
+        recurrent_dropout: Rate at which features of the entering h are dropped, with one mask for a sequence.
+        weight_dropout: Rate at which entries of the recurrent matrices are dropped, with one mask for a whole
+            call (DropConnect; Merity et al. 2018). Only layers can do this, and not the cell itself.
+        zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step, or the
+            expected value in evaluation (Krueger et al. 2017). One rate for h and the cell state, or one for
+            each array of the state, h first.
         learnable_carry: Whether to learn the initial state, which all sequences share, instead of zeros.
         dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
             parameters, biases, sums, states and results stay float32; see `functional.product`.
@@ -189,8 +187,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
 
         Args:
             input_shape: Shape of one step's input, (*batch, in_features).
-            rngs: An `nnx.Rngs` (its `carry` stream), a stream, a PRNG key, or one key for each example,
-                (*batch,). If None, the carry has no keys, and a step that needs a key raises an error.
+            rngs: A PRNG key, one for each example, (*batch,), an `nnx.Rngs` or a stream; None for no keys.
         """
         batch, drops = tuple(input_shape[:-1]), self.recurrent_dropout > 0.0 and not self.deterministic
         key = require_key(rngs, "this cell") if drops else as_key(rngs)
@@ -225,8 +222,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             carry: Carry from `initialize_carry` or from the previous step.
             inputs: Input x(t), (*batch, in_features).
             below: Input of the depth skip, (*batch, below_features).
-            action: Actions to replay instead of choosing, k in 1..K, (*batch,); None to choose.
-            policy: How choices are made. By default greedy if `deterministic`, and sampled otherwise.
+            action: Actions to replay, k in 1..K, (*batch,); None to choose.
+            policy: How choices are made. By default greedy in evaluation and sampled in training.
         """
         check_inputs(inputs, self.in_features, "(*batch, in)", 1)
         batch = inputs.shape[:-1]
@@ -269,7 +266,7 @@ def _step(
     policy: F.Policy,
     deterministic: bool,
 ) -> tuple[F.SkipCarry, Float[Array, "*batch hidden"]]:
-    """Take one step; the function is compiled even if it is called outside of `jit`."""
+    """Take one step, compiled even if it is called outside of `jit`."""
     params = F.cast_matrices(params, spec.dtype)
     inputs = F.project_inputs(params, x, spec.recurrence, below=below, action=action)
     inputs = inputs._replace(zoneout_mask=zoneout_mask(spec, carry, deterministic=deterministic))

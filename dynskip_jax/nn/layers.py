@@ -63,17 +63,14 @@ class SkipLayers(HasModes):
         cells: Cells, bottom layer first. With two directions: layer 1 forward, layer 1 backward, and so on.
         bidirectional: Whether each layer has a forward and a backward cell, whose outputs are concatenated
             (Graves & Schmidhuber 2005).
-        reverse: Whether layers with one direction read from each sequence's end. Outputs keep the order of
-            the inputs.
+        reverse: Whether layers read from each sequence's end. Outputs keep the order of the inputs.
         dropout: Dropout rate on every layer's input and on the last layer's output (Zaremba et al. 2014), or
             one rate for each of these places, bottom first.
-        variational: Whether dropout drops the same features at all steps of a sequence (Gal & Ghahramani
-            2016).
+        variational: Whether dropout has one mask for all steps of a sequence (Gal & Ghahramani 2016).
         time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
         implementation: `auto`, `fused`, `reference` (the definition), `cudnn` or `parallel`; see
             `functional.unroll`.
-        call_rngs: Source of keys for calls without `rngs=`: an `nnx.Rngs`, whose `carry` stream is used, or a
-            stream. None requires `rngs=` in every call that needs a key.
+        call_rngs: Source of keys for calls without `rngs=`: a stream, or the `carry` of an `nnx.Rngs`.
     """
 
     def __init__(
@@ -116,9 +113,7 @@ class SkipLayers(HasModes):
     @property
     def num_feature_axes(self) -> int:
         """Refuse to be the cell of an `nnx.RNN`, which asks for this number."""
-        raise UserError(
-            "these layers run over time themselves: call them without nnx.RNN, which runs a SkipCell"
-        )
+        raise UserError("these layers run over time: call them without nnx.RNN, which runs a SkipCell")
 
     @property
     def skips(self) -> tuple[F.TimeSkip, ...]:
@@ -150,8 +145,7 @@ class SkipLayers(HasModes):
 
         Args:
             batch_size: Number of sequences, or sizes of several batch axes.
-            rngs: A PRNG key, one key for each sequence, an `nnx.Rngs` or a stream. If None, the carries have
-                no keys, and a later call that needs a key requires `rngs=`.
+            rngs: As in `SkipCell.initialize_carry`.
         """
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         starts = [cell.initial_state(batch) for cell in self.cells]
@@ -178,22 +172,20 @@ class SkipLayers(HasModes):
         """Run the layers over a batch of sequences.
 
         Args:
-            inputs: Input sequences, (*batch, time, in), or (time, *batch, in) with `time_major`. There may be
-                no, one or several batch axes.
+            inputs: Input sequences, (*batch, time, in), or (time, *batch, in) with `time_major`.
             initial_carry: One carry for each layer and direction; the initial state by default. If the
                 carries have keys, choices are drawn with them.
             seq_lengths: True length of each sequence, (*batch,); None if all have full length.
             segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch and time
                 axes. Where the id changes, the next sequence begins from the initial state.
             actions: Actions to replay for each layer and direction, with the inputs' batch and time axes;
-                None for a layer that chooses, or for all. Traced actions out of range are clipped. A layer
-                whose skip does not choose, such as attention, ignores them.
+                None for a layer that chooses. Traced actions out of range are clipped.
             policy: How choices are made. By default greedy in evaluation and sampled in training. λ and masks
                 apply only to layers with an agent. A tuple of masks has one for each layer and direction.
             rngs: Source of keys for everything that is not drawn with the keys of `initial_carry` or with
-                `weight_key`: a PRNG key, which is split into one for each sequence; one key for each
-                sequence, (*batch,), used as it is; an `nnx.Rngs` or a stream. So a call with a key for each
-                sequence equals `jax.vmap` of the call for one sequence and its key.
+                `weight_key`: an `nnx.Rngs`, a stream, or a PRNG key, which is split into one for each
+                sequence. One key for each sequence, (*batch,), is used as it is: such a call equals
+                `jax.vmap` of the call for one sequence and its key.
             weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
             return_carry: Whether to return `(carry, output)`, with the last carries as one tuple.
