@@ -57,7 +57,7 @@ def test_what_is_wrong_is_said_in_one_line(command, tmp_path):
         (text, ("--text", text), "exists: remove it"),
         (tmp_path / "none" / "v.txt", ("--text", text), "does not exist: make it"),
         (tmp_path / "v.txt", (), "no text found"),
-        (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "is not there"),
+        (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "no.txt cannot be read (No such file"),
         (tmp_path / "v.txt", ("--text", text), "no word occurs 3 times"),
     ):
         assert_user_error(command(MAKE, "--output", output, *flags), message)
