@@ -43,9 +43,7 @@ def arcs_text(reading: Reading, probabilities: Probabilities, width: int = 100) 
 
     Lines that end in "⋮" come from before the text, and an interrupted line passes below another one.
     Brackets are left out if the lines would be longer than `width`. The columns to the right of a word are k,
-    its probability or weight, the word whose state entered, and the probability from each model. The last
-    line has perplexities, over the words for which all models have a probability. Probabilities of
-    predictions have no perplexity, and none is marked as the best by a star.
+    its probability or weight, the word whose state entered, and the probability from each model.
     """
     skips = list(reading.skips)
     words = [_visible(word) for word in reading.words]
@@ -55,12 +53,11 @@ def arcs_text(reading: Reading, probabilities: Probabilities, width: int = 100) 
         likely = [f"{w[k - 1]:.2f}" if k else "" for k, w in zip(skips, reading.weights, strict=True)]
         columns.append(["weight" if reading.is_attention else "p(k)", *likely])
     columns.append(["from", *origins])
-    of_models = _probability_columns(reading, probabilities)
-    if any(len(column) > len(skips) + 1 for column in of_models):
-        columns = [[*column, "perplexity" if column is columns[-1] else ""] for column in columns]
-    columns = [_left(columns[0]), *map(_right, columns[1:-1]), _left(columns[-1]), *of_models]
+    for name, each in probabilities.items():
+        columns.append([name, *("-" if math.isnan(p) else f"{p:.3g}" for p in each)])
+    columns = [_aligned(column, left=column[0] in ("word", "from")) for column in columns]
     rows = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    brackets = [*_brackets(skips), ""][: len(rows)]
+    brackets = _brackets(skips)
     edge = max(map(len, brackets)) + 1
     if edge + max(map(cell_len, rows)) <= width:
         rows = [f"{bracket:{edge}}{row}".rstrip() for bracket, row in zip(brackets, rows, strict=True)]
@@ -73,34 +70,9 @@ def _visible(word: str) -> str:
     return word if cell_len(word) <= _LONGEST else set_cell_size(word, _LONGEST - 1).rstrip() + "…"
 
 
-def _left(cells: Sequence[str]) -> list[str]:
+def _aligned(cells: Sequence[str], *, left: bool) -> list[str]:
     size = max(map(cell_len, cells))
-    return [set_cell_size(cell, size) for cell in cells]
-
-
-def _right(cells: Sequence[str]) -> list[str]:
-    size = max(map(cell_len, cells))
-    return [" " * (size - cell_len(cell)) + cell for cell in cells]
-
-
-def _probability_columns(reading: Reading, probabilities: Probabilities) -> list[list[str]]:
-    """Return a column for each model: its name, its probabilities and its perplexity, if it has one."""
-    table = np.array([*probabilities.values()], float).reshape(len(probabilities), len(reading.words))
-    of_words = not reading.is_of_predictions
-    scored = table[:, np.isfinite(table).all(axis=0) & of_words]
-    if scored.size:  # the last column is the geometric mean, the inverse of the perplexity
-        with np.errstate(divide="ignore"):
-            table = np.column_stack([table, np.exp(np.log(scored).mean(axis=1))])
-    best, worst = np.where(np.isnan(table), -1, table), np.where(np.isnan(table), 2, table)
-    stars = (table == best.max(axis=0, initial=-1)) & (worst.min(axis=0, initial=2) < table) & of_words
-    columns = []
-    for name, numbers, marks in zip(probabilities, table.tolist(), stars, strict=True):
-        cells = ["-" if math.isnan(p) else f"{p:{'.1e' if 0 < p < 0.001 else '.4f'}}" for p in numbers]
-        if scored.size:
-            cells[-1] = f"{1 / numbers[-1]:.1f}" if numbers[-1] else "inf"
-        marked = [cell + "* "[not star] for cell, star in zip(cells, marks, strict=True)]
-        columns.append(_right([f"{name} ", *marked]))
-    return columns
+    return [set_cell_size(cell, size) if left else " " * (size - cell_len(cell)) + cell for cell in cells]
 
 
 def _brackets(skips: Sequence[int]) -> list[str]:

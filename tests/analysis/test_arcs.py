@@ -22,10 +22,9 @@ WORDS = ["you", "may", "depend", "on", "the", "accuracy", "of", "the", "report",
 SKIPS = [0, 1, 1, 1, 1, 1, 3, 1, 2, 5, 5, 11]
 
 
-def lines_of(skips, words=None, width=1000, of_predictions=False, **probabilities):
+def lines_of(skips, words=None, width=1000, **probabilities):
     words = words or [f"w{t}" for t in range(len(skips))]
-    reading = Reading(words, skips, is_of_predictions=of_predictions)
-    return arcs_text(reading, probabilities, width).split("\n")
+    return arcs_text(Reading(words, skips), probabilities, width).split("\n")
 
 
 def read_back(lines):
@@ -81,43 +80,16 @@ def test_lines_stay_within_the_width(text, width):
     words, skips = map(list, zip(*text, strict=True))
     each = [0.5] * len(words)
     lines = lines_of(skips, words, width=width, lstm=each, dynamic=each)
-    assert len(lines) == len(words) + 2
+    assert len(lines) == len(words) + 1
     assert all(cell_len(line) <= width and line.isprintable() for line in lines)
 
 
-def test_the_better_probability_and_perplexity_have_a_star():
-    probabilities = {"lstm": [NONE, 0.25, 0.5, 1e-5, NONE], "dyn": [NONE, 0.5, 0.5, 0.00123, 0.5]}
-    lines = lines_of([0, 1, 1, 1, 1], **probabilities)
-    assert [line.split()[-2:] for line in lines] == [
-        ["lstm", "dyn"],
-        ["-", "-"],
-        ["0.2500", "0.5000*"],
-        ["0.5000", "0.5000"],
-        ["1.0e-05", "0.0012*"],
-        ["-", "0.5000"],
-        ["92.8", "14.8*"],
-    ]
-    assert "perplexity" in lines[-1]
-    # A model that is surer of its own prediction than another is not better.
-    own = lines_of([0, 1, 1, 1, 1], of_predictions=True, **probabilities)
-    assert len(own) == 6 and "*" not in "".join(own)
-    # Brackets are left out where they do not fit.
-    wide = lines_of([0, 2, 3, 4], width=20)
-    assert wide[0].startswith("word") and [line.split()[0] for line in wide[1:]] == ["w0", "w1", "w2", "w3"]
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "last"),
-    [
-        ({}, "w0"),
-        ({"lstm": [NONE, NONE]}, "-"),
-        ({"lstm": [NONE, 0.0]}, "inf"),
-        ({"lstm": [NONE, 0.0], "dyn": [NONE, 0.5]}, "2.0*"),
-        ({"lstm": [0.5, NONE], "dyn": [NONE, 0.5]}, "0.5000"),
-    ],
-)
-def test_perplexities_of_few_probabilities(probabilities, last):
-    assert lines_of([0, 1], **probabilities)[-1].split()[-1] == last
+def test_probabilities_are_beside_the_words_and_brackets_are_left_out_where_they_do_not_fit():
+    probabilities = {"lstm": [NONE, 0.25, 0.5, 1e-5], "dyn": [NONE, 0.5, 0.5, 0.00123]}
+    lines = lines_of([0, 2, 3, 4], width=30, **probabilities)
+    assert [line.split()[0] for line in lines] == ["word", "w0", "w1", "w2", "w3"]
+    expected = ["lstm dyn", "- -", "0.25 0.5", "0.5 0.5", "1e-05 0.00123"]
+    assert [" ".join(line.split()[-2:]) for line in lines] == expected
 
 
 # --- Pictures ---
