@@ -279,8 +279,6 @@ def test_skim_refuses_fractions_and_samples_without_keys(skip, mode, message):
     [
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
-        (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
-        (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
         (lambda: F.SkimLSTM(0), "small size of at least 1"),
         (lambda: F.SkimLSTM(9).init(jax.random.key(0), 2, 4, F.Initializers()), "at most 4, the layer's"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),

@@ -252,11 +252,8 @@ class ReadingSkip(TimeSkip):
     writes_all = False
     action_range = (1, 2)
     fixed_slot = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_skip != 1 or self.mix != 1:
-            raise UserError(f"{type(self).__name__} goes on from State(t-1): leave out max_skip and mix")
+    max_skip: int = dataclasses.field(default=1, init=False)
+    mix: float = dataclasses.field(default=1.0, init=False)
 
     def trace(self, params, inputs, observation, choice, mode) -> Decision:
         zeros = jnp.zeros_like(choice.update)
