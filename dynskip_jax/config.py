@@ -11,13 +11,14 @@ import inspect
 import io
 import itertools
 import math
+import operator
 import re
 import shutil
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,18 +40,15 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Return whether `value` satisfies the bounds; NaN and infinity never do."""
+        holds = dict(at_least=operator.ge, at_most=operator.le, above=operator.gt, below=operator.lt)
+        bounds = {name: bound for name, bound in vars(self).items() if bound is not None}
         is_finite = isinstance(value, int) or math.isfinite(value)
-        return is_finite and not (
-            (self.at_least is not None and value < self.at_least)
-            or (self.at_most is not None and value > self.at_most)
-            or (self.above is not None and value <= self.above)
-            or (self.below is not None and value >= self.below)
-        )
+        return is_finite and all(holds[name](value, bound) for name, bound in bounds.items())
 
     def __str__(self) -> str:
         """Return the requirement as part of an error message, such as "at least 1"."""
-        sides = {name.replace("_", " "): value for name, value in vars(self).items() if value is not None}
-        return " and ".join(f"{side} {value:,}" for side, value in sides.items()) or "finite"
+        sides = [f"{name.replace('_', ' ')} {b:,}" for name, b in vars(self).items() if b is not None]
+        return " and ".join(sides) or "finite"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,17 +79,25 @@ class _Leaf(typing.NamedTuple):
     bounds: Bounds | None = None
     several: bool = False
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that a `Literal` allows."""
+        return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
+
+    def has(self, value: Any) -> bool:
+        """Return whether one value is of this kind; `bool` is no number, and whole numbers are numbers."""
+        if self.words:
+            return isinstance(value, str) and value in self.words
+        if isinstance(value, bool):
+            return self.kind is bool
+        return isinstance(value, int | float if self.kind is float else self.kind)
+
 
 @functools.cache
 def hints_of(kind: type) -> Mapping[str, Any]:
     """Return the type of each field of a dataclass, with its bounds, by the field's name."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
-def path_names(fields: Mapping[str, tuple[str, Any, Any]]) -> set[str]:
-    """Return the names of the settings that are paths."""
-    return {name for name, (_, hint, _) in fields.items() if any(x.kind is Path for x in _leaves(hint))}
 
 
 @functools.cache
@@ -112,13 +118,13 @@ def bounds_of(hint: Any) -> Bounds:
     return next((leaf.bounds for leaf in _leaves(hint) if leaf.bounds), Bounds())
 
 
-def words_of(hint: Any) -> tuple[str, ...]:
-    """Return the words that a type allows, in its `Literal`s."""
-    return tuple(w for leaf in _leaves(hint) for w in _words(leaf.kind))
+def is_path(hint: Any) -> bool:
+    """Return whether a type allows nothing but a path, or None."""
+    return Path in (kinds := {leaf.kind for leaf in _leaves(hint)}) and kinds <= {Path, types.NoneType}
 
 
-def _words(kind: Any) -> tuple[str, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+def _words_of(leaves: Sequence[_Leaf]) -> tuple[str, ...]:
+    return tuple(word for leaf in leaves for word in leaf.words)
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path", bool: "true or false"}
@@ -127,9 +133,9 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path",
 def read_value(text: str, hint: Any) -> Any:
     """Convert a text to a type of a setting. A text that does not fit stays as it is: see `problem`."""
     leaves = _leaves(hint)
-    if any(leaf.several and _words(leaf.kind) for leaf in leaves):
+    if any(leaf.several and leaf.words for leaf in leaves):
         return tuple(text.split(","))
-    if text in words_of(hint):
+    if text in _words_of(leaves):
         return text
     if text == "none" and any(leaf.kind is types.NoneType for leaf in leaves):
         return None
@@ -144,32 +150,24 @@ def read_value(text: str, hint: Any) -> Any:
 
 def problem(value: Any, hint: Any) -> str | None:
     """Return what is wrong with a value of a setting, as the end of a sentence, or None."""
-    leaves, bad = _leaves(hint), None
+    leaves, values = _leaves(hint), value if isinstance(value, tuple) else (value,)
     for leaf in leaves:
-        values = value if isinstance(value, tuple) else (value,)
-        if isinstance(value, tuple) != leaf.several or not all(_is(each, leaf.kind) for each in values):
+        if isinstance(value, tuple) != leaf.several or not all(map(leaf.has, values)):
             continue
         allowed = leaf.bounds or Bounds()
         bad = next((v for v in values if isinstance(v, int | float) and not allowed.hold(v)), None)
-        if bad is None:
-            swept = leaf.several and any(not other.several for other in leaves)
-            return f"names a value twice: {shown(value)}" if swept and len({*values}) < len(values) else None
-        return f"must be {allowed}, got {short(bad)}"
-    words = words_of(hint)
+        if bad is not None:
+            return f"must be {allowed}, got {short(bad)}"
+        is_swept = leaf.several and any(o.kind == leaf.kind and not o.several for o in leaves)
+        if is_swept and len({*values}) < len(values):
+            return f"names a value twice: {shown(value)}"
+        return None
     kinds = [
         f"{_NAMES[leaf.kind].removeprefix('a ')}s, separated by commas" if leaf.several else _NAMES[leaf.kind]
         for leaf in leaves
         if leaf.kind in _NAMES
     ]
-    return f"takes {listed([*words, *dict.fromkeys(kinds)])}, got {short(value)}"
-
-
-def _is(value: Any, kind: Any) -> bool:
-    if words := _words(kind):
-        return isinstance(value, str) and value in words
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return f"takes {listed([*_words_of(leaves), *dict.fromkeys(kinds)])}, got {short(value)}"
 
 
 def short(value: Any) -> str:
@@ -197,6 +195,9 @@ def program(name: str) -> str:
     return f"dynskip {name}" if Path(sys.argv[0]).stem == "dynskip" else f"python -m experiments.{name}"
 
 
+_WORDS = ("folders", "names")  # parameters that are words before all flags
+
+
 def parse(
     prog: str, about: str, parameters: Sequence[inspect.Parameter], arguments: Sequence[str]
 ) -> dict[str, Any]:
@@ -207,10 +208,6 @@ def parse(
         about: Text of `--help`; a function's docstring describes its flags.
         parameters: Parameters as of a function, with annotations.
         arguments: Command-line arguments.
-
-    Raises:
-        UserError: If the command line cannot be read, or a value is invalid.
-        SystemExit: If `--help` was given.
     """
     with needs("experiments"):
         import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
@@ -218,6 +215,11 @@ def parse(
     def values_of(**values: Any) -> dict[str, Any]:
         return values
 
+    words = tyro.conf.arg(metavar="[WORD …]", help_behavior_hint="")
+    parameters = [
+        p.replace(annotation=tyro.conf.Positional[Annotated[p.annotation, words]]) if p.name in _WORDS else p
+        for p in parameters
+    ]
     values_of.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     values_of.__annotations__ = {each.name: each.annotation for each in parameters}
     values_of.__doc__ = about
@@ -238,15 +240,17 @@ def parse(
         if not left.code:
             raise
         raise UserError(f"{_first_part(told.getvalue())} (--help lists the flags)") from None
-    hints = dict(_flat(parameters))
+    hints, flat = {}, {}
+    for each in parameters:
+        is_group = dataclasses.is_dataclass(each.annotation)
+        hints |= hints_of(each.annotation) if is_group else {each.name: each.annotation}
+        flat |= vars(values[each.name]) if is_group else {each.name: values[each.name]}
     if unknown:
         typed = unknown[0].partition("=")[0]
         flags = [flag(name) for name in hints] + [flag(f"no_{n}") for n, h in hints.items() if h is bool]
         alike = difflib.get_close_matches(typed, flags, n=1, cutoff=0.7)
         meant = f": did you mean {alike[0]}?" if alike else ""
         raise UserError(f"there is no flag {short(' '.join(unknown))}{meant} (--help lists the flags)")
-    groups = [vars(value) for value in values.values() if dataclasses.is_dataclass(value)]
-    flat = values | {name: value for group in groups for name, value in group.items()}
     for name, hint in hints.items():
         if (what := problem(flat[name], hint)) is not None:
             raise UserError(f"{flag(name)} {what}")
@@ -260,16 +264,10 @@ def text_width() -> int:
 
 def _wrapped(text: str) -> str:
     """Return a text with its paragraphs wrapped; indented ones, such as commands and tables, stay."""
+    how = dict(width=text_width(), break_on_hyphens=False, break_long_words=False)
     parts = [part for part in re.split(r"\n\s*\n", text.rstrip()) if part.strip()]
-    how = dict(break_on_hyphens=False, break_long_words=False)
-    return (
-        "".join(
-            (part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), text_width(), **how))
-            + "\n\n"
-            for part in parts
-        ).rstrip("\n")
-        + "\n"
-    )
+    parts = [p if p.startswith(" ") else textwrap.fill(" ".join(p.split()), **how) for p in parts]
+    return "\n\n".join(parts) + "\n"
 
 
 def _first_part(box: str) -> str:
@@ -279,12 +277,7 @@ def _first_part(box: str) -> str:
     return " ".join(" ".join(itertools.takewhile(lambda line: line.strip("─-"), text)).split())
 
 
-def _flat(parameters: Sequence[inspect.Parameter]) -> Iterator[tuple[str, Any]]:
-    for each in parameters:
-        if dataclasses.is_dataclass(each.annotation):
-            yield from hints_of(each.annotation).items()
-        else:
-            yield each.name, each.annotation
+_READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}
 
 
 def _primitive(info: Any) -> Any:
@@ -292,42 +285,25 @@ def _primitive(info: Any) -> Any:
     import tyro
 
     leaves = _leaves(info.type)
-    if tyro.conf.Positional in info.markers or any(
-        not _words(leaf.kind) and leaf.kind not in _READ for leaf in leaves
-    ):
+    is_known = all(leaf.words or leaf.kind in _READ for leaf in leaves)
+    if tyro.conf.Positional in info.markers or not is_known:
         return None
-    names = [*words_of(info.type), *(_READ[x.kind] + ",…" * x.several for x in leaves if _READ.get(x.kind))]
-    several = {name.removesuffix(",…") for name in names if name.endswith(",…")}
-    metavar = "|".join(name for name in names if name not in several)
+    names = [*_words_of(leaves), *(_READ[x.kind] + ",…" * x.several for x in leaves if _READ.get(x.kind))]
+    alone = [name for name in names if f"{name},…" not in names]
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar=metavar,
+        metavar="|".join(alone),
         instance_from_str=lambda texts: read_value(texts[0], info.type),
         is_instance=lambda value: True,
         str_from_instance=lambda value: [shown(value)],
     )
 
 
-_READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}
-
-
-_WORDS = ("folders", "names")  # parameters that are words without a flag
-
-
-def _as_words(hint: Any) -> Any:
-    import tyro
-
-    shown_as = tyro.conf.arg(metavar="[WORD …]", help_behavior_hint="")
-    return tyro.conf.Positional[Annotated[hint, shown_as]]
-
-
 def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> Any:
     """Call a function with the flags of a command line: its signature, and its docstring as help."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    parameters = []
-    for each in inspect.signature(function).parameters.values():
-        hint = _as_words(hints[each.name]) if each.name in _WORDS else hints[each.name]
-        parameters.append(each.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+    hints, keyword = typing.get_type_hints(function, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.signature(function).parameters.values()
+    parameters = [each.replace(annotation=hints[each.name], kind=keyword) for each in signature]
     values = parse(prog, inspect.getdoc(function) or "", parameters, arguments)
     for each in parameters:
         if each.default is each.empty and values[each.name] == ():

@@ -1,5 +1,6 @@
 """Evaluate a trained model in every mode, select the best value of a sweep, and draw plots."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from dynskip_jax.learners import Trainable
 from dynskip_jax.results import best_value, by_epoch, curves_of, draw_sweep, summary
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec
+from dynskip_jax.trained import Trained
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitResult
 from dynskip_jax.training.progress import Progress
@@ -57,7 +59,8 @@ def evaluate_model(
             for split in ("dev", "test")
             for name, value in done[split, *mode].items()
         }
-        metrics |= experiment.hook("metrics")(spec, settings, learner, params, keys)
+        trained = Trained(run_dir, experiment, settings, data.vocabulary, spec, learner, params)
+        metrics |= experiment.hook("metrics")(trained)
         progress.advance()
         metrics = _of_trained(metrics, model, result)
         count = len(spec.values)
@@ -67,8 +70,7 @@ def evaluate_model(
         _draw_training(experiment, data, spec, run_dir, selected)
         if count > 1:
             draw_sweep(experiment, data, spec, by_value, run_dir.plots)
-        member = selected * len(spec.seeds)
-        experiment.hook("draw")(spec, settings, learner, params, keys, run_dir.plots, member)
+        experiment.hook("draw")(dataclasses.replace(trained, member=selected * len(spec.seeds)))
         progress.advance()
     return Evaluated(by_value, selected)
 

@@ -40,7 +40,8 @@ class Published:
 
     Attributes:
         dataset: Name of the data.
-        rows: Model beside which a row is shown ("" for any), name and metrics of each row.
+        metrics: Name of each metric.
+        rows: Model beside which a row is shown ("" for any), name, and value of each metric or None.
         sizes: Sizes of the data; rows are left out beside data of other sizes.
         when: Values of settings with which the rows are shown, several for each.
         alike: Values of settings that make results comparable; with others, `note` is printed.
@@ -48,11 +49,25 @@ class Published:
     """
 
     dataset: str
-    rows: Sequence[tuple[str, str, Mapping[str, float]]]
+    metrics: Sequence[str]
+    rows: Sequence[tuple]
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     alike: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     note: str = ""
+
+
+# Columns of the printed table of all tasks that are scored by accuracy; those without a value are left out.
+ACCURACY = {
+    "dev_accuracy": ("dev accuracy", ".2%"),
+    "test_accuracy": ("test accuracy", ".2%"),
+    "test_accuracy_sampled": ("test, sampled", ".2%"),
+    "test_accuracy_averaged": ("test, averaged", ".2%"),
+    "test_exact_decisions": ("exact decisions", ".2%"),
+    "test_sentence_accuracy": ("whole sentences", ".2%"),
+    "test_read_fraction": ("words read", ".1%"),
+    "test_macro_f1": ("test macro F1", ".2%"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +100,10 @@ class Experiment:
     name: str
     about: str
     task: str
-    columns: Mapping[str, tuple[str, str]]
     settings: type[Settings] = Settings
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"default": {}})
     model: str = "dynamic:5"
+    columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
     curves: tuple[str, ...] = ("dev_accuracy",)
     commands: tuple[str, ...] = ("predict", "explain", "oracle")
     published: tuple[Published, ...] = ()
@@ -122,7 +137,11 @@ class Experiment:
             if differs:
                 sizes = [f"{n} has {data.sizes.get(n, 0):,} instead of {found.sizes[n]:,}" for n in differs]
                 return [], f"Published rows are left out: this is another corpus ({', '.join(sizes)})."
-            rows = [(name, values) for model, name, values in found.rows if model in ("", *models)]
+            rows = [
+                (name, {m: v for m, v in zip(found.metrics, values, strict=True) if v is not None})
+                for model, name, *values in found.rows
+                if model in ("", *models)
+            ]
             is_alike = found.alike and all(get(settings, k) == v for k, v in found.alike.items())
             return rows, "" if is_alike or not rows else found.note
         return [], f"{data.name}: no published results to compare with" if self.published else ""
@@ -137,7 +156,7 @@ NAMES = (
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return an experiment by its name: one of this package, or one that the program has imported."""
+    """Return an experiment of this package, or one that the program has imported."""
     if name in NAMES:
         importlib.import_module(f"dynskip_jax.experiments.{name}.config")
     if name not in _KNOWN:
@@ -149,11 +168,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def experiment_of(run: Any) -> Experiment:
-    """Return the experiment that a run folder belongs to.
-
-    Raises:
-        UserError: If its `config.json` names no experiment, or an unknown one.
-    """
+    """Return the experiment that a run folder belongs to."""
     name = run.config().get("experiment")
     if not isinstance(name, str):
         raise UserError(

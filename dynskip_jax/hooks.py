@@ -1,7 +1,8 @@
 """What a task does unless its module has a function of the same name: warnings, pictures, texts."""
 
+import logging
 import math
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.task import where_counted
+
+logger = logging.getLogger(__name__)
 
 
 def warnings(spec: ModelSpec, settings: Settings, learner: Learner) -> list[str]:
@@ -22,7 +26,7 @@ def warnings(spec: ModelSpec, settings: Settings, learner: Learner) -> list[str]
             f"all {epochs} epochs use relaxed choices, but evaluation uses sampled or hard ones: raise "
             "--epochs or lower --relaxed-epochs"
         )
-    if skip.is_stochastic and not spec.choices_matter() and not spec.copies_in_expectation:
+    if skip.is_stochastic and not spec.choices_matter() and spec.copy != "expected":
         lines.append(
             f"λ = 0: no state enters by a choice of {spec.name}, which changes nothing; give --mix, or, in "
             "language models, --copy"
@@ -36,48 +40,64 @@ def warnings(spec: ModelSpec, settings: Settings, learner: Learner) -> list[str]
     return lines
 
 
-def metrics(
-    spec: ModelSpec, settings: Settings, learner: Learner, params: Any, keys: Any
-) -> dict[str, np.ndarray]:
-    """Return metrics of the selected parameters besides those of the task, each (seeds,)."""
+def metrics(trained: Any) -> dict[str, np.ndarray]:
+    """Return metrics of all seeds' selected parameters besides those of the task, each (seeds,)."""
     return {}
 
 
-def draw(
-    spec: ModelSpec, settings: Settings, learner: Learner, params: Any, keys: Any, folder: Path, member: int
-) -> None:
-    """Draw how often one model's agent chooses each k at each position, once for each direction.
+def draw(trained: Any) -> None:
+    """Draw how often one model's agent chooses each k at each position."""
+    draw_skips(trained, "position")
 
-    `params` (seeds, ...) and `keys` (seeds,) are of all models that are trained together; `member` is drawn.
+
+def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -> None:
+    """Draw how often one model's agent chooses each k in each group of steps, once for each direction.
+
+    Args:
+        trained: Model with data.
+        by: Name of a group, such as `word`.
+        of: Field of a batch that numbers the groups, (rows, time); by default groups are positions.
+        names: Name of each group, of which the 20 most frequent ones are drawn; by default all groups.
     """
-    if not spec.skip.has_agent:
-        return
-    top = learner.top_layers
+    top = trained.learner.top_layers if trained.together.skip.has_agent else {}
     for direction, layer in top.items():
-        counts = _skips_by_position(learner, params, keys, layer, member)
-        name, who = "skips_by_position", "back the agent reaches"
-        if len(top) > 1:
-            name, who = f"{name}_{direction}", f"the {direction} layer reaches"
+        counts = np.zeros((1, trained.learner.skips[layer].max_skip), int)
+        for batch, chosen in trained.learner.choices(trained.all_params, "dev", trained.keys, layer=layer):
+            own = chosen[trained.member]
+            rows, steps = np.nonzero(where_counted(batch, own.shape[1])[1])
+            groups = np.asarray(getattr(batch, of))[rows, steps] if of else steps
+            counts = np.pad(counts, ((0, max(0, groups.max(initial=0) + 1 - len(counts))), (0, 0)))
+            np.add.at(counts, (groups, own[rows, steps] - 1), 1)
+        frequent = np.argsort(-counts.sum(axis=1), kind="stable")[:20]
+        frequent = frequent[counts[frequent].any(axis=1)]
+        suffix, who = (f"_{direction}", f"the {direction} layer") if len(top) > 1 else ("", "the agent")
         plots.action_distribution(
-            counts,
-            folder / f"{name}.png",
-            f"{spec.name}: how far {who} at each position",
-            note=f"dev, greedy, seed {spec.all_seeds[member]}",
+            counts[frequent] if names else counts,
+            trained.run.plots / f"skips_by_{by}{suffix}.png",
+            f"{trained.name}: how far back {who} reaches at each {by}",
+            note=trained.note,
+            rows=[names[group] for group in frequent] if names else None,
         )
 
 
-def _skips_by_position(
-    learner: Learner, params: Any, keys: Any, layer: int, member: int
-) -> Int[np.ndarray, "positions K"]:
-    counts = np.zeros((1, learner.skips[layer].max_skip), int)
-    for batch, chosen in learner.choices(params, "dev", keys, layer=layer):
-        own, ends = chosen[member], batch.seq_lengths
-        counts = np.pad(counts, ((0, max(0, own.shape[1] - len(counts))), (0, 0)))
-        valid = np.ones(own.shape, bool) if ends is None else np.arange(own.shape[1]) < ends[:, None]
-        mask = batch.mask if batch.mask.ndim == 2 else batch.mask[:, None]  # of steps, or of rows
-        rows, steps = np.nonzero(valid & mask)
-        np.add.at(counts, (steps, own[rows, steps] - 1), 1)
-    return counts
+def draw_last_choice(
+    trained: Any, chosen: Int[np.ndarray, " examples"], right: Int[np.ndarray, " examples"]
+) -> None:
+    """Draw the k chosen at the last step of each example against the right one."""
+    path, title = "last_skip_against_truth.png", "the last choice against the right one"
+    K, where = trained.together.skip.max_skip, trained.run.plots / path
+    plots.action_against_truth(chosen - 1, right - 1, K, where, f"{trained.name}: {title}", trained.note)
+
+
+def draw_confusion(
+    trained: Any, what: str, split: str, score: Any, truth: Sequence[str], predicted: Sequence[str]
+) -> None:
+    """Log the score of each label, and draw which labels are confused; `what` is the name of a label."""
+    logger.info("%s: scores on %s, seed %d", trained.name, split, trained.seed)
+    for line in score.lines(what):  # a record is one line
+        logger.info("%s", line)
+    title = f"{trained.name}: true and predicted {what} on {split}, seed {trained.seed}"
+    plots.confusion(truth, predicted, trained.run.plots / "confusion.png", title)
 
 
 # --- Texts ---
@@ -88,35 +108,40 @@ def split(text: str) -> list[str]:
     return text.split()
 
 
-def tokenize(vocabulary: Any, text: str) -> str:
+def tokenize(trained: Any, text: str) -> str:
     """Convert text as people type it into a line that `encode` can read."""
-    return text
+    return " ".join(trained.split(text))
 
 
-def encode(settings: Settings, vocabulary: Any, text: str) -> tuple[Any, list[str]]:
-    """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
-    tokens = vocabulary.encode(split(text))
-    return tokens, vocabulary.decode(tokens)
+def encode(trained: Any, text: str) -> tuple[Any, list[str]]:
+    """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id.
+
+    A text is cropped as in training, and unknown words become `<unk>`.
+    """
+    words = trained.split(text)[: getattr(trained.settings.data, "max_length", None)]
+    tokens = trained.vocabulary.encode(words)
+    return tokens, trained.vocabulary.decode(tokens)
 
 
-def format_prediction(vocabulary: Any, predicted: Any, probability: float) -> str:
+def format_prediction(trained: Any, predicted: Any, probability: float) -> str:
     """Return a prediction, and the probability of the class that is the least certain of them."""
-    return f"{' '.join(map(str, np.atleast_1d(predicted)))}  ({probability:.3f})"
+    names = getattr(trained.learner.task, "class_names", ())
+    shown = names[int(predicted)] if names else " ".join(map(str, np.atleast_1d(predicted)))
+    return f"{shown}  ({probability:.3f})"
 
 
 def read(trained: Any, text: str) -> Reading:
     """Read a text with a trained model, and return its prediction and its choices."""
-    hook, vocabulary = trained.experiment.hook, trained.vocabulary
-    inputs, words = hook("encode")(trained.settings, vocabulary, text)
+    inputs, words = trained.encode(text)
     found, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
     certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
     # A text may be longer than the model reads, so `words` may be shorter.
-    typed = zip(hook("split")(text), words, strict=False)
+    typed = zip(trained.split(text), words, strict=False)
     return Reading(
         words,
         unknown=[word for word, known in typed if word != known],
         probabilities=[math.nan] * (len(words) - len(certain)) + certain.tolist(),
-        prediction=hook("format_prediction")(vocabulary, predicted, float(certain.min())),
+        prediction=trained.experiment.hook("format_prediction")(trained, predicted, float(certain.min())),
         is_of_predictions=True,
         **trained.choices(found.decisions, found.observations, len(words)),
     )

@@ -1,7 +1,6 @@
 """Build the learner, the optimizer and the schedule of a model from its specification and the settings."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from dynskip_jax.training.resume import selected_params
 
 VOCABULARY = "vocabulary.json"  # file of a run folder
 
-_OPTIMIZERS: Mapping[str, dict[str, Any]] = {"momentum": dict(kind="sgd", momentum=0.9)}
 _PLATEAU = dict(threshold=1.0, floor=0.005)  # of the released language model of Gui et al. (2019)
 
 
@@ -62,52 +60,48 @@ def make_learner(
 def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> FitSettings:
     """Return how a model is trained: seeds, epochs, optimizer, learning rates and stopping rule."""
     training = settings.training
-    average, after = getattr(training, "average", "none"), getattr(training, "average_after", 0)
-    start_from = getattr(training, "start_from", None)
     return FitSettings(
         seeds=spec.all_seeds,
         epochs=training.epochs,
-        optimizer=direction_of_descent(settings, spec),
-        learning_rate=make_schedule(settings, spec),
+        optimizer=_optimizer(settings, spec),
+        learning_rate=_learning_rate(settings, spec),
         patience=training.patience,
         max_skipped=100,
-        average=averaging_rule(average, after=after),
-        start=None if start_from is None else _start(spec, learner, start_from),
+        average=averaging_rule(training.average, after=training.average_after),
+        start=None if training.start_from is None else _start(spec, learner, training.start_from),
     )
 
 
-def make_schedule(settings: Settings, spec: ModelSpec) -> schedule.Schedule:
+def _learning_rate(settings: Settings, spec: ModelSpec) -> schedule.Schedule:
     """Return the schedule of the learning rate: constant, or with the decay that the settings have."""
     training = settings.training
     rate: Any = training.learning_rate
     if "learning_rate" in spec.values[0]:
         rate = np.array(of_each(spec.values, "learning_rate", len(spec.seeds)))
-    if (rho := getattr(training, "inverse_decay", None)) is not None:
-        return schedule.inverse_time(rate, rho)
-    if (factor := getattr(training, "sampled_decay", None)) is not None:  # constant without relaxed epochs
+    if training.inverse_decay is not None:
+        return schedule.inverse_time(rate, training.inverse_decay)
+    if training.sampled_decay is not None:  # constant without relaxed epochs
         relaxed = spec.objective.relaxed_epochs
-        return schedule.decay_after(rate, factor if relaxed else 1.0, relaxed)
-    decay, after = getattr(training, "decay", 1.0), getattr(training, "decay_after", 0)
-    if after == "plateau":
-        return schedule.decay_on_plateau(rate, 1 / decay, **_PLATEAU)
-    return schedule.decay_after(rate, 1 / decay, after)
+        return schedule.decay_after(rate, training.sampled_decay if relaxed else 1.0, relaxed)
+    if training.decay_after == "plateau":
+        return schedule.decay_on_plateau(rate, 1 / training.decay, **_PLATEAU)
+    return schedule.decay_after(rate, 1 / training.decay, training.decay_after)
 
 
-def direction_of_descent(settings: Settings, spec: ModelSpec) -> optax.GradientTransformation:
+def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformation:
     """Return the optimizer of a model.
 
-    Gradients of agents that are trained only by a score function are clipped separately. With a relaxation,
-    the agents' gradients are clipped together with the network's, like those of attention and of Skip RNN's
-    gate. Untrained agents are frozen: with copying, they also have a gradient that is not due to rewards.
+    Gradients of agents that are trained only by a score function are clipped separately. Untrained agents
+    are frozen: with copying, they also have a gradient that is not due to rewards.
     """
-    training, rate = settings.training, spec.agent_learning_rate
-    kind = getattr(training, "optimizer", "adam")
+    training, rate, kind = settings.training, spec.agent_learning_rate, settings.training.optimizer
     frozen = ("agent",) if spec.is_untrained and spec.copy != "none" else ()
-    if not getattr(settings.model, "train_embeddings", True):
+    if not settings.model.train_embeddings:
         frozen += ("embedding",)
     return make_optimizer(
-        **_OPTIMIZERS.get(kind, dict(kind=kind)),
-        weight_decay=getattr(training, "weight_decay", 0.0),
+        "sgd" if kind == "momentum" else kind,
+        momentum=0.9 if kind == "momentum" else 0.0,
+        weight_decay=training.weight_decay,
         frozen=frozen,
         clip=training.clip,
         agents_apart=spec.skip.is_stochastic and spec.objective.relaxation == "none",

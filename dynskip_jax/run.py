@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import jax
 import numpy as np
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.config import path_names
 from dynskip_jax.data.word_vectors import vector_width
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
@@ -32,7 +32,7 @@ from dynskip_jax.evaluation import evaluate_model, of_train
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.learners import VOCABULARY, Trainable, make_trainable
 from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_results
-from dynskip_jax.settings import Devices, Resolved, Settings, fields_of, get, replace, to_config
+from dynskip_jax.settings import Devices, Resolved, Settings, replace, to_config
 from dynskip_jax.small_data import fit_to_size
 from dynskip_jax.spec import ModelSpec, check_specs, make_spec
 from dynskip_jax.tasks import Learner
@@ -47,16 +47,14 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _SHARE = re.compile(r"dev_agent_share_\d+")  # metric: how often a layer's agent chose each k on dev
-_MAY_GROW = ("settings.training.epochs", "settings.training.patience")
 _TURNS = 4  # approximate number of virtual devices that take turns on a core of a CPU
 
 
 def train(experiment: Experiment, resolved: Resolved) -> None:
     """Train the models that settings name, in their run folders."""
     settings = with_width_of_vectors(resolved)
-    if settings.agent.control_of is not None:
-        rates = learnt_rates(settings.agent.control_of, experiment.name)
-        settings = replace(settings, control_of=None, rates=rates)
+    if isinstance(settings.agent.control_of, Path):
+        settings = replace(settings, control_of=learnt_rates(settings.agent.control_of, experiment.name))
     # Unknown names raise an error before anything starts.
     names = settings.run.models(experiment.model)
     specs = [make_spec(name, settings, resolved.typed_names) for name in names]
@@ -74,8 +72,8 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         for line in data.lines:
             logger.info("%s", line)
         chosen = "the default" if resolved.sources["preset"] == "default" else "as asked"
-        logger.info("preset: %s (%s); %s", settings.run.preset, chosen, devices_line(parallel))
-        run(experiment, settings, specs, data, settings.run.run_dir, parallel=parallel)
+        logger.info("preset: %s (%s); %s", settings.run.preset, chosen, _devices_line(parallel))
+        run(experiment, settings, specs, data, parallel)
 
 
 def with_width_of_vectors(resolved: Resolved) -> Settings:
@@ -88,11 +86,7 @@ def with_width_of_vectors(resolved: Resolved) -> Settings:
 
 
 def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
-    """Return how often the agents of a finished run chose each k on dev: a mean over seeds and layers, (K,).
-
-    Raises:
-        UserError: If the run has no agent or several models with one, or belongs to another experiment.
-    """
+    """Return how often a finished run's agents chose each k on dev: a mean over seeds and layers, (K,)."""
     found = {}
     for model, run_of_model in finished_runs(run_dir, experiment).items():
         metrics = row_of(run_of_model)["metrics"]
@@ -110,49 +104,33 @@ def run(
     settings: Settings,
     specs: Sequence[ModelSpec],
     data: Dataset,
-    run_dir: str | Path | None,
-    *,
-    parallel: Parallel | None = None,
-) -> list[dict[str, Any]]:
+    parallel: Parallel,
+) -> None:
     """Run or resume an experiment; models that are finished already are not trained again.
 
     Several models have a run folder each, inside the experiment's. With several processes, all of them train
     the models that the first one selects. Only the first one runs the final evaluation, draws and prints.
-
-    Args:
-        experiment: Experiment to run.
-        settings: All settings.
-        specs: Specifications of the models.
-        data: Training data.
-        run_dir: Run folder; by default a new one below `runs/<name>/`.
-        parallel: Devices to train on, and how; by default one device. Results are the same up to rounding, so
-            a run may be resumed on other devices.
-
-    Returns:
-        The row of each model in `result.json`; an empty list in all processes except the first.
-
-    Raises:
-        Stopped: If training was interrupted; the message contains the flag that resumes it.
-        UserError: If the run folder cannot be used, or all seeds of a model have failed.
     """
-    parallel, several = parallel or Parallel(), len(specs) > 1
+    several, vocabulary, run_dir = len(specs) > 1, data.vocabulary, settings.run.run_dir
     if settings.run.tensorboard:
         check_tensorboard()
-    vocabulary = data.vocabulary
     models = [make_trainable(experiment, settings, spec, data, vocabulary) for spec in specs]
     # Settings and models are checked before any folder is created.
     if not parallel.processes.first:
         _follow(models, parallel)
-        return []
+        return
     if run_dir is None:
         label = "compare" if several else specs[0].name
         run_dir = new_folder(experiment.name, label, datetime.datetime.now())
-    run_dir, top = Path(run_dir), None
-    how = _how_to_open(settings, data)
+    about, may_grow = _about(settings, data), ["models"]
+    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those already trained.
+    if settings.agent.entropy_coef_final is None:
+        may_grow += ["settings.training.epochs", "settings.training.patience"]
+    open_run = partial(RunDir.open, about=about, may_grow=may_grow)
+    top, config = None, _config(experiment, settings, data)
     if several:
-        config = run_config(experiment, settings, [spec.name for spec in specs], data)
-        top = RunDir.open(run_dir, config, **how)
-        _warn_of_changes(top, how["about"])
+        top = open_run(run_dir, config | {"models": [spec.name for spec in specs]})
+        _warn_of_changes(top, about)
     logger.info("run folder: %s", run_dir)
     for spec, learner, _ in models:
         for line in experiment.hook("warnings")(spec, settings, learner):
@@ -161,14 +139,15 @@ def run(
     for model in models:
         name = model.spec.name
         folder = run_dir / file_name(name) if several else run_dir
-        here = RunDir.open(folder, run_config(experiment, settings, name, data), **how, within=top)
-        _check_start(here, how["about"])
+        here = open_run(folder, config | {"model": name}, within=top)
         row = _finished_row(here, model)
-        if vocabulary is not None and not _holds_vocabulary(here, row):
+        if row is None:
+            _warn_of_changes(here, about)
+        if vocabulary is not None:
             text = json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n"
             write_atomically(here.path / VOCABULARY, text)
         try:
-            results.append(row or _run_model(experiment, settings, data, model, here, parallel, how["about"]))
+            results.append(row or _run_model(experiment, settings, data, model, here, parallel))
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
             raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
@@ -181,11 +160,10 @@ def run(
         top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # there are no more models
     print_results(experiment, settings, specs, data, results)
-    return results
 
 
 def _follow(models: Sequence[Trainable], parallel: Parallel) -> None:
-    """Train in a process other than the first: the models that the first process selects, in its order."""
+    """Train, in a process other than the first, the models that the first process selects."""
     by_name = {model.spec.name: model for model in models}
     while (name := parallel.processes.agree(None)) is not None:
         fit(by_name[name].learner, by_name[name].fit, None, parallel=parallel)
@@ -204,12 +182,6 @@ def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
     return row
 
 
-def _holds_vocabulary(run_dir: RunDir, row: Mapping[str, Any] | None) -> bool:
-    """Return whether a finished model's vocabulary file is there, unchanged since its version wrote it."""
-    path = run_dir.path / VOCABULARY
-    return row is not None and path.exists() and row.get("vocabulary_sha256") == sha256_of(path)
-
-
 def _run_model(
     experiment: Experiment,
     settings: Settings,
@@ -217,17 +189,14 @@ def _run_model(
     model: Trainable,
     run_dir: RunDir,
     parallel: Parallel,
-    about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Train, evaluate and draw a model, write its result, and return its row."""
     spec, learner, how = model
     count = len(spec.values)
     parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
-    swept = f", {count} values of the sweep" if count > 1 else ""
+    seeds, swept = ", ".join(map(str, spec.seeds)), f", {count} values of the sweep" if count > 1 else ""
     updates = f"{how.epochs * learner.num_batches:,} updates in all"
-    seeds = ", ".join(map(str, spec.seeds))
     logger.info("%s: %s parameters, seeds %s%s, %s", spec.name, f"{parameters:,}", seeds, swept, updates)
-    _warn_of_changes(run_dir, about)
     parallel.processes.agree(spec.name)
     with _event_files(settings, run_dir):
         fitted = fit(learner, how, run_dir, parallel=parallel)
@@ -295,39 +264,22 @@ def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, A
 # --- Run folders ---
 
 
-def run_config(
-    experiment: Experiment, settings: Settings, models: str | list[str], data: Dataset
-) -> dict[str, Any]:
-    """Return the configuration that a run folder must match to be resumed, of one model or of several."""
-    return {
-        "experiment": experiment.name,
-        ("model" if isinstance(models, str) else "models"): models,
-        "dataset": {"name": data.name, "fingerprint": data.fingerprint},
-        "settings": to_config(settings),
-    }
-
-
-def _how_to_open(settings: Settings, data: Dataset) -> dict[str, Any]:
-    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those already trained.
-    has_schedule = settings.agent.entropy_coef_final is not None
-    return dict(
-        about=_about(settings, data),
-        may_grow=["models"] if has_schedule else ["models", *_MAY_GROW],
-    )
+def _config(experiment: Experiment, settings: Settings, data: Dataset) -> dict[str, Any]:
+    """Return the configuration that a run folder must match to be resumed, without its models."""
+    dataset = {"name": data.name, "fingerprint": data.fingerprint}
+    return {"experiment": experiment.name, "dataset": dataset, "settings": to_config(settings)}
 
 
 def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
     """Return the command, the versions, the date and the paths of a run's start, which are never compared."""
-    names = path_names(fields_of(type(settings))) - {"run_dir", "config"}
-    paths = {name: str(get(settings, name).absolute()) for name in names if get(settings, name) is not None}
+    paths = {name: path for name, path in vars(settings.data).items() if isinstance(path, Path)}
     return {
         "command": shlex.join([Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]]),
         "commit": _commit(),
         "jax": importlib.metadata.version("jax"),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "source": data.source,
-        "data": paths.pop("data", None),
-        "paths": paths,
+        "paths": {name: str(path.absolute()) for name, path in paths.items()},
     }
 
 
@@ -342,28 +294,15 @@ def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
             )
 
 
-def _check_start(run_dir: RunDir, about: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if a resumed run is given other parameters to begin with; see `--start-from`."""
-    entries = run_dir.config().get("about", [])
-    if not run_dir.resumed or not entries:
-        return
-    began, now = ((entry.get("paths") or {}).get("start_from") for entry in (entries[0], about))
-    if began != now:
-        had = f"with --start-from {began}" if began else "without --start-from"
-        raise UserError(f"the run in {run_dir.path} began {had}: give the same, or choose another --run-dir")
-
-
 def _commit() -> str | None:
-    """Return the commit of this checkout, with `-dirty` for changed or new files; None without git."""
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    others = ["git", "ls-files", "--others", "--exclude-standard", "--", "*.py"]
+    """Return the commit of this checkout, with `-dirty` for changed or new Python files; None without git."""
     how = dict(cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     try:
-        commit = subprocess.run(describe, **how).stdout.strip()
-        untracked = subprocess.run(others, **how).stdout.strip()
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **how).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--", "*.py"], **how).stdout
     except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
         return None
-    return f"{commit}-dirty" if untracked and not commit.endswith("-dirty") else commit
+    return f"{commit}-dirty" if changed else commit
 
 
 # --- Devices ---
@@ -372,16 +311,8 @@ def _commit() -> str | None:
 def join(flags: Devices, num_models: int = 1) -> Processes:
     """Connect the processes that the flags name; call this before JAX initializes its devices.
 
-    Every process keeps the memory that it frees. A single process also caches its compiled programs on disk.
-    Several processes do not: the first one could find a program in its cache that the others compile, and on
-    GPUs they compile together.
-
-    Args:
-        flags: Settings of the devices and processes.
-        num_models: Largest number of models that are trained together.
-
-    Raises:
-        UserError: If the flags contradict each other, or the processes do not find each other.
+    A single process also caches its compiled programs on disk. Several processes do not: the first one could
+    find a program in its cache that the others compile, and on GPUs they compile together.
     """
     number, count = None, None
     if flags.process is not None:
@@ -413,8 +344,7 @@ def choose_devices(settings: Settings, specs: Sequence[ModelSpec], processes: Pr
     return make_parallel(devices, settings.devices.parallel, **how)
 
 
-def devices_line(chosen: Parallel) -> str:
-    """Return a description of the devices that train, as in `2 of 8 cpu device(s)`."""
+def _devices_line(chosen: Parallel) -> str:
     line = f"{len(chosen.devices)} of {jax.device_count()} {chosen.devices[0].platform} device(s)"
     return line if chosen.processes.count == 1 else f"{line}, {chosen.processes.count} processes"
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from dynskip_jax.config import (
     MAX_SEED,
@@ -22,7 +22,7 @@ from dynskip_jax.config import (
     Weight,
     flag,
     hints_of,
-    path_names,
+    is_path,
     problem,
     short,
 )
@@ -87,6 +87,12 @@ class Data:
 class Model:
     """What the network is made of."""
 
+    # What only some experiments can set.
+    num_layers: ClassVar[int] = 1
+    recipe: ClassVar[str] = "none"
+    copy: ClassVar[str] = "none"
+    train_embeddings: ClassVar[bool] = True
+
     features: Size = 200
     """Size of every layer's state."""
     transition: str = "lstm"
@@ -122,8 +128,8 @@ class Agent:
     control: Annotated[Literal["none", "untrained", "histogram", "mean"], For(CHOOSING)] = "none"
     """Replace the choice by a control: an untrained agent, draws with the rates of --control-of (histogram),
     or the mean of the last k states."""
-    control_of: Path | None = None
-    """A finished run folder of one model with an agent, which gives the rates."""
+    control_of: tuple[Share, ...] | Path | None = None
+    """The rates of each k, or a finished run folder of one model with an agent that gives them."""
     reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = "log_likelihood"
     """Reward agents by log-likelihood (the paper) or probability of the truth, or by 1 and -1 for right and
     wrong."""
@@ -158,12 +164,24 @@ class Agent:
 class Training:
     """For how long and how fast."""
 
+    # What only some experiments can set.
+    decay: ClassVar[float] = 1.0
+    decay_after: ClassVar[int | str] = 0
+    inverse_decay: ClassVar[float | None] = None
+    sampled_decay: ClassVar[float | None] = None
+    weight_decay: ClassVar[float] = 0.0
+    average: ClassVar[str] = "none"
+    average_after: ClassVar[int] = 0
+    start_from: ClassVar[Path | None] = None
+
     epochs: Count = 1
     """Passes over the training data; a resumed run may have more."""
     batch_size: Count = 20
     """Examples per training step."""
     learning_rate: Positive | tuple[Positive, ...] = 0.001
     """Initial learning rate."""
+    optimizer: Literal["adam", "adagrad", "sgd", "momentum"] = "adam"
+    """Optimizer of the network; momentum: gradient descent with momentum 0.9."""
     clip: Positive | None = None
     """Largest norm of the gradient; agents that learn from rewards are clipped separately."""
     patience: Natural = 0
@@ -196,7 +214,6 @@ class Settings:
     agent: Agent = Agent()
     training: Training = Training()
     devices: Devices = Devices()
-    rates: tuple[Share, ...] | None = None  # how often --control histogram draws each k; see `control_of`
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
@@ -214,16 +231,12 @@ class Settings:
                 raise UserError(f"{short(name)}: numbers in its name are at most {limit:,}")
         if max(run.all_seeds) > MAX_SEED:
             raise UserError(f"seeds lie between 0 and {MAX_SEED:,}: lower --seed or --seeds")
-        if agent.control == "histogram" and agent.control_of is None and self.rates is None:
+        if agent.control == "histogram" and agent.control_of is None:
             raise UserError("--control histogram needs the rates of a run: give --control-of DIR")
         if agent.control != "histogram" and agent.control_of is not None:
-            raise UserError(
-                "--control-of has no effect without --control histogram: leave it out, or add that"
-            )
-        if agent.relaxed_entropy_coef is not None and len(agent.relaxed_entropy_coef) > 2:
-            raise UserError(
-                "--relaxed-entropy-coef takes one number, or those of the first and the last epoch"
-            )
+            raise UserError("--control-of has no effect without --control histogram: leave it out")
+        if len(agent.relaxed_entropy_coef or ()) > 2:
+            raise UserError("--relaxed-entropy-coef takes one number, or those of the first and last epoch")
 
 
 def groups_of(kind: type[Settings]) -> dict[str, type]:
@@ -234,10 +247,11 @@ def groups_of(kind: type[Settings]) -> dict[str, type]:
 @functools.cache
 def fields_of(kind: type[Settings]) -> Mapping[str, tuple[str, Any, Any]]:
     """Return the group, the type and the default of every setting. Names are unique over all groups."""
+    usual = kind()
     return {
-        field.name: (group, hints_of(of)[field.name], field.default)
+        name: (group, hint, getattr(getattr(usual, group), name))
         for group, of in groups_of(kind).items()
-        for field in dataclasses.fields(of)
+        for name, hint in hints_of(of).items()
     }
 
 
@@ -246,31 +260,23 @@ def get(settings: Settings, name: str) -> Any:
     return getattr(getattr(settings, fields_of(type(settings))[name][0]), name)
 
 
-def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Create settings with the given values, by name; all other settings have their defaults.
-
-    Raises:
-        UserError: If a value is invalid, or there is no such setting.
-    """
-    groups: dict[str, dict[str, Any]] = {group: {} for group in groups_of(kind)}
-    rest, fields = dict(values), fields_of(kind)
-    rates = rest.pop("rates", None)
-    for name, value in rest.items():
+def replace(settings: Settings, /, **values: Any) -> Settings:
+    """Return a copy of the settings with other values, by name."""
+    fields, groups = fields_of(type(settings)), {}
+    for name, value in values.items():
         if name not in fields:
             raise UserError(f"there is no setting {short(name)}")
         group, hint, _ = fields[name]
         if (what := problem(value, hint)) is not None:
             raise UserError(f"{flag(name)} {what}")
-        groups[group][name] = value
-    if rates is not None and (what := problem(rates, tuple[Share, ...])) is not None:
-        raise UserError(f"rates {what}")
-    return kind(**{group: groups_of(kind)[group](**own) for group, own in groups.items()}, rates=rates)
+        groups.setdefault(group, {})[name] = value
+    changed = {group: dataclasses.replace(getattr(settings, group), **of) for group, of in groups.items()}
+    return dataclasses.replace(settings, **changed)
 
 
-def replace(settings: Settings, **values: Any) -> Settings:
-    """Return a copy of the settings with other values, by name."""
-    old = {name: get(settings, name) for name in fields_of(type(settings))}
-    return fill(type(settings), {**old, "rates": settings.rates, **values})
+def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Return settings with the given values, by name; all other settings have their defaults."""
+    return replace(kind(), **values)
 
 
 def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
@@ -307,7 +313,7 @@ def resolve(
     given: Mapping[str, Any],
     stored: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Resolve all settings from a preset, or from those of a run, and the flags given in addition to it.
+    """Resolve all settings from a preset, and the flags given in addition to it.
 
     Args:
         kind: Class of the settings.
@@ -315,9 +321,6 @@ def resolve(
         default_preset: Preset to use if the command line names none.
         given: Settings that the command line gives, by name.
         stored: Settings of a run, by name, in place of a preset's.
-
-    Raises:
-        UserError: If the preset is unknown, or a value is invalid.
     """
     if stored is None:
         preset = given.get("preset") or default_preset
@@ -326,13 +329,13 @@ def resolve(
         values, source, named = {**presets[preset]}, f"preset {preset}", {"preset": preset}
     else:
         values, source, named = dict(stored), f"config {given['config']}", {}
-    for name, other in (("compare", "model"), ("model", "compare"), ("control_of", "rates")):
+    for name, other in (("compare", "model"), ("model", "compare")):
         if name in given:
             values.pop(other, None)
     if "seed" in given and isinstance(given.get("seeds"), tuple):
         raise UserError("--seed has no effect beside a list of --seeds: leave one out")
-    settings = fill(kind, {**values, **given, **named})
     sources = dict.fromkeys(fields_of(kind), "default") | dict.fromkeys(values, source)
+    settings = fill(kind, {**values, **given, **named})
     return Resolved(settings, sources | dict.fromkeys(given, "flag"))
 
 
@@ -354,58 +357,42 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
 def to_config(settings: Settings) -> dict[str, Any]:
     """Return the settings that a run's configuration contains, by group and name.
 
-    Names of models, paths, devices and `tensorboard` are left out. Paths of data may change, because the
-    fingerprint of the data covers the content.
+    Names of models, the run's own paths, devices and `tensorboard` are left out. Paths of data may change,
+    because the fingerprint of the data covers the content.
     """
-    left_out = {"model", "compare", "tensorboard", *path_names(fields_of(type(settings)))}
-    config: dict[str, Any] = {"rates": settings.rates}
-    for name, (group, _, _) in fields_of(type(settings)).items():
-        if group != "devices" and name not in left_out:
-            config.setdefault(group, {})[name] = get(settings, name)
+    config: dict[str, Any] = {}
+    for name, (group, hint, _) in fields_of(type(settings)).items():
+        may_change = group == "devices" or (group in ("run", "data") and is_path(hint))
+        if not may_change and name not in ("model", "compare", "tensorboard"):
+            value = get(settings, name)
+            config.setdefault(group, {})[name] = str(value.absolute()) if isinstance(value, Path) else value
     return config
 
 
 def from_config(kind: type[Settings], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run's configuration by name, with the paths of its last command.
-
-    Raises:
-        UserError: If the configuration is not that of a run in this format.
-    """
+    """Return the settings of a run's configuration by name, with the paths of its last command."""
     if config.get("format") != FORMAT:
         raise UserError(
             f"expected a run in format {FORMAT}, found format {short(config.get('format'))}: train again, or "
             "read it with the version that wrote it"
         )
-    groups = dict(config["settings"])
-    rates = groups.pop("rates", None)
-    values = {name: value for group in groups.values() for name, value in group.items()} | {"rates": rates}
+    values = {name: value for group in config["settings"].values() for name, value in group.items()}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    about = (config.get("about") or [{}])[-1]
-    paths = {**(about.get("paths") or {}), "data": about.get("data")}
-    known = path_names(fields_of(kind))
-    values |= {name: Path(path) for name, path in paths.items() if name in known and isinstance(path, str)}
-    values.pop("control_of", None)  # its rates are stored
-    return values
+    last = values | (config.get("about") or [{}])[-1].get("paths", {})
+    paths = [name for name, (_, hint, _) in fields_of(kind).items() if is_path(hint)]
+    return values | {name: Path(last[name]) for name in paths if isinstance(last.get(name), str)}
 
 
 def read_config_file(kind: type[Settings], experiment: str, path: Path) -> dict[str, Any]:
-    """Read the settings of a run by name, including its models, from the run's `config.json`.
-
-    Raises:
-        UserError: If the file cannot be read, or belongs to another experiment or version.
-    """
+    """Read the settings of a run by name, including its models, from the run's `config.json`."""
     try:
         config = json.loads(read_bytes(path.resolve()).decode("utf-8"))
         if config["experiment"] != experiment:
             raise ValueError(f"it is of {short(config['experiment'])}")
         values, models = from_config(kind, config), config.get("models")
         named = {"model": config["model"]} if models is None else {"compare": ",".join(models)}
-    except UnicodeDecodeError:
-        raise UserError(
-            f"--config {path}: expected the config.json of a run, found no text in UTF-8"
-        ) from None
     except (OSError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        what = str(error)[:200]
+        what = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)[:200]
         raise UserError(
             f"--config {path}: expected the config.json of a run of {experiment} ({what})"
         ) from None

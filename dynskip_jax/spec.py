@@ -1,7 +1,7 @@
 """Resolve a model's name and the settings into one specification, `ModelSpec`."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,15 +10,9 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.own_pieces import is_own_piece, make_own_piece
-from dynskip_jax.settings import Settings, sweep_of
+from dynskip_jax.settings import Settings, fields_of, get, sweep_of
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.sweep import Sweep
-
-# Settings that a sweep may vary: of models with an agent or attention, of models that sample, and of models
-# that learn by gradient which tokens to read.
-_OF_CHOICES = ("mix", "max_skip")
-_OF_SAMPLING = ("entropy_coef",)
-_OF_UPDATES = ("update_cost",)
 
 # Settings that are passed to time skips; each kind of skip uses those that it has.
 _SKIP_SETTINGS = ("agent", "empty_slots", "stride", "top", "max_jump", "read_steps", "max_jumps")
@@ -29,11 +23,8 @@ class ModelSpec:
     """One model of a run.
 
     Attributes:
-        name: Name on the command line, such as `dynamic:5`.
         named_skip: Time skip that the name describes.
         skip: Time skip of the top layer: `named_skip`, or the skip that replaces it in a control.
-        transition: Transition of every layer.
-        depth_skip: Depth skip of every layer, or None.
         copy: How a language model copies words of the past: `none`, `chosen` or `expected`.
         objective: Objective that trains the agents.
         values: Settings of each value of a sweep, by name; one empty mapping without a sweep.
@@ -42,7 +33,6 @@ class ModelSpec:
         evaluation_mode: How the agents choose on dev and test.
         is_untrained: Whether the agents keep their initial parameters, as a control.
         agent_learning_rate: Rate of the agents' own Adam; None if they share the network's optimizer.
-        dtype: Dtype of matrix products.
         cell_options: Options of `SkipCell` in the layer with the time skip.
         max_skip: Limit on k that `--max-skip` sets; None without a limit, or if a sweep varies it.
         variant: Settings that distinguish the model from others of its name in result rows.
@@ -72,23 +62,15 @@ class ModelSpec:
         return self.seeds * len(self.values)
 
     def of_one(self, member: int) -> "ModelSpec":
-        """Return the specification of one of the models that are trained together.
-
-        Args:
-            member: Index of the model, in the order of `all_seeds`.
-        """
+        """Return the specification of one of the models that are trained together, by its index."""
         value, seed = divmod(member, len(self.seeds))
-        return dataclasses.replace(
-            self,
-            values=(self.values[value],),
-            sweep=self.sweep.of_one(member),
-            seeds=(self.seeds[seed],),
-        )
+        one = dict(values=(self.values[value],), seeds=(self.seeds[seed],))
+        return dataclasses.replace(self, sweep=self.sweep.of_one(member), **one)
 
-    @property
-    def recurrent_options(self) -> dict[str, Any]:
-        """Options of a model that apply to every layer."""
-        return dict(transition=self.transition, depth_skip=self.depth_skip)
+    def layer_options(self, num_layers: int = 1) -> dict[str, Any]:
+        """Return the options of a model's layers; the last one has the time skip."""
+        skips = (F.Previous(),) * (num_layers - 1) + (self.skip,)
+        return dict(skip=skips, transition=self.transition, depth_skip=self.depth_skip, dtype=self.dtype)
 
     @property
     def reach(self) -> int:
@@ -96,29 +78,16 @@ class ModelSpec:
         K = self.skip.max_skip
         return min(K, self.max_skip) if self.skip.has_agent and self.max_skip is not None else K
 
-    @property
-    def copies_in_expectation(self) -> bool:
-        """Whether words are copied with the probabilities of all choices, rather than by a sampled choice."""
-        return self.copy == "expected"
-
-    @property
-    def mixes(self) -> tuple[float, ...]:
-        """λ of each value of the sweep."""
-        return tuple(value.get("mix", self.skip.mix) for value in self.values)
-
     def choices_matter(self, value: Mapping[str, Any] | None = None) -> bool:
-        """Return whether sampled choices change the model's output.
+        """Return whether sampled choices change the model's output, for a value of a sweep or any of them.
 
         With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
-
-        Args:
-            value: The value of a sweep to check; by default, whether choices matter for any value.
         """
         if not self.skip.is_stochastic:
             return False
         if self.copy == "chosen" or not self.skip.writes_all:
             return True
-        return any(self.mixes) if value is None else bool(value.get("mix", self.skip.mix))
+        return any(of.get("mix", self.skip.mix) for of in (self.values if value is None else (value,)))
 
 
 def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -> ModelSpec:
@@ -129,38 +98,36 @@ def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -
         settings: All settings.
         may_import: Names of user-defined skips and transitions whose modules may be imported, because they
             were typed on the command line.
-
-    Raises:
-        UserError: If there is no such model, or a setting does not fit it.
     """
     agent, model = settings.agent, settings.model
     named = _named_skip(name, settings, may_import)
-    skip = _controlled(named, agent.control, settings.rates)
+    skip = _controlled(named, settings)
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
-    values = _swept_values(skip, settings)
-    K = agent.max_skip if isinstance(agent.max_skip, int) and skip.has_agent else None
-    limited = tuple({**({} if K is None else {"max_skip": K}), **value} for value in values)
+    values, seeds = _swept_values(skip, settings), tuple(settings.run.all_seeds)
+    K = agent.max_skip if isinstance(agent.max_skip, int) else None
+    limited = [({} if K is None or not skip.has_agent else {"max_skip": K}) | value for value in values]
     largest = max(value.get("max_skip", 0) for value in limited)
     if largest > skip.max_skip:
         raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
-    seeds = tuple(settings.run.all_seeds)
+    depth_skip = None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip)
+    copies = skip.max_skip > 1 and skip.has_distribution
     spec = ModelSpec(
         name=name,
         named_skip=named,
         skip=skip,
-        transition=_transition(settings, may_import),
-        depth_skip=None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip),
-        copy=_copy(skip, settings),
+        transition=_piece(model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import),
+        depth_skip=depth_skip,
+        copy=model.copy if copies else "none",
         objective=_objective(skip, settings, is_untrained=is_untrained),
         values=values,
-        sweep=_sweep(limited, len(seeds)),
+        sweep=Sweep(**{n: of_each(limited, n, len(seeds)) for n in Sweep._fields if n in limited[0]}),
         seeds=seeds,
         evaluation_mode="sample" if is_untrained else agent.evaluation_mode,
         is_untrained=is_untrained,
         agent_learning_rate=agent.agent_learning_rate if skip.is_stochastic else None,
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
         cell_options=_cell_options(settings),
-        max_skip=agent.max_skip if isinstance(agent.max_skip, int) else None,
+        max_skip=K,
         variant={},
     )
     return dataclasses.replace(spec, variant=_variant(spec, settings))
@@ -168,35 +135,27 @@ def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -
 
 def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
     """Raise a `UserError` if the models and the settings do not fit together."""
+    agent, names = settings.agent, ", ".join(spec.name for spec in specs)
     for spec in specs:
         skip = spec.named_skip
-        stride = settings.agent.stride
-        if isinstance(skip, F.Dynamic) and stride > 1 and skip.num_candidates == 1:
-            raise UserError(f"--stride {stride} leaves {spec.name} nothing but k = 1: choose a smaller one")
+        if isinstance(skip, F.Dynamic) and agent.stride > 1 and skip.num_candidates == 1:
+            raise UserError(f"--stride {agent.stride} leaves {spec.name} nothing but k = 1: choose a smaller")
     if isinstance(settings.training.learning_rate, tuple) and any(spec.agent_learning_rate for spec in specs):
         raise UserError(
             "a sweep over --learning-rate needs agents that share the network's optimizer: give "
             "--agent-learning-rate none"
         )
-    depth_skip, layers = specs[0].depth_skip, getattr(settings.model, "num_layers", 1)
+    depth_skip, layers = specs[0].depth_skip, settings.model.num_layers
     if depth_skip is not None and layers <= depth_skip.layers_below:
         raise UserError(
             f"--depth-skip {settings.model.depth_skip} joins a layer with the one {depth_skip.layers_below} "
             f"below: it needs {depth_skip.layers_below + 1} layers or more, got {layers}"
         )
-    _check_sweep(specs, settings)
-
-
-def _check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    agent, names = settings.agent, ", ".join(spec.name for spec in specs)
-    known = (*_OF_CHOICES, *_OF_SAMPLING, *_OF_UPDATES)
-    swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
-    for name in swept:
-        if not any(name in value for spec in specs for value in spec.values):
-            example = "skip_rnn" if name in _OF_UPDATES else "dynamic:10"
-            raise UserError(
-                f"{names} has no {name} to be swept over: name a model that has, such as {example}"
-            )
+    for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
+        is_used = any(name in value for spec in specs for value in spec.values)
+        if isinstance(getattr(agent, name), tuple) and not is_used:
+            example = "skip_rnn" if name == "update_cost" else "dynamic:10"
+            raise UserError(f"{names} has no {name} to be swept over: name a model that has: {example}")
 
 
 def _named_skip(name: str, settings: Settings, may_import: Collection[str]) -> F.TimeSkip:
@@ -204,37 +163,27 @@ def _named_skip(name: str, settings: Settings, may_import: Collection[str]) -> F
     agent = settings.agent
     options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
     options["mix"] = each(agent.mix)[0]
-    if _recipe(settings) == "released":
+    if settings.model.recipe == "released":
         options |= dict(agent_input="mean", first_step="carried")
-    if is_own_piece(name, F.TIME_SKIPS):
-        return make_own_piece(name, F.TimeSkip, options, may_import=name in may_import)
-    return F.parse_time_skip(name, **options)
+    return _piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
 
 
-def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None) -> F.TimeSkip:
-    """Return the skip that replaces a dynamic skip in a control; other skips stay unchanged.
+def _piece(
+    name: str, kind: type, known: Any, parse: Callable[..., Any], may_import: Collection[str], **options: Any
+) -> Any:
+    """Return the time skip or transition of a name, which may be a user-defined one."""
+    if is_own_piece(name, known):
+        return make_own_piece(name, kind, options, may_import=name in may_import)
+    return parse(name, **options)
 
-    The control `untrained` changes only how the agent is trained, so it also leaves the skip unchanged.
-    """
-    if not isinstance(skip, F.Dynamic):
+
+def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:
+    """Return the skip that replaces a dynamic skip in a control; `untrained` only trains it otherwise."""
+    control = settings.agent.control
+    if control not in ("histogram", "mean") or not isinstance(skip, F.Dynamic):
         return skip
     alike = dict(max_skip=skip.max_skip, mix=skip.mix, first_step=skip.first_step)
-    if control == "histogram":
-        return F.Random(**alike, rates=rates)
-    return F.Mean(**alike) if control == "mean" else skip
-
-
-def _transition(settings: Settings, may_import: Collection[str]) -> F.Transition:
-    name = settings.model.transition
-    if is_own_piece(name, F.TRANSITIONS):
-        return make_own_piece(name, F.Transition, {}, may_import=name in may_import)
-    return F.parse_transition(name)
-
-
-def _copy(skip: F.TimeSkip, settings: Settings) -> str:
-    """Return how a model copies words: `none` for skips without a distribution over several states."""
-    chooses = skip.max_skip > 1 and skip.has_distribution
-    return getattr(settings.model, "copy", "none") if chooses else "none"
+    return F.Mean(**alike) if control == "mean" else F.Random(**alike, rates=settings.agent.control_of)
 
 
 def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> AgentSettings:
@@ -246,37 +195,24 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     agent = settings.agent
     names = ("reward", "rl_coef", "entropy", "discount", "entropy_coef_final", "baseline", "rollouts")
     names += ("entropy_coef", "update_cost", "relaxation", "relaxed_epochs")
-    relaxed = agent.relaxed_entropy_coef or (None,)
-    objective = AgentSettings(
-        **{name: each(getattr(agent, name))[0] for name in names},
-        relaxed_entropy_coef=relaxed[0],
-        relaxed_entropy_coef_final=relaxed[1] if len(relaxed) > 1 else None,
-    )
+    both, given = ("relaxed_entropy_coef", "relaxed_entropy_coef_final"), agent.relaxed_entropy_coef or ()
+    coefs = dict(zip(both, given, strict=False))
+    objective = AgentSettings(**{name: each(getattr(agent, name))[0] for name in names}, **coefs)
     objective.check()
     if not skip.is_stochastic:
         return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
     if objective.relaxed_epochs and not relaxes:
-        objective = dataclasses.replace(
-            objective,
-            relaxation="none",
-            relaxed_epochs=0,
-            relaxed_entropy_coef=None,
-            relaxed_entropy_coef_final=None,
-        )
+        none = dict.fromkeys(coefs) | dict(relaxation="none", relaxed_epochs=0)
+        objective = dataclasses.replace(objective, **none)
     return dataclasses.replace(objective, rl_coef=0.0) if is_untrained else objective
 
 
 def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any], ...]:
-    names = ["learning_rate", *(_OF_CHOICES if skip.has_agent else ())]
-    names += _OF_SAMPLING if skip.is_stochastic else ()
+    names = ["learning_rate", *(["mix", "max_skip"] if skip.has_agent else [])]
+    names += ["entropy_coef"] if skip.is_stochastic else []
     pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
-    return sweep_of(settings, [*names, *(_OF_UPDATES if pays_for_updates else ())])
-
-
-def _sweep(values: Sequence[Mapping[str, Any]], num_seeds: int) -> Sweep:
-    names = [name for name in Sweep._fields if name in values[0]]
-    return Sweep(**{name: of_each(values, name, num_seeds) for name in names})
+    return sweep_of(settings, [*names, *(["update_cost"] if pays_for_updates else [])])
 
 
 def of_each(values: Sequence[Mapping[str, Any]], name: str, num_seeds: int) -> tuple:
@@ -285,36 +221,29 @@ def of_each(values: Sequence[Mapping[str, Any]], name: str, num_seeds: int) -> t
 
 
 def _cell_options(settings: Settings) -> dict[str, Any]:
-    forget_bias = 1.0 if _recipe(settings) in ("released", "two_hops") else 0.0
+    recipe = settings.model.recipe
+    forget_bias = 1.0 if recipe in ("released", "two_hops") else 0.0
     options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
-    if _recipe(settings) == "released":
+    recipe = settings.model.recipe
+    forget_bias = 1.0 if recipe in ("released", "two_hops") else 0.0
+    options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
+    if recipe == "released":
         kernel, bias = nnx.initializers.normal(0.3), nnx.initializers.constant(0.1)
         options["agent_init"] = F.Initializers(kernel, bias=bias)
     return options
 
 
-def _recipe(settings: Settings) -> str:
-    """Return the published system whose details are followed that have no setting of their own."""
-    return getattr(settings.model, "recipe", "none")
-
-
 def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish a model from others of its name, unless they have their defaults.
-
-    These are the limit on k, the transition, the depth skip, the agent, its stride, `top`, the control, and
-    copying.
-    """
-    groups = [(settings.model, {"transition": "lstm", "depth_skip": None})]
+    """Return the settings that distinguish a model from others of its name, without default values."""
+    names = ["transition", "depth_skip"]
     if isinstance(spec.named_skip, F.Dynamic):
-        groups.append((settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
+        names += ["agent", "stride", "control"]
     if isinstance(spec.named_skip, F.Attention):
-        top = {"top": 5} if isinstance(spec.named_skip, F.SparseAttention) else {}
-        groups.append((settings.agent, {"stride": 1} | top))
+        names += ["stride", *(["top"] if isinstance(spec.named_skip, F.SparseAttention) else [])]
     limited = spec.max_skip is not None and spec.reach == spec.max_skip
     variant = {"max_skip": spec.max_skip} if limited else {}
-    for group, usual in groups:
-        given = {name: getattr(group, name) for name in usual}
-        variant |= {name: value for name, value in given.items() if value != usual[name]}
+    usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
+    variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}
     return variant | ({} if spec.copy == "none" else {"copy": spec.copy})
 
 

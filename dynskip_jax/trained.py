@@ -25,6 +25,7 @@ from dynskip_jax.training.files import read_bytes, sha256_of
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import finished_runs, metrics_table, row_of
 from dynskip_jax.training.resume import selected_params
+from dynskip_jax.training.step import evaluation_keys
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +41,7 @@ class Trained:
         settings: All settings of the run.
         vocabulary: Vocabulary of the ids; None if the experiment has none.
         together: Specification of all seeds and sweep values that were trained together.
-        learner: Their learner, without data.
+        learner: Their learner; of a loaded run, without data.
         all_params: Their selected parameters, in the learner's order.
         member: Index of this model among them.
     """
@@ -63,6 +64,16 @@ class Trained:
     def seed(self) -> int:
         """The seed of the model."""
         return self.learner.seeds[self.member]
+
+    @property
+    def keys(self) -> jax.Array:
+        """Evaluation keys of all models that were trained together."""
+        return evaluation_keys(self.together.all_seeds)
+
+    @property
+    def note(self) -> str:
+        """Line below pictures of the model's choices on dev."""
+        return f"dev, greedy, seed {self.seed}"
 
     @property
     def spec(self) -> ModelSpec:
@@ -130,14 +141,13 @@ class Trained:
             folder: Folder or file of the data. None for the last --data of the run if it still exists, else
                 for the places where the experiment looks by default.
         """
-        config, place = self.run.config(), self.settings.data
-        if folder is None:
-            told = [about["data"] for about in config.get("about", ()) if about.get("data")]
-            folder = told[-1] if told and Path(told[-1]).exists() else None
+        place = self.settings.data
+        if folder is None and place.data is not None and place.data.exists():
+            folder = place.data
         place = dataclasses.replace(place, data=None if folder is None else Path(folder))
         if folder is None and getattr(place, "dataset", "") is None:
             # Without a name, which corpus is found depends on the files that exist now.
-            place = dataclasses.replace(place, dataset=config["dataset"]["name"])
+            place = dataclasses.replace(place, dataset=self.run.config()["dataset"]["name"])
         data = self.experiment.module.load(dataclasses.replace(self.settings, data=place))
         self.check_data(data)
         return data
@@ -162,9 +172,13 @@ class Trained:
 
     # --- Texts ---
 
+    def split(self, text: str) -> list[str]:
+        """Return the words of a line of text, or an empty list."""
+        return self.experiment.hook("split")(text)
+
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
-        return self.experiment.hook("encode")(self.settings, self.vocabulary, text)
+        return self.experiment.hook("encode")(self, text)
 
     def read(self, text: str) -> Reading:
         """Read a text, and return the model's prediction and choices."""

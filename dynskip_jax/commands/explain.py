@@ -35,7 +35,7 @@ def explain(
     first = next(iter(models.values()))
     hook, text = first.experiment.hook, first.experiment.sample_text if text is None else text
     if text is not None and raw_text:
-        text = hook("tokenize")(first.vocabulary, text)
+        text = hook("tokenize")(first, text)
         say(f"read as the data writes it: {text}")
     if text is None or not hook("split")(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")

@@ -49,7 +49,7 @@ def oracle(
     several = [own.params, *(other.params for other in others.values())]
     choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
     about, read = f"{own.experiment.name}, {own.name}", dict(rows=rows)
-    if own.spec.copies_in_expectation:
+    if own.spec.copy == "expected":
         pieces = interventions.copied_words(learner, several, own.policy, split, **read)
         choices = interventions.choices_of(learner.skips[-1], own.policy)
         _print_copied(f"{about}, {split}", pieces, choices, steps, list(others))

@@ -4,22 +4,17 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Count, For, Layers, Natural, Positive, Rate, Size, Weight
+from dynskip_jax.config import Count, For, Natural, Rate, Size
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Agent, Data, Model, Settings, Training
+from dynskip_jax.experiments.layers_config import AveragedTraining, LayersSettings, RegularizedModel
+from dynskip_jax.settings import Agent, Data
 
 # Training of agents in presets that depart from the paper: an Adam with its own rate, and a weight of the
 # entropy that does not outweigh the single reward of a long text.
 AGENT: dict[str, Any] = dict(
     agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001, batch_size=50
 )
-COLUMNS = {
-    "dev_accuracy": ("dev accuracy", ".2%"),
-    "test_accuracy": ("test accuracy", ".2%"),
-    "test_accuracy_sampled": ("test, sampled", ".2%"),
-    "test_accuracy_averaged": ("test, averaged", ".2%"),
-    "test_read_fraction": ("words read", ".1%"),
-}
+SMALL: dict[str, Any] = AGENT | dict(locked=True, clip=1.0)  # of presets for two cores
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,11 +40,9 @@ class ReviewData(SentenceData):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceModel(Model):
+class SentenceModel(RegularizedModel):
     """What the network is made of."""
 
-    num_layers: Layers = 1
-    """Number of layers; the last one has the time skip."""
     recipe: Literal["none", "awd"] = "none"
     """awd: AR and TAR, penalties on large and on changing outputs (Merity et al. 2018)."""
     bidirectional: bool = False
@@ -60,16 +53,6 @@ class SentenceModel(Model):
     """Size of a word's embedding."""
     train_embeddings: bool = True
     """Train the words' embeddings."""
-    dropout: tuple[Rate, ...] = (0.0,)
-    """Dropout rate, or three: of the first layer's input, between layers, before the output layer."""
-    dropout_words: Rate = 0.0
-    """Rate at which whole words are dropped."""
-    dropout_weights: Rate = 0.0
-    """Dropout rate on recurrent weights."""
-    locked: bool = False
-    """Drop the same features at all steps of a sequence (variational dropout)."""
-    zoneout: tuple[Rate, ...] = (0.0,)
-    """Rate at which units of a state keep their value: one rate, or those of h and c."""
     unknown_rate: Rate = 0.5
     """In training, read words that occur once in train as unknown at this rate."""
 
@@ -87,31 +70,13 @@ class SentenceAgent(Agent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceTraining(Training):
-    """For how long and how fast."""
-
-    optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
-    """Optimizer of the network."""
-    weight_decay: Weight = 0.0
-    """Add this times the weights to the gradient."""
-    decay: Positive = 1.0
-    """Divide the learning rate by this once an epoch, after --decay-after."""
-    decay_after: Natural = 0
-    """Epochs before --decay begins."""
-    average: Literal["none", "non_monotone", "always"] = "none"
-    """Average the weights: always, or once dev stops improving (NT-ASGD: non_monotone)."""
-    average_after: Natural = 0
-    """Epochs before averaging may begin."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceSettings(Settings):
+class SentenceSettings(LayersSettings):
     """All settings of experiments on sentences."""
 
     data: SentenceData = SentenceData()
     model: SentenceModel = SentenceModel()
     agent: SentenceAgent = SentenceAgent()
-    training: SentenceTraining = SentenceTraining()
+    training: AveragedTraining = AveragedTraining()
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
@@ -121,5 +86,3 @@ class SentenceSettings(Settings):
                 "words' vectors that are not trained are of no use unless they are read: give "
                 "--embeddings FILE, or --train-embeddings"
             )
-        if len(self.model.dropout) not in (1, 3) or len(self.model.zoneout) > 2:
-            raise UserError("--dropout takes one rate or three, and --zoneout one or two: see --help")

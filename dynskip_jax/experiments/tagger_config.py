@@ -4,22 +4,19 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Bounds, Count, Layers, Natural, Rate, Size, Weight
-from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Data, Model, Settings, Training
+from dynskip_jax.config import Bounds, Rate, Size, Weight
+from dynskip_jax.experiments.layers_config import LayersModel, LayersSettings
+from dynskip_jax.settings import Data, Training
 
 COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
 
 # Training of agents as in the presets of language models that fit a CPU: an Adam of their own. The reward at
 # each word is compared with that of the other sentences.
 AGENT: dict[str, Any] = dict(
-    agent_learning_rate=0.001,
-    entropy="exact",
-    entropy_coef=0.01,
-    discount=0.5,
-    baseline="batch",
-    mix=0.5,
+    agent_learning_rate=0.001, entropy="exact", entropy_coef=0.01, discount=0.5, baseline="batch"
 )
+# For two cores: Adam needs a third of the epochs that gradient descent takes.
+SMALL: dict[str, Any] = AGENT | dict(features=100, learning_rate=0.002, inverse_decay=0.05)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,23 +25,18 @@ class TaggerData(Data):
 
     tag_column: Annotated[int, Bounds(-1000, 1000)] = -1
     """Column of the tags, counted from 0; -1: the last."""
-    min_count: Count = 1
-    """Words seen less often in train are unknown."""
     embeddings: Path | None = None
     """GloVe or word2vec vectors to start from, which set the embedding size."""
-    split_seed: Natural = 0
-    """Seed that draws missing splits from train."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerModel(Model):
+class TaggerModel(LayersModel):
     """What the network is made of; sizes of layers are those of each direction."""
 
-    num_layers: Layers = 1
-    """Number of layers; the last one has the time skip."""
-    dropout: tuple[Rate, ...] = (0.5,)
-    """Dropout rate, or three: of the first layer's input, between layers, before the output layer; or four:
-    with that after the first layer second."""
+    recipe: Literal["none", "ma2016", "ncrfpp", "wu2016"] = "none"
+    """Details of a published system that have no flag: ma2016 (Ma & Hovy 2016: dropout of characters; agents
+    of Gui et al. rewarded for whole sentences), ncrfpp (NCRF++: 50 filters), wu2016 (Wu et al. 2016: three
+    words at a time, small initial weights, whole sentences rewarded)."""
     output: Literal["crf", "softmax"] = "crf"
     """Predict tags by a CRF, or by a softmax at each word (for many tags)."""
     embedding_features: Size = 100
@@ -55,8 +47,8 @@ class TaggerModel(Model):
     """Replace digits of words by 9 or 0; characters keep theirs."""
     unknown_rate: Rate = 0.5
     """In training, read words that occur once in train as unknown at this rate."""
-    characters: Literal["none", "cnn", "lstm"] = "cnn"
-    """Read a word's characters by a CNN or a bidirectional LSTM, or not at all."""
+    characters: Literal["none", "cnn"] = "cnn"
+    """Read a word's characters by a CNN, or not at all."""
     affixes: Annotated[int, Bounds(0, 20)] = 0
     """Embed this many of a word's first and last characters (Wu et al.: 5)."""
 
@@ -65,24 +57,14 @@ class TaggerModel(Model):
 class TaggerTraining(Training):
     """For how long and how fast."""
 
-    clip: Annotated[float, Bounds(above=0)] | None = 5.0
-    """Largest norm of the gradient; agents that learn from rewards are clipped separately."""
-    optimizer: Literal["adam", "adagrad", "sgd", "momentum"] = "adam"
-    """Optimizer of the network; momentum: gradient descent with momentum 0.9."""
     inverse_decay: Weight = 0.0
     """ρ: divide the learning rate by 1 + ρ · the number of epochs before."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerSettings(Settings):
+class TaggerSettings(LayersSettings):
     """All settings of a tagger."""
 
     data: TaggerData = TaggerData()
-    model: TaggerModel = TaggerModel()
-    training: TaggerTraining = TaggerTraining()
-
-    def __post_init__(self) -> None:
-        """Check that settings do not contradict each other."""
-        super().__post_init__()
-        if len(self.model.dropout) not in (1, 3, 4):
-            raise UserError("--dropout takes one rate, three or four: see --help")
+    model: TaggerModel = TaggerModel(dropout=(0.5,))
+    training: TaggerTraining = TaggerTraining(clip=5.0)

@@ -1,17 +1,13 @@
 """Data, model, tables and texts of all taggers."""
 
-import logging
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from dynskip_jax import functional as F
-from dynskip_jax.analysis import plots
+from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.batches import with_buckets
 from dynskip_jax.data.sentences import treebank_words
@@ -28,18 +24,16 @@ from dynskip_jax.data.vocabularies import (
 from dynskip_jax.data.word_vectors import WordVectors
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_config import TaggerSettings
-from dynskip_jax.experiments.vectors import vectors_for, with_vectors, words_with_vectors
+from dynskip_jax.experiments.vectors import begin_with, vectors_for, with_vectors, words_with_vectors
 from dynskip_jax.models import Tagger
-from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
+from dynskip_jax.nn import CharAffixes, CharCNN
 from dynskip_jax.nn.initializers import by_size
 from dynskip_jax.spec import ModelSpec
-from dynskip_jax.tasks import Learner, Tagging
+from dynskip_jax.tasks import Tagging
 from dynskip_jax.tasks.label_score import word_labels
-
-logger = logging.getLogger(__name__)
+from dynskip_jax.trained import Trained
 
 _SPLITS = ("train", "dev", "test")
-_MOST_ROWS = 20  # largest number of tags in a plot
 _WORD_LENGTH = 20  # characters of a word that are read; of longer words the first and last half
 _CHAR_FEATURES, _CHAR_OUTPUTS, _CHAR_WIDTH, _SMALL_FEATURES, _COLUMN_FEATURES = 30, 30, 3, 5, 20
 # Details of published systems: filters, dropout of characters, capitals, words at a time, gain of the initial
@@ -56,68 +50,44 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 
 def dataset_of(
-    corpus: TaggedCorpus,
-    tags: Sequence[str],
-    settings: TaggerSettings,
-    lines: Sequence[str] = (),
+    corpus: TaggedCorpus, tags: Sequence[str], settings: TaggerSettings, lines: Sequence[str] = ()
 ) -> Dataset:
-    """Return a corpus as a data set, with its vocabulary.
-
-    Args:
-        corpus: Tagged sentences.
-        tags: Tags that may be predicted.
-        settings: All settings.
-        lines: Further lines to print before training.
-    """
+    """Return a corpus as a data set, with the vocabulary of its words and of the `tags` to predict."""
     m, path = settings.model, settings.data.embeddings
     how, more = dict(lowercase=m.lowercase, digits=m.digits), set()
     all_words = {split: [w for s in corpus.splits[split] for w in s.words] for split in _SPLITS}
     if path is not None:
         forms = {normal_form(word, **how) for words in all_words.values() for word in words}
         more = words_with_vectors(path, m.embedding_features, forms)
+    train = corpus.splits["train"]
     vocabulary = tagger_vocabulary(
-        (sentence.words for sentence in corpus.splits["train"]),
+        (sentence.words for sentence in train),
         tags,
         **how,
-        min_count=settings.data.min_count,
         word_length=_WORD_LENGTH,
         more_words=more,
-        columns=(sentence.columns for sentence in corpus.splits["train"]),
+        columns=(sentence.columns for sentence in train),
         scheme=corpus.scheme,
     )
     shares = []
     for split, words in all_words.items():
         unknown = sum(not vocabulary.knows(word) for word in words) / len(words)
         shares.append(f"{100 * unknown:.2g} % of {split}")
-    lines = [
-        *([corpus.note] if corpus.note else []),
-        *lines,
-        f"words that are not known: {', '.join(shares)}",
-    ]
-    vectors = vectors_for(path, m.embedding_features, vocabulary.words)
+    lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {', '.join(shares)}"]
+    vectors, count = vectors_for(path, m.embedding_features, vocabulary.words), len(vocabulary.words)
     if vectors is not None:
-        found, count = int(vectors.found.sum()), len(vocabulary.words)
+        found = int(vectors.found.sum())
         lines.append(f"vectors: {path} has {found:,} of {count:,} words ({100 * found / count:.1f} %)")
-    return Dataset(
-        corpus.name,
-        {**corpus.sizes, "words": len(vocabulary.words)},
-        with_vectors(corpus.fingerprint, vectors),
-        corpus.source,
-        content=corpus,
-        vocabulary=vocabulary,
-        lines=lines,
-    )
+    sizes, fingerprint = {**corpus.sizes, "words": count}, with_vectors(corpus.fingerprint, vectors)
+    return Dataset(corpus.name, sizes, fingerprint, corpus.source, corpus, vocabulary, lines)
 
 
-def make_tagging(
-    spec: ModelSpec,
-    settings: TaggerSettings,
-    data: Dataset | None,
-    vocabulary: TaggerVocabulary,
-    scheme: str | None = None,
+def make_task(
+    spec: ModelSpec, settings: TaggerSettings, data: Dataset | None, vocabulary: TaggerVocabulary
 ) -> Tagging:
-    """Return the task of a model; `scheme` is that of entity tags, such as BIOES."""
+    """Return the task of a model; tags of entities follow BIOES."""
     batch_size, splits, gold = settings.training.batch_size, {}, {}
+    scheme = None if vocabulary.scheme is None else "BIOES"
     index = {tag: i for i, tag in enumerate(vocabulary.tags)}
     unknown = index.get(UNK)
     if data is not None:
@@ -151,12 +121,10 @@ def _make_model(
     rngs: nnx.Rngs,
 ) -> Tagger:
     m, recipe = settings.model, _RECIPES[settings.model.recipe]
-    count, dtype, characters = vocabulary.num_characters, spec.dtype, []
-    how = dict(char_features=_CHAR_FEATURES, dropout=recipe["char_dropout"], dtype=dtype, rngs=rngs)
+    count, characters = vocabulary.num_characters, []
+    how = dict(char_features=_CHAR_FEATURES, dropout=recipe["char_dropout"], dtype=spec.dtype, rngs=rngs)
     if m.characters == "cnn":
         characters.append(CharCNN(count, filters=recipe["filters"], width=_CHAR_WIDTH, **how))
-    elif m.characters == "lstm":
-        characters.append(CharLSTM(count, features=recipe["filters"], **how))
     if m.affixes:
         characters.append(CharAffixes(count, char_features=_SMALL_FEATURES, count=m.affixes, rngs=rngs))
     options = dict(spec.cell_options)
@@ -168,98 +136,60 @@ def _make_model(
         len(vocabulary.words),
         len(vocabulary.tags),
         m.features,
-        (F.Previous(),) * (m.num_layers - 1) + (spec.skip,),
-        **spec.recurrent_options,
+        **spec.layer_options(m.num_layers),
         embedding_features=m.embedding_features,
-        word_init=None if vectors is None else partial(_beginning, vectors),
+        word_init=begin_with(vectors, by_size(m.embedding_features)),  # U(±√(3/d)) for words without one
         characters=characters,
         capitals=(len(CAPITALS), recipe["capitals"]) if recipe["capitals"] else None,
         columns=[(size, _COLUMN_FEATURES) for size in vocabulary.column_sizes],
         window=recipe["window"],
         output=m.output,
         allowed=allowed_transitions(vocabulary.tags, scheme) if has_scheme else None,
-        dropout=_dropout(m.dropout, m.num_layers),
+        dropout=m.dropout_rates,
         unknown_rate=m.unknown_rate,
         num_frequent=vocabulary.num_frequent,
-        dtype=dtype,
         cell=options,
         rngs=rngs,
     )
 
 
-def _dropout(rates: Sequence[float], num_layers: int) -> tuple[float, ...]:
-    """Return the dropout rate at each place, bottom first; see `SkipLayers`."""
-    inputs, first, between, output = {1: (0, 0, 0, 0), 3: (0, 1, 1, 2), 4: (0, 1, 2, 3)}[len(rates)]
-    places = [inputs, *([first] + [between] * (num_layers - 2) if num_layers > 1 else []), output]
-    return tuple(rates[place] for place in places)
-
-
-def _beginning(
-    vectors: WordVectors, key: Any, shape: tuple[int, int], dtype: Any = "float32", *_: Any
-) -> Any:
-    """Return initial embeddings of size d: pretrained vectors, and U(±√(3/d)) for words without one."""
-    drawn = by_size(shape[1])(key, shape, dtype)
-    return jnp.where(jnp.asarray(vectors.found)[:, None], jnp.asarray(vectors.table, dtype), drawn)
-
-
 # --- Tables, pictures and texts ---
 
 
-def metrics(spec: Any, settings: Any, learner: Learner, params: Any, keys: Any) -> dict[str, np.ndarray]:
+def metrics(trained: Trained) -> dict[str, np.ndarray]:
     """Return precision, recall, F1 and support of each entity type or each frequent tag."""
-    found = {}
+    found, learner = {}, trained.learner
     for split in ("dev", "test"):
-        rows = [learner.task.label_metrics(split, of) for of in learner.predictions(params, split, keys)]
+        predictions = learner.predictions(trained.all_params, split, trained.keys)
+        rows = [learner.task.label_metrics(split, of) for of in predictions]
         found |= {f"{split}_{name}": np.array([row[name] for row in rows]) for name in rows[0]}
     return found
 
 
-def draw(
-    spec: ModelSpec, settings: Any, learner: Learner, params: Any, keys: Any, folder: Path, member: int
-) -> None:
+def draw(trained: Trained) -> None:
     """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each tag."""
-    task, has_entities = learner.task, learner.task.scheme is not None
-    predictions, what = learner.predictions(params, "dev", keys)[member], "type" if has_entities else "tag"
-    seed = spec.all_seeds[member]
-    logger.info("%s: scores on dev, seed %d", spec.name, seed)
-    for line in task.score_labels("dev", predictions).lines(what):  # a record is one line
-        logger.info("%s", line)
+    task, what = trained.learner.task, "tag" if trained.learner.task.scheme is None else "type"
+    predictions = trained.learner.predictions(trained.all_params, "dev", trained.keys)[trained.member]
     both = (task.gold["dev"], task.predicted_tags(predictions))
-    truth, predicted = (word_labels(tags, has_entities=has_entities) for tags in both)
-    title = f"{spec.name}: predicted {what}s of words on dev, seed {seed}"
-    plots.confusion(truth, predicted, folder / "confusion.png", title)
-    for direction, layer in learner.top_layers.items() if spec.skip.has_agent else ():
-        counts = np.zeros((len(task.tags), spec.skip.max_skip), np.int64)
-        for batch, chosen in learner.choices(params, "dev", keys, layer=layer):
-            inside = np.arange(batch.targets.shape[1]) < batch.seq_lengths[:, None]
-            where = inside & batch.mask[:, None]
-            np.add.at(counts, (batch.targets[where], chosen[member][where] - 1), 1)
-        rows = np.argsort(-counts.sum(axis=1), kind="stable")[:_MOST_ROWS]
-        rows = rows[counts[rows].any(axis=1)]  # tags that never occur are left out
-        plots.action_distribution(
-            counts[rows],
-            folder / f"skips_by_tag_{direction}.png",
-            f"{spec.name}: how far the {direction} layer reaches at words with each tag",
-            note=f"dev, greedy, the most frequent tags, seed {learner.seeds[member]}",
-            rows=[task.tags[row] for row in rows],
-        )
+    labels = (word_labels(tags, has_entities=task.scheme is not None) for tags in both)
+    hooks.draw_confusion(trained, what, "dev", task.score_labels("dev", predictions), *labels)
+    hooks.draw_skips(trained, "tag", "targets", task.tags)
 
 
-def tokenize(vocabulary: TaggerVocabulary, text: str) -> str:
+def tokenize(trained: Trained, text: str) -> str:
     """Separate the words of a text by spaces; case is kept, because the model reads characters unchanged."""
     return " ".join(treebank_words(text, lowercase=False))
 
 
-def encode(settings: Any, vocabulary: TaggerVocabulary, text: str) -> tuple[TokenIds, list[str]]:
+def encode(trained: Trained, text: str) -> tuple[TokenIds, list[str]]:
     """Return the ids of the words of a text, and the words: unknown ones are read by characters."""
     words = text.split()
-    return vocabulary.encode(words), words
+    return trained.vocabulary.encode(words), words
 
 
-def read(trained: Any, text: str) -> Reading:
+def read(trained: Trained, text: str) -> Reading:
     """Read a text; `probabilities` are the marginal probabilities of each word's tag."""
-    vocabulary = trained.vocabulary
-    inputs, words = encode(trained.settings, vocabulary, text)
+    vocabulary, (inputs, words) = trained.vocabulary, trained.encode(text)
     found, best = trained.learner.read(trained.params, inputs, len(words), trained.policy)
     best, marginals = np.asarray(best), np.asarray(found.log_probs.marginals)
     tags = written([vocabulary.tags[tag] for tag in best], trained.learner.task.scheme)

@@ -2,9 +2,11 @@
 
 import functools
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
@@ -50,3 +52,17 @@ def with_vectors(fingerprint: str, vectors: WordVectors | None) -> str:
     digest = hashlib.sha256(fingerprint.encode())
     digest.update(vectors.table.astype("<f4").tobytes())
     return digest.hexdigest()
+
+
+def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an initializer of embeddings: pretrained vectors, and what `init` draws for other words."""
+
+    def start(key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
+        drawn = init(key, shape, dtype)
+        return (
+            drawn
+            if vectors is None
+            else jnp.where(vectors.found[:, None], vectors.table.astype(dtype), drawn)
+        )
+
+    return start

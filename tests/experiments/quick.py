@@ -1,4 +1,4 @@
-"""Define an experiment whose step compiles in milliseconds, for tests of everything except the computation.
+"""An experiment whose step compiles in milliseconds, for tests of everything except the computation.
 
 It classifies digits by a linear layer with initial weights of zero. No model has a time skip.
 """
@@ -51,28 +51,23 @@ class Linear(nnx.Module):
 class ClassOfDigits(ExampleTask):
     def forward(self, model, batch, carry, **how):
         none = jnp.zeros(batch.inputs.shape)
-        action = jnp.ones(batch.inputs.shape, jnp.int32)
-        trace = F.DecisionTrace(action, none, none, mode="none")
+        trace = F.DecisionTrace(jnp.ones(batch.inputs.shape, jnp.int32), none, none, mode="none")
         return Forward(jax.nn.log_softmax(model(batch.inputs)), (trace,))
 
 
 def load(settings):
-    rng, splits = np.random.default_rng(0), {}
-    for split, size in (("train", 60), ("dev", 20), ("test", 20)):
-        digits = rng.integers(10, size=(size, settings.data.length)).astype(np.int32)
-        splits[split] = Examples(digits, digits[:, 0] % 3)
-    sizes = {name: len(split) for name, split in splits.items()}
+    rng, sizes = np.random.default_rng(0), {"train": 60, "dev": 20, "test": 20}
+    digits = {n: rng.integers(10, size=(k, settings.data.length)).astype(np.int32) for n, k in sizes.items()}
+    splits = {name: Examples(x, x[:, 0] % 3) for name, x in digits.items()}
     return Dataset("digits", sizes, "made with 0", "made up", content=splits)
 
 
 def make_task(spec, settings, data, vocabulary):
-    length, batch_size = settings.data.length, settings.training.batch_size
-    return ClassOfDigits(
-        {} if data is None else data.content, lambda rngs: Linear(length), batch_size=batch_size
-    )
+    splits, length = {} if data is None else data.content, settings.data.length
+    return ClassOfDigits(splits, lambda rngs: Linear(length), batch_size=settings.training.batch_size)
 
 
-def encode(settings, vocabulary, text):
+def encode(trained, text):
     return np.array([int(word) for word in text.split()], np.int32), text.split()
 
 
@@ -83,5 +78,4 @@ Quick = Experiment(
     settings=QuickSettings,
     presets={"small": {}},
     model="lstm",
-    columns={"test_accuracy": ("test accuracy", ".2%")},
 )

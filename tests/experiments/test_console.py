@@ -49,10 +49,10 @@ def summary(*seeds):
 
 def print_a_run(size=100):
     name = "Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling"
-    rows = [("", name, {"test_f1": 84.26})]
-    published = (Published("fixture", rows, sizes={"train": 100}, note="beside theirs"),)
+    rows = [("", name, 84.26)]
+    published = (Published("fixture", ["test_f1"], rows, sizes={"train": 100}, note="beside theirs"),)
     columns = {"dev_f1": ("dev", ".2f"), "test_f1": ("test", ".2f"), "test_f1_sampled": ("s", ".2f")}
-    experiment = Experiment("fixture", "", "", columns, published=published)
+    experiment = Experiment("fixture", "", "", columns=columns, published=published)
     data = Dataset("fixture", {"train": size}, "", "", None)
     metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
     result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}

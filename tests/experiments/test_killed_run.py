@@ -16,14 +16,11 @@ COMMAND = [
 
 
 def start(folder):
-    # Use the machine's own number of devices, as users do.
+    # Use the machine's own number of devices, as users do, and one cache for the runs of a test.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    # The runs of a test share a cache, so that they run the same compiled programs.
     environment["JAX_COMPILATION_CACHE_DIR"] = str(folder.parent / "compiled")
-    command = [*COMMAND, "--run-dir", str(folder)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([*COMMAND, "--run-dir", str(folder)], env=environment, **pipes)
 
 
 def finish(folder):
@@ -37,22 +34,16 @@ def finish(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_a_killed_run_resumes_bit_for_bit(tmp_path, number):
-    _, metrics, log = finish(tmp_path / "whole")
-
-    process = start(tmp_path / "killed")
-    checkpoints = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 240
-    while not (checkpoints.exists() and any(entry.name.isdigit() for entry in checkpoints.iterdir())):
+    _, *whole = finish(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    process, deadline = start(folder), time.monotonic() + 240
+    while not [*folder.glob("checkpoints/[0-9]*")]:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     if number == signal.SIGTERM:
-        assert process.returncode == 130
-        assert f"--run-dir {tmp_path / 'killed'}" in errors.strip().splitlines()[-1]
-    assert not (tmp_path / "killed" / "result.json").exists()
-
-    output, resumed_metrics, resumed_log = finish(tmp_path / "killed")
-    assert "resuming after step" in output
-    assert resumed_metrics == metrics
-    assert resumed_log == log
+        assert process.returncode == 130 and f"--run-dir {folder}" in errors.strip().splitlines()[-1]
+    assert not (folder / "result.json").exists()
+    output, *resumed = finish(folder)
+    assert "resuming after step" in output and resumed == whole

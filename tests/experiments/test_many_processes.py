@@ -1,6 +1,5 @@
 """Check that two processes with two devices each train as one does, also after stops, kills and errors."""
 
-import json
 import os
 import signal
 import socket
@@ -11,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import COMMANDS, assert_user_error, records, row_of
 
 import dynskip_jax
-from dynskip_jax.experiment import find_experiment
 
 SMALL = (
-    *("--model", "dynamic:3", "--preset", "small", "--features", "8", "--agent-features", "4"),
-    *("--num-steps", "5", "--batch-size", "4", "--dropout", "0.2", "--epochs", "3"),
+    *("--preset", "small", "--features", 8, "--agent-features", 4, "--num-layers", 1),
+    *("--num-steps", 5, "--batch-size", 4, "--dropout", 0.2, "--epochs", 3),
 )
 FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
 ENVIRONMENT = os.environ | {
@@ -27,37 +26,36 @@ ENVIRONMENT = os.environ | {
 }
 
 
-class Processes:
-    """The processes of one run."""
+def start(*arguments):
+    command = [sys.executable, "-m", "experiments.ptb", *map(str, arguments)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=ENVIRONMENT, **pipes)
 
-    def __init__(self, *arguments, count=2, **changes):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            coordinator = f"127.0.0.1:{server.getsockname()[1]}"
-        self.processes = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "experiments.ptb", *map(str, arguments)),
-                    *("--coordinator", coordinator, "--process", f"{index}/{count}"),
-                    *map(str, changes.get(f"process_{index}", ())),
-                ],
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for index in range(count)
-        ]
 
-    def outcomes(self, seconds=120):
-        """Wait for all processes, and return the (exit status, output, errors) of each."""
-        deadline = time.monotonic() + seconds
-        try:
-            pairs = [p.communicate(timeout=max(0.1, deadline - time.monotonic())) for p in self.processes]
-        finally:
-            for process in self.processes:
-                process.kill()
-        assert not any("Traceback" in text for pair in pairs for text in pair)
-        return [(p.returncode, *pair) for p, pair in zip(self.processes, pairs, strict=True)]
+def start_two(*arguments, second=()):
+    """Start both processes of a run; `second` are further arguments of the second one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        joined = (*arguments, "--coordinator", f"127.0.0.1:{server.getsockname()[1]}", "--process")
+    return start(*joined, "0/2"), start(*joined, "1/2", *second)
+
+
+def outcomes(*processes, seconds=120):
+    """Wait for all processes, and return the (exit status, output, errors) of each."""
+    deadline = time.monotonic() + seconds
+    try:
+        pairs = [p.communicate(timeout=max(0.1, deadline - time.monotonic())) for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert not any("Traceback" in text for pair in pairs for text in pair)
+    return [(p.returncode, *pair) for p, pair in zip(processes, pairs, strict=True)]
+
+
+def finish(*arguments):
+    """Run both processes, which succeed, and return the (output, errors) of each."""
+    both = outcomes(*start_two(*arguments))
+    assert [status for status, *_ in both] == [0, 0], both
+    return [texts for _, *texts in both]
 
 
 def own_lines(text):
@@ -66,23 +64,18 @@ def own_lines(text):
     return [line for line in text.splitlines() if not line.startswith(jax_or_start)]
 
 
-def wait_for(condition, processes, seconds=90):
+def wait_for_checkpoint(folder, processes, seconds=90):
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        assert all(process.poll() is None for process in processes.processes)
+    while not [*folder.glob("checkpoints/[0-9]*")]:
+        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
         time.sleep(0.01)
 
 
-def records(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def assert_same_result(folder, expected):
-    one, other = (json.loads((path / "result.json").read_text())["rows"][0] for path in (folder, expected))
-    assert one["metrics"].keys() == other["metrics"].keys()
-    for name, metric in one["metrics"].items():
-        np.testing.assert_allclose(metric["per_seed"], other["metrics"][name]["per_seed"], rtol=1e-4)
+    one, other = row_of(folder)["metrics"], row_of(expected)["metrics"]
+    assert one.keys() == other.keys()
+    for name, metric in one.items():
+        np.testing.assert_allclose(metric["per_seed"], other[name]["per_seed"], rtol=1e-4)
     for record, wanted in zip(records(folder), records(expected), strict=True):
         for name, value in wanted.items():
             if isinstance(value, str):
@@ -93,10 +86,10 @@ def assert_same_result(folder, expected):
 
 @pytest.fixture(scope="module")
 def one_process(command, corpus_folder, tmp_path_factory):
-    """Train the same run in one process, and return (arguments, folder)."""
+    """Train a run in one process, and return (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
-    arguments = ("--data", corpus_folder, *SMALL)
-    outcome = command(find_experiment("ptb"), *arguments, "--run-dir", folder)
+    arguments = ("--data", corpus_folder, "--model", "dynamic:3", *SMALL)
+    outcome = command(COMMANDS["ptb"], *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return arguments, folder
 
@@ -104,26 +97,30 @@ def one_process(command, corpus_folder, tmp_path_factory):
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(one_process, tmp_path):
     arguments, folder = one_process
-    first, second = Processes(*arguments, "--run-dir", tmp_path / "run").outcomes()
-    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
-    assert "4 of 4 cpu device(s), 2 processes" in first[1]
-    assert "test perplexity" in first[1]
-    assert own_lines(second[1]) == []
-    assert own_lines(second[2]) == ["process 1 waits for process 0, which evaluates dynamic:3 and draws"]
+    first, second = finish(*arguments, "--run-dir", tmp_path / "run")
+    assert "4 of 4 cpu device(s), 2 processes" in first[0] and "test perplexity" in first[0]
+    assert own_lines(second[0]) == []
+    assert own_lines(second[1]) == ["process 1 waits for process 0, which evaluates dynamic:3 and draws"]
     assert_same_result(tmp_path / "run", folder)
-    assert len(json.loads((tmp_path / "run" / "result.json").read_text())["rows"][0]["devices"]) == 4
+    assert len(row_of(tmp_path / "run")["devices"]) == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [("--seeds", 4), ("--compare", "lstm,dynamic:3")], ids=lambda o: o[0])
-def test_processes_with_seeds_of_their_own_and_several_models(options, command, corpus_folder, tmp_path):
-    arguments = [a for a in ("--data", corpus_folder, *SMALL) if a not in ("--model", "dynamic:3")]
-    if options[0] == "--seeds":
-        arguments += ["--model", "dynamic:3"]
-    assert command(find_experiment("ptb"), *arguments, *options, "--run-dir", tmp_path / "one").status == 0
-    first, second = Processes(*arguments, *options, "--run-dir", tmp_path / "two").outcomes()
-    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
-    for folder in ("",) if options[0] == "--seeds" else ("lstm", "dynamic-3"):
+@pytest.mark.parametrize(
+    ("options", "folders"),
+    [
+        (("--model", "dynamic:3", "--seeds", 4), ("",)),
+        (("--compare", "lstm,dynamic:3"), ("lstm", "dynamic-3")),
+    ],
+    ids=["seeds", "compare"],
+)
+def test_processes_with_seeds_of_their_own_and_several_models(
+    options, folders, command, corpus_folder, tmp_path
+):
+    arguments = ("--data", corpus_folder, *SMALL, *options, "--run-dir")
+    assert command(COMMANDS["ptb"], *arguments, tmp_path / "one").status == 0
+    finish(*arguments, tmp_path / "two")
+    for folder in folders:
         assert_same_result(tmp_path / "two" / folder, tmp_path / "one" / folder)
 
 
@@ -131,13 +128,12 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, command, 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_process, tmp_path):
     arguments, folder = one_process
-    checkpoints = tmp_path / "run" / "checkpoints"
-    long = [*arguments, "--run-dir", tmp_path / "run", "--heartbeat-seconds", 10]
-    run = Processes(*long)
-    wait_for(lambda: checkpoints.exists() and any(p.name.isdigit() for p in checkpoints.iterdir()), run)
-    run.processes[victim].kill()
+    long = (*arguments, "--run-dir", tmp_path / "run", "--heartbeat-seconds", 10)
+    run = start_two(*long)
+    wait_for_checkpoint(tmp_path / "run", run)
+    run[victim].kill()
     killed = time.monotonic()
-    status, _, errors = run.outcomes()[1 - victim]
+    status, _, errors = outcomes(*run)[1 - victim]
     assert time.monotonic() - killed < 30
     # If a collective fails first, the error is one line. If JAX detects the lost process first, it aborts.
     if status == 2:
@@ -145,10 +141,8 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
     else:
         assert status == -signal.SIGABRT and "JAX distributed service detected fatal errors" in errors
     assert not (tmp_path / "run" / "result.json").exists()
-
-    first, second = Processes(*long).outcomes()
-    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
-    assert "resuming after step" in first[1]
+    first, _ = finish(*long)
+    assert "resuming after step" in first[0]
     assert_same_result(tmp_path / "run", folder)
 
 
@@ -156,47 +150,32 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
 @pytest.mark.parametrize(("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)])
 def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tmp_path):
     arguments, folder = one_process
-    checkpoints = tmp_path / "run" / "checkpoints"
-    run = Processes(*arguments, "--run-dir", tmp_path / "run")
-    wait_for(lambda: checkpoints.exists() and any(p.name.isdigit() for p in checkpoints.iterdir()), run)
-    run.processes[asked].send_signal(number)
-    first, second = run.outcomes()
+    run = start_two(*arguments, "--run-dir", tmp_path / "run")
+    wait_for_checkpoint(tmp_path / "run", run)
+    run[asked].send_signal(number)
+    first, second = outcomes(*run)
     assert (first[0], second[0]) == (130, 130), (first[2], second[2])
     assert "progress is saved" in first[2].splitlines()[-1]
-
     # One process resumes the run that two processes began.
-    alone = subprocess.run(
-        [sys.executable, "-m", "experiments.ptb", *map(str, arguments), "--run-dir", tmp_path / "run"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert alone.returncode == 0, alone.stderr
-    assert "resuming after step" in alone.stdout
+    ((status, output, errors),) = outcomes(start(*arguments, "--run-dir", tmp_path / "run"))
+    assert status == 0 and "resuming after step" in output, errors
     assert_same_result(tmp_path / "run", folder)
 
 
 @pytest.mark.slow
-def test_folder_of_another_run_ends_all_processes_with_one_line(one_process):
+@pytest.mark.parametrize("fails", [0, 1])
+def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp_path):
+    """The run folder is of another run, or the second process lacks the data."""
     arguments, folder = one_process
-    outcomes = Processes(*arguments, "--features", 9, "--run-dir", folder).outcomes()
-    for (status, _, errors), start in zip(
-        outcomes, ("error: ", "error: process 0 has stopped: "), strict=True
-    ):
+    if fails == 0:
+        run, part = start_two(*arguments, "--features", 9, "--run-dir", folder), "other settings"
+    else:
+        missing = ("--data", tmp_path / "nothing")
+        run, part = start_two(*arguments, "--run-dir", tmp_path / "run", second=missing), "does not exist"
+    for index, (status, _, errors) in enumerate(outcomes(*run)):
         (line,) = own_lines(errors)
-        assert status == 2 and line.startswith(start) and "other settings" in line
-
-
-@pytest.mark.slow
-def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
-    arguments, _ = one_process
-    missing = ("--data", tmp_path / "nothing")
-    first, second = Processes(*arguments, "--run-dir", tmp_path / "run", process_1=missing).outcomes()
-    starts = ("error: process 1 has stopped: ", "error: ")
-    for (status, _, errors), start in zip((first, second), starts, strict=True):
-        (line,) = own_lines(errors)
-        assert status == 2 and line.startswith(start) and "does not exist" in line
+        start = "error: " if index == fails else f"error: process {fails} has stopped: "
+        assert status == 2 and line.startswith(start) and part in line
 
 
 @pytest.mark.parametrize(
@@ -204,6 +183,7 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
     [
         (("--coordinator", "127.0.0.1:9"), ("together",)),
         (("--process", "0/2"), ("together",)),
+        (("--process", "2"), ("--process takes two numbers",)),
         (("--coordinator", "nowhere", "--process", "0/2"), ("HOST:PORT", "nowhere")),
         (("--coordinator", "a:9", "--process", "2/2"), ("--process", "0 and 1")),
         (("--coordinator", "a:9", "--process", "0/0"), ("at least 1",)),
@@ -214,17 +194,12 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
         (("--coordinator", "auto", "--process", "0/1"), ("--coordinator auto", "leave --process out")),
     ],
 )
-def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    outcome = command(find_experiment("ptb"), "--data", corpus_folder, *SMALL, *arguments)
-    assert outcome.status == 2
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    assert all(part in outcome.err for part in parts)
-    assert not any(tmp_path.iterdir())
+def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, here):
+    assert_user_error(command(COMMANDS["ptb"], "--data", corpus_folder, *SMALL, *arguments), *parts)
+    assert not any(here.iterdir())
 
 
 @pytest.mark.slow
 def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
-    one = ("--coordinator", "127.0.0.1:9", "--process", "0/1")
-    arguments = ("--data", corpus_folder, *SMALL, "--epochs", 1, *one, "--run-dir", tmp_path / "run")
-    assert command(find_experiment("ptb"), *arguments).status == 0
+    one = ("--coordinator", "127.0.0.1:9", "--process", "0/1", "--run-dir", tmp_path / "run")
+    assert command(COMMANDS["ptb"], "--data", corpus_folder, *SMALL, "--epochs", 1, *one).status == 0

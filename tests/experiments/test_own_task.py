@@ -1,4 +1,4 @@
-"""Check that a user's task of under 100 lines (toy.py) trains, resumes, compares, predicts and explains."""
+"""Check that a user's task of at most 80 lines (toy) trains, resumes, compares, predicts and explains."""
 
 import json
 from functools import partial
@@ -15,6 +15,7 @@ from dynskip_jax import load_run
 from dynskip_jax.learners import make_learner
 from dynskip_jax.results import by_epoch
 from dynskip_jax.spec import make_spec
+from dynskip_jax.training import loop
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.step import seed_keys
 
@@ -28,13 +29,6 @@ def compared(command, tmp_path_factory):
     outcome = command(Toy, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return folder, outcome
-
-
-def test_it_is_one_folder_of_two_small_files_about_itself():
-    text = "".join(Path(module.__file__).read_text() for module in (toy.config, toy.task))
-    assert len(text.splitlines()) <= 80
-    for word in ("seed", "device", "jax.vmap", "policy", "run_dir", "checkpoint", "entropy"):
-        assert word not in text
 
 
 @pytest.mark.slow
@@ -62,8 +56,7 @@ def test_its_score_is_that_of_all_predictions(compared):
         said.append(np.asarray(logits[0].argmax(-1)))
     said, true = np.concatenate(said), np.concatenate(truth)
     f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
-    (result,) = json.loads((folder / "lstm" / "result.json").read_text())["rows"]
-    np.testing.assert_allclose(result["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
+    np.testing.assert_allclose(row_of(folder / "lstm")["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
     # The score does not depend on the batch size.
     spec = make_spec("lstm", trained.settings)
     learner = make_learner(Toy, trained.settings, spec, data, trained.vocabulary)
@@ -76,14 +69,11 @@ def test_its_score_is_that_of_all_predictions(compared):
 @pytest.mark.slow
 def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
     folder, _ = compared
-    from dynskip_jax.training import loop
-
-    fit = loop.fit
-    monkeypatch.setattr("dynskip_jax.run.fit", partial(fit, should_stop=lambda step: step == 9))
     arguments = ("--model", "dynamic:3", "--seeds", 2, *SMALL, "--run-dir", tmp_path / "run")
-    outcome = command(Toy, *arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr("dynskip_jax.run.fit", partial(loop.fit, should_stop=lambda step: step == 9))
+        outcome = command(Toy, *arguments)
     assert outcome.status == 130 and "goes on" in outcome.err
-    monkeypatch.setattr("dynskip_jax.run.fit", fit)
     assert command(Toy, *arguments).status == 0
     whole, resumed = (load_run(where, "dynamic:3", seed=1) for where in (folder, tmp_path / "run"))
     for a, b in zip(*(jax.tree.leaves(each.params) for each in (whole, resumed)), strict=True):
@@ -96,13 +86,13 @@ def test_it_predicts_and_explains(compared, command):
     lines = "a b a\n\nf f f f f f f f f\n"
     outcome = command(Toy, "predict", "--run-dir", folder, standard_input=lines)
     assert outcome.status == 0, outcome.err
-    lines = outcome.out.splitlines()
-    assert [len(line.split("(")[0].split()) for line in lines] == [3, 0, 9]
-    assert set(lines[0].split("(")[0].split()) <= {"0", "1"}
+    predicted = [line.split("(")[0].split() for line in outcome.out.splitlines()]
+    assert [len(tags) for tags in predicted] == [3, 0, 9] and set(predicted[0]) <= {"0", "1"}
     outcome = command(Toy, "explain", "--run-dir", folder, "--text", "a b c a")
     assert outcome.status == 0, outcome.err
     (picture,) = (folder / "plots").glob("explain-dynamic-3-seed-0-*.png")
-    assert picture.stat().st_size > 1000 and str(picture) in outcome.out
+    assert_picture(picture)
+    assert str(picture) in outcome.out
     assert_user_error(command(Toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
@@ -112,44 +102,46 @@ def test_rollouts_are_a_preset_of_it(command, tmp_path):
     assert outcome.status == 0, outcome.err
 
 
-@pytest.fixture(scope="module")
-def own_task():
-    """Run the code of the page on own tasks, which trains a model, and return its definitions."""
-    return run_code("own_task.md")
+def test_what_it_has_not_is_said_in_one_line(command):
+    assert_user_error(command(Toy, "generate", "--run-dir", "anywhere"), "no command 'generate'")
+    assert_user_error(command(Toy, "--baseline", "moving_average", *SMALL), "moving_average")
 
 
-def test_the_page_on_own_tasks_runs_and_shows_this_one(own_task):
-    assert own_task["result"].epochs == 2
-    for module in (toy.config, toy.task):
-        assert Path(module.__file__).read_text() in code_of("own_task.md")
+# --- Pages ---
+
+
+def test_the_page_on_own_tasks_runs_and_shows_this_one():
+    texts = [Path(module.__file__).read_text() for module in (toy.config, toy.task)]
+    assert {*texts} <= {*code_of("own_task.md")} and len("".join(texts).splitlines()) <= 80
+    assert run_code("own_task.md")["result"].epochs == 2
+
+
+def page(*parts, **names):
+    """Run the blocks of own_analysis.md with any of these parts, and return the names that they define."""
+    for code in code_of("own_analysis.md"):
+        if any(part in code for part in parts):
+            exec(compile(code, "own_analysis.md", "exec"), names)
+    return names
 
 
 def test_the_pages_plot_of_several_runs(finished_quick, swept_quick, here):
     """The code under "Plot several runs" works on three finished runs."""
     folders = [finished_quick.folder, swept_quick.folder / "lstm", swept_quick.folder / "fixed-2"]
-    names = dict(load_run=load_run, run_dirs=folders)
-    plot, final = (
-        code for code in code_of("own_analysis.md") if "run_dirs" in code or "test.groupby" in code
-    )
-    assert len([line for line in plot.splitlines() if line.strip()]) <= 15
-    exec(compile(plot, "own_analysis.md", "exec"), names)
-    exec(compile(final, "own_analysis.md", "exec"), names)
-    assert len(names["axes"].get_lines()) == 3
+    axes = page("run_dirs", "test.groupby", load_run=load_run, run_dirs=folders)["axes"]
+    assert len(axes.get_lines()) == 3
     assert_picture(here / "dev_curves.png")
-    first = names["axes"].get_legend_handles_labels()[1].index("lstm (run)")
+    first = axes.get_legend_handles_labels()[1].index("lstm (run)")
     records = by_epoch(RunDir.existing(finished_quick.folder).records())
     expected = [np.mean(record["dev_accuracy"]) for record in records if "dev_accuracy" in record]
-    np.testing.assert_allclose(names["axes"].get_lines()[first].get_ydata(), expected)
+    np.testing.assert_allclose(axes.get_lines()[first].get_ydata(), expected)
 
 
 def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quick):
     """The code under "Evaluate a split" gives the one score that result.json has for the seed."""
     folder = swept_quick.folder / "lstm"
-    (evaluation,) = (code for code in code_of("own_analysis.md") if "learner_with" in code)
-    names = dict(jax=jax, trained=load_run(folder, seed=1))
-    exec(compile(evaluation, "own_analysis.md", "exec"), names)
+    scores = page("learner_with", jax=jax, trained=load_run(folder, seed=1))["scores"]
     expected = row_of(folder)["metrics"]["dev_accuracy"]["per_seed"][1:]
-    np.testing.assert_allclose(names["scores"]["dev_accuracy"], expected)
+    np.testing.assert_allclose(scores["dev_accuracy"], expected)
 
 
 @pytest.mark.slow
@@ -159,7 +151,3 @@ def test_the_page_on_ones_own_analysis_runs(compared, here):
     names = run_code("own_analysis.md", run_dir=folder, text="a b c a", run_dirs=folders)
     assert (names["always_1"].decisions[-1].action == 1).all()
     assert names["scores"].keys() >= {"dev_f1", "dev_accuracy", "dev_nll"}
-
-
-def test_what_it_has_not_is_said_in_one_line(command):
-    assert_user_error(command(Toy, "generate", "--run-dir", "anywhere"), "no command 'generate'")

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +103,8 @@ def test_unknown_words_and_models_that_are_not_finished_are_named(command, compa
     ],
 )
 def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
-    assert PTB.hook("tokenize")(Vocabulary((EOS, *words.split())), text) == wanted
+    vocabulary = Vocabulary((EOS, *words.split()))
+    assert PTB.hook("tokenize")(SimpleNamespace(vocabulary=vocabulary), text) == wanted
 
 
 @pytest.mark.parametrize("model", ["lstm", pytest.param("dynamic:3", marks=pytest.mark.slow)])
@@ -234,12 +236,12 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
     for start, number in (((), 2), (("--start-from", folder), 1)):
         other = [*how[: how.index("--start-from")], *start, "--epochs", number]
         refused = command(PTB, *other, "--model", "lstm", "--run-dir", folder)
-        assert_user_error(refused, f"began with --start-from {compared}", "--run-dir")
+        assert_user_error(refused, f'settings.training.start_from was "{compared}"', "--run-dir")
     assert (folder / "result.json").read_bytes() == written
     refused = command(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
     assert_user_error(refused, "--start-from", "fixed:2")
     refused = command(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
-    assert_user_error(refused, "holds another state", "embedding")
+    assert_user_error(refused, "float32[2, 9, 4] there and float32[3, 9, 4] here")
     assert not (tmp_path / "no").exists()
 
 

@@ -1,11 +1,10 @@
-"""Check that commands read a finished run from a read-only folder, and do not train it again."""
+"""Check that commands read a finished run from a read-only folder, and refuse to train it in one line."""
 
 import builtins
 import errno
 import io
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 import quick
@@ -19,33 +18,21 @@ def read_only(monkeypatch):
     """Return a function that makes all writes below a folder fail, as on a read-only file system."""
 
     def protect(folder):
-        below = os.path.abspath(folder)
+        def guarded(function, writes):
+            def call(path, *arguments, **options):
+                below = isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(str(folder))
+                if below and writes(path, *arguments):
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+                return function(path, *arguments, **options)
 
-        def refuse(path):
-            if isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(below):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return call
 
-        open_file, open_descriptor, make = io.open, os.open, os.mkdir
-
-        def opened(path, mode="r", *arguments, **options):
-            if set(mode) & set("wax+"):
-                refuse(path)
-            return open_file(path, mode, *arguments, **options)
-
-        def opened_descriptor(path, flags, *arguments, **options):
-            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                refuse(path)
-            return open_descriptor(path, flags, *arguments, **options)
-
-        def made(path, *arguments, **options):
-            if not os.path.exists(path):
-                refuse(path)
-            return make(path, *arguments, **options)
-
+        opened = guarded(io.open, lambda path, mode="r", *_: set(mode) & set("wax+"))
         monkeypatch.setattr(io, "open", opened)
         monkeypatch.setattr(builtins, "open", opened)
-        monkeypatch.setattr(os, "open", opened_descriptor)
-        monkeypatch.setattr(os, "mkdir", made)
+        flags = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+        monkeypatch.setattr(os, "open", guarded(os.open, lambda path, how, *_: how & flags))
+        monkeypatch.setattr(os, "mkdir", guarded(os.mkdir, lambda path, *_: not os.path.exists(path)))
 
     return protect
 
@@ -61,11 +48,9 @@ def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only)
     read_only(folder)
     outcome = execute(NUMBERS, *arguments)
     assert (outcome.status, outcome.err) == (0, "")
-    (warning,) = [line for line in outcome.out.splitlines() if line.startswith("warning: ")]
-    assert warning == f"warning: nothing can be written into {folder} (Read-only file system)"
-    pictures = [line for line in expected.out.splitlines() if line.startswith("picture: ")]
-    assert pictures
-    kept = [line for line in expected.out.splitlines() if line not in pictures]
+    warning = f"warning: nothing can be written into {folder} (Read-only file system)"
+    kept = [line for line in expected.out.splitlines() if not line.startswith("picture: ")]
+    assert len(kept) < len(expected.out.splitlines()) and warning in outcome.out.splitlines()
     assert [line for line in outcome.out.splitlines() if line != warning] == kept
 
 
@@ -73,10 +58,9 @@ def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only)
 def test_training_on_is_refused_in_one_line(is_finished, finished_quick, tmp_path, read_only):
     folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
     if not is_finished:
-        Path(folder / "result.json").unlink()
+        (folder / "result.json").unlink()
     before = snapshot(folder)
     read_only(folder)
     outcome = execute(quick.Quick, *finished_quick.arguments, "--epochs", 3, "--run-dir", folder)
     assert_user_error(outcome, str(folder), "--run-dir")
-    assert "make room" not in outcome.err
-    assert snapshot(folder) == before
+    assert "make room" not in outcome.err and snapshot(folder) == before

@@ -14,6 +14,8 @@ from quick import QuickSettings
 
 import dynskip_jax
 from dynskip_jax.config import Bounds, Count, Rate, Seed, problem, read_value, short
+from dynskip_jax.data import Vocabulary
+from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
@@ -30,9 +32,8 @@ from dynskip_jax.settings import (
 from dynskip_jax.spec import make_spec
 from dynskip_jax.training.files import FORMAT
 
-ROOT = Path(dynskip_jax.__file__).parent
 PRESETS = [(name, preset) for name in NAMES for preset in find_experiment(name).presets]
-SHRUNK = dict(features=4, agent_features=3, num_layers=2, embedding_features=4, length=5, train_examples=8)
+SHRUNK = dict(features=4, agent_features=3, embedding_features=4, train_examples=8, mix=0.5)
 
 
 def settings_of(name, preset=None, **given):
@@ -50,14 +51,14 @@ def settings_of(name, preset=None, **given):
         ("0.1,0.2", Rate | tuple[Rate, ...], (0.1, 0.2)),
         ("0.1", Rate | tuple[Rate, ...], 0.1),
         ("0.1", tuple[Rate, ...], (0.1,)),
+        ("0.5,0.5", tuple[Rate, ...] | Path | None, (0.5, 0.5)),
         ("plateau", Count | Literal["plateau"], "plateau"),
         ("~/a b", Path | None, Path.home() / "a b"),
         ("~/a b", str, "~/a b"),
     ],
 )
 def test_texts_become_values(text, hint, value):
-    assert read_value(text, hint) == value
-    assert problem(value, hint) is None
+    assert read_value(text, hint) == value and problem(value, hint) is None
 
 
 @pytest.mark.parametrize(
@@ -88,79 +89,71 @@ def test_bounds_hold_at_their_ends():
 # --- Every experiment ---
 
 
-def test_there_are_few_settings_each_with_a_text():
-    found = set()
-    for name in NAMES:
-        kind = find_experiment(name).settings
-        found |= fields_of(kind).keys()
-        for field, (_, hint, default) in fields_of(kind).items():
-            assert problem(default, hint) is None, field
-    assert len(found) <= 95
-    used = {key for name in NAMES for values in find_experiment(name).presets.values() for key in values}
-    assert used <= found
+def test_there_are_few_settings():
+    fields = [fields_of(find_experiment(name).settings) for name in NAMES]
+    assert len({name for of in fields for name in of}) <= 95
+    for of in fields:
+        assert not [name for name, (_, hint, default) in of.items() if problem(default, hint)]
 
 
-def make_data(name, settings):
-    """Return the vocabulary of an experiment, and no data."""
-    from dynskip_jax.data import Vocabulary
-    from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
-
-    words = ("<unk>", "<eos>", "a", "b")
+def learner_of(name, settings, spec):
+    """Return a learner without data."""
+    vocabulary = Vocabulary(words := ("<unk>", "<eos>", "a", "b"))
     if name in ("conll2003", "pos"):
+        scheme = "BIO2" if name == "conll2003" else None
         tags = ("O", "B-X", "I-X", "E-X", "S-X")
-        return tagger_vocabulary([("a", "b")], tags, columns=[((), ())], scheme=None)
-    return ClassVocabulary(words, ("x", "y")) if name == "classify" else Vocabulary(words)
+        vocabulary = tagger_vocabulary([("a", "b")], tags, columns=[((), ())], scheme=scheme)
+    elif name == "classify":
+        vocabulary = ClassVocabulary(words, ("x", "y"))
+    return make_learner(find_experiment(name), settings, spec, None, vocabulary)
 
 
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_each_preset_describes_a_model_that_can_be_made(name, preset):
-    given = SHRUNK if preset != "two_hops" else {**SHRUNK, "length": 21}
-    given = {**given, "num_layers": 3 if preset == "awd" else 2, "mix": 0.5}
+    experiment = find_experiment(name)
+    layers = 3 if preset == "awd" or "depth_skip" in experiment.presets[preset] else 2
+    given = SHRUNK | dict(length=21 if preset == "two_hops" else 5)
+    if experiment.task.split(".")[-2] not in ("agreement", "number_prediction"):
+        given["num_layers"] = layers
     if (name, preset) == ("sick", "paper"):
         given["train_embeddings"] = True
-    if "depth_skip" in find_experiment(name).presets[preset]:
-        given["num_layers"] = 3
     settings = settings_of(name, preset, **given)
-    experiment = find_experiment(name)
     spec = make_spec("dynamic:3", settings)
-    learner = make_learner(experiment, settings, spec, None, make_data(name, settings))
+    learner = learner_of(name, settings, spec)
     assert learner.abstract_params()
     fit = make_fit_settings(settings, spec, learner)
     rates = fit.learning_rate(0, np.zeros((0, 1)))
     assert fit.epochs == settings.training.epochs and rates.shape == (1,) and rates[0] > 0
     config = json.loads(json.dumps({"format": FORMAT, "settings": to_config(settings)}))
-    assert fill(experiment.settings, from_config(experiment.settings, config)) == replace(
-        settings, model=None
-    )
+    stored = fill(experiment.settings, from_config(experiment.settings, config))
+    assert stored == replace(settings, model=None)
 
 
-def test_schedules_follow_the_settings():
-    def rates(name, model="dynamic:3", **given):
-        settings = settings_of(name, **given)
-        spec = make_spec(model, settings)
-        experiment = find_experiment(name)
-        learner = make_learner(experiment, settings, spec, None, make_data(name, settings))
-        schedule = make_fit_settings(settings, spec, learner).learning_rate
-        history = np.array([[5.0], [4.0], [3.9], [3.8], [3.7]])
-        return [float(schedule(epoch, history[:epoch])[0]) for epoch in range(5)]
+RELAXED = dict(learning_rate=1.0, sampled_decay=0.5, relaxed_epochs=2, length=5)
 
-    np.testing.assert_allclose(
-        rates("ptb", learning_rate=1.0, decay=2.0, decay_after=2), [1, 1, 0.5, 0.25, 0.125]
-    )
-    plateau = rates("ptb", learning_rate=1.0, decay=2.0, decay_after="plateau")
-    assert plateau[:3] == [1, 1, 1] and plateau[4] < 1
-    np.testing.assert_allclose(
-        rates("pos", learning_rate=1.0, inverse_decay=1.0), [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
-    )
-    relaxed = dict(learning_rate=1.0, sampled_decay=0.5, relaxed_epochs=2, length=5)
-    np.testing.assert_allclose(rates("agreement", **relaxed), [1, 1, 0.5, 0.25, 0.125])
-    np.testing.assert_allclose(rates("agreement", "lstm", **relaxed), [1] * 5)
+
+@pytest.mark.parametrize(
+    ("name", "model", "given", "rates"),
+    [
+        ("ptb", "lstm", dict(learning_rate=1.0, decay=2.0, decay_after=2), [1, 1, 0.5, 0.25, 0.125]),
+        ("ptb", "lstm", dict(learning_rate=1.0, decay=2.0, decay_after="plateau"), [1, 1, 1, 1, 0.5]),
+        ("pos", "lstm", dict(learning_rate=1.0, inverse_decay=1.0), [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]),
+        ("agreement", "dynamic:3", RELAXED, [1, 1, 0.5, 0.25, 0.125]),
+        ("agreement", "lstm", RELAXED, [1] * 5),
+    ],
+)
+def test_schedules_follow_the_settings(name, model, given, rates):
+    settings = settings_of(name, **given)
+    spec = make_spec(model, settings)
+    schedule = make_fit_settings(settings, spec, learner_of(name, settings, spec)).learning_rate
+    history = np.array([[5.0], [4.0], [3.0], [2.9], [2.8]])
+    np.testing.assert_allclose([schedule(epoch, history[:epoch])[0] for epoch in range(5)], rates)
 
 
 def test_two_hops_and_far_lengths_have_presets_of_their_own():
     choose = find_experiment("number_prediction").default_preset
-    assert [choose({"length": n}) for n in (11, 21, 51)] == ["relaxed", "two_hops", "far"]
-    assert choose({}) == "relaxed"
+    chosen = [choose(given) for given in ({}, {"length": 11}, {"length": 21}, {"length": 51})]
+    assert chosen == ["relaxed", "relaxed", "two_hops", "far"]
 
 
 def test_config_modules_need_no_jax():
@@ -184,8 +177,7 @@ def test_flags_win_over_presets_and_presets_over_defaults():
 def test_a_model_that_is_typed_replaces_that_of_a_preset():
     experiment = find_experiment("ptb")
     found = resolve(experiment.settings, experiment.presets, "far", {"compare": "lstm,fixed:2"})
-    assert found.settings.run.models("x") == ("lstm", "fixed:2")
-    assert found.typed_names == ("lstm", "fixed:2")
+    assert found.settings.run.models("x") == found.typed_names == ("lstm", "fixed:2")
     assert resolve(experiment.settings, experiment.presets, "far", {}).typed_names == ()
 
 
@@ -209,42 +201,24 @@ def test_a_run_of_another_format_is_refused(finished_quick):
 
 # --- Imports ---
 
-
-def imports():
-    """Return the modules that each module of the package imports, late and for type hints, too."""
-    files = {
-        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")
-    }
-    names = {name.removesuffix(".__init__"): path for name, path in files.items()}
-    graph = {}
-    for name, path in names.items():
-        graph[name] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                each = [f"{node.module}.{alias.name}" for alias in node.names]
-                graph[name] |= {one if one in names else node.module for one in each}
-            elif isinstance(node, ast.Import):
-                graph[name] |= {alias.name for alias in node.names}
-        graph[name] &= names.keys() - {name}
-    return graph
-
-
+ROOT = Path(dynskip_jax.__file__).parent
 # Packages below the experiments, which are checked by their own tests.
 BELOW = ("functional", "nn", "rl", "models", "tasks", "data", "training", "devices", "analysis")
 
 
 def test_no_module_imports_itself_through_others():
-    graph, done = imports(), set()
-    graph = {
-        name: others for name, others in graph.items() if name.split(".")[1:2] not in [[b] for b in BELOW]
-    }
-
-    def visit(name, path):
-        assert name not in path, f"a circle of imports: {' -> '.join([*path, name])}"
-        if name not in done:
-            for other in graph[name] & graph.keys():
-                visit(other, [*path, name])
-            done.add(name)
-
-    for name in sorted(graph):
-        visit(name, [])
+    """Imports that are late, or for type hints, count, too."""
+    paths = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] not in BELOW]
+    files = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p in paths}
+    files, graph = {name.removesuffix(".__init__"): path for name, path in files.items()}, {}
+    for name, path in files.items():
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                each = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {one if one in files else node.module for one in each}
+        graph[name] = found & files.keys() - {name}
+    while leaves := [name for name, others in graph.items() if not others]:
+        graph = {name: others - {*leaves} for name, others in graph.items() if name not in leaves}
+    assert not graph, f"a circle of imports among {', '.join(graph)}"

@@ -8,82 +8,34 @@ Text by a grammar (`dynskip_jax.data.agreement`): `a3` opens a clause of kind a 
 The last word closes a clause that was opened anywhere before, and asks for the form in which it was. Nothing
 in the text says how far back that is: the agent compares a query with the stored states.
 
-Test accuracy of preset `relaxed` at length 20, three seeds, two CPU cores: dynamic:19 99.54 ± 0.16 %, its
-control 64.29 ± 1.14 %, lstm 88.47 ± 1.16 %.
+Test accuracy of the preset `relaxed` at length 20, three seeds: dynamic:19 99.54 ± 0.16 %, its control
+64.29 ± 1.14 %, lstm 88.47 ± 1.16 %.
 """
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
-from dynskip_jax.config import Bounds, Count, Positive, Rate
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment
-from dynskip_jax.settings import Agent, Data, Model, Settings, Training
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # Like the preset `far` of number prediction: relaxed epochs find the positions of the answers, then four
-    # rollouts of each text train hard choices.
-    "relaxed": dict(
-        features=64,
-        agent="content",
-        agent_features=64,
-        relaxation="soft",
-        relaxed_epochs=4,
-        relaxed_entropy_coef=(0.0,),
-        rollouts=4,
-        baseline="rollouts",
-        entropy="exact",
-        entropy_coef=0.0,
-        batch_size=64,
-        learning_rate=0.003,
-        sampled_decay=0.5,
-        clip=1.0,
-        epochs=6,
-    ),
-}
+from dynskip_jax.experiments.layers_config import LayersSettings
+from dynskip_jax.experiments.number_prediction.config import FAR, RelaxedTraining, SyntheticData
+from dynskip_jax.settings import Agent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AgreementData(Data):
-    """The examples."""
-
-    length: Annotated[int, Bounds(5, 10_000)] = 50
-    """Length of the longest text."""
-    train_examples: Count = 50_000
-    """Number of training examples."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AgreementModel(Model):
-    """What the network is made of."""
-
-    dropout: Rate = 0.0
-    """Dropout rate on the layer's input and before the output layer."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AgreementAgent(Agent):
+class MaskedAgent(Agent):
     """Skips over time, their agents, and how these are trained."""
 
     empty_slots: ClassVar[str] = "masked"  # agents do not choose what lies before the text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AgreementTraining(Training):
-    """For how long and how fast."""
-
-    sampled_decay: Positive = 0.5
-    """Multiply the learning rate by this once an epoch, after the relaxed epochs."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AgreementSettings(Settings):
+class AgreementSettings(LayersSettings):
     """All settings of agreement."""
 
-    data: AgreementData = AgreementData()
-    model: AgreementModel = AgreementModel()
-    agent: AgreementAgent = AgreementAgent()
-    training: AgreementTraining = AgreementTraining()
+    data: SyntheticData = SyntheticData(length=50, train_examples=50_000)
+    agent: MaskedAgent = MaskedAgent()
+    training: RelaxedTraining = RelaxedTraining(sampled_decay=0.5)
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
@@ -97,14 +49,11 @@ EXPERIMENT = Experiment(
     about=__doc__,
     task="dynskip_jax.experiments.agreement.task",
     settings=AgreementSettings,
-    presets=PRESETS,
-    model="dynamic:49",
-    columns={
-        "dev_accuracy": ("dev accuracy", ".2%"),
-        "test_accuracy": ("test accuracy", ".2%"),
-        "test_accuracy_sampled": ("test, sampled", ".2%"),
-        "test_exact_decisions": ("exact decisions", ".2%"),
+    # Relaxed epochs find the positions of the answers, then four rollouts of each text train hard choices.
+    presets={
+        "relaxed": FAR | dict(agent="content", agent_features=64, relaxed_epochs=4, clip=1.0, epochs=6),
     },
+    model="dynamic:49",
     sample_text="w1 a3 w0 b2 w5 )b w4 c7 w2 )c )a",
     samples=4,
 )

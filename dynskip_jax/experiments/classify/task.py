@@ -1,21 +1,19 @@
 """Labelled texts of your own, and the model that classifies them."""
 
-import logging
-from pathlib import Path
 from typing import Any
 
 from dynskip_jax import hooks
-from dynskip_jax.analysis import plots
 from dynskip_jax.data.labelled import find_labelled_text
-from dynskip_jax.data.sentences import review_words, sentence_corpus
+from dynskip_jax.data.sentences import review_words as split
+from dynskip_jax.data.sentences import sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import dataset_of, make_classification, reading_options, text_hooks
-from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.experiments.sentence_task import dataset_of, make_classification, reading_options
+from dynskip_jax.tasks import Classification
 from dynskip_jax.tasks.label_score import score_labels
 
-logger = logging.getLogger(__name__)
+__all__ = ["draw", "load", "make_task", "split"]
 
 
 def load(settings: Any) -> Dataset:
@@ -31,11 +29,10 @@ def load(settings: Any) -> Dataset:
         header={"auto": None, "yes": True, "no": False}[data.header],
         share=data.dev_share,
     )
-    texts = found.labelled(split)
-    how = reading_options(settings)
-    corpus = sentence_corpus(found.name, texts, found.source, max_length=data.max_length, **how)
-    lines = [*found.notes, found.about, corpus.about]
+    how = dict(max_length=data.max_length, **reading_options(settings))
+    corpus = sentence_corpus(found.name, found.labelled(split), found.source, **how)
     vocabulary = ClassVocabulary(corpus.vocabulary.tokens, found.classes)
+    lines = [*found.notes, found.about, corpus.about]
     return dataset_of(corpus, settings, vocabulary=vocabulary, lines=lines)
 
 
@@ -44,20 +41,12 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -
     return make_classification(spec, settings, data, vocabulary, vocabulary.classes)
 
 
-def draw(
-    spec: Any, settings: Any, learner: Learner, params: Any, keys: Any, folder: Path, member: int
-) -> None:
+def draw(trained: Any) -> None:
     """Draw the usual, log the scores of each class on test, and draw the confusion matrix."""
-    hooks.draw(spec, settings, learner, params, keys, folder, member)
-    both = (learner.task.splits["test"].targets, learner.predictions(params, "test", keys)[member])
-    truth, predicted = ([learner.task.class_names[i] for i in ids] for ids in both)
-    seed = spec.all_seeds[member]
-    logger.info("%s: scores on test, seed %d", spec.name, seed)
-    for line in score_labels([truth], [predicted], has_entities=False).lines("class"):
-        logger.info("%s", line)
-    title = f"{spec.name}: predicted classes on test, seed {seed}"
-    plots.confusion(truth, predicted, folder / "confusion.png", title)
-
-
-split = review_words
-encode, tokenize, format_prediction = text_hooks(split, lambda vocabulary: vocabulary.classes)
+    hooks.draw(trained)
+    task = trained.learner.task
+    predictions = trained.learner.predictions(trained.all_params, "test", trained.keys)[trained.member]
+    both = (task.splits["test"].targets, predictions)
+    truth, predicted = ([task.class_names[i] for i in ids] for ids in both)
+    score = score_labels([truth], [predicted], has_entities=False)
+    hooks.draw_confusion(trained, "class", "test", score, truth, predicted)

@@ -3,11 +3,8 @@
 from typing import Any
 
 from dynskip_jax.data.tagged import find_tagged_corpus, with_entities
-from dynskip_jax.data.vocabularies import TaggerVocabulary
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments import tagger_task
-from dynskip_jax.experiments.tagger_task import draw, encode, metrics, read, tokenize
-from dynskip_jax.tasks import Tagging
+from dynskip_jax.experiments.tagger_task import dataset_of, draw, encode, make_task, metrics, read, tokenize
 
 __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 
@@ -15,11 +12,6 @@ __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 def load(settings: Any) -> Dataset:
     """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
     data = settings.data
-    how = dict(tag_column=data.tag_column, beside=data.columns or (), seed=data.split_seed)
+    how = dict(tag_column=data.tag_column, beside=data.columns or ())
     corpus = with_entities(find_tagged_corpus(data.dataset, data.data, **how), data.scheme)
-    return tagger_task.dataset_of(corpus, corpus.entity_tags, settings)
-
-
-def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: TaggerVocabulary) -> Tagging:
-    """Return the task of a model."""
-    return tagger_task.make_tagging(spec, settings, data, vocabulary, scheme="BIOES")
+    return dataset_of(corpus, corpus.entity_tags, settings)

@@ -3,11 +3,9 @@
 from typing import Any
 
 from dynskip_jax.data.tagged import find_tagged_corpus
-from dynskip_jax.data.vocabularies import UNK, TaggerVocabulary
+from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments import tagger_task
-from dynskip_jax.experiments.tagger_task import draw, encode, metrics, read, tokenize
-from dynskip_jax.tasks import Tagging
+from dynskip_jax.experiments.tagger_task import dataset_of, draw, encode, make_task, metrics, read, tokenize
 
 __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 
@@ -15,7 +13,7 @@ __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 def load(settings: Any) -> Dataset:
     """Load the sentences; words of dev and test whose tag train lacks count as wrong."""
     data = settings.data
-    how = dict(tag=data.tag, tag_column=data.tag_column, seed=data.split_seed)
+    how = dict(tag=data.tag, tag_column=data.tag_column)
     corpus = find_tagged_corpus(data.dataset, data.data, **how)
     tags, lines = corpus.train_tags, []
     held_out = [tag for name in ("dev", "test") for sentence in corpus.splits[name] for tag in sentence.tags]
@@ -25,9 +23,4 @@ def load(settings: Any) -> Dataset:
             f"{count:,} words of dev and test have {len(missing):,} tags that train lacks: counted as wrong"
         ]
         tags = (*tags, UNK)
-    return tagger_task.dataset_of(corpus, tags, settings, lines)
-
-
-def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: TaggerVocabulary) -> Tagging:
-    """Return the task of a model."""
-    return tagger_task.make_tagging(spec, settings, data, vocabulary)
+    return dataset_of(corpus, tags, settings, lines)

@@ -5,35 +5,32 @@
     python -m experiments.ptb generate --run-dir DIR --words 100
     python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
 
-Test perplexity and wall time of a seed on one to two CPU cores, other jobs running:
-
-    preset        what it is                                  model        test            time
-    small         2 x 200, no dropout, the default            lstm         115.11 ± 0.45   20 to 29 min
-                                                              dynamic:5    111.59 ± 0.54   20 to 29 min
-    sketch        the same in 4 epochs, for sweeps            lstm         114.91 ± 0.64   15 to 47 min
-    far           as sketch; dynamic:200 copies words         dynamic:200  102.76 ± 2.46   20 to 39 min
-    paper         2 x 650, dropout 0.5, 39 epochs; here 20    lstm         83.91           2 h 3 min
-                                                              dynamic:5    84.09           3 h 6 min
-    released      as the authors' code does it                not measured
-    charlm        words read by their characters, large       not measured
-    charlm_small  the same, small (Kim et al. 2016)           not measured
-    awd           the recipe of Merity et al. (2018)          not measured
-    awd_small     the same, small                             not measured
+    small     2 x 200, no dropout, the default: lstm 115.11 ± 0.45, dynamic:5 111.59 ± 0.54 on test
+    sketch    the same in 4 epochs, for sweeps
+    far       as sketch; dynamic:200 copies words
+    paper     2 x 650, dropout 0.5, 39 epochs
+    released  as the authors' code does it
+    charlm    words read by their characters (Kim et al. 2016); charlm_small: with fewer
+    awd       the recipe of Merity et al. (2018); awd_small: with fewer units
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
-address. If none has it, or with --dataset pydoc-topics, the model trains on an embedded corpus in a few
-minutes.
+address. With --dataset pydoc-topics, or if there is none, the model trains on an embedded corpus.
 """
 
 import dataclasses
+import functools
+import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Count, For, Layers, Natural, Positive, Rate, Size, Weight
+from dynskip_jax.config import Count, For, Natural, Positive, Size
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published
-from dynskip_jax.settings import Data, Model, Settings, Training
+from dynskip_jax.experiments.layers_config import AveragedTraining, LayersSettings, RegularizedModel
+from dynskip_jax.settings import Data
 from dynskip_jax.training.model_names import COPYING
+
+_VOCABULARY = re.compile(r"words|characters|bpe(?::(\d{3,7}))?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,11 +45,9 @@ class TextData(Data):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModel(Model):
+class LanguageModel(RegularizedModel):
     """What the network is made of."""
 
-    num_layers: Layers = 2
-    """Number of layers; the last one has the time skip."""
     recipe: Literal["none", "released", "charlm", "charlm_small", "awd"] = "none"
     """Details of a published system that have no flag: released (Gui et al. 2019: what the agent sees, the
     first step, the buffer at segments, initial weights), charlm (Kim et al. 2016: words are read by their
@@ -63,188 +58,98 @@ class LanguageModel(Model):
     """Size of a word's embedding."""
     copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "none"
     """Copy words of the last k steps: the one after the chosen state, or all by probability (expected)."""
-    dropout: tuple[Rate, ...] = (0.0,)
-    """Dropout rate, or three: of the first layer's input, between layers, before the output layer."""
-    dropout_words: Rate = 0.0
-    """Rate at which whole words are dropped."""
-    dropout_weights: Rate = 0.0
-    """Dropout rate on recurrent weights."""
-    zoneout: tuple[Rate, ...] = (0.0,)
-    """Rate at which units of a state keep their value: one rate, or those of h and c."""
-    locked: bool = False
-    """Drop the same features at all steps of a sequence (variational dropout)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageTraining(Training):
+class LanguageTraining(AveragedTraining):
     """For how long and how fast."""
 
-    optimizer: ClassVar[str] = "sgd"
     num_steps: Count = 35
     """Steps of truncated back-propagation."""
     decay: Positive = 1.0
     """Divide the learning rate by this once an epoch, after --decay-after."""
     decay_after: Natural | Literal["plateau"] = 0
     """Epochs before --decay begins; plateau: after each epoch in which dev perplexity fell by less than 1."""
-    weight_decay: Weight = 0.0
-    """Add this times the weights to the gradient."""
-    average: Literal["none", "non_monotone", "always"] = "none"
-    """Average the weights: always, or once dev stops improving (NT-ASGD: non_monotone)."""
     start_from: Path | None = None
     """A finished run folder of the same model, whose parameters are trained on (fine-tuning)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageSettings(Settings):
+class LanguageSettings(LayersSettings):
     """All settings of the language models."""
 
     data: TextData = TextData()
-    model: LanguageModel = LanguageModel()
-    training: LanguageTraining = LanguageTraining()
+    model: LanguageModel = LanguageModel(num_layers=2)
+    training: LanguageTraining = LanguageTraining(optimizer="sgd", learning_rate=1.0, clip=5.0)
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
         super().__post_init__()
-        kind, _, size = self.data.vocabulary.partition(":")
-        if kind not in ("words", "characters", "bpe") or (size and (kind != "bpe" or not _is_size(size))):
+        kind, found = self.data.vocabulary.partition(":")[0], _VOCABULARY.fullmatch(self.data.vocabulary)
+        if found is None or not 258 <= int(found[1] or 258) <= 1_000_000:
             raise UserError(
                 "--vocabulary takes words, characters, bpe or bpe:N, with N from 258 to 1,000,000"
             )
         if kind != "words" and self.model.recipe.startswith("charlm"):
             raise UserError("--recipe charlm reads the characters of words: leave out --vocabulary")
-        if len(self.model.dropout) not in (1, 3) or len(self.model.zoneout) > 2:
-            raise UserError("--dropout takes one rate or three, and --zoneout one or two: see --help")
-
-
-def _is_size(text: str) -> bool:
-    return text.isdecimal() and len(text) < 8 and 258 <= int(text) <= 1_000_000
+        if len(self.model.dropout) == 4:
+            raise UserError("--dropout of a language model takes one rate or three: see --help")
 
 
 # Training of the agents in presets that fit a CPU. They have their own Adam, because gradient descent with
 # the network's rate moves them by the whole clipping norm in each step.
-_AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
-
-# Settings that the medium model of Zaremba et al. (2014) and the models that follow it share.
-_LARGE: dict[str, Any] = dict(
-    features=650,
-    num_layers=2,
-    num_steps=35,
-    batch_size=20,
-    dropout=(0.5,),
-    init_scale=0.05,
-    learning_rate=1.0,
-    clip=5.0,
-    mix=1.0,
-)
-
+_AGENT: dict[str, Any] = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch")
+# Zaremba et al. (2014), the small and the medium model.
+_SMALL: dict[str, Any] = _AGENT | dict(num_steps=20, decay=2.0)
+_MEDIUM: dict[str, Any] = dict(features=650, dropout=(0.5,), init_scale=0.05, mix=1.0)
 # Kim et al. (2016), the large model; no dropout on the word embeddings made from characters.
-_CHARACTERS: dict[str, Any] = {
-    **_LARGE,
-    "recipe": "charlm",
-    "dropout": (0.0, 0.5, 0.5),
-    "epochs": 25,
-    "decay": 2.0,
-    "decay_after": "plateau",
-}
-
+_CHARLM: dict[str, Any] = _MEDIUM | dict(
+    recipe="charlm", dropout=(0.0, 0.5, 0.5), epochs=25, decay=2.0, decay_after="plateau"
+)
 # Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps.
 # Their learning rate of 30 and clipping norm of 0.25 therefore become 30 / 70 and 0.25 x 70.
-_AWD: dict[str, Any] = dict(
-    features=1150,
-    embedding_features=400,
-    num_layers=3,
-    recipe="awd",
-    num_steps=70,
-    batch_size=20,
-    dropout=(0.4, 0.25, 0.4),
-    dropout_words=0.1,
-    dropout_weights=0.5,
-    locked=True,
-    weight_decay=1.2e-6,
-    init_scale=0.1,
-    epochs=500,
-    learning_rate=30 / 70,
-    clip=0.25 * 70,
-    average="non_monotone",
-    mix=1.0,
-)
-
-# Zaremba et al. (2014), the small model.
-_SMALL: dict[str, Any] = dict(
-    **_AGENT,
-    features=200,
-    num_layers=2,
-    num_steps=20,
-    batch_size=20,
-    init_scale=0.1,
-    learning_rate=1.0,
-    decay=2.0,
-    clip=5.0,
-)
+_AWD: dict[str, Any] = dict(recipe="awd", locked=True, weight_decay=1.2e-6, average="non_monotone")
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The schedule of Zaremba et al., with early stopping on dev about half way through the 13 epochs. After
     # one epoch, λ = 0.5 has a better dev perplexity than the paper's 1 (176.7 against 180.8).
-    "small": dict(**_SMALL, epochs=13, decay_after=4, patience=2),
+    "small": _SMALL | dict(epochs=13, decay_after=4, patience=2),
     # A schedule that takes half the time, for sweeps.
-    "sketch": dict(**_SMALL, epochs=4, decay_after=2),
+    "sketch": _SMALL | dict(epochs=4, decay_after=2),
     # Copies words of the last K steps with the probabilities of a dot-product agent. The agent learns only
     # from the exact gradient of copying: with λ = 0 only the previous state enters, and there are no rewards.
-    "far": {
-        **_SMALL,
-        "model": "dynamic:200",
-        "mix": 0.0,
-        "agent": "content",
-        "copy": "expected",
-        "agent_features": 200,
-        "agent_learning_rate": 0.003,
-        "rl_coef": 0.0,
-        "epochs": 4,
-        "decay_after": 2,
-    },
+    "far": _SMALL
+    | dict(epochs=4, decay_after=2, model="dynamic:200", mix=0.0, copy="expected", rl_coef=0.0)
+    | dict(agent="content", agent_features=200, agent_learning_rate=0.003),
     # Gui et al. (2019), Section Language Modeling; values that it does not give are those of the medium model
     # of Zaremba et al. (2014).
-    "paper": dict(**_LARGE, epochs=39, decay=1.2, decay_after=6),
+    "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
     # Kim et al. (2016), the large and the small model.
-    "charlm": _CHARACTERS,
-    "charlm_small": {**_CHARACTERS, **_AGENT, "recipe": "charlm_small", "features": 300},
+    "charlm": _CHARLM,
+    "charlm_small": _CHARLM | _AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
     # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
-    "awd": _AWD,
-    "awd_small": {
-        **_AWD,
-        **_AGENT,
-        "features": 200,
-        "embedding_features": 200,
-        "num_layers": 2,
-        "num_steps": 35,
-        "dropout": (0.2, 0.1, 0.2),
-        "dropout_words": 0.05,
-        "dropout_weights": 0.2,
-        "epochs": 40,
-        "learning_rate": 30 / 35,
-        "clip": 0.25 * 35,
-    },
+    "awd": _AWD
+    | dict(features=1150, embedding_features=400, num_layers=3, num_steps=70, mix=1.0)
+    | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5)
+    | dict(epochs=500, learning_rate=30 / 70, clip=0.25 * 70),
+    "awd_small": _AWD
+    | (_AGENT | dict(features=200, embedding_features=200, num_steps=35))
+    | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2)
+    | dict(epochs=40, learning_rate=30 / 35, clip=0.25 * 35),
     # Like `paper`, with the settings of the authors' released code.
-    "released": dict(
-        **{**_LARGE, "num_layers": 3},
-        recipe="released",
-        epochs=100,
-        decay=1.2,
-        decay_after="plateau",
-        agent_features=200,
-        reward="probability",
-        rl_coef=0.3,
-        entropy_coef=0.0,
-        evaluation_mode="sample",
-    ),
+    "released": _MEDIUM
+    | dict(recipe="released", num_layers=3, epochs=100, decay=1.2, decay_after="plateau")
+    | dict(agent_features=200, reward="probability", rl_coef=0.3, entropy_coef=0.0)
+    | dict(evaluation_mode="sample"),
 }
 
-
-def _published(rows: dict[str, tuple[str, float, float]], **how: Any) -> Published:
-    named = [(m, name, dict(dev_perplexity=d, test_perplexity=t)) for m, (name, d, t) in rows.items()]
-    note = "The models of this run have other layers or units than the published ones: not comparable."
-    return Published("ptb", named, note=note, **how)
-
+# Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
+_published = functools.partial(
+    Published,
+    "ptb",
+    ("dev_perplexity", "test_perplexity"),
+    note="The models of this run have other layers or units than the published ones: not comparable.",
+)
 
 EXPERIMENT = Experiment(
     name="ptb",
@@ -262,32 +167,31 @@ EXPERIMENT = Experiment(
     },
     curves=("dev_perplexity",),
     commands=("explain", "oracle", "generate", "evaluate"),
-    # Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
     published=(
         _published(
-            {
-                "lstm": ("paper: CharLM", 82.0, 78.9),
-                "fixed:3": ("paper: CharLM, fixed skip 3", 83.6, 80.2),
-                "fixed:5": ("paper: CharLM, fixed skip 5", 84.9, 80.9),
-                "attention:5": ("paper: CharLM with attention", 82.2, 79.0),
-                "dynamic:5": ("paper: CharLM, dynamic skip, λ=1, K=5", 79.9, 76.5),
-            },
+            [
+                ("lstm", "paper: CharLM", 82.0, 78.9),
+                ("fixed:3", "paper: CharLM, fixed skip 3", 83.6, 80.2),
+                ("fixed:5", "paper: CharLM, fixed skip 5", 84.9, 80.9),
+                ("attention:5", "paper: CharLM with attention", 82.2, 79.0),
+                ("dynamic:5", "paper: CharLM, dynamic skip, λ=1, K=5", 79.9, 76.5),
+            ],
             when={"recipe": ("charlm", "charlm_small"), "vocabulary": ("words",)},
             alike={"num_layers": 2, "features": 650},
         ),
         _published(
-            {"lstm": ("Merity et al. (2018): AWD-LSTM", 60.0, 57.3)},
+            [("lstm", "Merity et al. (2018): AWD-LSTM", 60.0, 57.3)],
             when={"recipe": ("awd",), "vocabulary": ("words",)},
             alike={"num_layers": 3, "features": 1150},
         ),
         _published(
-            {
-                "lstm": ("paper: Regularized LSTM", 86.2, 82.7),
-                "fixed:3": ("paper: fixed skip 3", 85.3, 81.5),
-                "fixed:5": ("paper: fixed skip 5", 86.2, 82.0),
-                "attention:5": ("paper: attention", 85.1, 81.4),
-                "dynamic:5": ("paper: dynamic skip, λ=1, K=5", 82.5, 78.5),
-            },
+            [
+                ("lstm", "paper: Regularized LSTM", 86.2, 82.7),
+                ("fixed:3", "paper: fixed skip 3", 85.3, 81.5),
+                ("fixed:5", "paper: fixed skip 5", 86.2, 82.0),
+                ("attention:5", "paper: attention", 85.1, 81.4),
+                ("dynamic:5", "paper: dynamic skip, λ=1, K=5", 82.5, 78.5),
+            ],
             when={"vocabulary": ("words",)},
             alike={"num_layers": 2, "features": 650},
         ),

@@ -2,9 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis import plots
+from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data import Pieces, find_language_corpus
 from dynskip_jax.data.corpora import PROSE_WORD
@@ -24,7 +23,8 @@ from dynskip_jax.experiments.ptb.config import LanguageSettings
 from dynskip_jax.models import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding, initializers
 from dynskip_jax.spec import ModelSpec
-from dynskip_jax.tasks import LanguageModelling, Learner
+from dynskip_jax.tasks import LanguageModelling
+from dynskip_jax.trained import Trained
 
 _BYTE_PAIRS = "4000"
 _CHARACTERS: Mapping[str, dict[str, Any]] = {  # filters of each width, from 1, and highway layers above
@@ -39,8 +39,8 @@ def load(settings: LanguageSettings) -> Dataset:
     """Load the text."""
     data = settings.data
     kind, _, size = data.vocabulary.partition(":")
-    split = None if kind == "words" else Pieces(kind, int(size or _BYTE_PAIRS))
-    corpus = find_language_corpus(data.data, data.dataset, pieces=split)
+    pieces = None if kind == "words" else Pieces(kind, int(size or _BYTE_PAIRS))
+    corpus = find_language_corpus(data.data, data.dataset, pieces=pieces)
     about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
     return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
 
@@ -80,51 +80,39 @@ def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: n
             dtype=spec.dtype,
             rngs=rngs,
         )
-    inputs, hidden, outputs = m.dropout * 3 if len(m.dropout) == 1 else m.dropout
+    inputs, hidden, outputs = (m.dropout * 3)[:3]
+    rates = dict(words=m.dropout_words, inputs=inputs, hidden=hidden, outputs=outputs)
+    # With tied weights the last state has the size of the embedding.
+    last = m.embedding_features if m.recipe == "awd" and m.embedding_features else m.features
+    sizes = (m.features,) * (m.num_layers - 1) + (last,)
     return LanguageModel(
         len(words),
-        _sizes(settings),
-        (F.Previous(),) * (m.num_layers - 1) + (spec.skip,),
-        **spec.recurrent_options,
+        sizes,
+        **spec.layer_options(m.num_layers),
         embedding=embedding,
         embedding_features=m.embedding_features,
         tied=m.recipe == "awd",
         copy=spec.copy,
-        dropout=LanguageModelDropout(
-            words=m.dropout_words,
-            inputs=inputs,
-            hidden=hidden,
-            outputs=outputs,
-            weights=m.dropout_weights,
-            variational=m.locked,
-        ),
-        dtype=spec.dtype,
+        dropout=LanguageModelDropout(**rates, weights=m.dropout_weights, variational=m.locked),
         weight_init=weight_init,
-        cell=_layer_options(spec, settings),
+        cell=_cell_options(spec, settings, sizes),
         rngs=rngs,
     )
 
 
-def _sizes(settings: LanguageSettings) -> tuple[int, ...]:
-    """Return the size of each layer's state, bottom first; with tied weights the last is the embedding's."""
-    m = settings.model
-    last = m.embedding_features if m.recipe == "awd" and m.embedding_features else m.features
-    return (m.features,) * (m.num_layers - 1) + (last,)
-
-
-def _layer_options(spec: ModelSpec, settings: LanguageSettings) -> tuple[dict[str, Any], ...]:
+def _cell_options(
+    spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]
+) -> tuple[dict[str, Any], ...]:
     """Return the options of each layer's cell, bottom first.
 
     Zaremba et al. (2014) draw every weight from one uniform distribution; Merity et al. (2018) from U(±1/√h).
     The released code of Gui et al. (2019) has orthogonal W_h in the top layer.
     """
     m, layers = settings.model, []
-    zoneout = m.zoneout if len(m.zoneout) > 1 else m.zoneout[0]
-    for size in _sizes(settings):
+    for size in sizes:
         weights = initializers.uniform(size**-0.5 if m.recipe == "awd" else m.init_scale)
         init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
-        layers.append(dict(zoneout=zoneout, **init))
-    weights = layers[-1]["kernel_init"]
+        layers.append(dict(zoneout=m.zoneout_rates, **init))
     layers[-1] |= dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)
     if m.recipe == "released":
         layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
@@ -134,46 +122,22 @@ def _layer_options(spec: ModelSpec, settings: LanguageSettings) -> tuple[dict[st
 # --- Pictures and texts ---
 
 
-def draw(
-    spec: ModelSpec,
-    settings: LanguageSettings,
-    learner: Learner,
-    params: Any,
-    keys: Any,
-    folder: Path,
-    member: int,
-) -> None:
+def draw(trained: Trained) -> None:
     """Draw which k the agent chooses at the most frequent words of dev."""
-    skip, corpus = spec.skip, learner.task.corpus
-    if not skip.has_agent:
-        return
-    read = learner.choices(params, "dev", keys, layer=-1)
-    parts = [(batch.inputs[batch.mask], chosen[member][batch.mask]) for batch, chosen in read]
-    tokens, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
-    frequent = np.argsort(-np.bincount(tokens), kind="stable")[:20]
-    counts = np.zeros((len(frequent), skip.max_skip), np.int64)
-    for row, word in enumerate(frequent):
-        np.add.at(counts[row], chosen[tokens == word] - 1, 1)
-    unit = corpus.vocabulary.unit
-    plots.action_distribution(
-        counts,
-        folder / "skips_by_word.png",
-        f"{spec.name}: how far back the agent reaches after each {unit}",
-        note=f"{corpus.name}, dev, greedy, the 20 most frequent {unit}s, seed {learner.seeds[member]}",
-        rows=corpus.vocabulary.shown([corpus.vocabulary.tokens[word] for word in frequent]),
-    )
+    vocabulary = trained.vocabulary
+    hooks.draw_skips(trained, vocabulary.unit, "inputs", vocabulary.shown(vocabulary.tokens))
 
 
-def tokenize(vocabulary: Any, text: str) -> str:
+def tokenize(trained: Trained, text: str) -> str:
     """Adapt the words of a text to the conventions of the vocabulary.
 
     If all words of the vocabulary are lowercase, the text becomes lowercase. If the vocabulary contains `N`,
     numbers become `N`. Punctuation marks that the vocabulary lacks are dropped. Contractions are split (is
     n't) or not, whichever leaves fewer words unknown. Characters and byte pairs stay unchanged.
     """
-    if vocabulary.unit != "word":
+    if trained.vocabulary.unit != "word":
         return text
-    known = vocabulary.index
+    known = trained.vocabulary.index
     if all(token == token.lower() for token in known if token != "N"):
         text = text.lower()
     ways = []
@@ -184,16 +148,15 @@ def tokenize(vocabulary: Any, text: str) -> str:
     return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
 
 
-def encode(settings: LanguageSettings, vocabulary: Any, text: str) -> tuple[np.ndarray, list[str]]:
+def encode(trained: Trained, text: str) -> tuple[np.ndarray, list[str]]:
     """Return the tokens of a text, which begin with `<eos>`; unknown ones become `<unk>`."""
-    tokens = vocabulary.encode([EOS, *vocabulary.split(text)])
-    return tokens, vocabulary.decode(tokens)
+    tokens = trained.vocabulary.encode([EOS, *trained.vocabulary.split(text)])
+    return tokens, trained.vocabulary.decode(tokens)
 
 
-def read(trained: Any, text: str) -> Reading:
+def read(trained: Trained, text: str) -> Reading:
     """Read a text; `probabilities` are those of each word, given the words before it."""
-    vocabulary = trained.vocabulary
-    tokens, words = encode(trained.settings, vocabulary, text)
+    vocabulary, (tokens, words) = trained.vocabulary, trained.encode(text)
     rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
     found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
     log_probs = np.asarray(jax.nn.log_softmax(found[0]))

@@ -12,40 +12,15 @@ Presets: `relaxed` (the default).
 """
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
-from dynskip_jax.config import Bounds, Count, For, Positive
+from dynskip_jax.config import For
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment
-from dynskip_jax.settings import Agent, Data, Model, Settings, Training
+from dynskip_jax.experiments.agreement.config import MaskedAgent
+from dynskip_jax.experiments.number_prediction.config import RelaxedTraining, SyntheticData
+from dynskip_jax.settings import Model, Settings
 from dynskip_jax.training.model_names import COPYING
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "relaxed": dict(
-        features=64,
-        mix=0.0,
-        agent="content",
-        agent_features=64,
-        relaxation="soft",
-        relaxed_epochs=5,
-        rl_coef=0.0,
-        entropy_coef=0.0,
-        batch_size=64,
-        learning_rate=0.003,
-        clip=1.0,
-        epochs=5,
-    ),
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RecallData(Data):
-    """The rows."""
-
-    length: Annotated[int, Bounds(1, 10_000)] = 64
-    """Number of words in a row."""
-    train_examples: Count = 20_000
-    """Number of training examples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,28 +32,13 @@ class RecallModel(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecallAgent(Agent):
-    """Skips over time, their agents, and how these are trained."""
-
-    empty_slots: ClassVar[str] = "masked"  # agents do not choose what lies before the row
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RecallTraining(Training):
-    """For how long and how fast."""
-
-    sampled_decay: Positive = 1.0
-    """Multiply the learning rate by this once an epoch, after the relaxed epochs."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RecallSettings(Settings):
     """All settings of associative recall."""
 
-    data: RecallData = RecallData()
+    data: SyntheticData = SyntheticData(length=64, train_examples=20_000)
     model: RecallModel = RecallModel()
-    agent: RecallAgent = RecallAgent()
-    training: RecallTraining = RecallTraining()
+    agent: MaskedAgent = MaskedAgent()
+    training: RelaxedTraining = RelaxedTraining()
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
@@ -92,7 +52,12 @@ EXPERIMENT = Experiment(
     about=__doc__,
     task="dynskip_jax.experiments.recall.task",
     settings=RecallSettings,
-    presets=PRESETS,
+    presets={
+        "relaxed": dict(
+            features=64, mix=0.0, agent="content", agent_features=64, rl_coef=0.0, entropy_coef=0.0
+        )
+        | dict(relaxation="soft", relaxed_epochs=5, epochs=5, batch_size=64, learning_rate=0.003, clip=1.0)
+    },
     model="dynamic:128",
     commands=("explain",),
     columns={

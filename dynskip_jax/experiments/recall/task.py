@@ -18,7 +18,6 @@ from dynskip_jax.experiment import Dataset
 from dynskip_jax.functional import copied_log_probs
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.nn import initializers
-from dynskip_jax.tasks import Learner
 from dynskip_jax.tasks.language import OfTargets
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
 
@@ -85,10 +84,8 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) 
         return LanguageModel(
             NUM_WORDS,
             settings.model.features,
-            (spec.skip,),
-            **spec.recurrent_options,
+            **spec.layer_options(),
             copy=spec.copy,
-            dtype=spec.dtype,
             weight_init=initializers.uniform(0.1),
             cell=spec.cell_options,
             rngs=rngs,
@@ -98,23 +95,18 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) 
     return Recall(splits, make_model, batch_size=settings.training.batch_size)
 
 
-def warnings(spec: Any, settings: Any, learner: Learner) -> list[str]:
+def warnings(spec: Any, settings: Any, learner: Any) -> list[str]:
     """Return none: relaxed choices in every epoch, and a K beyond the rows of train, are meant."""
     return []
 
 
-def metrics(spec: Any, settings: Any, learner: Learner, params: Any, keys: Any) -> dict[str, np.ndarray]:
+def metrics(trained: Any) -> dict[str, np.ndarray]:
     """Return the accuracy on rows of twice the length."""
-    return {"test_accuracy_twice": learner.evaluate(params, "twice", keys)["twice_accuracy"]}
+    found = trained.learner.evaluate(trained.all_params, "twice", trained.keys)
+    return {"test_accuracy_twice": found["twice_accuracy"]}
 
 
-def sample_text(trained: Any) -> str:
-    """Return the words of a row, always the same one."""
-    words, _ = load_recall(trained.settings.data.length, 1).splits["test"]
-    return " ".join(map(str, words[0]))
-
-
-def encode(settings: Any, vocabulary: None, text: str) -> tuple[np.ndarray, list[str]]:
+def encode(trained: Any, text: str) -> tuple[np.ndarray, list[str]]:
     """Return the words of a text: numbers separated by spaces."""
     words = text.split()
     if not words or not all(w.isdecimal() and len(w) < 5 and int(w) < NUM_WORDS for w in words):
@@ -124,7 +116,7 @@ def encode(settings: Any, vocabulary: None, text: str) -> tuple[np.ndarray, list
 
 def read(trained: Any, text: str) -> Reading:
     """Read a text, and predict the word after it."""
-    tokens, words = encode(trained.settings, None, text)
+    tokens, words = encode(trained, text)
     rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
     logits, decisions, observations = jax.tree.map(
         lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations)

@@ -9,15 +9,17 @@ from flax import nnx
 
 from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.config import short
 from dynskip_jax.data import corpora
 from dynskip_jax.data.sentences import pair_inputs, sentence_corpus, treebank_words
+from dynskip_jax.data.sentences import treebank_words as split
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import dataset_of, embedding, layers, rare_words, reading_options
+from dynskip_jax.experiments.sentence_task import dataset_of, embedding, model_options, reading_options
 from dynskip_jax.models import SentencePairModel
 from dynskip_jax.tasks import SentencePairs
 
-_SIMILARITY_FEATURES = 50  # of the layer that compares two sentences (Tai et al. 2015)
+__all__ = ["encode", "format_prediction", "load", "make_task", "read", "split", "tokenize"]
 
 
 def load(settings: Any) -> Dataset:
@@ -27,43 +29,32 @@ def load(settings: Any) -> Dataset:
 
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> SentencePairs:
-    """Return the task of a model."""
+    """Return the task of a model; the layer that compares two sentences is that of Tai et al. (2015)."""
     embed = embedding(settings, data, vocabulary)
 
     def make_model(rngs: nnx.Rngs) -> SentencePairModel:
-        return SentencePairModel(
-            embed(rngs),
-            settings.model.features,
-            corpora.SICK_RATINGS,
-            similarity_features=_SIMILARITY_FEATURES,
-            **rare_words(settings, data),
-            **layers(spec, settings),
-            rngs=rngs,
-        )
+        sizes, options = (settings.model.features, corpora.SICK_RATINGS), model_options(spec, settings, data)
+        return SentencePairModel(embed(rngs), *sizes, similarity_features=50, **options, rngs=rngs)
 
     splits = {} if data is None else data.content.splits
     return SentencePairs(splits, make_model, batch_size=settings.training.batch_size)
 
 
-split = treebank_words
-
-
-def tokenize(vocabulary: Any, text: str) -> str:
+def tokenize(trained: Any, text: str) -> str:
     """Separate the words of each of the two sentences by spaces."""
     return "\t".join(" ".join(treebank_words(part)) for part in text.split("\t"))
 
 
-def encode(settings: Any, vocabulary: Any, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
+def encode(trained: Any, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the ids of two sentences separated by a tab, and the words that they stand for."""
     sentences = [treebank_words(part) for part in text.split("\t")]
     if len(sentences) != 2 or not all(sentences):
-        shown = text.strip() if len(text) < 80 else f"{text[:80]}…"
-        raise UserError(f"expected two sentences separated by a tab, got {shown!r}")
-    inputs = pair_inputs(*map(vocabulary.encode, sentences))
-    return inputs, vocabulary.decode(inputs["tokens"])
+        raise UserError(f"expected two sentences separated by a tab, got {short(text.strip())}")
+    inputs = pair_inputs(*map(trained.vocabulary.encode, sentences))
+    return inputs, trained.vocabulary.decode(inputs["tokens"])
 
 
-def format_prediction(vocabulary: Any, predicted: Any, probability: float) -> str:
+def format_prediction(trained: Any, predicted: Any, probability: float) -> str:
     """Return the predicted rating."""
     return f"{float(predicted):.2f}"
 
@@ -71,15 +62,14 @@ def format_prediction(vocabulary: Any, predicted: Any, probability: float) -> st
 def read(trained: Any, text: str) -> Reading:
     """Read a pair; a choice that reaches into the other sentence is shown as one outside of the text."""
     reading = hooks.read(trained, text)
-    first = int((encode(trained.settings, trained.vocabulary, text)[0]["sentences"] == 0).sum())
-    before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
-    skips, weights = _moved(reading.skips, reading.weights, before_text)
+    first, end = int((encode(trained, text)[0]["sentences"] == 0).sum()), len(reading.words)
+    outside = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
+    skips, weights = _moved(reading.skips, reading.weights, outside)
     reading = dataclasses.replace(reading, skips=skips, weights=weights)
     if reading.backward is None:
         return reading
-    end = len(reading.words)
-    after_text = {t: end - t for t, k in enumerate(reading.backward) if k and t < first <= t + k}
-    skips, weights = _moved(reading.backward, reading.backward_weights, after_text)
+    outside = {t: end - t for t, k in enumerate(reading.backward) if k and t < first <= t + k}
+    skips, weights = _moved(reading.backward, reading.backward_weights, outside)
     return dataclasses.replace(reading, backward=skips, backward_weights=weights)
 
 

@@ -1,0 +1,70 @@
+"""Settings that experiments share: layers, their dropout, and averaged weights."""
+
+import dataclasses
+from typing import Literal
+
+from dynskip_jax.config import Layers, Natural, Rate, Weight
+from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Model, Settings, Training
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayersModel(Model):
+    """What the network is made of."""
+
+    num_layers: Layers = 1
+    """Number of layers; the last one has the time skip."""
+    dropout: tuple[Rate, ...] = (0.0,)
+    """Dropout rate, or three: of the first layer's input, between layers, before the output layer; taggers
+    also take four: with that after the first layer second."""
+
+    @property
+    def dropout_rates(self) -> tuple[float, ...]:
+        """Dropout rate of each layer's input, bottom first, and before the output layer."""
+        places = {1: (0, 0, 0, 0), 3: (0, 1, 1, 2), 4: (0, 1, 2, 3)}[len(self.dropout)]
+        inputs, first, between, output = (self.dropout[place] for place in places)
+        return inputs, *([first, *[between] * (self.num_layers - 2)] if self.num_layers > 1 else []), output
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegularizedModel(LayersModel):
+    """What the network is made of."""
+
+    dropout_words: Rate = 0.0
+    """Rate at which whole words are dropped."""
+    dropout_weights: Rate = 0.0
+    """Dropout rate on recurrent weights."""
+    locked: bool = False
+    """Drop the same features at all steps of a sequence (variational dropout)."""
+    zoneout: tuple[Rate, ...] = (0.0,)
+    """Rate at which units of a state keep their value: one rate, or those of h and c."""
+
+    @property
+    def zoneout_rates(self) -> float | tuple[float, ...]:
+        """The rate of all states, or those of h and c."""
+        return self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AveragedTraining(Training):
+    """For how long and how fast."""
+
+    weight_decay: Weight = 0.0
+    """Add this times the weights to the gradient."""
+    average: Literal["none", "non_monotone", "always"] = "none"
+    """Average the weights: always, or once dev stops improving (NT-ASGD: non_monotone)."""
+    average_after: Natural = 0
+    """Epochs before averaging may begin."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayersSettings(Settings):
+    """Settings of models with layers."""
+
+    model: LayersModel = LayersModel()
+
+    def __post_init__(self) -> None:
+        """Check that settings do not contradict each other."""
+        super().__post_init__()
+        if len(self.model.dropout) not in (1, 3, 4) or len(getattr(self.model, "zoneout", ())) > 2:
+            raise UserError("--dropout takes one rate, three or four, and --zoneout one or two: see --help")
