@@ -6,6 +6,7 @@ from commands import COMMANDS, assert_user_error, execute, load, row_of
 from benchmarks.faults import small_runs
 from dynskip_jax import load_run
 from dynskip_jax.data import agreement
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
 
 # A text to read, and a metric of test.
@@ -18,6 +19,7 @@ TASKS = {
     "sick": ("a film\tthe great film", "test_pearson"),
     "classify": ("it was a film", "test_macro_f1"),
     "agreement": ("w1 a3 w0 b2 w5 )b )a", "test_accuracy"),
+    "recall": (None, "test_accuracy_twice"),
     "number_prediction": ("3 1 4 1 5 9 2 6 5 3 4", "test_accuracy"),
 }
 QUICK = ("number_prediction",)  # in every run of the tests
@@ -57,7 +59,7 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
 @pytest.mark.slow
 def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
     outcome = trained("classify", "--batch-size", 1_000_000)
-    assert outcome.status == 0 and "they are one batch" in outcome.out, outcome.err
+    assert outcome.status == 0 and "in place of 1000000" in outcome.out, outcome.err
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,8 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
     [
         ("agreement", ("--data", "x"), "--data"),
         ("agreement", ("--length", 4), "lengths from 5"),
+        ("recall", ("--data", "x"), "--data"),
+        ("recall", ("--length", 40), "--length is 32 or another multiple of 16"),
         ("classify", (), "give --data"),
         *((name, ("--data", "nowhere"), "nowhere") for name in ("imdb", "sst", "sick", "conll2003", "ptb")),
         ("pos", ("--dataset", "columns"), "--data"),
@@ -95,3 +99,6 @@ def test_warnings_name_what_was_probably_not_meant(finished_numbers):
 def test_texts_that_are_not_of_a_task_are_refused(finished_numbers):
     flags = ("explain", "--run-dir", finished_numbers.folder, "--text", "1 2 x")
     assert_user_error(execute(COMMANDS["number_prediction"], *flags), "11 numbers below 10")
+    for name, text in (("agreement", "a3 nonsense"), ("recall", "8192")):
+        with pytest.raises(UserError):
+            find_experiment(name).hook("encode")(None, text)
