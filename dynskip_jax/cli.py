@@ -126,7 +126,8 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
     kind, default_preset = experiment.settings, next(iter(experiment.presets))
     plain, parameters = experiment.presets[default_preset], []
     for group, of in groups_of(kind).items():
-        default = of(**{name: plain[name] for name in hints_of(of) if name in plain})
+        usual = {name: plain[name] for name in hints_of(of) if name in plain}
+        default = dataclasses.replace(getattr(kind(), group), **usual)
         parameters.append(_parameter(group, of, default))
     parameters.append(_parameter("output", Output, Output()))
     values = parse(program(experiment.name), help_of(experiment), parameters, arguments)
