@@ -234,9 +234,8 @@ class SentencePairModel(PooledModel):
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         groups, embed = (sentences == 0, sentences == 1), lambda tokens, keys: self.embedding(tokens)
         (first, second), outputs = self.read(tokens, embed, groups, segment_ids=sentences, **options)
-        similarity = self.product(first * second) + self.difference(jnp.abs(first - second))
-        logits = self.softmax(jax.nn.relu(similarity))
-        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)
+        hidden = jax.nn.relu(self.product(first * second) + self.difference(jnp.abs(first - second)))
+        return ClassifierOutput(self.softmax(hidden), outputs.decisions, outputs.observations, outputs.h)
 
 
 def rating_distribution(ratings: Float[Array, " batch"], num_ratings: int) -> Float[Array, "batch ratings"]:

@@ -63,15 +63,9 @@ class Copier(nnx.Module):
     ) -> F.Copies:
         """Return the words, probabilities and gates of the K choices at each step.
 
-        `gates` has one entry per choice if `is_hard(policy)`, else one for all choices.
-
-        Args:
-            cell: Cell of the layer whose skip chooses.
-            start: Carry of this layer before the segment.
-            observation: x(t) and h(t-1) of this layer.
-            h: Inputs of the softmax.
-            words: Word that each choice would copy, from `functional.followers`.
-            policy: How choices are made.
+        `gates` has one entry per choice if `is_hard(policy)`, else one for all choices. The skip of `cell`
+        chooses; `start` is its carry before the segment, and `observation` its x(t) and h(t-1). `h` are the
+        inputs of the softmax, and `words` come from `functional.followers`.
         """
         skip, (x, before) = cell.skip, observation
         first = start.step == 0 if skip.forgets_carried else None

@@ -193,16 +193,10 @@ class SkipLayers(HasModes):
         deterministic = self.deterministic if deterministic is None else deterministic
         policy = policy_or_default(policy, deterministic)
         check_per_layer(len(self.cells), initial_carry=initial_carry, actions=actions)
-        call = F.LayersCall(
-            inputs,
-            None if initial_carry is None else tuple(initial_carry),
-            seq_lengths,
-            segment_ids,
-            (None,) * len(self.cells) if actions is None else tuple(actions),
-            _policies(policy, self.skips),
-            None,
-            weight_key,
-        )
+        carry = None if initial_carry is None else tuple(initial_carry)
+        replayed = (None,) * len(self.cells) if actions is None else tuple(actions)
+        policies = _policies(policy, self.skips)
+        call = F.LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
         self._check(call)
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
         if needs_key(self, policy, **given, deterministic=deterministic):
