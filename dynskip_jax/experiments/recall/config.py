@@ -56,7 +56,7 @@ EXPERIMENT = Experiment(
         "relaxed": dict(
             features=64, mix=0.0, agent="content", agent_features=64, rl_coef=0.0, entropy_coef=0.0
         )
-        | dict(relaxation="soft", relaxed_epochs=5, epochs=5, batch_size=64, learning_rate=0.003, clip=1.0)
+        | dict(relaxation="soft", relaxed_epochs=10, epochs=10, batch_size=64, learning_rate=0.003, clip=1.0)
     },
     model="dynamic:128",
     commands=("explain",),
