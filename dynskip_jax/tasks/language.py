@@ -21,12 +21,7 @@ _LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
 
 class OfTargets(NamedTuple):
-    """Log-probabilities of the next word in a segment, in nats.
-
-    Attributes:
-        target: Log-probability of the true next word, (rows, time).
-        best: Log-probability of the most probable word, (rows, time).
-    """
+    """Log-probabilities of the true next word and of the most probable one, in nats."""
 
     target: Float[Array, "rows time"]
     best: Float[Array, "rows time"]
@@ -175,13 +170,7 @@ class LanguageModelling(Task):
 
 
 class CacheGrid(NamedTuple):
-    """Neural caches to compare in one evaluation (Grave et al. 2017): every θ with every λ.
-
-    Attributes:
-        size: N, the number of words in a cache.
-        flatness: Values of θ.
-        weight: Values of λ.
-    """
+    """Neural caches of N words to compare in one evaluation (Grave et al. 2017): every θ with every λ."""
 
     size: int
     flatness: tuple[float, ...]
