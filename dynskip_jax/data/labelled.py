@@ -75,14 +75,14 @@ class LabelledTextCorpus:
         }
         majority = max(self.classes, key=counts["train"].__getitem__)
         sizes = ", ".join(f"{len(texts):,} of {split}" for split, texts in self.splits.items())
-        classes = ", ".join(f"{name} {counts['train'][name]:,}" for name in self.classes[:_LISTED])
+        classes = ", ".join(f"{shown(name)} {counts['train'][name]:,}" for name in self.classes[:_LISTED])
         more = len(self.classes) - _LISTED
         right = {split: 100 * counts[split][majority] / len(texts) for split, texts in self.splits.items()}
         accuracies = ", ".join(f"{percent:.1f} % of {split}" for split, percent in right.items())
         return (
             f"texts: {sizes}; {len(self.classes)} classes, in train {classes}"
             + (f", and {more} more" if more > 0 else "")
-            + f"; always predicting {majority!r} is right for {accuracies}"
+            + f"; always predicting {quoted(majority)} is right for {accuracies}"
         )
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
@@ -190,7 +190,9 @@ def stratified_split(
     are represented, too. Every class keeps an example in train.
     """
     rng = np.random.default_rng(seed)
-    _, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    index = {label: i for i, label in enumerate(sorted(set(labels)))}
+    numbers = np.array([index[label] for label in labels])
+    sizes = np.bincount(numbers)
     classes = np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1])
     rest, parts = [rng.permutation(members) for members in classes], {}
     for part, share in shares.items():
