@@ -37,7 +37,7 @@ def test_explain_prints_and_shows_what_the_models_say(command, compared):
     arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--of-seed", 1, "--html", page)
     outcome = command(PTB, *arguments)
     assert outcome.status == 0, outcome.err
-    printed = np.array([float(number) for number in re.findall(r"0\.\d{4}\b", outcome.out)])
+    printed = np.array([float(number) for number in re.findall(r"0\.\d+", outcome.out)])
     for name, found in load_models(compared, seed=1).items():
         tokens, words = found.encode(TEXT)
         assert words == ["<eos>", *TEXT.split()]
@@ -49,7 +49,7 @@ def test_explain_prints_and_shows_what_the_models_say(command, compared):
         listed = f"{name}: next word {found.vocabulary.tokens[best]} {probabilities[-1, best]:.3f}"
         assert listed in outcome.out
         for position, token in enumerate(tokens[1:]):
-            assert np.abs(printed - probabilities[position, token]).min() < 6e-5  # of four digits
+            assert np.abs(printed / probabilities[position, token] - 1).min() < 0.006  # of three digits
     (picture,) = (compared / "plots").glob("explain-dynamic-3-seed-1-a-b-b-c-h-*.png")
     assert f"picture: {picture}" in outcome.out
     assert_picture(picture)
