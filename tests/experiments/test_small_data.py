@@ -86,7 +86,7 @@ def write_conll2003(here, rng):
 def write_pos(here, rng):
     names = [f"en-ud-{split}.conllu" for split in ("train", "dev", "test")]
     write_tagged(here, rng, lambda i, word, tag: f"{i}\t{word}\t_\t{tag[-3:]}\t_\t_\t_\t_\t_\t_\n", names)
-    return "--dataset", "conllu", "--data", here
+    return "--dataset", "ud", "--data", here
 
 
 def write_ptb(here, rng):
