@@ -43,25 +43,15 @@ class OutOfReach(Exception):
 
 
 class Product(NamedTuple):
-    """One call of `dense` in a step.
+    """One call of `dense` in a step."""
 
-    Attributes:
-        matrix: Index of the matrix.
-        input: Index of the projected input that is added; None if none is added.
-        vectors: Indices of the vectors that are added.
-        activations: Names of the activations of the result.
-        width: Number of features of the result.
-        of_h: Whether the operand is the unchanged h that enters the step.
-        owns_input: Whether the step uses the projected input nowhere else.
-    """
-
-    matrix: int
-    input: int | None
-    vectors: tuple[int, ...]
-    activations: tuple[str, ...]
-    width: int
-    of_h: bool
-    owns_input: bool = False
+    matrix: int  # index of the matrix
+    input: int | None  # index of the projected input that is added; None if none is added
+    vectors: tuple[int, ...]  # indices of the vectors that are added
+    activations: tuple[str, ...]  # names of the activations of the result
+    width: int  # number of features of the result
+    of_h: bool  # whether the operand is the unchanged h that enters the step
+    owns_input: bool = False  # whether the step uses the projected input nowhere else
 
 
 def find_products(

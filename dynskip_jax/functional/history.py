@@ -333,19 +333,13 @@ class Read(NamedTuple):
 
     The methods take `alive`, the number of slots that belong to the present sequence of a packed row,
     (batch,); None if no row is packed.
-
-    Attributes:
-        transition: Transition of the layer.
-        K: Number of slots.
-        slot: The slot of the state that enters, a number or (batch,); slots of several states, (batch, n); or
-            None.
-        weights: Weights of these states, or of all K; None for one state.
     """
 
-    transition: Transition
-    K: int
+    transition: Transition  # transition of the layer
+    K: int  # number of slots
+    # The slot of the state that enters, a number or (batch,); slots of several states, (batch, n); or None
     slot: Any
-    weights: Any
+    weights: Any  # weights of these states, or of all K; None for one state
 
     @property
     def means(self) -> bool:

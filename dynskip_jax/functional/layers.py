@@ -34,54 +34,32 @@ _REKEY = 2**31 - 2
 
 @dataclasses.dataclass(frozen=True)
 class LayerSpec:
-    """One layer in one direction. Hashable, hence a static argument under `jit`.
+    """One layer in one direction. Hashable, hence a static argument under `jit`."""
 
-    Attributes:
-        recurrence: Time skip, transition and depth skip of the layer.
-        hidden: Size of each array of the state.
-        reverse: Whether the layer runs from each sequence's end to its start.
-        recurrent_dropout: Dropout rate of the h that enters a step, with one mask for all steps.
-        weight_dropout: Dropout rate of entries of the recurrent matrices, with one mask for the whole call.
-        zoneout: One zoneout rate for each array of the state; empty for no zoneout.
-        dtype: Dtype of matrix multiplications.
-        state_dtype: Dtype of the state.
-    """
-
-    recurrence: Recurrence
-    hidden: int
-    reverse: bool = False
-    recurrent_dropout: float = 0.0
+    recurrence: Recurrence  # time skip, transition and depth skip of the layer
+    hidden: int  # size of each array of the state
+    reverse: bool = False  # whether the layer runs from each sequence's end to its start
+    recurrent_dropout: float = 0.0  # dropout rate of the h that enters a step, with one mask for all steps
+    # Dropout rate of entries of the recurrent matrices, with one mask for the whole call
     weight_dropout: float = 0.0
-    zoneout: tuple[float, ...] = ()
-    dtype: Any = jnp.float32
-    state_dtype: Any = jnp.float32
+    zoneout: tuple[float, ...] = ()  # one zoneout rate for each array of the state; empty for no zoneout
+    dtype: Any = jnp.float32  # dtype of matrix multiplications
+    state_dtype: Any = jnp.float32  # dtype of the state
 
 
 @dataclasses.dataclass(frozen=True)
 class LayersSpec:
-    """A stack of layers. Hashable, hence a static argument under `jit`.
+    """A stack of layers. Hashable, hence a static argument under `jit`."""
 
-    Attributes:
-        layers: Layers, bottom first. With two directions, each layer has two entries: its forward half, then
-            its backward half.
-        num_directions: Number of directions, 1 or 2.
-        dropout: Dropout rates of each layer's input and of the last layer's output, bottom first.
-        variational: Whether dropout uses one mask for all steps of a sequence.
-        time_major: Whether inputs and outputs are (time, *batch, ...).
-        implementation: Implementation of every unroll; see `unroll`.
-    """
-
+    # Layers, bottom first. With two directions, each layer has two entries: its forward half, then its
+    # backward half
     layers: tuple[LayerSpec, ...]
-    num_directions: int = 1
+    num_directions: int = 1  # number of directions, 1 or 2
+    # Dropout rates of each layer's input and of the last layer's output, bottom first
     dropout: tuple[float, ...] = ()
-    variational: bool = False
-    time_major: bool = False
-    implementation: str = "auto"
-
-    @property
-    def depth(self) -> int:
-        """Number of layers, where both directions count as one."""
-        return len(self.layers) // self.num_directions
+    variational: bool = False  # whether dropout uses one mask for all steps of a sequence
+    time_major: bool = False  # whether inputs and outputs are (time, *batch, ...)
+    implementation: str = "auto"  # implementation of every unroll; see `unroll`
 
     def sources_below(self, i: int) -> tuple[int, ...]:
         """Return the indices of the layers that the depth skip of layer `i` reads from, bottom first."""
@@ -108,27 +86,18 @@ class LayersSpec:
 
 
 class LayersCall(NamedTuple):
-    """The arrays of one call of the layers; None if an argument is not given.
+    """The arrays of one call of the layers; None if an argument is not given."""
 
-    Attributes:
-        x: Inputs, (*batch, time, in).
-        carry: Carry of each layer to start from; None starts from the initial states.
-        seq_lengths: True lengths, (*batch,).
-        segment_ids: Ids of the sequences that are packed in a row, (*batch, time).
-        actions: Actions of each layer to replay, (*batch, time); None for a layer that chooses.
-        policies: Policy of each layer.
-        key: PRNG key for everything that is sampled, () or (*batch,).
-        weight_key: Key for weight dropout; None derives it from `key`.
-    """
-
-    x: Float[Array, "..."]
+    x: Float[Array, "..."]  # inputs, (*batch, time, in)
+    # Carry of each layer to start from; None starts from the initial states
     carry: Sequence[SkipCarry] | None
-    seq_lengths: Int[Array, "..."] | None
-    segment_ids: Int[Array, "..."] | None
+    seq_lengths: Int[Array, "..."] | None  # true lengths, (*batch,)
+    segment_ids: Int[Array, "..."] | None  # ids of the sequences that are packed in a row, (*batch, time)
+    # Actions of each layer to replay, (*batch, time); None for a layer that chooses
     actions: tuple[Int[Array, "..."] | None, ...]
-    policies: tuple[Policy, ...]
-    key: Key[Array, "..."] | None
-    weight_key: Key[Array, ""] | None
+    policies: tuple[Policy, ...]  # policy of each layer
+    key: Key[Array, "..."] | None  # PRNG key for everything that is sampled, () or (*batch,)
+    weight_key: Key[Array, ""] | None  # key for weight dropout; None derives it from `key`
 
 
 class LayersOutput(NamedTuple):

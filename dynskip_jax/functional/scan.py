@@ -120,19 +120,12 @@ def _is_inert(recurrence: Recurrence, mix: Any, carry: SkipCarry) -> bool:
 
 
 class _Clock(NamedTuple):
-    """Number and key of each step, which start again where a sequence begins inside a packed row.
+    """Number and key of each step, which start again where a sequence begins inside a packed row."""
 
-    Attributes:
-        step: Number of steps before each step, (time, batch).
-        key: PRNG key of each step, (time, batch); None without keys.
-        alive: See `_Flags`.
-        last: Step number, key and `alive` after the last step of each row; None if no row is packed.
-    """
-
-    step: Int[Array, "time batch"]
-    key: Any
-    alive: Int[Array, "time batch"] | None = None
-    last: Any = None
+    step: Int[Array, "time batch"]  # number of steps before each step, (time, batch)
+    key: Any  # PRNG key of each step, (time, batch); None without keys
+    alive: Int[Array, "time batch"] | None = None  # see `_Flags`
+    last: Any = None  # step number, key and `alive` after the last step of each row; None if no row is packed
 
 
 def _clock(carry: SkipCarry, inputs: StepInputs, K: int) -> _Clock:
@@ -157,50 +150,32 @@ def _clock(carry: SkipCarry, inputs: StepInputs, K: int) -> _Clock:
 
 
 class _Flags(NamedTuple):
-    """What is special about each step, (time, batch); None where nothing is.
+    """What is special about each step, (time, batch); None where nothing is."""
 
-    Attributes:
-        valid: False past the end of a sequence.
-        first: True where the carried state enters and is forgotten afterwards (`TimeSkip.forgets_carried`).
-        alive: Number of slots with states of the present sequence of a packed row: the number of steps since
-            it began, or K for the first one. The other slots contain the initial state.
-    """
-
-    valid: Bool[Array, "time batch"] | None = None
+    valid: Bool[Array, "time batch"] | None = None  # False past the end of a sequence
+    # True where the carried state enters and is forgotten afterwards (`TimeSkip.forgets_carried`)
     first: Bool[Array, "time batch"] | None = None
+    # Number of slots with states of the present sequence of a packed row: the number of steps since it began,
+    # or K for the first one. The other slots contain the initial state
     alive: Int[Array, "time batch"] | None = None
 
 
 class _Arguments(NamedTuple):
-    """Arrays of an unroll; None for what a layer does not have.
+    """Arrays of an unroll; None for what a layer does not have."""
 
-    Attributes:
-        inputs: Projected inputs, (time, batch, ...) each.
-        matrices: Matrices that `dense` multiplies by.
-        vectors: Other parameters of the transition and the depth skip.
-        newest: State(-1), each array (batch, hidden).
-        slots: The last K states, oldest first, each array (K, batch, hidden).
-        skip_state: State of the time skip.
-        skip: Parameters of the time skip.
-        given: Inputs of the choices that need no state, (time, batch, ...).
-        mix: λ as an array; None if it is a number, which is static.
-        recurrent_mask: Recurrent dropout mask of the h that enters a step, (batch, hidden).
-        initial: Initial state of the sequences that begin inside a packed row.
-        flags: What is special about each step.
-    """
-
-    inputs: Sequence[Array]
-    matrices: tuple[Array, ...]
-    vectors: tuple[Array, ...]
-    newest: Any
-    slots: Any
-    skip_state: Any
-    skip: Any
-    given: SkipInputs
-    mix: Float[Array, ""] | None
+    inputs: Sequence[Array]  # projected inputs, (time, batch, ...) each
+    matrices: tuple[Array, ...]  # matrices that `dense` multiplies by
+    vectors: tuple[Array, ...]  # other parameters of the transition and the depth skip
+    newest: Any  # State(-1), each array (batch, hidden)
+    slots: Any  # the last K states, oldest first, each array (K, batch, hidden)
+    skip_state: Any  # state of the time skip
+    skip: Any  # parameters of the time skip
+    given: SkipInputs  # inputs of the choices that need no state, (time, batch, ...)
+    mix: Float[Array, ""] | None  # λ as an array; None if it is a number, which is static
+    # Recurrent dropout mask of the h that enters a step, (batch, hidden)
     recurrent_mask: Float[Array, "batch hidden"] | None
-    initial: Any
-    flags: _Flags
+    initial: Any  # initial state of the sequences that begin inside a packed row
+    flags: _Flags  # what is special about each step
 
     @property
     def time(self) -> int:
@@ -264,59 +239,33 @@ def _problem(
 
 
 class _Step(NamedTuple):
-    """Values of a step, or of all steps, (time, batch, ...); all but the first three are for the backward
-    loop.
+    """Values of a step, or of all steps, (time, batch, ...). Only the backward loop needs all of them."""
 
-    Attributes:
-        inputs: Projected inputs.
-        given: Inputs of the choice that need no state.
-        flags: What is special about the step.
-        previous: State(t-1).
-        entering: State that entered.
-        choice: Choice that was made.
-        before: State of the time skip before the step.
-        results: Results of products.
-        d_new: Gradients of State(t), of the choice and of `before`; None where they are known to be zero.
-        d_choice: See `d_new`.
-        d_before: See `d_new`.
-    """
-
-    inputs: Sequence[Any]
-    given: Any
-    flags: _Flags
-    previous: Any = None
-    entering: Any = None
-    choice: Choice = Choice()
-    before: Any = ()
-    results: Any = ()
-    d_new: Any = None
-    d_choice: Any = None
-    d_before: Any = None
+    inputs: Sequence[Any]  # projected inputs
+    given: Any  # inputs of the choice that need no state
+    flags: _Flags  # what is special about the step
+    previous: Any = None  # State(t-1)
+    entering: Any = None  # state that entered
+    choice: Choice = Choice()  # choice that was made
+    before: Any = ()  # state of the time skip before the step
+    results: Any = ()  # results of products
+    d_new: Any = None  # gradients of State(t), None where they are known to be zero
+    d_choice: Any = None  # likewise, of the choice
+    d_before: Any = None  # likewise, of `before`
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """What is known about an unroll before it runs, and its step.
+    """What is known about an unroll before it runs, and its step."""
 
-    Attributes:
-        recurrence: Time skip, transition and depth skip.
-        mode: Mode of the policy.
-        mix: λ; None if it is an array.
-        differentiable: Whether gradients flow through choices.
-        params: Pytree structure of the parameters of the transition and the depth skip.
-        is_matrix: Whether each leaf of these parameters is a matrix.
-        inputs: Pytree structure of the projected inputs.
-        products: Calls of `dense` in a step.
-    """
-
-    recurrence: Recurrence
-    mode: str
-    mix: float | None
-    differentiable: bool
-    params: Any
-    is_matrix: tuple[bool, ...]
-    inputs: Any
-    products: tuple[Product, ...] = ()
+    recurrence: Recurrence  # time skip, transition and depth skip
+    mode: str  # mode of the policy
+    mix: float | None  # λ; None if it is an array
+    differentiable: bool  # whether gradients flow through choices
+    params: Any  # pytree structure of the parameters of the transition and the depth skip
+    is_matrix: tuple[bool, ...]  # whether each leaf of these parameters is a matrix
+    inputs: Any  # pytree structure of the projected inputs
+    products: tuple[Product, ...] = ()  # calls of `dense` in a step
 
     @property
     def K(self) -> int:
@@ -385,7 +334,7 @@ class _Layer:
         fetch: Callable[[Choice], Any],
         probes: Any = None,
         replays: bool = False,
-    ) -> tuple[Any, Any, Choice, Any, Any]:
+    ) -> tuple[Any, _Step, Any]:
         """Take a step.
 
         Args:
@@ -401,7 +350,8 @@ class _Layer:
             replays: Whether the choice and the state that entered are those in `x`.
 
         Returns:
-            State(t); the state that entered; the choice; and the time skip's state before and after it.
+            State(t); `x` with the choice, the state that entered and the time skip's state before the step;
+            and the time skip's state after it.
         """
         flags = x.flags
         newest = self.begin(flags, newest, args.initial)
@@ -425,7 +375,7 @@ class _Layer:
         kept = dropped(entering, mask, self.recurrence.transition)
         new = self.cell(dense, args.vectors, x.inputs, kept, newest, choice.update, mask)
         new = new if flags.valid is None else where_each(flags.valid, new, newest)
-        return new, entering, choice, before, after
+        return new, x._replace(entering=entering, choice=choice, before=before), after
 
     def cell(self, dense, vectors, inputs, entering, newest, update, recurrent_mask) -> Any:
         """Return the result of `cell_step`, called with a placeholder for each matrix."""
@@ -482,19 +432,12 @@ def _batch_major(tree: Any) -> Any:
 
 
 class _Result(NamedTuple):
-    """Result of an unroll.
+    """Result of an unroll."""
 
-    Attributes:
-        histories: Each array of the state over time, (K + time, batch, hidden).
-        choices: Choices, (time, batch, ...).
-        before: State of the time skip before each step, (time, batch, ...).
-        last: State of the time skip after the last step.
-    """
-
-    histories: Any
-    choices: Choice
-    before: Any
-    last: Any
+    histories: Any  # each array of the state over time, (K + time, batch, hidden)
+    choices: Choice  # choices, (time, batch, ...)
+    before: Any  # state of the time skip before each step, (time, batch, ...)
+    last: Any  # state of the time skip after the last step
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -526,16 +469,16 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
         results: list[Any] = []
         dense = keep_results(args.matrices, results)
         window = layer.window(histories, t)
-        new, entering, choice, before, after = layer.step(args, dense, x, newest, window, before, fetch)
+        new, x, after = layer.step(args, dense, x, newest, window, before, fetch)
         made, kept = new, None
         if layer.reaches_back:
             histories = jax.tree.map(lambda rows, row: hist.write(rows, t + layer.K, row), histories, new)
             made = None
         if keep:
             buffers, rows = _overwrite(buffers, [results[n] for n in owners], t, 1)
-            means = None if choice.weights is None else entering
+            means = None if x.choice.weights is None else x.entering
             kept = _placed(results, owners, [None] * len(owners)), means
-        return (t + 1, new, histories, after, buffers, rows), (made, choice, before, kept)
+        return (t + 1, new, histories, after, buffers, rows), (made, x.choice, x.before, kept)
 
     histories = None
     if layer.reaches_back:
@@ -628,27 +571,17 @@ _run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
 
 
 class _Variables(NamedTuple):
-    """Arrays in which a step is differentiated, and their gradients; None for what a layer does not have.
+    """Arrays in which a step is differentiated, and their gradients; None for what a layer does not have."""
 
-    Attributes:
-        products: Zeros that are added to the products, before their activations.
-        made: Zeros that are added to the floats of the choice and of the new state of the time skip.
-        shared: What is the same at all steps: vectors, recurrent dropout mask, λ and initial state.
-        inputs: Projected inputs.
-        newest: State(t-1).
-        window: What the choice observes of the last K states.
-        reads: States that the choice reads.
-        before: Floats of the time skip's state before the step.
-    """
-
-    products: list[Array]
-    made: Any
+    products: list[Array]  # zeros that are added to the products, before their activations
+    made: Any  # zeros that are added to the floats of the choice and of the new state of the time skip
+    # What is the same at all steps: vectors, recurrent dropout mask, λ and initial state
     shared: tuple[Any, ...]
-    inputs: list[Array]
-    newest: Any
-    window: Any
-    reads: Any
-    before: Any
+    inputs: list[Array]  # projected inputs
+    newest: Any  # State(t-1)
+    window: Any  # what the choice observes of the last K states
+    reads: Any  # states that the choice reads
+    before: Any  # floats of the time skip's state before the step
 
 
 def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: Any, entering: Any, d: _Result):
@@ -732,7 +665,7 @@ def _undo_step(
         operands: list[Array] = []
         known = [*vectors, *variables.inputs]
         dense = replay_results(iter(x.results), iter(variables.products), transposes, known, operands)
-        new, _, choice, _, after = layer.step(
+        new, taken, after = layer.step(
             own,
             dense,
             x._replace(inputs=variables.inputs),
@@ -744,7 +677,7 @@ def _undo_step(
             replays=True,
         )
         operands = [None if p.of_h else operand for p, operand in zip(layer.products, operands, strict=True)]
-        return (new, _floats((choice, after))), operands
+        return (new, _floats((taken.choice, after))), operands
 
     variables = _Variables(
         _zeros_like(x.results),

@@ -39,21 +39,13 @@ class SkimOutput(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """State of the loop in `skim`.
+    """State of the loop in `skim`."""
 
-    Attributes:
-        position: Position of the next token of each sequence, (batch,).
-        found: True where the sequence reads this token, (batch,).
-        state: State of the transition, each array (batch, hidden).
-        skip_state: State of the time skip, after its choice for this token where `found` is True.
-        output: Output so far.
-    """
-
-    position: Int[Array, " batch"]
-    found: Bool[Array, " batch"]
-    state: Any
-    skip_state: Any
-    output: SkimOutput
+    position: Int[Array, " batch"]  # position of the next token of each sequence, (batch,)
+    found: Bool[Array, " batch"]  # True where the sequence reads this token, (batch,)
+    state: Any  # state of the transition, each array (batch, hidden)
+    skip_state: Any  # state of the time skip, after its choice for this token where `found` is True
+    output: SkimOutput  # output so far
 
     def move_on(self, chosen: Bool[Array, " batch"], new: Any) -> "_Reader":
         """Take the new state and move to the next token in the chosen sequences."""

@@ -17,7 +17,7 @@ KEY = jax.random.key(0)
 
 
 PIECES = [(f"skip {name}", dict(skip=skip)) for name, skip in TIME_SKIPS.items()]
-PIECES += [(f"{name}", dict(transition=piece, skip=F.Dynamic(3))) for name, piece in TRANSITIONS.items()]
+PIECES += [(name, dict(transition=piece, skip=F.Dynamic(3))) for name, piece in TRANSITIONS.items()]
 PIECES += [(f"depth {name}", dict(depth_skip=piece)) for name, piece in DEPTH_SKIPS.items()]
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 USUAL = {"skip lstm-jump", "skip dynamic"}
@@ -25,7 +25,10 @@ USUAL = {"skip lstm-jump", "skip dynamic"}
 
 @pytest.mark.parametrize(
     ("name", "options", "dtype"),
-    and_slow([(*piece, dtype) for piece in PIECES for dtype in DTYPES], lambda name, _, dtype: name in USUAL),
+    and_slow(
+        [(*piece, dtype) for piece in PIECES for dtype in DTYPES],
+        lambda name, *_: name in USUAL,
+    ),
 )
 def test_strict_promotion(name, options, dtype):
     """Initialization, sampling, relaxation and gradients mix no dtypes."""

@@ -68,16 +68,9 @@ REST += [
 ]
 
 
-def parameters(cases, marks=()):
-    return [
-        pytest.param(*case, id=" ".join([*case[:3], "backward" if case[3] else "forward"]), marks=marks)
-        for case in cases
-    ]
-
-
 @pytest.mark.parametrize(
     ("transition", "time_skip", "depth_skip", "reverse"),
-    parameters(SOME) + parameters(REST, pytest.mark.slow),
+    and_slow(SOME + REST, lambda *case: case in SOME),
 )
 def test_outputs_and_gradients_equal_those_of_the_reference(
     double_precision, transition, time_skip, depth_skip, reverse
@@ -91,14 +84,10 @@ def test_outputs_and_gradients_equal_those_of_the_reference(
         results.append(function(*arguments))
         params, slots, mask, x, below, *others = arguments
         padding = (np.arange(TIME)[None] >= np.array(LENGTHS)[:, None])[..., None]
-        x = np.where(padding, np.nan, x)
-        below = None if below is None else np.where(padding, np.inf, below)
-        outputs, gradients = function(params, slots, mask, x, below, *others)
+        spoilt = np.where(padding, np.nan, x), None if below is None else np.where(padding, np.inf, below)
+        outputs, gradients = function(params, slots, mask, *spoilt, *others)
         clean, of_clean = results[-1]
-        for a, b in zip(
-            jax.tree.leaves((outputs, gradients[0])), jax.tree.leaves((clean, of_clean[0])), strict=True
-        ):
-            np.testing.assert_array_equal(a, b)
+        jax.tree.map(np.testing.assert_array_equal, (outputs, gradients[0]), (clean, of_clean[0]))
     assert_equal(*results)
     _, gradients = results[0]
     for path, gradient in jax.tree.leaves_with_path(gradients[0]):
@@ -154,16 +143,14 @@ def test_gradients_of_the_last_carry_where_nothing_is_moved(double_precision, sk
 def test_wider_inputs_and_numbers_leave_a_narrow_state_as_it_is(implementation):
     recurrence = F.Recurrence(F.Dynamic(3), F.LSTM(), F.ToOutput(gated=True))
     params, carry, x, below = problem(recurrence, jnp.bfloat16)
-    policy = F.Policy("soft", mix=jnp.float32(0.5), temperature=jnp.float32(0.7))
-    wide = x.astype(jnp.float32), below.astype(jnp.float32)
-    end, out = unroll(
-        params, carry, wide[0], recurrence, below=wide[1], policy=policy, implementation=implementation
-    )
+
+    def run(dtype, **policy):
+        options = dict(below=below.astype(dtype), policy=F.Policy("soft", **policy))
+        return unroll(params, carry, x.astype(dtype), recurrence, implementation=implementation, **options)
+
+    end, out = run(jnp.float32, mix=jnp.float32(0.5), temperature=jnp.float32(0.7))
     assert {leaf.dtype for leaf in (out.h, *end.slots)} == {jnp.dtype(jnp.bfloat16)}
-    narrow = dict(
-        policy=F.Policy("soft", mix=0.5, temperature=0.7), below=below, implementation=implementation
-    )
-    expected = unroll(params, carry, x, recurrence, **narrow)[1].h
+    expected = run(jnp.bfloat16, mix=0.5, temperature=0.7)[1].h
     np.testing.assert_allclose(out.h.astype(np.float32), expected.astype(np.float32), atol=0.05)
 
 
@@ -172,10 +159,8 @@ def test_queries_meet_the_states_before_them_in_blocks_too(double_precision):
     for K, time in ((5, 129), (70, 300)):
         query, rows = rng.normal(size=(2, time, 4)), rng.normal(size=(2, K + time - 1, 4))
         found = jax.jit(lambda rows, query, K=K: Window(rows, K, has_time=True).compare(query))(rows, query)
-        expected = [
-            [[query[b, t] @ rows[b, t + K - k] for k in range(1, K + 1)] for t in range(time)] for b in (0, 1)
-        ]
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+        windows = np.stack([rows[:, K - k : K - k + time] for k in range(1, K + 1)], axis=2)
+        np.testing.assert_allclose(found, np.einsum("bth,btkh->btk", query, windows), atol=1e-12)
 
 
 def test_memory_of_choices_by_content_grows_as_time():
@@ -198,9 +183,7 @@ def test_means_of_the_states_before_each_step(double_precision):
         np.testing.assert_allclose(narrow, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "skip", and_slow([F.Dynamic, F.Attention], lambda skip: skip is F.Dynamic), ids=["dynamic", "attention"]
-)
+@pytest.mark.parametrize("skip", and_slow([F.Dynamic, F.Attention], lambda skip: skip is F.Dynamic))
 def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
     """Regression: the program stored all K states of all steps at once, 86 MiB instead of 13 MiB."""
     batch, time, hidden = 4, 200, 64
@@ -375,8 +358,8 @@ def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
     together = jax.jit(jax.vmap(gradient))(stacked, mixes)
     for i, (one, mix) in enumerate(zip(problems, mixes, strict=True)):
         alone = gradient(one, mix)
-        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
-            np.testing.assert_allclose(a[i], b, rtol=1e-10, atol=1e-10)
+        cut = jax.tree.map(lambda a, i=i: a[i], together)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10), cut, alone)
 
 
 def test_the_ways_to_multiply_by_the_transpose_are_one():
@@ -428,22 +411,18 @@ def test_no_steps_at_all_change_nothing(double_precision):
     [
         (dict(implementation="quick"), "unknown implementation 'quick': choose auto or fused or"),
         (dict(policy=F.Policy(mix=1.5)), "mix .* between 0 and 1, got 1.5"),
-        (dict(policy=F.Policy(mix=-0.1)), "mix .* between 0 and 1"),
         (dict(seq_lengths=np.array([7, 8, 1])), "seq_lengths lie between 0 and 7, got 1 to 8"),
-        (dict(seq_lengths=np.array([7, -1, 1])), "seq_lengths lie between 0 and 7, got -1 to 7"),
         (dict(actions=np.full((BATCH, TIME), 4)), "actions lie between 1 and 3, got 4 to 4"),
         (dict(actions=np.zeros((BATCH, TIME), int)), "actions lie between 1 and 3, got 0 to 0"),
         (dict(below=np.zeros((BATCH, TIME, HIDDEN))), "no skip over depth: leave out below"),
         (dict(policy=F.Policy(mask=[True, False, True])), "a policy's mask is an array"),
     ],
-    ids=["implementation", "mix", "negative-mix", "long", "negative", "far", "none", "below", "mask"],
 )
-def test_a_call_that_makes_no_sense_is_refused_in_one_line(options, message):
+def test_a_call_that_makes_no_sense_is_refused(options, message):
     recurrence = F.Recurrence(F.Dynamic(3, 0.5))
     params, carry, x, _ = problem(recurrence, jnp.float32)
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(UserError, match=message):
         F.unroll(params, carry, x, recurrence, **on_device(options))
-    assert "\n" not in str(error.value)
 
 
 def test_traced_lengths_and_actions_beyond_their_range_count_as_its_ends(double_precision):
@@ -459,8 +438,7 @@ def test_traced_lengths_and_actions_beyond_their_range_count_as_its_ends(double_
         program = jax.jit(run, static_argnums=2)
         beyond = program(np.array([9, -2, 7]), np.where(actions == 3, 8, actions), implementation)
         within = program(np.array([7, 0, 7]), actions, implementation)
-        for a, b in zip(jax.tree.leaves(beyond), jax.tree.leaves(within), strict=True):
-            np.testing.assert_array_equal(a, b)
+        jax.tree.map(np.testing.assert_array_equal, beyond, within)
 
 
 def test_the_first_action_is_the_one_that_was_taken():
@@ -493,37 +471,34 @@ def test_a_program_does_not_grow_with_k(name):
     assert size(50) <= 1.1 * size(5)
 
 
-def test_matrices_are_multiplied_through_dense_alone():
-    class Careless(F.LSTM):
-        def step(self, params, inputs, state, dense, cell_hook=None):
-            return state._replace(h=state.h @ params.w_h)
+class Careless(F.LSTM):
+    def step(self, params, inputs, state, dense, cell_hook=None):
+        return state._replace(h=state.h @ params.w_h)
 
-    recurrence = F.Recurrence(transition=Careless())
+
+class Inputs(NamedTuple):
+    gates: jax.Array
+    more: jax.Array
+
+
+class Greedy(F.LSTM):
+    def project(self, params, x):
+        return Inputs(super().project(params, x), super().project(params, x))
+
+    def step(self, params, inputs, state, dense, cell_hook=None):
+        adds_both = lambda w, x, *addends, **how: dense(w, x, inputs.more, *addends, **how)
+        return super().step(params, inputs.gates, state, adds_both, cell_hook)
+
+
+@pytest.mark.parametrize(
+    ("transition", "message"),
+    [(Careless(), "through `dense`"), (Greedy(), "adds one projected input")],  # the second's gradient was 0
+    ids=["careless", "greedy"],
+)
+def test_matrices_are_multiplied_through_dense_alone(transition, message):
+    recurrence = F.Recurrence(transition=transition)
     params, carry, x, _ = problem(recurrence, jnp.float32)
-    with pytest.raises(UserError, match="through `dense`"):
-        F.unroll(params, carry, x, recurrence)
-
-
-def test_what_a_product_adds_is_one_projected_input():
-    """A second projected input is refused. Regression: its gradient was 0."""
-
-    class Inputs(NamedTuple):
-        gates: jax.Array
-        more: jax.Array
-
-    class Greedy(F.LSTM):
-        def project(self, params, x):
-            return Inputs(super().project(params, x), super().project(params, x))
-
-        def step(self, params, inputs, state, dense, cell_hook=None):
-            def adds_both(w, x, *addends, **how):
-                return dense(w, x, inputs.more, *addends, **how)
-
-            return super().step(params, inputs.gates, state, adds_both, cell_hook)
-
-    recurrence = F.Recurrence(transition=Greedy())
-    params, carry, x, _ = problem(recurrence, jnp.float32)
-    with pytest.raises(UserError, match="adds one projected input"):
+    with pytest.raises(UserError, match=message):
         F.unroll(params, carry, x, recurrence)
 
 
@@ -531,9 +506,8 @@ def test_what_a_product_adds_is_one_projected_input():
 def test_what_comes_from_below_is_of_the_size_that_fits(depth_skip):
     recurrence = F.Recurrence(depth_skip=depth_skip)
     params, carry, x, below = problem(recurrence, jnp.float32)
-    for width in (1, 2, HIDDEN + 1):
-        with pytest.raises(UserError, match=f"from a layer of size {width} to one of size {HIDDEN}"):
-            F.unroll(params, carry, x, recurrence, below=jax.device_put(np.ones((*below.shape[:2], width))))
+    with pytest.raises(UserError, match=f"from a layer of size 2 to one of size {HIDDEN}"):
+        F.unroll(params, carry, x, recurrence, below=below[..., :2])
 
 
 def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():

@@ -1,7 +1,7 @@
 """Check several sequences in one row against each one in its own row, and zoneout against a NumPy loop."""
 
-import functools
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ zoneout = compiled(F.zoneout)
 
 
 PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
-
 
 # Random skips are left out: they are sampled in every mode, and each row has its own key.
 CASES = list(
@@ -50,22 +49,14 @@ def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip,
     initial = jax.tree.map(lambda array: array.repeat(2, 0), one)
     carry = F.initial_carry(jax.random.key(3), recurrence, jax.device_put(initial))
     settings = dict(reverse=reverse, policy=F.Policy("greedy"))
-    _, packed = unroll(
-        params,
-        carry,
-        x,
-        recurrence,
-        seq_lengths=LENGTHS,
-        segment_ids=PACKED,
-        initial=initial,
-        **settings,
-    )
+    packing = dict(seq_lengths=LENGTHS, segment_ids=PACKED, initial=initial)
+    _, packed = unroll(params, carry, x, recurrence, **packing, **settings)
     alone = F.initial_carry(jax.random.key(4), recurrence, jax.device_put(one))
     packed = jax.tree.map(np.asarray, packed)
     for row, start, end in PARTS:
         _, own = unroll(params, alone, x[row : row + 1, start:end], recurrence, **settings)
-        for a, b in zip(jax.tree.leaves(packed), jax.tree.leaves(own), strict=True):
-            np.testing.assert_allclose(a[row, start:end], np.asarray(b)[0], rtol=1e-12, atol=1e-12)
+        of_part = jax.tree.map(lambda a, at=(row, slice(start, end)): a[at][None], packed)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), of_part, own)
     assert not packed.h[:, 7:].any()
 
 
@@ -78,26 +69,6 @@ def test_packed_sequences_draw_apart_and_the_first_goes_on_from_the_carry():
     assert len({tuple(actions) for actions in np.asarray(out.decision.action)[0].reshape(20, 6)}) > 7
     _, whole = unroll(params, carry, x[:, :6], recurrence)
     np.testing.assert_allclose(np.asarray(out.h)[:, :6], whole.h, rtol=1e-5, atol=1e-6)
-
-
-def test_a_packed_row_has_the_gradients_of_its_parts(double_precision):
-    recurrence = F.Recurrence(F.Attention(3, 0.5))
-    params, *_ = problem(recurrence)
-    x = np.random.default_rng(1).normal(size=(1, 6, INPUT))
-    zeros = F.zero_state(recurrence.transition, (1, HIDDEN), jnp.float64)
-    carry = F.initial_carry(jax.random.key(3), recurrence, zeros)
-
-    @functools.partial(jax.jit, static_argnames="several")
-    @jax.grad
-    def gradient(params, x, several):
-        ids = jnp.array([[0, 0, 0, 1, 1, 1]]) if several else None
-        return jnp.sum(jnp.sin(F.unroll(params, carry, x, recurrence, segment_ids=ids)[1].h))
-
-    together = gradient(params, x, several=True)
-    parts = [gradient(params, part, several=False) for part in (x[:, :3], x[:, 3:])]
-    apart = jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), *parts)
-    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(apart), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
