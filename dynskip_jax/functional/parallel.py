@@ -1,7 +1,5 @@
 """Unroll of a transition that is linear in the state, as one parallel scan over all steps."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -21,15 +19,15 @@ from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
 from dynskip_jax.functional.transitions import LinearTransition
 
 
-def fits(recurrence: Recurrence, *, zoneout_mask: Any = None, segment_ids: Any = None) -> bool:
+def fits(recurrence: Recurrence, inputs: StepInputs) -> bool:
     """Return whether `parallel_unroll` can run: a `LinearTransition`, with nothing that acts on the state."""
     depth = recurrence.depth_skip
     return (
         isinstance(recurrence.transition, LinearTransition)
         and type(recurrence.time_skip) is Previous
         and (depth is None or depth.enters == "gates")
-        and zoneout_mask is None
-        and segment_ids is None
+        and inputs.zoneout_mask is None
+        and inputs.restart is None
     )
 
 
@@ -64,9 +62,9 @@ def parallel_unroll(
     return end, output if inputs.valid is None else where_each(inputs.valid.T, output, 0)
 
 
-def check_fits(recurrence: Recurrence, **options: Any) -> None:
+def check_fits(recurrence: Recurrence, inputs: StepInputs) -> None:
     """Raise a `UserError` unless the parallel scan can run a call of `unroll`."""
-    if not fits(recurrence, **options):
+    if not fits(recurrence, inputs):
         raise UserError(
             "implementation='parallel' is for minLSTM and minGRU without skips over time, depth skips to the "
             "state, segment_ids and zoneout: use 'auto'"

@@ -97,7 +97,8 @@ def unroll(
     if segment_ids is not None and initial is None:
         initial = jax.tree.map(jnp.zeros_like, carry.state)
     rare = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
-    implementation = _choose_implementation(implementation, params, carry, x, recurrence, rare)
+    if implementation == "auto" and cudnn.fits(params, carry, x, recurrence, **rare):
+        implementation = "cudnn"
     flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
     # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
     rows = (carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
@@ -111,17 +112,9 @@ def unroll(
     else:
         arrays = x, below, actions, segment_ids, zoneout_mask
         inputs = _time_major_inputs(params, recurrence, *arrays, seq_lengths=seq_lengths)
-        carry, outputs = _run_steps(
-            "reference" if time == 0 else implementation,
-            params,
-            carry,
-            inputs,
-            recurrence=recurrence,
-            seq_lengths=seq_lengths,
-            initial=initial,
-            policy=policy,
-            return_cell_state=return_cell_state,
-        )
+        options = dict(initial=initial, policy=policy, return_cell_state=return_cell_state)
+        run = partial(_run_steps, implementation, recurrence=recurrence, seq_lengths=seq_lengths, **options)
+        carry, outputs = run(params, carry, inputs)
     return carry, jax.tree.map(flip, outputs)
 
 
@@ -157,25 +150,32 @@ def _run_steps(
     policy: Policy,
     return_cell_state: bool,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Run one of the implementations over the steps of `inputs`, (time, batch, ...)."""
+    """Run an implementation over the steps of `inputs`, (time, batch, ...).
+
+    For `auto`, a parallel scan runs where it fits, except on a CPU, the platform that the program is lowered
+    for: it does more arithmetic than a loop.
+    """
     options = dict(recurrence=recurrence, return_cell_state=return_cell_state)
     reference = partial(reference_unroll, initial=initial, policy=policy, **options)
     options["seq_lengths"] = seq_lengths
     fused = partial(fused_unroll, initial=initial, policy=policy, **options)
     in_parallel = partial(parallel.parallel_unroll, **options)
-    runs = {
-        "fused": fused,
-        "reference": reference,
-        "parallel": in_parallel,
-        # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
-        "by platform": partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel),
-    }
+    by_platform = partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel)
     if implementation == "tpu_kernel":
         from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
 
         return tpu_unroll(params, carry, inputs, policy=policy, **options)
+    time = jax.tree.leaves(inputs.transition)[0].shape[0]
+    is_known = isinstance(time, int)  # JAX has no parallel scan over a symbolic length
+    if implementation == "parallel":
+        parallel.check_fits(recurrence, inputs)
+        run = in_parallel if is_known else fused
+    elif implementation == "auto" and is_known and parallel.fits(recurrence, inputs):
+        run = by_platform
+    else:
+        run = reference if implementation == "reference" else fused
     try:
-        return runs[implementation](params, carry, inputs)
+        return (reference if time == 0 else run)(params, carry, inputs)
     except OutOfReach:
         warnings.warn(
             f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
@@ -191,27 +191,3 @@ def reference_unroll(
     """Scan `recurrent_step` with its `options` over the steps of `inputs`, (time, batch, ...)."""
     carry, outputs = jax.lax.scan(partial(recurrent_step, params, **options), carry, inputs)
     return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
-
-
-def _choose_implementation(
-    implementation: str,
-    params: LayerParams,
-    carry: SkipCarry,
-    x: Float[Array, "batch time in"],
-    recurrence: Recurrence,
-    rare: dict[str, Any],
-) -> str:
-    """Return the implementation to run: resolve `auto`, and check that `parallel` fits.
-
-    `by platform` is `parallel`, except on a CPU: the platform is the one that the program is lowered for.
-    """
-    not_linear = {name: rare[name] for name in ("zoneout_mask", "segment_ids")}
-    is_symbolic = not isinstance(x.shape[1], int)  # JAX has no parallel scan over a symbolic length
-    if implementation == "parallel":
-        parallel.check_fits(recurrence, **not_linear)
-        return "fused" if is_symbolic else "parallel"
-    if implementation != "auto":
-        return implementation
-    if cudnn.fits(params, carry, x, recurrence, **rare):
-        return "cudnn"
-    return "by platform" if parallel.fits(recurrence, **not_linear) and not is_symbolic else "fused"
