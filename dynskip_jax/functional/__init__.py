@@ -4,7 +4,6 @@ from dynskip_jax.functional.agent import AgentParams as AgentParams
 from dynskip_jax.functional.agent import agent_logits as agent_logits
 from dynskip_jax.functional.agent import choice_noise as choice_noise
 from dynskip_jax.functional.agent import choose as choose
-from dynskip_jax.functional.agent import content_logits as content_logits
 from dynskip_jax.functional.agent import entropy as entropy
 from dynskip_jax.functional.agent import project_agent_input as project_agent_input
 from dynskip_jax.functional.awd import activation_regularisation as activation_regularisation
@@ -100,7 +99,6 @@ from dynskip_jax.functional.time_skips import SkipInputs as SkipInputs
 from dynskip_jax.functional.time_skips import SkipRNN as SkipRNN
 from dynskip_jax.functional.time_skips import SparseAttention as SparseAttention
 from dynskip_jax.functional.time_skips import TimeSkip as TimeSkip
-from dynskip_jax.functional.time_skips import UpdateParams as UpdateParams
 from dynskip_jax.functional.time_skips import dilated as dilated
 from dynskip_jax.functional.time_skips import parse_time_skip as parse_time_skip
 from dynskip_jax.functional.transitions import GRU as GRU
@@ -110,7 +108,6 @@ from dynskip_jax.functional.transitions import SLSTM as SLSTM
 from dynskip_jax.functional.transitions import TRANSITIONS as TRANSITIONS
 from dynskip_jax.functional.transitions import ULSTM as ULSTM
 from dynskip_jax.functional.transitions import FullGateRecurrence as FullGateRecurrence
-from dynskip_jax.functional.transitions import GRUState as GRUState
 from dynskip_jax.functional.transitions import IndRNN as IndRNN
 from dynskip_jax.functional.transitions import Initializers as Initializers
 from dynskip_jax.functional.transitions import LSTMParams as LSTMParams

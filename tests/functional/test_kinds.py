@@ -74,7 +74,6 @@ SKIP_RNN = F.Recurrence(F.SkipRNN())
 SKIM_RNN = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
 LAYER = weights(DYNAMIC)
 AGENT = LAYER.skip
-CONTENT_AGENT = weights(F.Recurrence(F.Dynamic(K, agent="content"))).skip
 CRITIC = weights(F.Recurrence(F.Dynamic(1))).skip
 CRF = F.CRFParams(floats(WORDS, WORDS), floats(WORDS), floats(WORDS))
 
@@ -179,13 +178,6 @@ CASES = {
     "chosen_log_likelihood": (
         F.chosen_log_likelihood,
         lambda b, t: (copies(b, t), log_probs(b, t), whole(0, WORDS, b, t)),
-    ),
-    "content_logits": (
-        F.content_logits,
-        lambda b, t: (
-            *(CONTENT_AGENT, floats(b, t, UNITS)),
-            *(F.Window(floats(b, K + t - 1, HIDDEN), K, True), flags(b, t, K)),
-        ),
     ),
     "copied_log_likelihood": (
         F.copied_log_likelihood,
