@@ -9,7 +9,7 @@ from typing import Any
 
 from dynskip_jax.errors import UserError
 
-FORMAT = 3  # of run folders; a folder of another format is refused
+FORMAT = 4  # of run folders; a folder of another format is refused
 MOST_BYTES = 64 * 2**20  # of a file that is read as a whole
 _MOST_ITEMS = 10_000  # of a list in config.json or result.json
 # A link is never followed, and opening a pipe does not wait. Windows has neither flag.
