@@ -1,4 +1,4 @@
-"""Check that outputs and gradients of layers on several devices equal those on one device.
+"""Check that outputs and gradients of layers and unrolls on several devices equal those on one device.
 
 The layers run with explicit and automatic sharding, with `shard_map` and checked types, and with `pmap`.
 """
@@ -14,6 +14,7 @@ from compiled import drawn
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipLSTM
@@ -21,6 +22,7 @@ from dynskip_jax.nn import SkipLSTM
 DEVICES, ROWS, TIME, INPUT, HIDDEN = 4, 8, 5, 3, 4
 X = np.random.default_rng(0).normal(size=(ROWS, TIME, INPUT)).astype(np.float32)
 LENGTHS = np.array([5, 4, 3, 1, 5, 0, 2, 5], np.int32)
+KEYS = jax.random.split(jax.random.key(1), ROWS)
 SKIPS = {
     "previous": F.Previous(),
     "fixed": F.Fixed(3),
@@ -36,61 +38,78 @@ SKIPS = {
 }
 
 
-def layers(skip, implementation):
+# Unrolls, whose initial state is made without `like=`, compile faster than layers.
+UNROLLS = {"unroll, lstm": F.Recurrence(), "unroll, dynamic": F.Recurrence(F.Dynamic(3, 0.5))}
+
+
+def layer(skip, implementation):
+    """Return a layer's state, and a function of it and a batch: loss, and (h, actions)."""
     options = dict(dropout=0.2, recurrent_dropout=0.2, zoneout=0.1, learnable_carry=True)
-    make = lambda: SkipLSTM(
-        *(INPUT, HIDDEN),
-        skip=[F.Previous(), SKIPS[skip]],
-        bidirectional=skip == "dynamic",
-        implementation=implementation,
-        rngs=nnx.Rngs(0),
-        **options,
+    options |= dict(bidirectional=skip == "dynamic", implementation=implementation)
+    skips = [F.Previous(), SKIPS[skip]]
+    graphdef, state = nnx.split(
+        drawn(lambda: SkipLSTM(INPUT, HIDDEN, skip=skips, rngs=nnx.Rngs(0), **options))
     )
-    return nnx.split(drawn(make))
+
+    def loss(state, x, lengths, keys):
+        out = nnx.merge(graphdef, state)(x, seq_lengths=lengths, rngs=keys)
+        trace = out.decisions[-1]
+        return jnp.sum(out.h**2) + jnp.sum(trace.log_prob), (out.h, trace.action)
+
+    return state, loss
 
 
-def loss_of(graphdef, state, x, lengths, keys):
-    out = nnx.merge(graphdef, state)(x, seq_lengths=lengths, rngs=keys)
-    trace = out.decisions[-1]
-    return jnp.sum(out.h**2) + jnp.sum(trace.log_prob), (out.h, trace.action)
+def unroll(name, implementation):
+    recurrence = UNROLLS[name]
+    params = recurrence.init(jax.random.key(0), INPUT, HIDDEN, agent_features=5)
+
+    def loss(params, x, lengths, keys):
+        carry = F.initial_carry(keys, recurrence, F.zero_state(recurrence.transition, (len(x), HIDDEN)))
+        how = dict(seq_lengths=lengths, implementation=implementation)
+        end, out = F.unroll(params, carry, x, recurrence, **how)
+        total = jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots[0] ** 2)
+        return total, (out.h, out.decision.action)
+
+    return jax.tree.map(lambda leaf: leaf + 0.3, params), loss
 
 
 @functools.cache
-def on_one_device(skip, implementation):
-    graphdef, state = layers(skip, implementation)
-    keys = jax.random.split(jax.random.key(1), ROWS)
-    gradient = jax.jit(jax.grad(functools.partial(loss_of, graphdef), has_aux=True))
-    return jax.device_get(gradient(state, X, LENGTHS, keys))
+def problem(name, implementation):
+    """Return a network's state, its loss, and the gradients and outputs on one device."""
+    state, loss = (unroll if name in UNROLLS else layer)(name, implementation)
+    return state, loss, jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(state, X, LENGTHS, KEYS))
 
 
-def on_a_mesh(kind, graphdef, state, keys):
+def on_a_mesh(kind, loss, state):
     """Return the gradients and outputs of a batch that is divided over a mesh."""
     mesh = jax.make_mesh((DEVICES,), ("batch",), axis_types=(kind,), devices=jax.devices()[:DEVICES])
     with jax.set_mesh(mesh):
-        arrays = jax.device_put((X, LENGTHS, keys), NamedSharding(mesh, P("batch")))
+        arrays = jax.device_put((X, LENGTHS, KEYS), NamedSharding(mesh, P("batch")))
         state = jax.device_put(state, NamedSharding(mesh, P()))
-        return jax.jit(jax.grad(functools.partial(loss_of, graphdef), has_aux=True))(state, *arrays)
+        found = jax.jit(jax.grad(loss, has_aux=True))(state, *arrays)
+        assert found[1][0].sharding.spec[0] == "batch"
+        return found
 
 
-def in_shard_map(graphdef, state, keys):
+def in_shard_map(loss, state):
     mesh = jax.make_mesh((DEVICES,), ("batch",), devices=jax.devices()[:DEVICES])
 
     def total(state, *arrays):
-        loss, aux = loss_of(graphdef, state, *arrays)
-        return jax.lax.psum(loss, "batch"), aux
+        part, aux = loss(state, *arrays)
+        return jax.lax.psum(part, "batch"), aux
 
     with jax.set_mesh(mesh):
-        arrays = jax.device_put((X, LENGTHS, keys), NamedSharding(mesh, P("batch")))
+        arrays = jax.device_put((X, LENGTHS, KEYS), NamedSharding(mesh, P("batch")))
         specs = dict(in_specs=(P(), *(P("batch"),) * 3), out_specs=(P(), P("batch")), check_vma=True)
         return jax.jit(jax.grad(jax.shard_map(total, **specs), has_aux=True))(state, *arrays)
 
 
-def in_pmap(graphdef, state, keys):
+def in_pmap(loss, state):
     def gradient(state, *arrays):
-        grads, aux = jax.grad(functools.partial(loss_of, graphdef), has_aux=True)(state, *arrays)
+        grads, aux = jax.grad(loss, has_aux=True)(state, *arrays)
         return jax.lax.psum(grads, "batch"), aux
 
-    parts = jax.tree.map(lambda leaf: leaf.reshape(DEVICES, -1, *leaf.shape[1:]), (X, LENGTHS, keys))
+    parts = jax.tree.map(lambda leaf: leaf.reshape(DEVICES, -1, *leaf.shape[1:]), (X, LENGTHS, KEYS))
     mapped = jax.pmap(gradient, "batch", in_axes=(None, 0, 0, 0), devices=jax.devices()[:DEVICES])
     grads, aux = mapped(state, *parts)
     joined = jax.tree.map(lambda leaf: leaf.reshape(ROWS, *leaf.shape[2:]), aux)
@@ -105,16 +124,22 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "skip", "implementation"),
-    [*itertools.product(WAYS, SKIPS, ["fused"]), *((way, "dynamic", "reference") for way in WAYS)],
-)
-@pytest.mark.slow  # test_shardings.py has cheaper cases
-def test_several_devices_compute_what_one_does(way, skip, implementation):
-    graphdef, state = layers(skip, implementation)
-    keys = jax.random.split(jax.random.key(1), ROWS)
-    grads, (h, action) = jax.device_get(WAYS[way](graphdef, state, keys))
-    expected, (expected_h, expected_action) = on_one_device(skip, implementation)
+CASES = [
+    *itertools.product(WAYS, UNROLLS, ["fused", "reference"]),
+    *itertools.product(WAYS, SKIPS, ["fused"]),
+    *((way, "dynamic", "reference") for way in WAYS),
+]
+BY_DEFAULT = [
+    ("explicit", "unroll, lstm", "fused"),
+    *itertools.product(["shard_map"], ["unroll, lstm"], ["fused", "reference"]),
+    *itertools.product(["pmap"], ["unroll, dynamic"], ["fused", "reference"]),
+]
+
+
+@pytest.mark.parametrize(("way", "name", "implementation"), and_slow(CASES, lambda *case: case in BY_DEFAULT))
+def test_several_devices_compute_what_one_does(way, name, implementation):
+    state, loss, (expected, (expected_h, expected_action)) = problem(name, implementation)
+    grads, (h, action) = jax.device_get(WAYS[way](loss, state))
     np.testing.assert_array_equal(action, expected_action)
     np.testing.assert_allclose(h, expected_h, rtol=1e-6, atol=1e-6)
     for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):

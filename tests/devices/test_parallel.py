@@ -24,11 +24,8 @@ BATCH = 8
 NOISE = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2, "learnable_carry": True})
 
 
-class PenalizedStates(Classification):
-    """Classification with penalties of the states, which are means over the steps of a batch."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, activation_coef=2.0, temporal_coef=3.0, **options)
+# Penalties of the states are means over the steps of a batch.
+PenalizedStates = functools.partial(Classification, activation_coef=2.0, temporal_coef=3.0)
 
 
 def classifiers(num_seeds, baseline, lengths=None, **options):
@@ -110,7 +107,7 @@ OPTIMIZER = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 @functools.cache
 def learner_of(kind, num_seeds):
-    """Return the task of a kind. All tests share it, so that its evaluation is compiled once."""
+    """Return the task of a kind, whose evaluation is compiled once for all tests."""
     return TASKS[kind](num_seeds)
 
 
@@ -148,17 +145,14 @@ def one_device(tmp_path_factory):
 
 def assert_same_run(result, folder, expected):
     expected_result, expected_records = expected
-    assert jax.tree.structure(result.params) == jax.tree.structure(expected_result.params)
-    for a, e in zip(jax.tree.leaves(result.params), jax.tree.leaves(expected_result.params), strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-6)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, result.params, expected_result.params)
     assert result.best_epoch.tolist() == expected_result.best_epoch.tolist()
     records = RunDir.open(folder, {}).records()
-    assert len(records) == len(expected_records)
     for one, other in zip(records, expected_records, strict=True):
-        assert one.keys() == other.keys()
-        assert one["split"] == other["split"]
-        for name in one.keys() - {"split"}:
-            np.testing.assert_allclose(one[name], other[name], rtol=1e-4)
+        assert one.keys() == other.keys() and one.pop("split") == other["split"]
+        for name, value in one.items():
+            np.testing.assert_allclose(value, other[name], rtol=1e-4)
 
 
 def is_small(kind, *_):
@@ -184,11 +178,7 @@ CASES = [
     ("small", 3, 2, "pmap"),
     ("classification", 3, 2, "jit"),
 ]
-BY_DEFAULT = [
-    CASES[0],
-    CASES[1],
-    ("small, own batches", 4, 2, "jit"),
-]  # with pmap, the update itself calls collectives
+BY_DEFAULT = [CASES[0], CASES[1], CASES[9]]  # with pmap, the update itself calls collectives
 
 
 @pytest.mark.parametrize(
@@ -251,20 +241,14 @@ def compiled_step(kind, num_seeds, devices, way="jit"):
     return parallel, make_step(task, OPTIMIZER, parallel).lower(*arguments).compile(), arguments
 
 
-@functools.cache
-def stepped(kind, num_seeds, devices, way="jit"):
-    """Return the parameters and sums after one update."""
-    parallel, step, (state, *others) = compiled_step(kind, num_seeds, devices, way)
-    after = step(jax.tree.map(jnp.copy, state), *others)
-    return jax.device_get(jax.tree.map(parallel.gather, (after.params, after.sums)))
-
-
 @pytest.mark.parametrize("way", and_slow(["jit", "pmap"], lambda way: way == "pmap"))
 def test_an_update_of_a_shared_batch_is_that_of_one_device(way):
-    found = stepped("classification, one step", 1, 4, way)
-    alone = stepped("classification, one step", 1, 1)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    found = []
+    for devices, how in ((4, way), (1, "jit")):
+        parallel, step, (state, *others) = compiled_step("classification, one step", 1, devices, how)
+        after = step(jax.tree.map(jnp.copy, state), *others)  # a step reuses its memory
+        found.append(jax.device_get(parallel.gather((after.params, after.sums))))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *found)
 
 
 def test_parameters_are_placed_where_seeds_train():
@@ -283,16 +267,11 @@ def test_parameters_are_placed_where_seeds_train():
 OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
 
 
+@pytest.mark.parametrize("num_seeds", [4, 1])
 @pytest.mark.parametrize("kind", and_slow(["small", "classification", "language modelling"], is_small))
-def test_seeds_of_their_own_need_no_communication(kind):
-    program = compiled_step(kind, 4, 4)[1].as_text()
-    assert not any(name in program for name in ("all-reduce", *OTHER_COLLECTIVES))
-
-
-@pytest.mark.parametrize("kind", and_slow(["small", "classification", "language modelling"], is_small))
-def test_shared_batches_exchange_sums_and_no_activations(kind):
-    program = compiled_step(kind, 1, 4)[1].as_text()
-    assert "all-reduce" in program
+def test_devices_exchange_sums_if_they_share_a_batch_and_nothing_else(kind, num_seeds):
+    program = compiled_step(kind, num_seeds, 4)[1].as_text()
+    assert ("all-reduce" in program) == (num_seeds == 1)
     assert not any(name in program for name in OTHER_COLLECTIVES)
 
 

@@ -1,7 +1,7 @@
 """Check the losses of other choices against reading the text again with each of these choices."""
 
+import functools
 import itertools
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -62,29 +62,21 @@ def stream_reader(learner, params):
     return nll_of_stream
 
 
-LANGUAGE = {
-    "enters the state": dict(mix=0.7),
-    # Read once for all choices, which say only what is copied.
-    "says what is copied": dict(
-        skips=("lstm", F.Dynamic(K, 0.0, agent="content")), model={"copy": "chosen"}, init_scale=2.0
-    ),
-}
+COPYING = dict(skips=("lstm", F.Dynamic(K, 0.0, agent="content")), model={"copy": "chosen"}, init_scale=2.0)
+# With copying, a text is read once for all choices, which say only what is copied.
+LANGUAGE = {"enters the state": dict(mix=0.7), "says what is copied": COPYING}
 
 
-@pytest.fixture(scope="module")
-def language():
-    learner = language_modelling(letters(6), **LANGUAGE["enters the state"])
+@functools.cache
+def language(kind="enters the state"):
+    learner = language_modelling(letters(6), **LANGUAGE[kind])
     params = drawn_params(learner, 5, scale=1.5)
     return learner, params, stream_reader(learner, params)
 
 
 @pytest.mark.parametrize("kind", and_slow(LANGUAGE, lambda kind: kind == "enters the state"))
-def test_one_choice_of_a_language_model(kind, language):
-    learner, params, nll_of_stream = language
-    if kind != "enters the state":
-        learner = language_modelling(letters(6), **LANGUAGE[kind])
-        params = drawn_params(learner, 3)
-        nll_of_stream = stream_reader(learner, params)
+def test_one_choice_of_a_language_model(kind):
+    learner, params, nll_of_stream = language(kind)
     found = list(single_interventions(learner, params, GREEDY, "dev", layer=1, rows=ROWS, states=K))
     differences = []
     for row, t in ((0, 0), (0, 4), (1, 9)):
@@ -103,9 +95,9 @@ def test_one_choice_of_a_language_model(kind, language):
         np.testing.assert_array_equal(found[t].before[:, 0, k - 1], before)
 
 
-def test_every_choice_of_a_language_model_replaced(language):
+def test_every_choice_of_a_language_model_replaced():
     """Each model reads the text separately. Its choices then replace those of the first model."""
-    learner, params, nll_of_stream = language
+    learner, params, nll_of_stream = language()
     other, how = drawn_params(learner, 4, scale=1.5), dict(layer=1, rows=ROWS)
     found = list(policy_interventions(learner, [params, other], GREEDY, "dev", constants=(1, 3), **how))
     losses, counts = (sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts"))
@@ -115,7 +107,7 @@ def test_every_choice_of_a_language_model_replaced(language):
     np.testing.assert_array_equal(words[counted][1 : counted[0].sum()], text[: counted[0].sum() - 1])
     for number, each in enumerate((params, other)):
         single = single_interventions(learner, each, GREEDY, "dev", **how)
-        ((taken,),) = [whole(single, ["taken"])]
+        (taken,) = whole(single, ["taken"])
         shown = counted[:, : taken.shape[1]]
         np.testing.assert_array_equal(actions[:, : taken.shape[1], number][shown], taken[shown])
     for row in range(ROWS):
@@ -149,7 +141,7 @@ def row_reader(learner, params, split, layer):
     """Return a function: loss of one row of `split`, read alone with given choices of `layer`."""
     count = len(learner.skips)
 
-    @partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.jit, static_argnums=0)
     def losses(row, actions):
         length = int(split.seq_lengths[row])
         given = [actions[None, :length] if i == layer else None for i in range(count)]
@@ -248,10 +240,8 @@ def test_copied_words_by_loops(name):
     models = [learner.model(each) for each in several]
     carries = [model.initialize_carry(rows, jax.random.key(0)) for model in models]
     how = dict(policy=GREEDY, rngs=jax.random.key(1), deterministic=True)
-    outputs = [
-        compiled(model)(batch.inputs, initial_carry=carry, **how)
-        for model, carry in zip(models, carries, strict=True)
-    ]
+    pairs = zip(models, carries, strict=True)
+    outputs = [compiled(model)(batch.inputs, initial_carry=carry, **how) for model, carry in pairs]
     copies, of_other = (jax.tree.map(lambda x: np.asarray(x, float), out.copies) for out in outputs)
     softmax, mask = np.asarray(jax.nn.softmax(outputs[0].of_softmax), float), batch.mask
     shown = slice(0, length)
@@ -263,9 +253,8 @@ def test_copied_words_by_loops(name):
         np.testing.assert_allclose(values[:, shown][mask], expected[mask], rtol=1e-4, atol=1e-5)
 
     own, one = copies.weights, np.eye(K)
-    for way, weights in enumerate(
-        [own, np.full_like(own, 1 / K), np.roll(own, -1, axis=0), of_other.weights]
-    ):
+    ways = [own, np.full_like(own, 1 / K), np.roll(own, -1, axis=0), of_other.weights]
+    for way, weights in enumerate(ways):
         check(losses[..., way], weights)
     for k in range(K):
         check(of_each[..., k], np.broadcast_to(one[k], own.shape))
@@ -292,8 +281,8 @@ def test_what_may_be_chosen(stride, mask, expected):
     assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
 
 
-def test_what_has_no_choice_or_no_other_row_is_refused(language):
-    learner, params, _ = language
+def test_what_has_no_choice_or_no_other_row_is_refused():
+    learner, params, _ = language()
     for function, given in ((single_interventions, params), (policy_interventions, [params])):
         with pytest.raises(UserError, match="samples no choice"):
             next(function(learner, given, GREEDY, "dev", layer=0, rows=ROWS))

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled
-from flax import nnx
 from learners import (
     SYMBOLS,
     StepTask,
@@ -24,8 +22,7 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.tasks import Classification
 from dynskip_jax.training.agent_settings import AgentSettings
 
 LONGEST = 8
@@ -167,40 +164,28 @@ def test_a_task_may_reward_another_log_likelihood():
 @pytest.mark.parametrize("kind", and_slow(TASKS, lambda kind: kind == "steps"))
 def test_predictions_are_in_order_unpadded_and_those_of_each_example_alone(kind):
     learner, params = trained(kind)
-    dev, task = learner.task.splits["dev"], learner.task
+    dev, task, is_of_steps = learner.task.splits["dev"], learner.task, kind == "steps"
     metrics, predictions = learner.evaluate(params, "dev", KEYS), learner.predictions(params, "dev", KEYS)
+    batch = Batch(jnp.asarray(dev.inputs), None, seq_lengths=jnp.asarray(dev.seq_lengths))
+    how = dict(policy=GREEDY, rngs=None, shared_key=None, deterministic=True)
+    forward = jax.jit(lambda own: task.forward(learner.model(own), batch, (), **how))
     for seed, found in enumerate(predictions):
         own = jax.tree.map(lambda leaf, i=seed: leaf[i], params)
-        assert len(found) == len(dev)
-        right, steps = 0, 0
-        for i, (one, length) in enumerate(zip(found, dev.seq_lengths, strict=True)):
-            _, expected = learner.read(own, dev.inputs[i, :length], int(length), GREEDY)
-            assert np.shape(one) == ((length,) if kind == "steps" else ())
-            np.testing.assert_array_equal(one, expected)
-            truth = dev.targets[i, :length] if kind == "steps" else dev.targets[i]
+        whole, right, steps = forward(own), 0, 0
+        for i, (one, length) in enumerate(zip(found, dev.seq_lengths.tolist(), strict=True)):
+            read, predicted = learner.read(own, dev.inputs[i, :length], length, GREEDY)
+            np.testing.assert_array_equal(one, predicted)
+            expected = whole.log_probs[i, :length] if is_of_steps else whole.log_probs[i]
+            np.testing.assert_allclose(read.log_probs, expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(predicted, expected.argmax(-1))
+            for trace, wanted in zip(*map(jax.tree.leaves, (read.decisions, whole.decisions)), strict=True):
+                assert trace.shape == (length,)
+                np.testing.assert_allclose(trace, wanted[i, :length], rtol=1e-5, atol=1e-6)
+            truth = dev.targets[i, :length] if is_of_steps else dev.targets[i]
             right, steps = right + np.sum(one == truth), steps + np.size(one)
         np.testing.assert_allclose(metrics["dev_accuracy"][seed], right / steps, rtol=1e-6)
         assert metrics["dev_whole"][seed] == task.host_metrics("dev", found)["whole"]
     assert any(np.any(a != b) for a, b in zip(*predictions, strict=True))  # two models, not one twice
-
-
-@pytest.mark.parametrize("kind", and_slow(TASKS, lambda kind: kind == "steps"))
-def test_an_example_read_alone_is_a_row_of_a_batch(kind):
-    learner, params = trained(kind)
-    own = jax.tree.map(lambda leaf: leaf[1], params)
-    examples = examples_of(kind, 4)
-    batch = Batch(jnp.asarray(examples.inputs), None, seq_lengths=jnp.asarray(examples.seq_lengths))
-    how = dict(policy=GREEDY, rngs=None, shared_key=None, deterministic=True)
-    whole = jax.jit(lambda: learner.task.forward(learner.model(own), batch, (), **how))()
-    for row, length in enumerate(examples.seq_lengths.tolist()):
-        read, predicted = learner.read(own, examples.inputs[row, :length], length, GREEDY)
-        expected = whole.log_probs[row][slice(length) if kind == "steps" else slice(None)]
-        assert read.log_probs.shape == ((length, CLASSES) if kind == "steps" else (CLASSES,))
-        np.testing.assert_allclose(read.log_probs, expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(predicted, expected.argmax(-1))
-        for trace, wanted in zip(*map(jax.tree.leaves, (read.decisions, whole.decisions)), strict=True):
-            assert trace.shape == (length,)
-            np.testing.assert_allclose(trace, wanted[row, :length], rtol=1e-5, atol=1e-6)
 
 
 def test_a_task_scores_and_averages_in_its_own_way():
@@ -219,15 +204,7 @@ def test_a_task_scores_and_averages_in_its_own_way():
     np.testing.assert_allclose(found["dev_error"], 1 - plain["dev_accuracy"], rtol=1e-6)
 
 
-def test_a_model_is_used_without_data():
-    def make_model(rngs):
-        return SequenceClassifier(SYMBOLS, 6, 3, [F.Dynamic(3)], rngs=rngs)
-
-    learner = Learner(Classification({}, make_model))
-    assert learner.num_batches == 0
-    params = drawn_params(learner)
-    read, predicted = learner.read(params, np.array([1, 2, 3], np.int32), 3, GREEDY)
-    model = compiled(nnx.merge(learner.graphdef, params))
-    logits = np.asarray(model(jnp.array([[1, 2, 3]]), policy=GREEDY).logits[0])
-    np.testing.assert_allclose(read.log_probs, jax.nn.log_softmax(logits), rtol=1e-5, atol=1e-6)
-    assert predicted == logits.argmax()
+def test_adjacent_rows_are_samples_whose_probabilities_are_averaged():
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=(2, 4))
+    found = Classification({}, None).average(jnp.log(jnp.asarray(p.reshape(8, 3), jnp.float32)), None, 4)
+    np.testing.assert_allclose(np.exp(found), p.mean(axis=1), rtol=1e-5)

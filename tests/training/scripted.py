@@ -1,7 +1,6 @@
 """A task whose dev metrics are scripted, and runs of it that compile in milliseconds."""
 
 import json
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ class Scripted:
     def __init__(self, *scripts, higher_is_better=False):
         self.scripts = np.array(scripts, float)  # (seeds, epochs)
         self.higher_is_better = higher_is_better
-        self.splits = []
+        self.counts = []  # `steps` of each seed, at each evaluation
 
     @property
     def program(self):
@@ -60,56 +59,44 @@ class Scripted:
         return {"loss": sums["loss"] / sums["batches"]}
 
     def evaluate(self, params, split, keys):
-        self.splits.append(split)
-        epochs = np.asarray(params["steps"]).round().astype(int) // NUM_BATCHES
+        steps = np.asarray(params["steps"], float)
+        self.counts.append(steps.tolist())
+        epochs = steps.round().astype(int) // NUM_BATCHES
         return {"dev_score": self.scripts[np.arange(len(epochs)), epochs - 1]}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs():
     """Compile the update and the start state once for all runs that share them."""
-    made = {}
+    made, make_step, start_state = {}, loop.make_step, loop.start_state
 
-    def once(make, key, copy=lambda found: found):
+    def once(make, task, *others):
+        key = (getattr(task, "program", task), *others)
         if key not in made:
             made[key] = make()
-        return copy(made[key])
+        return made[key]
 
     def step(task, optimizer, parallel):
-        make = lambda: make_step(task, optimizer, parallel)
-        return once(make, (getattr(task, "program", task), optimizer))
+        return once(lambda: make_step(task, optimizer, parallel), task, optimizer)
 
     def start(task, optimizer, keys, params=None, **options):
         make = lambda: start_state(task, optimizer, keys, params, **options)
         if params is not None:
             return make()
         seeds = np.asarray(jax.random.key_data(keys.init)).tobytes()
-        key = (getattr(task, "program", task), optimizer, seeds, options["averaged"])
-        return once(make, key, copy=partial(jax.tree.map, jnp.copy))  # a step reuses its memory
+        found = once(make, task, optimizer, seeds, options["averaged"])
+        return jax.tree.map(jnp.copy, found)  # a step reuses its memory
 
-    make_step, start_state = loop.make_step, loop.start_state
     loop.make_step, loop.start_state = step, start
     yield
     loop.make_step, loop.start_state = make_step, start_state
 
 
-def run(
-    task,
-    folder=None,
-    *,
-    seeds,
-    epochs,
-    should_stop=None,
-    optimizer=None,
-    **options,
-):
+def run(task, folder=None, *, seeds, epochs, should_stop=lambda step: False, optimizer=SGD, **options):
     options = dict(learning_rate=lambda epoch, history: np.ones(len(seeds))) | options
-    return fit(
-        task,
-        FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer or SGD, **options),
-        folder and RunDir.open(folder, {"task": type(task).__name__}),
-        should_stop=should_stop or (lambda step: False),
-    )
+    settings = FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer, **options)
+    run_dir = folder and RunDir.open(folder, {"task": type(task).__name__})
+    return fit(task, settings, run_dir, should_stop=should_stop)
 
 
 def metrics(folder):
@@ -119,4 +106,7 @@ def metrics(folder):
 def assert_identical(actual, expected):
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert (a.dtype, a.shape) == (e.dtype, e.shape)
+        if jax.dtypes.issubdtype(e.dtype, jax.dtypes.prng_key):
+            a, e = jax.random.key_data(a), jax.random.key_data(e)
         assert np.asarray(a).tobytes() == np.asarray(e).tobytes()

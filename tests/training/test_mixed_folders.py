@@ -105,5 +105,6 @@ def test_without_its_newest_checkpoint_or_its_metrics_a_run_goes_on_and_says_so(
     assert f"the records up to step {STOPPED} are lost" in caplog.text
     assert metrics(folder)[0]["step"] == STOPPED + 1
     newest = finished(tmp_path / "damaged")[0] / "checkpoints" / "6" / "document" / "metadata"
-    newest.write_text("{")  # reported, and the one before is taken
+    newest.write_text("{")
     assert_identical(finished(tmp_path / "damaged", epochs=4)[1].params, result.params)
+    assert f"checkpoint 6 in {newest.parents[2]} is unreadable (" in caplog.text

@@ -10,33 +10,26 @@ from rich.console import Console
 from dynskip_jax.training.progress import Progress
 
 
-class Clock:
-    now = 1000.0
+class Display:
+    """Progress on a plain console whose clock a test moves."""
 
-    def __call__(self):
-        return self.now
+    def __init__(self, total, **options):
+        self.now, self._file = 1000.0, io.StringIO()
+        console = Console(file=self._file, width=40)
+        self.progress = Progress(total, "train [x]", console=console, clock=lambda: self.now, **options)
 
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-def plain():
-    return Console(file=io.StringIO(), width=40)
+    @property
+    def lines(self):
+        return self._file.getvalue().splitlines()
 
 
-def lines(console):
-    return console.file.getvalue().splitlines()
-
-
-def test_lines_at_most_every_so_often_and_one_at_the_end(clock):
-    console = plain()
-    with Progress(100, "train [x]", console=console, every=30, clock=clock) as progress:
+def test_lines_at_most_every_so_often_and_one_at_the_end():
+    display = Display(100, every=30)
+    with display.progress as progress:
         for step in range(100):
-            clock.now += 1
+            display.now += 1
             progress.advance(perplexity=200.0 - step)
-    assert lines(console) == [
+    assert display.lines == [
         "train [x]  30.0%  30/100  elapsed 0:00:30  ETA 0:01:10  perplexity 171",
         "train [x]  60.0%  60/100  elapsed 0:01:00  ETA 0:00:40  perplexity 141",
         "train [x]  90.0%  90/100  elapsed 0:01:30  ETA 0:00:10  perplexity 111",
@@ -44,30 +37,23 @@ def test_lines_at_most_every_so_often_and_one_at_the_end(clock):
     ]
 
 
-def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_compiles(clock):
-    console = plain()
-    with Progress(1000, "train", start=900, console=console, every=1, clock=clock) as progress:
+def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_compiles():
+    display = Display(1000, start=900, every=1)
+    with display.progress as progress:
         with progress.compiling("compiling the step"):
-            clock.now += 40
+            display.now += 40
         with progress.compiling("compiling the step"):
             pass
         for _ in range(3):
             progress.advance(10)
-            clock.now += 20
-    assert [line.partition("  elapsed ")[2] for line in lines(console)] == [
+            display.now += 20
+    assert [line.partition("  elapsed ")[2] for line in display.lines] == [
         "0:00:40  ETA -  compiling the step",
         "0:01:00  ETA 0:02:40",  # 80 steps of 2 s
         "0:01:20  ETA 0:02:20",
         "0:01:40  ETA 0:03:30",  # 20 s without a step
     ]
-    assert lines(console)[-1].startswith("train  93.0%  930/1000")
-
-
-def test_no_step_no_estimate(clock):
-    console = plain()
-    with Progress(10, "train", console=console, clock=clock):
-        pass
-    assert lines(console) == ["train  0.0%  0/10  elapsed 0:00:00  ETA -"]
+    assert display.lines[-1].startswith("train [x]  93.0%  930/1000")
 
 
 @pytest.mark.parametrize(
@@ -81,40 +67,37 @@ def test_no_step_no_estimate(clock):
         ("warm-up", "warm-up"),
     ],
 )
-def test_metrics_are_written_briefly_and_fetched_only_when_drawn(clock, value, text):
-    console, calls = plain(), []
+def test_metrics_are_written_briefly_and_fetched_only_when_drawn(value, text):
+    display, calls = Display(100, every=30), []
 
     def fetch():
-        calls.append(clock.now)
+        calls.append(display.now)
         return value if isinstance(value, str | int) else jnp.asarray(value)
 
-    with Progress(100, "train", console=console, every=30, clock=clock) as progress:
+    with display.progress as progress:
         for _ in range(45):
-            clock.now += 1
+            display.now += 1
             progress.advance(m=fetch)
     assert calls == [1030.0, 1045.0]
-    assert [line.rsplit("  ", 1)[1] for line in lines(console)] == [f"m {text}"] * 2
+    assert [line.rsplit("  ", 1)[1] for line in display.lines] == [f"m {text}"] * 2
 
 
-def test_the_last_state_is_drawn_when_the_loop_fails(clock):
-    console = plain()
-    with pytest.raises(KeyboardInterrupt), Progress(10, "train", console=console, clock=clock) as progress:
-        progress.advance(4)
+@pytest.mark.parametrize(("steps", "line"), [(0, "0.0%  0/10"), (4, "40.0%  4/10")])
+def test_the_last_state_is_drawn_when_the_loop_fails(steps, line):
+    display = Display(10)
+    with pytest.raises(KeyboardInterrupt), display.progress as progress:
+        progress.advance(steps)
         raise KeyboardInterrupt
-    assert lines(console)[0].startswith("train  40.0%  4/10")
+    assert display.lines == [f"train [x]  {line}  elapsed 0:00:00  ETA -"]
 
 
-def test_bar_on_a_terminal():
+def test_a_bar_on_a_terminal_and_by_default_lines_on_standard_error(capsys):
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    with Progress(4, "train", console=console) as progress:
-        progress.advance(3, perplexity=lambda: 123.4)
+    for options in (dict(console=console), {}):
+        with Progress(4, "train", **options) as progress:
+            progress.advance(3, perplexity=lambda: 123.4)
     text = console.file.getvalue()
     assert "\x1b[?25l" in text and "\x1b[?25h" in text  # the cursor is hidden, then shown again
     assert "━" in text and "75.0%" in text and "perplexity 123.4" in text and "ETA -" in text
-
-
-def test_default_console_leaves_standard_output_alone(capsys):
-    with Progress(1, "train") as progress:
-        progress.advance()
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("train  100.0%  1/1")
+    assert out == "" and err.startswith("train  75.0%  3/4")
