@@ -13,6 +13,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks import Classification
@@ -145,10 +146,8 @@ def row_reader(learner, params, split, layer):
     def losses(row, actions):
         length = int(split.seq_lengths[row])
         given = [actions[None, :length] if i == layer else None for i in range(count)]
-        batch = learner.task.evaluation_batches("dev", 1, 1)
-        batch = next(itertools.islice(batch, row, None))._replace(mask=None, seq_lengths=None, index=None)
-        targets = batch.targets[:, :length] if batch.targets.ndim > 1 else batch.targets
-        batch = batch._replace(inputs=jnp.asarray(batch.inputs[:, :length]), targets=jnp.asarray(targets))
+        targets = split.targets[[row], :length] if split.targets.ndim > 1 else split.targets[[row]]
+        batch = Batch(jnp.asarray(split.inputs[[row], :length]), jnp.asarray(targets))
         how = dict(policy=GREEDY, rngs=jax.random.key(0), shared_key=None, deterministic=True, actions=given)
         read = learner.task.forward(learner.model(params), batch, (), **how)
         return learner.task.compute_loss(read.log_probs, batch).nll.sum()

@@ -1,8 +1,8 @@
 """Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and replaced."""
 
 import errno
-import json
 import os
+import re
 import resource
 import shutil
 import warnings
@@ -275,28 +275,19 @@ def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
     monkeypatch.setattr(checkpoint, "_sha256", lambda _: pytest.fail("an array was read"))
-    with pytest.raises(UserError) as error:
+    match = rf"^checkpoint 4 in {tmp_path} holds another state \([^\n]*{re.escape(difference)}"
+    with pytest.raises(UserError, match=match):
         checkpoints.restore_latest(like)
-    message = str(error.value)
-    assert message.startswith(f"checkpoint 4 in {tmp_path} holds another state (") and "\n" not in message
-    assert difference in message
 
 
-@pytest.mark.parametrize("lie", ["arrays", "document"])
-def test_arrays_larger_than_the_models_are_never_read(lie, tmp_path, monkeypatch):
+def test_arrays_larger_than_the_models_are_never_read(tmp_path, monkeypatch):
     """A checkpoint of a megabyte can hold an array of gigabytes, because zeros are compressed."""
     state, big = {"w": jnp.ones(3)}, {"w": jnp.zeros(10**6)}
     for name, each in (("small", state), ("big", big)):
         Checkpoints(tmp_path / name).save(1, each, {})
-    if lie == "arrays":  # the description is the small one's
-        shutil.copytree(tmp_path / "big/1/state", tmp_path / "small/1/state", dirs_exist_ok=True)
-    else:
-        path = document(tmp_path / "small/1")
-        forged = json.loads(path.read_text())
-        forged["leaves"][0]["shape"] = [10**6]
-        path.write_text(json.dumps(forged | {"sha256": checkpoint._digest(forged)}))
+    shutil.copytree(tmp_path / "big/1/state", tmp_path / "small/1/state", dirs_exist_ok=True)
     monkeypatch.setattr(checkpoint, "_sha256", lambda _: pytest.fail("an array was read"))
-    with pytest.raises(UserError, match=r"stored in another size|float32\[1000000\] there and float32\[3\]"):
+    with pytest.raises(UserError, match="stored in another size"):
         Checkpoints(tmp_path / "small").restore_latest(state)
 
 

@@ -20,7 +20,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.training import files
 from dynskip_jax.training.files import FORMAT, write_atomically
 from dynskip_jax.training.folder import RunDir, new_folder
-from dynskip_jax.training.results import row_of, runs_of_models
+from dynskip_jax.training.results import row_of
 
 CONFIG = {
     "model": "dynamic:10",
@@ -239,12 +239,6 @@ def test_entries_of_a_result_have_bounds(entries, tmp_path):
     for rows in ([row | entries], [], None, "text"):
         run.write_result({"rows": rows})
         assert "result.json is not as this version writes it" in user_error(row_of, run)
-
-
-def test_models_of_a_run_lie_in_its_folder(tmp_path):
-    RunDir.open(tmp_path, {"models": ["a/../b", "dynamic:3"]})
-    folders = {name: run.path for name, run in runs_of_models(tmp_path).items()}
-    assert folders == {"a/../b": tmp_path / "a-..-b", "dynamic:3": tmp_path / "dynamic-3"}
 
 
 def test_folder_that_is_not_a_run_is_left_alone(tmp_path):

@@ -40,9 +40,8 @@ class Watched(Learner):
 @functools.cache
 def learner_of(kind, seeds):
     """Return one learner with all sources of noise for all runs, so that its evaluation is compiled once."""
-    options = dict(
-        model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2}, evaluation_mode="sample", learner=Watched
-    )
+    options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2})
+    options |= dict(evaluation_mode="sample", learner=Watched)
     if kind == "classification":
         objective = AgentSettings(baseline="rollouts", rollouts=2)
         return classification(symbols(43, 17), seeds, mix=0.5, objective=objective, **options)
@@ -64,22 +63,23 @@ def train(kind, folder, seeds=SEEDS, stop_after=None):
     return task, run(task, folder, seeds=seeds, epochs=EPOCHS, should_stop=stop, **options), evaluated
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def whole(request, tmp_path_factory):
+    """Return an uninterrupted run: (kind, learner, result, the parameters that were evaluated, folder)."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return request.param, *train(request.param, folder), folder
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Return a function (kind, seeds) -> uninterrupted run: (learner, result, what was evaluated, folder)."""
-
-    @functools.cache
-    def get(kind, seeds=SEEDS):
-        folder = tmp_path_factory.mktemp(kind)
-        return *train(kind, folder, seeds), folder
-
-    return get
+def alone(whole, tmp_path_factory):
+    """Return (result, folder) of the second seed, trained alone."""
+    folder = tmp_path_factory.mktemp("alone")
+    return train(whole[0], folder, SEEDS[1:])[1], folder
 
 
 @pytest.mark.parametrize("after_an_epoch", and_slow([False, True], lambda after: not after))
-@pytest.mark.parametrize("kind", KINDS)
-def test_stopped_run_resumes_bit_for_bit(kind, after_an_epoch, runs, tmp_path):
-    task, result, evaluated, folder = runs(kind)
+def test_stopped_run_resumes_bit_for_bit(after_an_epoch, whole, tmp_path):
+    kind, task, result, evaluated, folder = whole
     assert task.num_batches > 3
     stop_after = task.num_batches + (0 if after_an_epoch else 3)
     with pytest.raises(Stopped, match=f"after step {stop_after} of {EPOCHS * task.num_batches}"):
@@ -93,10 +93,8 @@ def test_stopped_run_resumes_bit_for_bit(kind, after_an_epoch, runs, tmp_path):
     assert resumed.epochs == result.epochs == EPOCHS
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_seeds_trained_together_are_those_trained_alone(kind, runs):
-    _, together, _, folder = runs(kind)
-    _, single, _, own_folder = runs(kind, SEEDS[1:])
+def test_seeds_trained_together_are_those_trained_alone(whole, alone):
+    (*_, together, _, folder), (single, own_folder) = whole, alone
     index = 1  # not the first one
     for one, both in zip(jax.tree.leaves(single.params), jax.tree.leaves(together.params), strict=True):
         np.testing.assert_allclose(one[0], both[index], rtol=1e-3, atol=1e-5)
@@ -126,9 +124,8 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
     assert len({record["train_carry"][0] for record in logged[::NUM_BATCHES]}) == 3  # new in each epoch
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_best_dev_epoch_is_returned_and_records_have_steps_and_rates(kind, runs):
-    task, result, evaluated, folder = runs(kind)
+def test_the_best_dev_epoch_is_returned_and_records_have_steps_and_rates(whole):
+    _, task, result, evaluated, folder = whole
     records, n = metrics(folder), task.num_batches
     dev = [record for record in records if record["split"] == "dev"]
     scores = np.array([record[task.monitor] for record in dev]) * (-1 if task.higher_is_better else 1)

@@ -32,12 +32,12 @@ def unfinished(folder, **options):
     return folder, None
 
 
-def replace(name, source=None):
-    if (path := source or name).is_dir():
+def replace(name, source):
+    if source.is_dir():
         shutil.rmtree(name)
-        shutil.copytree(path, name)
+        shutil.copytree(source, name)
     else:
-        shutil.copy(path, name)
+        shutil.copy(source, name)
 
 
 def assert_refused_and_unchanged(folder, message):

@@ -29,7 +29,8 @@ def of(names, trees):
     """Return the numbers of these modules in each tree, (steps, size), in float64."""
 
     def modules(tree):
-        return {"agent": tree["layers"]["0"]["agent"]["b"], "softmax": tree["softmax"], **tree["layers"]["0"]}
+        layer = tree["layers"]["0"]
+        return {"agent": layer["agent"]["b"], "w": layer["w"], "softmax": tree["softmax"]}
 
     return np.stack([np.concatenate([np.ravel(modules(tree)[n]) for n in names]) for tree in trees]).astype(
         float
@@ -78,7 +79,7 @@ def test_modules_that_are_clipped_together_move_as_computed_by_hand(kind, option
     grads, updates = directions(make_optimizer(kind, **options, **more))
     for names in groups:
         expected = by_hand(kind, of(names, grads), **options)
-        np.testing.assert_allclose(of(names, updates), expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(of(names, updates), expected, rtol=1e-4, atol=1e-7)
     assert not any(of((name,), updates).any() for name in more.get("frozen", ()))
 
 
@@ -86,7 +87,7 @@ def test_agents_with_their_own_rate_have_their_own_adam_without_weight_decay():
     grads, updates = directions(make_optimizer("sgd", **ALL, **OWN_RATE))
     expected = 0.01 * by_hand("adam", of(AGENT, grads), clip=1.0)
     # The loop multiplies all updates by the network's rate.
-    np.testing.assert_allclose(0.125 * of(AGENT, updates), expected, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(0.125 * of(AGENT, updates), expected, rtol=1e-4, atol=1e-9)
 
 
 def test_a_frozen_module_must_exist():
