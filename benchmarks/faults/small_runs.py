@@ -8,18 +8,17 @@ import numpy as np
 
 _EVERY = "--features 4 --epochs 3 --devices 1"
 _SENTENCES = "--embedding-features 3 --agent-features 2 --batch-size 8 --model dynamic:3"
+_GENERATED = "--train-examples 60 --agent-features 2 --batch-size 20 --relaxed-epochs 1"
 _TAGGERS = "--embedding-features 4 --batch-size 10 --characters none"
 _FLAGS = {
-    "agreement": "--length 5 --train-examples 60 --agent-features 2 --batch-size 20 --model dynamic:4 "
-    "--relaxed-epochs 1",
+    "agreement": f"{_GENERATED} --length 5 --model dynamic:4",
     "classify": _SENTENCES,
     "conll2003": f"{_TAGGERS} --model lstm",
     "imdb": f"{_SENTENCES} --max-length 6",
-    "number_prediction": "--agent-features 2 --batch-size 20 --model dynamic:5 --relaxed-epochs 1",
+    "number_prediction": f"{_GENERATED} --model dynamic:5",
     "pos": f"{_TAGGERS} --dataset columns --model dynamic:3",
     "ptb": "--agent-features 2 --num-layers 1 --num-steps 5 --batch-size 4 --dropout 0.2 --model dynamic:3",
-    "recall": "--length 32 --train-examples 60 --agent-features 2 --batch-size 20 --model dynamic:9 "
-    "--relaxed-epochs 1",
+    "recall": f"{_GENERATED} --length 32 --model dynamic:9",
     "sick": _SENTENCES,
     "sst": f"{_SENTENCES} --no-phrases",
 }
@@ -55,18 +54,11 @@ def write_data(name: str, folder: Path) -> bool:
 
 
 def shrink_generated_data() -> None:
-    """Limit generated data to 100 examples in this process."""
-    from dynskip_jax.data import GeneratedData, agreement, number_prediction, recall
-    from dynskip_jax.experiments.number_prediction import task
+    """Limit generated dev and test splits to 20 examples in this process."""
+    from dynskip_jax.data import agreement, number_prediction, recall
 
-    sizes = {"train": 60, "dev": 20, "test": 20}
-
-    def small(length: int, **options: object) -> GeneratedData:
-        splits = number_prediction.generate_splits(length, 0, sizes)
-        return GeneratedData("numbers", splits, "made for fault injection")
-
-    recall.DEFAULT_SIZES = {"dev": 20, "test": 20}
-    agreement.DEFAULT_SIZES, task.load_number_prediction = sizes, small
+    for module in (agreement, number_prediction, recall):
+        module.DEFAULT_SIZES = {**module.DEFAULT_SIZES, "dev": 20, "test": 20}
 
 
 def _files(name: str, rng: np.random.Generator) -> dict[str, str]:

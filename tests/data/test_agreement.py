@@ -56,12 +56,6 @@ def test_a_splits_texts_depend_on_the_seed_alone():
     assert not np.array_equal(large.splits["train"].symbols, large.splits["dev"].symbols[:5])
 
 
-@pytest.mark.parametrize("length", [4, 501])
-def test_a_length_that_the_task_does_not_have_is_refused(length):
-    with pytest.raises(UserError, match="5 to 500"):
-        agreement.generate(length)
-
-
 @pytest.mark.parametrize("text", ["a3 w0", "a3 w0 )b", "w1 w2", "a3 )a )a"])
 def test_a_text_that_asks_for_nothing_has_no_answer(text):
     with pytest.raises(UserError, match="closes a clause"):

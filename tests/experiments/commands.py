@@ -22,7 +22,7 @@ SMALL_PTB = (
     *("--preset", "small", "--features", 4, "--num-layers", 1),
     *("--num-steps", 5, "--batch-size", 4, "--devices", 1),
 )
-SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--devices", 1)
+SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--train-examples", 60, "--devices", 1)
 SMALL_AGENT = ("--agent-features", 2)  # for models with an agent
 
 

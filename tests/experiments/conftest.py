@@ -9,8 +9,7 @@ import quick
 from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
 from dynskip_jax import trained
-from dynskip_jax.data import GeneratedData, corpora
-from dynskip_jax.data.number_prediction import check_length, generate_splits
+from dynskip_jax.data import agreement, corpora, number_prediction, recall
 
 
 @pytest.fixture(scope="session")
@@ -31,19 +30,12 @@ def corpus_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small_number_prediction():
-    """Replace the data sets of number prediction by small uncached ones with at most 60 training examples."""
-
-    def load(length, *, data=None, num_train=60):
-        check_length(length)
-        sizes = {"train": min(num_train, 60), "dev": 20, "test": 20}
-        return GeneratedData(
-            f"number_prediction/length_{length}", generate_splits(length, 0, sizes), "made for a test"
-        )
-
+def small_generated_data():
+    """Limit dev and test of generated data to 20 examples."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("data", "experiments.number_prediction.task"):
-            patch.setattr(f"dynskip_jax.{module}.load_number_prediction", load)
+        for module in (agreement, number_prediction, recall):
+            patch.setitem(module.DEFAULT_SIZES, "dev", 20)
+            patch.setitem(module.DEFAULT_SIZES, "test", 20)
         yield
 
 
@@ -102,7 +94,7 @@ def compared_ptb(corpus_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def finished_numbers(small_number_prediction, tmp_path_factory):
+def finished_numbers(small_generated_data, tmp_path_factory):
     """Return a finished run of number prediction that samples choices: two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("numbers") / "run"
     arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS, *SMALL_AGENT)
@@ -110,7 +102,7 @@ def finished_numbers(small_number_prediction, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def swept_numbers(small_number_prediction, tmp_path_factory):
+def swept_numbers(small_generated_data, tmp_path_factory):
     """Return a finished comparison of a plain LSTM and a sweep over λ and K: two seeds, one epoch."""
     folder = tmp_path_factory.mktemp("numbers") / "swept"
     swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)

@@ -7,7 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_PTB, assert_user_error, load, row_of, settings_of, write_result
+from commands import COMMANDS, SMALL_PTB, load, row_of, settings_of, write_result
 
 from dynskip_jax.run import learnt_rates
 from dynskip_jax.settings import fill
@@ -162,18 +162,3 @@ def test_a_row_says_of_a_model_only_what_is_its_own():
     }
     copies = {"copy": "expected"}
     assert variants == {"dynamic": given, "attention": copies, "mean": copies, "fixed": {}}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("lstm", "--control", "untrained"), "--control has no effect"),
-        (("dynamic:3", "--control", "histogram"), "--control-of"),
-        (("dynamic:3", "--stride", "3"), "leaves dynamic:3 nothing but k = 1"),
-        (("dynamic:3", "--control-of", "nowhere"), "--control-of"),
-    ],
-)
-def test_a_control_that_makes_no_sense_is_refused(command, corpus_folder, here, arguments, named):
-    outcome = command(PTB, "--data", corpus_folder, "--model", *arguments, *SMALL_PTB)
-    assert_user_error(outcome, named)
-    assert not list(here.iterdir())

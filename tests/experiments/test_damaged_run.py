@@ -49,7 +49,7 @@ def test_a_digit_changed_in_settings_or_results(folder, name, old):
     assert_user_error(explain(folder), name, "restore it")
 
 
-def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_number_prediction, tmp_path, monkeypatch):
+def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_generated_data, tmp_path, monkeypatch):
     """Its accuracy is finite, because a constant answer is sometimes right."""
     evaluate, folder = Learner.evaluate, tmp_path / "run"
 
@@ -66,32 +66,22 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_number_predic
 
 # Edits that leave the JSON syntax valid: the file, the path of the entry, and an invalid value.
 EDITED = [
-    ("config.json", "models", 5),
     ("config.json", "models", [5]),
     ("config.json", "models", []),
-    ("config.json", "about", 5),
-    ("config.json", "about", [5]),
     ("config.json", "about", [{"paths": 5}]),
     ("config.json", "model", []),
     ("config.json", "settings", 5),
-    ("config.json", "settings.model", 5),
     ("config.json", "settings.model.features", "x"),
     ("config.json", "settings.training.learning_rate", {"a": 1}),
     ("config.json", "settings.run.seeds", "two"),
     ("config.json", "settings.agent.mix", []),
-    ("config.json", "settings.agent.baseline", []),
     ("config.json", "dataset.fingerprint", 5),
-    ("config.json", "dataset", 5),
     ("result.json", "rows", []),
-    ("result.json", "rows", 5),
-    ("result.json", "rows", [5]),
-    ("result.json", "rows.0.metrics", 5),
     ("result.json", "rows.0.metrics.dev_perplexity", {}),
     ("result.json", "rows.0.metrics.dev_perplexity.per_seed", ["x"]),
     ("result.json", "rows.0.seeds", [True]),
     ("result.json", "rows.0.seeds", [7]),
     ("result.json", "rows.0.selected", 5),
-    ("result.json", "rows.0.sweep", [5]),
     ("result.json", "rows.0.checkpoint", 5),
     ("result.json", "rows.0.checkpoint", {"step": 1}),
     ("vocabulary.json", "", 5),

@@ -99,7 +99,7 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder, command
 
 
 @pytest.mark.slow
-def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_number_prediction, command):
+def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_generated_data, command):
     """With more epochs, the entropy coefficient of the trained epochs would have been different."""
     arguments = (*SMALL_NUMBERS, "--entropy-coef", 0.1, "--entropy-coef-final", 0, "--run-dir", tmp_path)
     assert command(COMMANDS["number_prediction"], *arguments, "--epochs", 1).status == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMANDS, assert_user_error, records, row_of
+from commands import COMMANDS, records, row_of
 
 import dynskip_jax
 
@@ -176,27 +176,6 @@ def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp
         (line,) = own_lines(errors)
         start = "error: " if index == fails else f"error: process {fails} has stopped: "
         assert status == 2 and line.startswith(start) and part in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("--coordinator", "127.0.0.1:9"), ("together",)),
-        (("--process", "0/2"), ("together",)),
-        (("--process", "2"), ("--process takes two numbers",)),
-        (("--coordinator", "nowhere", "--process", "0/2"), ("HOST:PORT", "nowhere")),
-        (("--coordinator", "a:9", "--process", "2/2"), ("--process", "0 and 1")),
-        (("--coordinator", "a:9", "--process", "0/0"), ("at least 1",)),
-        (
-            ("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"),
-            ("--parallel pmap", "one process"),
-        ),
-        (("--coordinator", "auto", "--process", "0/1"), ("--coordinator auto", "leave --process out")),
-    ],
-)
-def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, here):
-    assert_user_error(command(COMMANDS["ptb"], "--data", corpus_folder, *SMALL, *arguments), *parts)
-    assert not any(here.iterdir())
 
 
 @pytest.mark.slow

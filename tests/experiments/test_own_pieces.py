@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 import pytest
-from commands import COMMANDS, assert_user_error, execute, load, tool, write_result
+from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, tool, write_result
 from quick import QuickSettings
 
 from dynskip_jax import load_run
@@ -31,7 +31,7 @@ PIECES = """
         pass
 """
 NUMBERS = COMMANDS["number_prediction"]
-SMALL = ("--features", 4, "--batch-size", 20, "--epochs", 1, "--preset", "paper", "--devices", 1)
+SMALL = (*SMALL_NUMBERS, "--epochs", 1, "--preset", "paper")
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, command,
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_number_prediction")
+@pytest.mark.usefixtures("small_generated_data")
 def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(pieces, tmp_path):
     folder = tmp_path / "run"
     outcome = execute(NUMBERS, "--model", "my_pieces:Near(3)", *SMALL, "--run-dir", folder)

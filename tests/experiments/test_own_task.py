@@ -1,7 +1,6 @@
-"""Check that a user's task of at most 80 lines (toy) trains, resumes, compares, predicts and explains."""
+"""Check that a user's task of at most 80 lines (toy) trains, compares, predicts and explains."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -13,10 +12,7 @@ from commands import assert_picture, assert_user_error, code_of, row_of, run_cod
 
 from dynskip_jax import load_run
 from dynskip_jax.learners import make_learner
-from dynskip_jax.results import by_epoch
 from dynskip_jax.spec import make_spec
-from dynskip_jax.training import loop
-from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.step import seed_keys
 
 Toy = toy.config.EXPERIMENT
@@ -67,20 +63,6 @@ def test_its_score_is_that_of_all_predictions(compared):
 
 
 @pytest.mark.slow
-def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
-    folder, _ = compared
-    arguments = ("--model", "dynamic:3", "--seeds", 2, *SMALL, "--run-dir", tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr("dynskip_jax.run.fit", partial(loop.fit, should_stop=lambda step: step == 9))
-        outcome = command(Toy, *arguments)
-    assert outcome.status == 130 and "goes on" in outcome.err
-    assert command(Toy, *arguments).status == 0
-    whole, resumed = (load_run(where, "dynamic:3", seed=1) for where in (folder, tmp_path / "run"))
-    for a, b in zip(*(jax.tree.leaves(each.params) for each in (whole, resumed)), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.slow
 def test_it_predicts_and_explains(compared, command):
     folder, _ = compared
     lines = "a b a\n\nf f f f f f f f f\n"
@@ -102,11 +84,6 @@ def test_rollouts_are_a_preset_of_it(command, tmp_path):
     assert outcome.status == 0, outcome.err
 
 
-def test_what_it_has_not_is_said_in_one_line(command):
-    assert_user_error(command(Toy, "generate", "--run-dir", "anywhere"), "no command 'generate'")
-    assert_user_error(command(Toy, "--baseline", "moving_average", *SMALL), "moving_average")
-
-
 # --- Pages ---
 
 
@@ -116,32 +93,14 @@ def test_the_page_on_own_tasks_runs_and_shows_this_one():
     assert run_code("own_task.md")["result"].epochs == 2
 
 
-def page(*parts, **names):
-    """Run the blocks of own_analysis.md with any of these parts, and return the names that they define."""
-    for code in code_of("own_analysis.md"):
-        if any(part in code for part in parts):
-            exec(compile(code, "own_analysis.md", "exec"), names)
-    return names
-
-
-def test_the_pages_plot_of_several_runs(finished_quick, swept_quick, here):
-    """The code under "Plot several runs" works on three finished runs."""
-    folders = [finished_quick.folder, swept_quick.folder / "lstm", swept_quick.folder / "fixed-2"]
-    axes = page("run_dirs", "test.groupby", load_run=load_run, run_dirs=folders)["axes"]
-    assert len(axes.get_lines()) == 3
-    assert_picture(here / "dev_curves.png")
-    first = axes.get_legend_handles_labels()[1].index("lstm (run)")
-    records = by_epoch(RunDir.existing(finished_quick.folder).records())
-    expected = [np.mean(record["dev_accuracy"]) for record in records if "dev_accuracy" in record]
-    np.testing.assert_allclose(axes.get_lines()[first].get_ydata(), expected)
-
-
 def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quick):
     """The code under "Evaluate a split" gives the one score that result.json has for the seed."""
     folder = swept_quick.folder / "lstm"
-    scores = page("learner_with", jax=jax, trained=load_run(folder, seed=1))["scores"]
+    names = {"jax": jax, "trained": load_run(folder, seed=1)}
+    (code,) = [code for code in code_of("own_analysis.md") if "learner_with" in code]
+    exec(compile(code, "own_analysis.md", "exec"), names)
     expected = row_of(folder)["metrics"]["dev_accuracy"]["per_seed"][1:]
-    np.testing.assert_allclose(scores["dev_accuracy"], expected)
+    np.testing.assert_allclose(names["scores"]["dev_accuracy"], expected)
 
 
 @pytest.mark.slow

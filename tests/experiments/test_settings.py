@@ -13,7 +13,7 @@ from commands import load
 from quick import QuickSettings
 
 import dynskip_jax
-from dynskip_jax.config import Bounds, Count, Rate, Seed, problem, read_value, short
+from dynskip_jax.config import Count, Rate, problem, read_value
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
 from dynskip_jax.errors import UserError
@@ -59,31 +59,6 @@ def settings_of(name, preset=None, **given):
 )
 def test_texts_become_values(text, hint, value):
     assert read_value(text, hint) == value and problem(value, hint) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "hint", "part"),
-    [
-        ("x", Count, "takes a whole number, got 'x'"),
-        (True, Count, "a whole number"),
-        (0, Count, "at least 1"),
-        (10**400, Seed, "at most"),
-        (float("nan"), Rate, "at least 0 and below 1"),
-        ((0.5, 1.0), tuple[Rate, ...], "below 1, got 1.0"),
-        ((0.5, 0.5), Rate | tuple[Rate, ...], "twice"),
-        (0.5, tuple[Rate, ...], "separated by commas"),
-        ("c", Literal["a", "b"] | None, "a or b"),
-        (None, Count, "got 'None'"),
-    ],
-)
-def test_what_does_not_fit_is_described(value, hint, part):
-    assert part in problem(value, hint)
-    assert len(problem(value, hint)) < 150 and len(short("x" * 10**6)) < 100
-
-
-def test_bounds_hold_at_their_ends():
-    assert Bounds(at_least=0, below=1).hold(0) and not Bounds(at_least=0, below=1).hold(1)
-    assert Bounds(at_most=1).hold(1) and not Bounds(above=0).hold(0)
 
 
 # --- Every experiment ---

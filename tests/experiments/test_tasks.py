@@ -5,7 +5,6 @@ from commands import COMMANDS, assert_user_error, execute, load, row_of
 
 from benchmarks.faults import small_runs
 from dynskip_jax import load_run
-from dynskip_jax.data import agreement
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
 
@@ -26,9 +25,7 @@ QUICK = ("number_prediction",)  # in every run of the tests
 
 
 @pytest.fixture
-def trained(tmp_path, small_number_prediction, monkeypatch):
-    monkeypatch.setattr(agreement, "DEFAULT_SIZES", {"train": 60, "dev": 20, "test": 20})
-
+def trained(tmp_path, small_generated_data):
     def train(name, *flags):
         arguments = [*small_runs.command(name, tmp_path)[1:], "--epochs", 1, *flags]
         return execute(find_experiment(name), *arguments, "--run-dir", tmp_path / "run")
@@ -69,7 +66,7 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("agreement", ("--length", 4), "lengths from 5"),
         ("recall", ("--data", "x"), "--data"),
         ("recall", ("--length", 40), "--length is 32 or another multiple of 16"),
-        ("classify", (), "give --data"),
+        *((name, (), "--data") for name in ("classify", "imdb", "sst", "sick")),
         *((name, ("--data", "nowhere"), "nowhere") for name in ("imdb", "sst", "sick", "conll2003", "ptb")),
         ("pos", ("--dataset", "columns"), "--data"),
         ("ptb", ("--vocabulary", "bpe:5"), "--vocabulary takes"),

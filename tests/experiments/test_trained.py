@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot, write_result
+from commands import COMMANDS, assert_user_error, load, row_of, snapshot, write_result
 from compiled import compiled
 
 from dynskip_jax import functional as F
+from dynskip_jax.data import load_number_prediction
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
-from dynskip_jax.experiments.number_prediction import task
 from dynskip_jax.settings import to_config
 from dynskip_jax.trained import Trained, load_run
 from dynskip_jax.training.step import evaluation_keys
@@ -36,9 +36,9 @@ def metric_of(folder, name):
 
 
 @pytest.fixture(scope="module")
-def numbers(small_number_prediction):
+def numbers(small_generated_data):
     """Return the data that these runs were trained and tested on."""
-    return task.load_number_prediction(11)
+    return load_number_prediction(11, num_train=1)
 
 
 # --- load ---
@@ -186,25 +186,6 @@ def test_standard_input_is_decoded_or_refused(predict, finished_numbers, monkeyp
 # --- explain ---
 
 
-def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbers):
-    """The skips of the reading equal the choices of one call of the model."""
-    folder = finished_numbers.folder
-    outcome = command(NUMBERS, "explain", "--run-dir", folder, "--text", LINE, "--of-seed", 1)
-    assert outcome.status == 0, outcome.err
-    (answer,) = expected_lines(finished_numbers, [LINE], seed=1)
-    assert outcome.out.splitlines()[-1] == f"dynamic:10: {answer}"
-    (path,) = (folder / "plots").glob(f"explain-dynamic-10-seed-1-{LINE.replace(' ', '-')}-*.png")
-    assert f"picture: {path}\n" in outcome.out
-    assert_picture(path)
-    found = load_run(folder, seed=1)
-    reading = found.read(LINE)
-    out = called(found, np.array([[int(word) for word in LINE.split()]]))
-    assert reading.skips == np.asarray(out.decisions[0].action[0]).tolist()
-    assert (reading.words, reading.unknown) == (LINE.split(), [])
-    assert reading.probabilities[:-1] == pytest.approx([float("nan")] * 10, nan_ok=True)
-    path.unlink()
-
-
 def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
     victim, folder = tmp_path / "victim", tmp_path / "run"
     victim.write_text("mine")
@@ -221,17 +202,6 @@ def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
     (folder / "plots").symlink_to(tmp_path / "elsewhere")
     assert_user_error(command(*explain), "plots", "link")
     assert not any((tmp_path / "elsewhere").iterdir())
-
-
-@pytest.mark.slow
-def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
-    outcome = command(NUMBERS, "explain", "--run-dir", swept_numbers.folder, "--text", LINE)
-    assert outcome.status == 0, outcome.err
-    lstm, dynamic = outcome.out.splitlines()[-2:]
-    assert lstm.startswith("lstm: ") and dynamic.startswith("dynamic:10: ")
-    assert outcome.out.count("picture: ") == 1  # the LSTM has no arcs
-    for path in (swept_numbers.folder / "plots").glob("explain-*.png"):
-        path.unlink()
 
 
 def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
