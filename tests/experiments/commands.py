@@ -81,10 +81,14 @@ def execute(
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def finished_run(main: Experiment, folder: object, *arguments: object) -> Finished:
-    outcome = execute(main, *arguments, "--run-dir", folder)
+def succeed(main: Experiment | Callable[[], None], *arguments: object, **options: object) -> Outcome:
+    outcome = execute(main, *arguments, **options)
     assert outcome.status == 0, outcome.err
-    return Finished(folder, arguments, outcome)
+    return outcome
+
+
+def finished_run(main: Experiment, folder: object, *arguments: object) -> Finished:
+    return Finished(folder, arguments, succeed(main, *arguments, "--run-dir", folder))
 
 
 def load(path):

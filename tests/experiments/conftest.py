@@ -6,15 +6,10 @@ import hashlib
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
+from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, finished_run
 
 from dynskip_jax import trained
 from dynskip_jax.data import agreement, corpora, number_prediction, recall
-
-
-@pytest.fixture(scope="session")
-def command():
-    return execute
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Check the baseline of words and pairs of words on a few reviews that one pair of words tells apart."""
 
 import pytest
-from commands import execute
+from commands import succeed
 
 from dynskip_jax.experiment import find_experiment
 
@@ -13,8 +13,7 @@ def test_a_pair_of_words_is_enough(tmp_path):
             (tmp_path / split / kind).mkdir(parents=True)
             for i in range(20):
                 (tmp_path / split / kind / f"{i}_1.txt").write_text(text)
-    outcome = execute(find_experiment("imdb"), "bigrams", "--data", tmp_path)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(find_experiment("imdb"), "bigrams", "--data", tmp_path)
     rows = [line.split("│")[1:-1] for line in outcome.out.splitlines() if "100.00%" in line]
     assert [[cell.strip() for cell in row[:3]] for row in rows] == [
         ["train", "100.00%", "100.00%"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMANDS
+from commands import COMMANDS, execute
 from jax.experimental.pallas import tpu as pltpu
 from packaging.requirements import Requirement
 
@@ -138,7 +138,7 @@ class Process:
 
 
 @pytest.fixture
-def in_this_process(monkeypatch, command):
+def in_this_process(monkeypatch):
     """Run `python -m dynskip_jax.cli <task>` in this process, on the tests' small data sets."""
     real = subprocess.Popen
 
@@ -146,7 +146,7 @@ def in_this_process(monkeypatch, command):
         if arguments[1:4] != ["-u", "-m", "dynskip_jax.cli"]:
             return real(arguments, **options)
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
-            outcome = command(COMMANDS[arguments[4]], *arguments[5:])
+            outcome = execute(COMMANDS[arguments[4]], *arguments[5:])
         return Process((outcome.out + outcome.err).splitlines(keepends=True), outcome.status)
 
     monkeypatch.setattr(subprocess, "Popen", start)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import COMMANDS, assert_user_error, execute, finished_run, load, row_of, snapshot
+from commands import COMMANDS, assert_user_error, execute, finished_run, load, row_of, snapshot, succeed
 from quick import Quick
 
 from dynskip_jax import cli, load_run, run
@@ -170,8 +170,8 @@ def test_config_repeats_a_run(finished_quick, here):
     folder = finished_run(Quick, here / "again", "--config", config, "--devices", 1).folder
     assert row_of(folder)["metrics"] == row_of(finished_quick.folder)["metrics"]
     before = snapshot(finished_quick.folder)
-    same = execute(Quick, "--config", config, "--devices", 1, "--run-dir", finished_quick.folder)
-    assert same.status == 0 and "finished already" in same.out
+    same = succeed(Quick, "--config", config, "--devices", 1, "--run-dir", finished_quick.folder)
+    assert "finished already" in same.out
     assert {**before, **snapshot(finished_quick.folder)}.keys() == before.keys()
 
 
@@ -186,9 +186,9 @@ def test_a_list_of_seeds_trains_these_seeds(tmp_path):
 
 def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypatch):
     arguments = ("--devices", 1, "--run-dir", tmp_path / "run")
-    assert execute(Quick, "--epochs", 1, *arguments).status == 0
+    succeed(Quick, "--epochs", 1, *arguments)
     monkeypatch.setattr(run, "_commit", lambda: "another")
-    outcome = execute(Quick, "--epochs", 2, *arguments)
-    assert outcome.status == 0 and "not be the same bit for bit" in outcome.out
+    outcome = succeed(Quick, "--epochs", 2, *arguments)
+    assert "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]
     assert len(entries) == 2 and entries[1]["commit"] == "another" != entries[0]["commit"]

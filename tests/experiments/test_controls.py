@@ -7,7 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_PTB, load, row_of, settings_of, write_result
+from commands import COMMANDS, SMALL_PTB, load, row_of, settings_of, succeed, write_result
 
 from dynskip_jax.run import learnt_rates
 from dynskip_jax.settings import fill
@@ -20,13 +20,12 @@ FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")
 
 
 @pytest.fixture(scope="module")
-def trained(command, corpus_folder, tmp_path_factory):
+def trained(corpus_folder, tmp_path_factory):
     """Return a function that trains a model of PTB, and returns its folder and the output."""
 
     def train(*flags):
         folder = tmp_path_factory.mktemp("controls") / "run"
-        outcome = command(PTB, "--data", corpus_folder, *FAR, *SMALL_PTB, *flags, "--run-dir", folder)
-        assert outcome.status == 0, outcome.err
+        outcome = succeed(PTB, "--data", corpus_folder, *FAR, *SMALL_PTB, *flags, "--run-dir", folder)
         return folder, " ".join(outcome.out.split())
 
     return train
@@ -38,14 +37,13 @@ def copying(trained):
 
 
 @pytest.mark.slow
-def test_a_model_that_copies_is_trained_explained_and_writes(command, copying):
+def test_a_model_that_copies_is_trained_explained_and_writes(copying):
     folder, out = copying
     assert "dynamic:4" in out and row_of(folder)["copy"] == "expected"
     np.testing.assert_allclose(sum(row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]), 1, rtol=1e-5)
-    explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c a b")
-    assert explained.status == 0, explained.err
-    written = command(PTB, "generate", "--run-dir", folder, "--words", 5)
-    assert written.status == 0 and written.out.split(), written.err
+    succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c a b")
+    written = succeed(PTB, "generate", "--run-dir", folder, "--words", 5)
+    assert written.out.split()
 
 
 @pytest.mark.slow
@@ -62,24 +60,22 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(trained, co
 
 
 @pytest.mark.slow
-def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_folder, tmp_path, copying):
+def test_there_is_nothing_to_exchange_where_no_choice_enters(corpus_folder, tmp_path, copying):
     folder = shutil.copytree(copying[0], tmp_path / "run")
     config = load(folder / "config.json")
     config["settings"]["agent"]["mix"] = 0.0
     (folder / "config.json").write_text(json.dumps(config))
     write_result(folder, load(folder / "result.json"))
-    outcome = command(PTB, "oracle", "--run-dir", folder, "--data", corpus_folder)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(PTB, "oracle", "--run-dir", folder, "--data", corpus_folder)
     text = " ".join(outcome.out.split())
     assert "the agent goes back to the same word at " in text and "by a probe" not in text
     assert "No choice to exchange: whatever dynamic:4 chooses, it says the same." in text
 
 
 @pytest.mark.slow
-def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_folder, copying):
+def test_probabilities_by_which_words_are_copied_are_exchanged(corpus_folder, copying):
     flags = ("--run-dir", copying[0], "--data", corpus_folder, "--rows", 4, "--steps", 60, "--split", "train")
-    outcome = command(PTB, "oracle", *flags, "--beside", copying[0])
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(PTB, "oracle", *flags, "--beside", copying[0])
     text = " ".join(outcome.out.split())
     for line in (
         "by the model's own probabilities",
@@ -106,16 +102,15 @@ def test_hard_choices_go_on_from_expected_ones(trained, copying):
 
 
 @pytest.mark.slow
-def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, trained, copying):
+def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(trained, copying):
     folder, _ = trained("--control", "histogram", "--control-of", copying[0])
     shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
     np.testing.assert_allclose(settings_of(folder)["control_of"], shares, atol=1e-6)
     # Another run with the same settings may take its rates from another agent.
     again = ("--config", folder / "config.json", "--control-of", copying[0], "--print-config")
-    assert command(PTB, *again).status == 0
+    succeed(PTB, *again)
     # Reading the control needs no flag for the other run.
-    explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c")
-    assert explained.status == 0, explained.err
+    succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c")
 
 
 def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb):
@@ -128,10 +123,9 @@ def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb
 
 
 @pytest.mark.slow
-def test_the_mean_and_random_choices_are_models_too(command, corpus_folder, tmp_path):
+def test_the_mean_and_random_choices_are_models_too(corpus_folder, tmp_path):
     arguments = ("--data", corpus_folder, "--compare", "mean:3,random:3,dynamic:3", "--control", "mean")
-    outcome = command(PTB, *arguments, *SMALL_PTB, "--run-dir", tmp_path / "run")
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(PTB, *arguments, *SMALL_PTB, "--run-dir", tmp_path / "run")
     assert "dynamic:3, control: mean" in " ".join(outcome.out.split())
 
 

@@ -8,7 +8,18 @@ import jax
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, load, records, row_of, settings_of, snapshot
+from commands import (
+    COMMANDS,
+    SMALL_NUMBERS,
+    assert_user_error,
+    execute,
+    load,
+    records,
+    row_of,
+    settings_of,
+    snapshot,
+    succeed,
+)
 
 from dynskip_jax.trained import load_models, load_run
 from dynskip_jax.training.folder import RunDir
@@ -19,14 +30,13 @@ def folder(finished_quick, tmp_path):
     return shutil.copytree(finished_quick.folder, tmp_path / "run")
 
 
-def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, command, tmp_path):
+def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, tmp_path):
     """Metrics and parameters are equal bit for bit. A later command with fewer epochs is refused."""
     whole, arguments, _ = finished_quick
     folder = tmp_path / "run"
-    assert command(quick.Quick, *arguments, "--epochs", 1, "--run-dir", folder).status == 0
+    succeed(quick.Quick, *arguments, "--epochs", 1, "--run-dir", folder)
     assert (row_of(folder)["epochs"], row_of(folder)["epochs_asked"]) == (1, 1)
-    grown = command(quick.Quick, *arguments, "--run-dir", folder)
-    assert grown.status == 0, grown.err
+    grown = succeed(quick.Quick, *arguments, "--run-dir", folder)
     assert "resuming after step 3 (epoch 2)" in grown.out and "finished already" not in grown.out
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     for name in ("metrics", "best_epoch", "epochs", "epochs_asked", "seeds", "parameters"):
@@ -40,12 +50,12 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
     assert len(expected.pop("about")) == 1 and config.pop("run") != expected.pop("run")
     assert config == expected
     before = snapshot(folder)
-    fewer = command(quick.Quick, *arguments, "--epochs", 1, "--run-dir", folder)
+    fewer = execute(quick.Quick, *arguments, "--epochs", 1, "--run-dir", folder)
     assert_user_error(fewer, "settings.training.epochs was 2 and is now 1")
     assert snapshot(folder) == before
 
 
-def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, command, monkeypatch):
+def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, monkeypatch):
     """Its checkpoints no longer belong to the old result."""
     log, arguments = RunDir.log, (*finished_quick.arguments, "--epochs", 4, "--run-dir", folder)
 
@@ -55,67 +65,67 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, c
         monkeypatch.setattr(RunDir, "log", log)
 
     monkeypatch.setattr(RunDir, "log", log_and_terminate)
-    assert command(quick.Quick, *arguments).status == 130
-    explained = command(quick.Quick, "explain", "--run-dir", folder, "--text", "1 2 3 4")
+    assert execute(quick.Quick, *arguments).status == 130
+    explained = execute(quick.Quick, "explain", "--run-dir", folder, "--text", "1 2 3 4")
     assert_user_error(explained, "has not finished")
-    resumed = command(quick.Quick, *arguments)
-    assert resumed.status == 0 and "resuming after step 9" in resumed.out
+    resumed = succeed(quick.Quick, *arguments)
+    assert "resuming after step 9" in resumed.out
     assert row_of(folder)["epochs"] == 4
     assert [r["epoch"] for r in records(folder) if r["split"] == "dev"] == [1, 2, 3, 4]
 
 
-def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, tmp_path):
+def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path):
     """A command that drops a model, or adds one together with another change, is refused."""
     folder, given = shutil.copytree(swept_quick.folder, tmp_path / "run"), swept_quick.arguments
     first, starts = load(folder / "result.json")["rows"], len(load(folder / "config.json")["about"])
     before = {name: snapshot(folder / name) for name in ("lstm", "fixed-2")}
-    grown = command(quick.Quick, *given, "--compare", "fixed:3,lstm,fixed:2", "--run-dir", folder)
-    assert grown.status == 0 and grown.out.count("finished already") == 2, grown.err
+    grown = succeed(quick.Quick, *given, "--compare", "fixed:3,lstm,fixed:2", "--run-dir", folder)
+    assert grown.out.count("finished already") == 2
     assert {name: snapshot(folder / name) for name in before} == before
     config, rows = load(folder / "config.json"), load(folder / "result.json")["rows"]
     assert config["models"] == ["fixed:3", "lstm", "fixed:2"] and len(config["about"]) == starts + 1
     assert [row["model"] for row in rows] == config["models"] == list(load_models(folder))
     assert rows[1:] == first
     kept = snapshot(folder)
-    outcome = command(quick.Quick, *given, "--compare", "lstm,fixed:3", "--run-dir", folder)
+    outcome = execute(quick.Quick, *given, "--compare", "lstm,fixed:3", "--run-dir", folder)
     assert_user_error(outcome, 'models was ["fixed:3", "lstm", "fixed:2"]', json.dumps(["lstm", "fixed:3"]))
     both = ("--compare", "fixed:4,fixed:3,lstm,fixed:2", "--clip", 0.25, "--run-dir", folder)
-    outcome = command(quick.Quick, *given, *both)
+    outcome = execute(quick.Quick, *given, *both)
     assert_user_error(outcome, "settings.training.clip was null and is now 0.25")
     assert snapshot(folder) == kept and settings_of(folder)["clip"] is None
 
 
-def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder, command):
+def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
     """Damage is found before anything is changed, and the command finds the finished run after a repair."""
     arguments, metrics = finished_quick.arguments, (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
     before = snapshot(folder)
-    damaged = command(quick.Quick, *arguments, "--epochs", 3, "--run-dir", folder)
+    damaged = execute(quick.Quick, *arguments, "--epochs", 3, "--run-dir", folder)
     assert_user_error(damaged, "line 1 of", "is not a JSON object")
     assert snapshot(folder) == before
     (folder / "metrics.jsonl").write_text(metrics)
-    again = command(quick.Quick, *arguments, "--run-dir", folder)
-    assert again.status == 0 and "finished already" in again.out
+    again = succeed(quick.Quick, *arguments, "--run-dir", folder)
+    assert "finished already" in again.out
 
 
 @pytest.mark.slow
-def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_generated_data, command):
+def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_generated_data):
     """With more epochs, the entropy coefficient of the trained epochs would have been different."""
     arguments = (*SMALL_NUMBERS, "--entropy-coef", 0.1, "--entropy-coef-final", 0, "--run-dir", tmp_path)
-    assert command(COMMANDS["number_prediction"], *arguments, "--epochs", 1).status == 0
+    succeed(COMMANDS["number_prediction"], *arguments, "--epochs", 1)
     before = snapshot(tmp_path)
-    outcome = command(COMMANDS["number_prediction"], *arguments, "--epochs", 2)
+    outcome = execute(COMMANDS["number_prediction"], *arguments, "--epochs", 2)
     assert_user_error(outcome, "settings.training.epochs was 1 and is now 2", "--run-dir")
     assert snapshot(tmp_path) == before
 
 
-def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, command, tmp_path):
+def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, tmp_path):
     """A renamed folder with the same data is accepted; other data is refused."""
     folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
     renamed = shutil.copytree(corpus_folder, tmp_path / "renamed")
     arguments = [renamed if part == corpus_folder else part for part in finished_ptb.arguments]
-    outcome = command(COMMANDS["ptb"], *arguments, "--run-dir", folder)
-    assert outcome.status == 0 and "finished already" in outcome.out, outcome.err
+    outcome = succeed(COMMANDS["ptb"], *arguments, "--run-dir", folder)
+    assert "finished already" in outcome.out
     (renamed / "valid.txt").write_text("a b c d\n")
-    other = command(COMMANDS["ptb"], *arguments, "--run-dir", folder)
+    other = execute(COMMANDS["ptb"], *arguments, "--run-dir", folder)
     assert_user_error(other, "dataset.fingerprint was")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMANDS, records, row_of
+from commands import COMMANDS, records, row_of, succeed
 
 import dynskip_jax
 
@@ -85,12 +85,11 @@ def assert_same_result(folder, expected):
 
 
 @pytest.fixture(scope="module")
-def one_process(command, corpus_folder, tmp_path_factory):
+def one_process(corpus_folder, tmp_path_factory):
     """Train a run in one process, and return (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
     arguments = ("--data", corpus_folder, "--model", "dynamic:3", *SMALL)
-    outcome = command(COMMANDS["ptb"], *arguments, "--run-dir", folder)
-    assert outcome.status == 0, outcome.err
+    succeed(COMMANDS["ptb"], *arguments, "--run-dir", folder)
     return arguments, folder
 
 
@@ -114,11 +113,9 @@ def test_two_processes_train_as_one_does(one_process, tmp_path):
     ],
     ids=["seeds", "compare"],
 )
-def test_processes_with_seeds_of_their_own_and_several_models(
-    options, folders, command, corpus_folder, tmp_path
-):
+def test_processes_with_seeds_of_their_own_and_several_models(options, folders, corpus_folder, tmp_path):
     arguments = ("--data", corpus_folder, *SMALL, *options, "--run-dir")
-    assert command(COMMANDS["ptb"], *arguments, tmp_path / "one").status == 0
+    succeed(COMMANDS["ptb"], *arguments, tmp_path / "one")
     finish(*arguments, tmp_path / "two")
     for folder in folders:
         assert_same_result(tmp_path / "two" / folder, tmp_path / "one" / folder)
@@ -179,6 +176,6 @@ def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp
 
 
 @pytest.mark.slow
-def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
+def test_one_process_of_one_needs_no_others(corpus_folder, tmp_path):
     one = ("--coordinator", "127.0.0.1:9", "--process", "0/1", "--run-dir", tmp_path / "run")
-    assert command(COMMANDS["ptb"], "--data", corpus_folder, *SMALL, "--epochs", 1, *one).status == 0
+    succeed(COMMANDS["ptb"], "--data", corpus_folder, *SMALL, "--epochs", 1, *one)

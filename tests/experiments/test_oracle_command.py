@@ -1,20 +1,19 @@
 """Check the command `oracle` on finished runs of language models and number prediction."""
 
 import pytest
-from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, snapshot
+from commands import COMMANDS, SMALL_PTB, assert_user_error, execute, finished_run, snapshot, succeed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ptb", "numbers"])
-def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, request):
+def test_it_says_what_each_choice_costs_and_writes_nothing(name, request):
     """Agents of seeds that were trained together are compared, too."""
     task, run = {"numbers": ("number_prediction", "finished_numbers"), "ptb": ("ptb", "compared_ptb")}[name]
     folder = request.getfixturevalue(run).folder
     before = snapshot(folder)
     # Without --data, the command uses the data folder of the run.
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100, "--of-seed", 1)
-    outcome = command(COMMANDS[task], "oracle", *flags)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(COMMANDS[task], "oracle", *flags)
     said = " ".join(outcome.out.split())
     for part in ("by the agent", "at random", "always 1", "in hindsight", "a probe that sees s(t)"):
         assert part in said
@@ -25,22 +24,21 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
 
 
 @pytest.mark.slow
-def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_path):
+def test_only_what_the_agent_may_choose_is_tried(corpus_folder, tmp_path):
     """A stride of 2 leaves k = 1, 3 and 5."""
     data, run = ("--data", corpus_folder), tmp_path / "run"
     finished_run(COMMANDS["ptb"], run, *data, "--model", "dynamic:6", "--stride", 2, *SMALL_PTB)
     flags = ("--run-dir", run, *data, "--rows", 4, "--split", "train", "--steps", 100)
-    outcome = command(COMMANDS["ptb"], "oracle", *flags)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(COMMANDS["ptb"], "oracle", *flags)
     for k in range(1, 7):
         assert outcome.out.count(f"always {k} ") == (2 if k % 2 else 0), outcome.out
 
 
-def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers):
+def test_what_is_wrong_is_said_in_one_line(compared_ptb, finished_numbers):
     ptb = (COMMANDS["ptb"], "oracle", "--run-dir", compared_ptb.folder)
-    assert_user_error(command(*ptb, "--model", "lstm"), "samples no choices: train one such as dynamic:5")
-    assert_user_error(command(*ptb, "--layer", 2), "layer 2 samples no choices")
-    assert_user_error(command(*ptb, "--split", "valid"), "'valid'")
+    assert_user_error(execute(*ptb, "--model", "lstm"), "samples no choices: train one such as dynamic:5")
+    assert_user_error(execute(*ptb, "--layer", 2), "layer 2 samples no choices")
+    assert_user_error(execute(*ptb, "--split", "valid"), "'valid'")
     numbers = (COMMANDS["number_prediction"], "oracle", "--run-dir", finished_numbers.folder)
-    outcome = command(*numbers)
+    outcome = execute(*numbers)
     assert outcome.status == 2 and outcome.err.splitlines()[-1].startswith("error: 20 choices are too few")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy.config
 import toy.task
-from commands import assert_picture, assert_user_error, code_of, row_of, run_code
+from commands import assert_picture, assert_user_error, code_of, execute, row_of, run_code, succeed
 
 from dynskip_jax import load_run
 from dynskip_jax.learners import make_learner
@@ -20,10 +20,9 @@ SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 
 
 @pytest.fixture(scope="module")
-def compared(command, tmp_path_factory):
+def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy") / "run"
-    outcome = command(Toy, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(Toy, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
     return folder, outcome
 
 
@@ -63,25 +62,22 @@ def test_its_score_is_that_of_all_predictions(compared):
 
 
 @pytest.mark.slow
-def test_it_predicts_and_explains(compared, command):
+def test_it_predicts_and_explains(compared):
     folder, _ = compared
     lines = "a b a\n\nf f f f f f f f f\n"
-    outcome = command(Toy, "predict", "--run-dir", folder, standard_input=lines)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(Toy, "predict", "--run-dir", folder, standard_input=lines)
     predicted = [line.split("(")[0].split() for line in outcome.out.splitlines()]
     assert [len(tags) for tags in predicted] == [3, 0, 9] and set(predicted[0]) <= {"0", "1"}
-    outcome = command(Toy, "explain", "--run-dir", folder, "--text", "a b c a")
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(Toy, "explain", "--run-dir", folder, "--text", "a b c a")
     (picture,) = (folder / "plots").glob("explain-dynamic-3-seed-0-*.png")
     assert_picture(picture)
     assert str(picture) in outcome.out
-    assert_user_error(command(Toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
+    assert_user_error(execute(Toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
 @pytest.mark.slow
-def test_rollouts_are_a_preset_of_it(command, tmp_path):
-    outcome = command(Toy, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
-    assert outcome.status == 0, outcome.err
+def test_rollouts_are_a_preset_of_it(tmp_path):
+    succeed(Toy, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
 
 
 # --- Pages ---

@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from commands import assert_user_error, tool
+from commands import assert_user_error, execute, succeed, tool
 
 from dynskip_jax.commands import word_vectors
 from dynskip_jax.data.word_vectors import read_word_vectors
@@ -16,12 +16,11 @@ TEXT = "\n".join(["the cat saw a dog , a dog saw the cat .", "In 1996 and 1997 h
 MAKE = tool("word_vectors")
 
 
-def test_words_in_like_company_are_alike(command, tmp_path):
+def test_words_in_like_company_are_alike(tmp_path):
     text, first, second = (tmp_path / name for name in ("text.txt", "one.txt", "two.txt"))
     text.write_text(TEXT)
     for output in (first, second):
-        outcome = command(MAKE, "--output", output, "--text", text, "--width", 8, "--epochs", 30)
-        assert outcome.status == 0, outcome.err
+        outcome = succeed(MAKE, "--output", output, "--text", text, "--width", 8, "--epochs", 30)
     assert "text.txt: 840 words" in outcome.out
     assert first.read_bytes() == second.read_bytes()
     vectors = read_word_vectors(first, {"cat", "dog", "9999", "99", "in", "1996", "In"}, 8)
@@ -50,7 +49,7 @@ def test_training_texts_are_found(tmp_path, monkeypatch):
     assert [list(words) for words in found["conll2003"]] == [["train"]]
 
 
-def test_what_is_wrong_is_said_in_one_line(command, tmp_path):
+def test_what_is_wrong_is_said_in_one_line(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a b")
     for output, flags, message in (
@@ -60,5 +59,5 @@ def test_what_is_wrong_is_said_in_one_line(command, tmp_path):
         (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "no.txt cannot be read (No such file"),
         (tmp_path / "v.txt", ("--text", text), "no word occurs 3 times"),
     ):
-        assert_user_error(command(MAKE, "--output", output, *flags), message)
+        assert_user_error(execute(MAKE, "--output", output, *flags), message)
     assert text.read_text() == "a b" and not (tmp_path / "v.txt").exists()

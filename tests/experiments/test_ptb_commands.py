@@ -10,7 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_picture, assert_user_error, load, row_of, write_result
+from commands import (
+    SMALL_PTB,
+    assert_picture,
+    assert_user_error,
+    execute,
+    load,
+    row_of,
+    succeed,
+    write_result,
+)
 from compiled import compiled
 
 from dynskip_jax.analysis import reading
@@ -32,11 +41,10 @@ def compared(compared_ptb, tmp_path):
     return tmp_path / "compared"
 
 
-def test_explain_prints_and_shows_what_the_models_say(command, compared):
+def test_explain_prints_and_shows_what_the_models_say(compared):
     page = compared / "page.html"
     arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--of-seed", 1, "--html", page)
-    outcome = command(PTB, *arguments)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(PTB, *arguments)
     printed = np.array([float(number) for number in re.findall(r"0\.\d+", outcome.out)])
     for name, found in load_models(compared, seed=1).items():
         tokens, words = found.encode(TEXT)
@@ -62,7 +70,7 @@ def test_explain_prints_and_shows_what_the_models_say(command, compared):
         assert -(weights * np.log(weights)).sum() == pytest.approx(float(entropy), abs=1e-3)
         assert row["to"] == (words[t - row["reached"]] if t >= row["reached"] else "before the text")
     before = page.read_bytes()
-    assert_user_error(command(PTB, *arguments), "page.html exists")
+    assert_user_error(execute(PTB, *arguments), "page.html exists")
     assert page.read_bytes() == before
 
 
@@ -75,24 +83,22 @@ def write_unknown_word(folder):
     write_result(folder, result)
 
 
-def test_unknown_words_and_models_that_are_not_finished_are_named(command, compared):
+def test_unknown_words_and_models_that_are_not_finished_are_named(compared):
     explain = (PTB, "explain", "--run-dir", compared)
-    outcome = command(*explain, "--text", "a b b c zebra")
+    outcome = execute(*explain, "--text", "a b b c zebra")
     assert outcome.status == 2 and "zebra" in outcome.err
     # With a vocabulary that has <unk>, they are read as <unk>.
     for name in ("lstm", "dynamic-3"):
         write_unknown_word(compared / name)
-    outcome = command(*explain, "--text", "a zebra b zebra c")
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(*explain, "--text", "a zebra b zebra c")
     assert outcome.out.count("not known") == 1
     assert "not known to lstm, dynamic:3, and read as <unk>: zebra (--raw-text" in outcome.out
     (compared / "dynamic-3" / "result.json").unlink()
-    outcome = command(*explain, "--raw-text", "--text", "A b, B (c) A!")
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(*explain, "--raw-text", "--text", "A b, B (c) A!")
     assert "dynamic:3: not finished, after 1 epochs, left out" in outcome.out
     assert "read as the data writes it: a b b c a\n" in outcome.out
     (compared / "lstm" / "result.json").unlink()
-    assert_user_error(command(*explain), "not finished")
+    assert_user_error(execute(*explain), "not finished")
 
 
 @pytest.mark.parametrize(
@@ -109,10 +115,10 @@ def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
 
 
 @pytest.mark.parametrize("model", ["lstm", pytest.param("dynamic:3", marks=pytest.mark.slow)])
-def test_generate_writes_words_of_the_vocabulary(model, command, compared_ptb):
+def test_generate_writes_words_of_the_vocabulary(model, compared_ptb):
     arguments = ("generate", "--run-dir", compared_ptb.folder, "--model", model)
     arguments += ("--words", 30, "--text", "a b")
-    outcomes = [command(PTB, *arguments, "--key", key) for key in (1, 1, 2)]
+    outcomes = [execute(PTB, *arguments, "--key", key) for key in (1, 1, 2)]
     assert all(outcome.status == 0 for outcome in outcomes)
     assert outcomes[0].out == outcomes[1].out != outcomes[2].out
     assert outcomes[0].out.startswith("a b")
@@ -152,24 +158,21 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
         (("evaluate", "--data", "DATA"), ("other data (letters)", "--data")),
     ],
 )
-def test_what_the_user_can_put_right_is_one_line(
-    command, compared_ptb, corpus_folder, tmp_path, arguments, parts
-):
+def test_what_the_user_can_put_right_is_one_line(compared_ptb, corpus_folder, tmp_path, arguments, parts):
     if "DATA" in arguments:
         shutil.copytree(corpus_folder, tmp_path / "other")
         (tmp_path / "other" / "test.txt").write_text("a b\n")
         arguments = (*arguments[:-1], tmp_path / "other")
-    assert_user_error(command(PTB, *arguments, "--run-dir", compared_ptb.folder), *parts)
+    assert_user_error(execute(PTB, *arguments, "--run-dir", compared_ptb.folder), *parts)
 
 
-def evaluated(command, folder, data, method, *flags):
+def evaluated(folder, data, method, *flags):
     """Run `evaluate`, and return the printed values of each model.
 
     Returns:
         By model: (dev, test) without the method, (dev, test) with it, and the pair of settings chosen on dev.
     """
-    outcome = command(PTB, "evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(PTB, "evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
     lines = [line.split("│")[1:-1] for line in outcome.out.splitlines() if "±" in line]
     rows = [[cell.strip() for cell in cells] for cells in lines]
     assert [name for name, *_ in rows[1::2]] == [f"+ {method}"] * len(rows[::2])
@@ -187,10 +190,10 @@ def in_training(folder, model):
 
 
 @pytest.mark.slow
-def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, compared, corpus_folder):
+def test_evaluate_prints_what_training_found_and_what_a_cache_adds(compared, corpus_folder):
     def rows(flatness, weight):
         flags = ("--cache", 6, "--flatness", flatness, "--weight", weight)
-        return evaluated(command, compared, corpus_folder, "cache", *flags)
+        return evaluated(compared, corpus_folder, "cache", *flags)
 
     found = rows("0,1.5", "0.2,0.7")
     assert list(found) == ["lstm", "dynamic:3"]
@@ -206,10 +209,10 @@ def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, comp
 
 
 @pytest.mark.slow
-def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared, corpus_folder):
+def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(compared, corpus_folder):
     def rows(rates):
         flags = ("--steps", 10, "--return-rate", 0.1, "--learning-rate", rates)
-        return evaluated(command, compared, corpus_folder, "dynamic", *flags)
+        return evaluated(compared, corpus_folder, "dynamic", *flags)
 
     both, moved = rows("0.01,0"), rows(0.01)
     for model, (without, with_it, chosen) in both.items():
@@ -220,11 +223,10 @@ def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared
         assert moved[model][2] == ["0.01", "0.1"]
 
 
-def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, tmp_path):
+def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path):
     folder, data = tmp_path / "fine-tuned", ("--data", corpus_folder, "--seeds", 2)
     how = (*data, *SMALL_PTB, "--epochs", 1, "--average", "always", "--start-from", compared)
-    outcome = command(PTB, *how, "--model", "lstm", "--run-dir", folder)
-    assert outcome.status == 0, outcome.err
+    succeed(PTB, *how, "--model", "lstm", "--run-dir", folder)
     before, after = (
         row_of(path)["metrics"]["dev_perplexity"]["mean"] for path in (compared / "lstm", folder)
     )
@@ -232,45 +234,44 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
     written = (folder / "result.json").read_bytes()
     for start, number in (((), 2), (("--start-from", folder), 1)):
         other = [*how[: how.index("--start-from")], *start, "--epochs", number]
-        refused = command(PTB, *other, "--model", "lstm", "--run-dir", folder)
+        refused = execute(PTB, *other, "--model", "lstm", "--run-dir", folder)
         assert_user_error(refused, f'settings.training.start_from was "{compared}"', "--run-dir")
     assert (folder / "result.json").read_bytes() == written
-    refused = command(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
+    refused = execute(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
     assert_user_error(refused, "--start-from", "fixed:2")
-    refused = command(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
+    refused = execute(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
     assert_user_error(refused, "holds another state", "embedding")
     assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["characters", "bpe"])
-def test_models_of_pieces_are_trained_and_read_texts(command, tmp_path, kind):
+def test_models_of_pieces_are_trained_and_read_texts(tmp_path, kind):
     folder, data = tmp_path / "run", tmp_path / "text.txt"
     data.write_text("the cat saw the cats\na naïve dog sat on a mat\n" * 60)
     pieces = ("--vocabulary", "bpe:270" if kind == "bpe" else kind)
     pieces += ("--model", "dynamic:3")
     arguments = (PTB, "--data", data, *pieces, *SMALL_PTB, "--epochs", 2, "--run-dir", folder)
-    outcome = command(*arguments)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(*arguments)
     assert "per word" in outcome.out and "bits/char" in outcome.out
     metrics = row_of(folder)["metrics"]
     assert metrics["test_word_perplexity"]["mean"] > metrics["test_perplexity"]["mean"] > 1
-    outcome = command(PTB, "explain", "--run-dir", folder, "--text", "the naïve cat")
+    outcome = execute(PTB, "explain", "--run-dir", folder, "--text", "the naïve cat")
     unit = {"characters": "character", "bpe": "piece"}[kind]
     assert outcome.status == 0 and f"next {unit} " in outcome.out and "␣" in outcome.out, outcome.err
-    written = [command(PTB, "generate", "--run-dir", folder, "--text", "the cat", "--words", 9) for _ in "ab"]
+    written = [execute(PTB, "generate", "--run-dir", folder, "--text", "the cat", "--words", 9) for _ in "ab"]
     assert written[0] == written[1] and written[0].out.startswith("the cat")
     grid = ("--cache", 20, "--flatness", "0.1", "--weight", "0.1")
-    outcome = command(PTB, "evaluate", "--run-dir", folder, *grid)
-    assert outcome.status == 0 and f"Perplexities are per {unit}." in outcome.out, outcome.err
+    outcome = succeed(PTB, "evaluate", "--run-dir", folder, *grid)
+    assert f"Perplexities are per {unit}." in outcome.out
     # The vocabulary is part of the run; another one is refused.
     stored = folder / VOCABULARY
     stored.write_text(stored.read_text().replace("kind", "kinds"))
-    assert_user_error(command(PTB, "generate", "--run-dir", folder), VOCABULARY)
+    assert_user_error(execute(PTB, "generate", "--run-dir", folder), VOCABULARY)
 
 
-def test_flags_of_pieces_that_do_not_fit_are_refused(command, corpus_folder, monkeypatch):
+def test_flags_of_pieces_that_do_not_fit_are_refused(corpus_folder, monkeypatch):
     how = (PTB, "--data", corpus_folder, *SMALL_PTB, "--vocabulary")
-    assert_user_error(command(*how, "characters", "--recipe", "charlm"), "--recipe charlm")
+    assert_user_error(execute(*how, "characters", "--recipe", "charlm"), "--recipe charlm")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert_user_error(command(*how, "bpe"), 'tokenizers is not installed: pip install -e ".[bpe]"')
+    assert_user_error(execute(*how, "bpe"), 'tokenizers is not installed: pip install -e ".[bpe]"')

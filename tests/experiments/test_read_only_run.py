@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import quick
-from commands import COMMANDS, assert_user_error, execute, snapshot
+from commands import COMMANDS, assert_user_error, execute, snapshot, succeed
 
 NUMBERS = COMMANDS["number_prediction"]
 
@@ -42,8 +42,7 @@ def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only)
     folder = shutil.copytree(finished_numbers.folder, tmp_path / "run")
     shutil.rmtree(folder / "plots")
     arguments = ("explain", "--run-dir", folder, "--text", "1 2 3 4 5 6 7 8 9 0 1")
-    expected = execute(NUMBERS, *arguments)
-    assert expected.status == 0, expected.err
+    expected = succeed(NUMBERS, *arguments)
     shutil.rmtree(folder / "plots")
     read_only(folder)
     outcome = execute(NUMBERS, *arguments)

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import assert_user_error, load, tool
+from commands import assert_user_error, execute, load, succeed, tool
 from scipy import stats
 
 from dynskip_jax.commands.report import Found, compare_rows, report
@@ -28,11 +28,10 @@ def found_of(*rows):
     return Found(listed, {"test_f1": ("test F1", ".2%")}, [])
 
 
-def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, command, tmp_path):
+def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, tmp_path):
     """The baseline has two seeds, and one pair with the run of one seed, which has no interval."""
     files = "--csv", tmp_path / "t.csv"
-    outcome = command(REPORT, compared_ptb.folder, finished_ptb.folder, *files)
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(REPORT, compared_ptb.folder, finished_ptb.folder, *files)
     lstm, dynamic, alone = (
         row["metrics"]["test_perplexity"]["per_seed"]
         for run in (compared_ptb, finished_ptb)
@@ -52,28 +51,27 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     assert float(rows[2]["difference_mean"]) == pytest.approx(alone[0] - lstm[0])
     assert rows[2]["sd"] == rows[2]["low"] == rows[2]["difference_low"] == ""
     before = (tmp_path / "t.csv").read_bytes()
-    assert_user_error(command(REPORT, compared_ptb.folder, *files), "t.csv exists")
+    assert_user_error(execute(REPORT, compared_ptb.folder, *files), "t.csv exists")
     assert (tmp_path / "t.csv").read_bytes() == before
 
     chosen = "--metrics", "dev_agent_skip_1,test_perplexity", "--baseline", "dynamic:3"
-    outcome = command(REPORT, compared_ptb.folder, *chosen, "--csv", tmp_path / "2.csv")
-    assert outcome.status == 0, outcome.err
+    outcome = succeed(REPORT, compared_ptb.folder, *chosen, "--csv", tmp_path / "2.csv")
     one, two = table_of(tmp_path / "2.csv", "test_perplexity")
     assert float(one["difference_mean"]) == pytest.approx(np.mean(lstm) - np.mean(dynamic))
     assert two["difference_mean"] == "" and len(table_of(tmp_path / "2.csv", "dev_agent_skip_1")) == 1
 
 
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
-    swept_quick, finished_ptb, command, tmp_path
+    swept_quick, finished_ptb, tmp_path
 ):
-    outcome = command(REPORT, finished_ptb.folder, swept_quick.folder, "--csv", tmp_path / "t.csv")
-    assert outcome.status == 0 and "points" in outcome.out, outcome.err
+    outcome = succeed(REPORT, finished_ptb.folder, swept_quick.folder, "--csv", tmp_path / "t.csv")
+    assert "points" in outcome.out
     rows = table_of(tmp_path / "t.csv", "test_accuracy")
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
 
 
-def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, command, tmp_path):
+def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path):
     folder, damaged, empty = tmp_path / "compared", tmp_path / "damaged", tmp_path / "empty"
     shutil.copytree(compared_ptb.folder, folder)
     (folder / "dynamic-3" / "result.json").unlink()
@@ -81,8 +79,7 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, command,
     empty.mkdir()
     for damage in ("", "[]", '{"seeds": [0', '{"rows": null}', '{"rows": [{"model": "lstm"}]}'):
         (damaged / "result.json").write_text(damage)
-        outcome = command(REPORT, folder, empty, damaged)
-        assert outcome.status == 0, outcome.err
+        outcome = succeed(REPORT, folder, empty, damaged)
         notes = [line for line in outcome.out.splitlines() if line.endswith("left out")]
         assert notes[0] == f"{folder}: dynamic:3: not finished, after 1 epochs, left out"
         assert "not a run folder" in notes[1] and "result.json" in notes[2]
@@ -99,9 +96,9 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, command,
         (("RUN", "--csv", "no/where.csv"), "does not exist"),
     ],
 )
-def test_errors_are_one_line(arguments, part, compared_ptb, command, here):
+def test_errors_are_one_line(arguments, part, compared_ptb, here):
     given = [compared_ptb.folder if argument == "RUN" else argument for argument in arguments]
-    assert_user_error(command(REPORT, *given), part)
+    assert_user_error(execute(REPORT, *given), part)
     assert not any(here.iterdir())
 
 

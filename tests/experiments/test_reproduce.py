@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from commands import assert_user_error, execute, tool
+from commands import assert_user_error, execute, succeed, tool
 from flags import flags_of
 
 from dynskip_jax.commands.reproduce import all_tables, commands_of
@@ -68,8 +68,8 @@ def test_the_results_pages_show_commands_of_these_tables():
 
 
 def test_the_list_and_the_commands_are_printed(here):
-    listed = execute(REPRODUCE)
-    assert listed.status == 0 and all(name in listed.out for name in TABLES)
+    listed = succeed(REPRODUCE)
+    assert all(name in listed.out for name in TABLES)
     outcome = execute(REPRODUCE, "ptb-cache", "--data", "a b", "--out", "there")
     train, cache, report = map(shlex.split, outcome.out.splitlines())
     folder = "there/ptb-cache/compared"

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, row_of, run_code
+from commands import assert_picture, assert_user_error, execute, row_of, run_code, succeed
 
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
@@ -46,9 +46,8 @@ def columns(lines, kind="NN"):
     return "\n".join(sentences)
 
 
-def run(command, *arguments):
-    outcome = command(*arguments)
-    assert outcome.status == 0, outcome.err
+def run(*arguments):
+    outcome = succeed(*arguments)
     return outcome
 
 
@@ -62,24 +61,24 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def compared(command, corpus, tmp_path_factory):
+def compared(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     models = ("--compare", "lstm,dynamic:3", "--seeds", 2, "--characters", "none")
-    run(command, NER, "--data", corpus, *models, *SMALL, "--run-dir", folder)
+    run(NER, "--data", corpus, *models, *SMALL, "--run-dir", folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def tagged(command, corpus, tmp_path_factory):
+def tagged(corpus, tmp_path_factory):
     """Train a plain LSTM until it finds some of the entities, and return the run folder and the output."""
     folder = tmp_path_factory.mktemp("runs") / "tagged"
-    return folder, run(command, NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder).out
+    return folder, run(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder).out
 
 
 @pytest.fixture
-def predict(command, tagged):
+def predict(tagged):
     """Return a function that tags a text with flags, and returns the output."""
-    return lambda text, *flags, folder=tagged[0], main=NER: command(
+    return lambda text, *flags, folder=tagged[0], main=NER: execute(
         main, "predict", "--run-dir", folder, *flags, standard_input=text
     )
 
@@ -171,9 +170,9 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(predict):
 
 
 @pytest.mark.slow
-def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(command, compared):
+def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared):
     text = "Peter saw Bonn and Zürich"
-    said = run(command, NER, "explain", "--run-dir", compared, "--text", text).out
+    said = run(NER, "explain", "--run-dir", compared, "--text", text).out
     assert "dynamic:3, forward:" in said and "dynamic:3, backward:" in said
     assert "not known to lstm, dynamic:3" in said and "perplexity" not in said
     pictures = sorted(path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png"))
@@ -186,36 +185,36 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(command,
 
 
 @pytest.mark.slow
-def test_compare_is_a_paired_bootstrap(command, compared, corpus, tmp_path):
+def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
     wide = tmp_path / "wide"
     more = ("--model", "lstm", "--characters", "none", "--columns", 1, "--run-dir", wide)
-    run(command, NER, "--data", corpus, *more, *SMALL)
+    run(NER, "--data", corpus, *more, *SMALL)
     for folders in (compared, f"{compared / 'lstm'},{wide}"):
-        said = run(command, NER, "compare", "--run-dir", folders, "--data", corpus, "--samples", 200).out
+        said = run(NER, "compare", "--run-dir", folders, "--data", corpus, "--samples", 200).out
         assert f"{row_of(compared / 'lstm')['metrics']['test_f1']['mean']:.2%}" in said
         assert "may be chance" in said or "differs" in said
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (tmp_path / name).write_text(columns(SENTENCES[:6]))
-    outcome = command(NER, "compare", "--run-dir", compared, "--data", tmp_path)
+    outcome = execute(NER, "compare", "--run-dir", compared, "--data", tmp_path)
     assert_user_error(outcome, "was trained on other data")
-    outcome = command(NER, "compare", "--run-dir", compared / "lstm", "--data", corpus)
+    outcome = execute(NER, "compare", "--run-dir", compared / "lstm", "--data", corpus)
     assert_user_error(outcome, "holds one model")
 
 
 @pytest.mark.slow
-def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus):
+def test_gradients_reach_back_as_far_as_the_last_word(compared, corpus):
     how = ("gradients", "--run-dir", compared, "--data", corpus, "--steps")
-    said = run(command, NER, *how, 3).out
+    said = run(NER, *how, 3).out
     shares = np.array([line.split("│")[1:-1] for line in said.splitlines() if line.startswith("│")], float)
     assert shares[:, 0].tolist() == [1, 2, 3]
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
     assert (shares[2, 1:] > shares[0, 1:]).all()  # networks forget after little training
     assert_picture(compared / "plots" / "gradients.png")
-    assert_user_error(command(NER, *how, 99), "no sentence of test has 99 words")
+    assert_user_error(execute(NER, *how, 99), "no sentence of test has 99 words")
 
 
 @pytest.mark.slow
-def test_columns_beside_the_words_are_read(command, predict, tmp_path):
+def test_columns_beside_the_words_are_read(predict, tmp_path):
     """The words are independent of the tags here; the second column determines them."""
     rng = np.random.default_rng(0)
 
@@ -228,7 +227,7 @@ def test_columns_beside_the_words_are_read(command, predict, tmp_path):
         (tmp_path / f"{name}.txt").write_text(lines(count))
     folder, data = tmp_path / "run", ("--dataset", "columns", "--data", tmp_path)
     learn = ("--characters", "none", "--epochs", 15, "--learning-rate", 0.05, "--model", "lstm")
-    run(command, NER, *data, "--columns", 1, *SMALL, *learn, "--run-dir", folder)
+    run(NER, *data, "--columns", 1, *SMALL, *learn, "--run-dir", folder)
     assert row_of(folder)["metrics"]["test_f1"]["mean"] == 1
     found = predict("a NN\na VB\n\nb VB\n", "--format", "columns", folder=folder).out
     assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
@@ -237,24 +236,24 @@ def test_columns_beside_the_words_are_read(command, predict, tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_of_speech_from_columns(command, predict, tmp_path):
+def test_parts_of_speech_from_columns(predict, tmp_path):
     tags = {"train": ("NP", "S\\NP"), "dev": ("NP", "(S\\NP)/NP"), "test": ("NP", "S\\NP")}
     for split, (noun, verb) in tags.items():
         lines = "".join(f"cats{i} {noun}\nrun {verb}\n\n" for i in range(12))
         (tmp_path / f"{split}.txt").write_text(lines)
     folder = tmp_path / "run"
     train = (POS, "--dataset", "columns", "--data", tmp_path, "--model", "lstm", *SMALL, "--run-dir", folder)
-    outcome = run(command, *train, "--learning-rate", 0.05, "--epochs", 15, "--dropout", 0.1)
+    outcome = run(*train, "--learning-rate", 0.05, "--epochs", 15, "--dropout", 0.1)
     assert "12 words of dev and test have 1 tags that train lacks" in outcome.out
     metrics = row_of(folder)["metrics"]
     assert metrics["test_accuracy"]["mean"] == 1 and metrics["dev_accuracy"]["mean"] == 0.5
     assert predict("cats77 run\n", folder=folder, main=POS).out == "cats77 NP\nrun S\\NP\n\n"
     # Sentences whose last tag is not in train are left out: none of dev has one that is.
-    said = run(command, POS, "gradients", "--run-dir", folder, "--steps", 2).out
+    said = run(POS, "gradients", "--run-dir", folder, "--steps", 2).out
     assert "T = 2, 12 sentences of test" in " ".join(said.split())
 
 
-def test_errors_are_one_line(command, predict, corpus, tmp_path):
+def test_errors_are_one_line(predict, corpus, tmp_path):
     (tmp_path / "wide.txt").write_text("peter 1 2 3\n")
     (tmp_path / "bad").mkdir()
     for name in ("eng.train", "eng.testa", "eng.testb"):
@@ -269,5 +268,5 @@ def test_errors_are_one_line(command, predict, corpus, tmp_path):
             "eng.train, line 3: columns of words and tags cannot",
         ),
     ):
-        assert_user_error(command(NER, *arguments, "--run-dir", tmp_path / "x"), words)
+        assert_user_error(execute(NER, *arguments, "--run-dir", tmp_path / "x"), words)
     assert_user_error(predict("", "--input", tmp_path / "none"), "cannot be read")

@@ -1,7 +1,7 @@
 """Check each task from its files to its table: it trains, is resumed, and reads a text."""
 
 import pytest
-from commands import COMMANDS, assert_user_error, execute, load, row_of
+from commands import COMMANDS, assert_user_error, execute, load, row_of, succeed
 
 from benchmarks.faults import small_runs
 from dynskip_jax import load_run
@@ -47,8 +47,8 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
     assert run.data().fingerprint == load(tmp_path / "run" / "config.json")["dataset"]["fingerprint"]
     if text is not None:
         flags = ("predict", "--run-dir", tmp_path / "run")
-        read = execute(find_experiment(name), *flags, standard_input=f"{text}\n")
-        assert read.status == 0 and len(read.out.splitlines()) == 1, read.err
+        read = succeed(find_experiment(name), *flags, standard_input=f"{text}\n")
+        assert len(read.out.splitlines()) == 1
         reading = run.read(text)
         assert len(reading.words) == len(text.split()) and reading.prediction
 

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 import quick
-from commands import assert_user_error, events_in, records, snapshot
+from commands import assert_user_error, events_in, execute, records, snapshot, succeed
 
 from dynskip_jax.training.folder import RunDir
 
 
-def test_points_are_written_while_training_and_once_each(command, tmp_path, monkeypatch):
+def test_points_are_written_while_training_and_once_each(tmp_path, monkeypatch):
     """This holds also if a stopped run resumes from a step before its last point."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     folder, log = tmp_path / "run", RunDir.log
@@ -32,16 +32,16 @@ def test_points_are_written_while_training_and_once_each(command, tmp_path, monk
             signal.raise_signal(signal.SIGINT)  # the second one stops at once: nothing is saved
 
     monkeypatch.setattr(RunDir, "log", log_and_stop)
-    assert command(quick.Quick, *arguments).status == 130
+    assert execute(quick.Quick, *arguments).status == 130
     monkeypatch.setattr(RunDir, "log", log)
     before = points()
-    assert command(quick.Quick, *arguments).status == 0
+    succeed(quick.Quick, *arguments)
     after = points()
     assert len(after) > len(before) and after == logged()
 
 
-def test_without_the_library_nothing_is_trained(command, tmp_path, monkeypatch):
+def test_without_the_library_nothing_is_trained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    outcome = command(quick.Quick, "--tensorboard", "--run-dir", tmp_path / "run")
+    outcome = execute(quick.Quick, "--tensorboard", "--run-dir", tmp_path / "run")
     assert_user_error(outcome, 'pip install -e ".[tensorboard]"')
     assert not snapshot(tmp_path)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, assert_user_error, load, row_of, snapshot, write_result
+from commands import COMMANDS, assert_user_error, execute, load, row_of, snapshot, write_result
 from compiled import compiled
 
 from dynskip_jax import functional as F
@@ -132,8 +132,8 @@ def expected_lines(finished, lines, seed=0):
 
 
 @pytest.fixture
-def predict(command, finished_numbers):
-    return lambda *flags, text=None: command(
+def predict(finished_numbers):
+    return lambda *flags, text=None: execute(
         NUMBERS, "predict", "--run-dir", finished_numbers.folder, *flags, standard_input=text
     )
 
@@ -186,21 +186,21 @@ def test_standard_input_is_decoded_or_refused(predict, finished_numbers, monkeyp
 # --- explain ---
 
 
-def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
+def test_explain_writes_through_no_link(finished_numbers, tmp_path):
     victim, folder = tmp_path / "victim", tmp_path / "run"
     victim.write_text("mine")
     shutil.copytree(finished_numbers.folder, folder)
     explain = (NUMBERS, "explain", "--run-dir", folder)  # without a text a sample is explained
-    (picture,) = re.findall(r"picture: (\S+)", command(*explain).out)
+    (picture,) = re.findall(r"picture: (\S+)", execute(*explain).out)
     Path(picture).unlink()
     for link in (picture, f"{picture}.tmp"):
         Path(link).symlink_to(victim)
-    command(*explain)
+    execute(*explain)
     assert victim.read_text() == "mine"
     shutil.rmtree(folder / "plots")
     (tmp_path / "elsewhere").mkdir()
     (folder / "plots").symlink_to(tmp_path / "elsewhere")
-    assert_user_error(command(*explain), "plots", "link")
+    assert_user_error(execute(*explain), "plots", "link")
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
@@ -233,18 +233,18 @@ def test_two_sentences_as_typed_stay_two():
         (("predict", "--run-dir", "nowhere"), ("nowhere is not a run folder (it has no config.json)",)),
     ],
 )
-def test_what_the_user_can_put_right_is_one_line(arguments, parts, command, finished_numbers):
+def test_what_the_user_can_put_right_is_one_line(arguments, parts, finished_numbers):
     before = snapshot(finished_numbers.folder)
-    outcome = command(
+    outcome = execute(
         NUMBERS, arguments[0], "--run-dir", finished_numbers.folder, *arguments[1:], standard_input=LINE
     )
     assert_user_error(outcome, *parts)
     assert snapshot(finished_numbers.folder) == before
 
 
-def test_a_command_that_a_run_does_not_have_is_named(command, finished_ptb, finished_numbers):
+def test_a_command_that_a_run_does_not_have_is_named(finished_ptb, finished_numbers):
     for name in ("generate", "evaluate"):
-        outcome = command(PTB, name, "--run-dir", finished_numbers.folder)
+        outcome = execute(PTB, name, "--run-dir", finished_numbers.folder)
         assert_user_error(outcome, f"a run of number_prediction, which has no command {name}")
-    outcome = command(NUMBERS, "predict", "--run-dir", finished_ptb.folder)
+    outcome = execute(NUMBERS, "predict", "--run-dir", finished_ptb.folder)
     assert_user_error(outcome, "a run of ptb, which has no command predict")
