@@ -110,11 +110,3 @@ def test_damaged_cache_names_the_folder(tmp_path, file, keep):
     with pytest.raises(UserError, match=r"is damaged .*delete that folder") as caught:
         load_number_prediction(301, data=tmp_path, num_train=2300)
     assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("length", [10, 502])
-def test_lengths_that_the_task_does_not_have(length):
-    with pytest.raises(
-        UserError, match=rf"no length {length}: use --length 21 \(two hops\) or .* \(one hop\)$"
-    ):
-        load_number_prediction(length)

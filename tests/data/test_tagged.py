@@ -17,7 +17,6 @@ from dynskip_jax.data.tagged_files import (
     read_columns,
     read_conllu,
     read_parses,
-    tagged_lines,
 )
 from dynskip_jax.data.vocabularies import tagger_vocabulary
 from dynskip_jax.errors import UserError
@@ -156,33 +155,6 @@ def test_bad_lines_are_named(tmp_path, read, text, problem):
 def test_columns_that_are_not_there(tmp_path):
     with pytest.raises(UserError, match="line 3: no column 5 among 4, counted from 0"):
         read_columns(write(tmp_path / "x", CONLL2003), word=5)
-
-
-@pytest.mark.parametrize(
-    ("format", "text"),
-    [
-        ("conllu", CONLLU),
-        ("columns", MULTICONER),
-        ("columns", "\n\n-DOCSTART- O\n\nNew York\tB-LOC\n\n\nx\tO\n\n"),
-        ("columns", "# only a comment = here\n\n"),
-        ("columns", ""),
-    ],
-)
-def test_predict_reads_what_training_reads_and_writes_every_line(tmp_path, format, text):
-    blocks = list(lines_to_tag(text.splitlines(keepends=True), format))
-    words = [block.words for block in blocks if block.words]
-    if words:
-        read = read_conllu if format == "conllu" else read_columns
-        assert words == [sentence.words for sentence in read(write(tmp_path / "x", text))]
-    tagged = [line for block in blocks for line in tagged_lines(block, ["T"] * len(block.words), format)]
-    changed = [pair for pair in zip(text.splitlines(), tagged, strict=True) if pair[0] != pair[1]]
-    assert len(changed) == sum(map(len, words))
-    for old, new in changed:
-        if format == "conllu":
-            fields = old.split("\t")
-            assert new.split("\t") == [*fields[:3], "T", *fields[4:]]
-        else:
-            assert new == old + ("\tT" if "\t" in old else " T")
 
 
 def split_files(folder, template, text, names=("train", "dev", "test")):

@@ -1,13 +1,11 @@
 """Check controls of a learned choice and words copied by it: what is trained, and what the table shows."""
 
-import json
 import re
-import shutil
 
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_PTB, load, row_of, settings_of, succeed, write_result
+from commands import COMMANDS, SMALL_PTB, row_of, settings_of, succeed
 
 from dynskip_jax.run import learnt_rates
 from dynskip_jax.settings import fill
@@ -57,19 +55,6 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(trained, co
         agents = [params["stack"]["cells"][0]["agent"] for params in (found.params, drawn)]
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
         assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
-
-
-@pytest.mark.slow
-def test_there_is_nothing_to_exchange_where_no_choice_enters(corpus_folder, tmp_path, copying):
-    folder = shutil.copytree(copying[0], tmp_path / "run")
-    config = load(folder / "config.json")
-    config["settings"]["agent"]["mix"] = 0.0
-    (folder / "config.json").write_text(json.dumps(config))
-    write_result(folder, load(folder / "result.json"))
-    outcome = succeed(PTB, "oracle", "--run-dir", folder, "--data", corpus_folder)
-    text = " ".join(outcome.out.split())
-    assert "the agent goes back to the same word at " in text and "by a probe" not in text
-    assert "No choice to exchange: whatever dynamic:4 chooses, it says the same." in text
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Check that two processes with two devices each train as one does, also after stops, kills and errors."""
+"""Check runs of one process and of two, with two devices each, also after stops, kills and errors."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMANDS, records, row_of, succeed
+from commands import COMMANDS, finished_run, records, row_of, succeed
 
 import dynskip_jax
 
@@ -86,16 +86,13 @@ def assert_same_result(folder, expected):
 
 @pytest.fixture(scope="module")
 def one_process(corpus_folder, tmp_path_factory):
-    """Train a run in one process, and return (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
-    arguments = ("--data", corpus_folder, "--model", "dynamic:3", *SMALL)
-    succeed(COMMANDS["ptb"], *arguments, "--run-dir", folder)
-    return arguments, folder
+    return finished_run(COMMANDS["ptb"], folder, "--data", corpus_folder, "--model", "dynamic:3", *SMALL)
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(one_process, tmp_path):
-    arguments, folder = one_process
+    folder, arguments, _ = one_process
     first, second = finish(*arguments, "--run-dir", tmp_path / "run")
     assert "4 of 4 cpu device(s), 2 processes" in first[0] and "test perplexity" in first[0]
     assert own_lines(second[0]) == []
@@ -124,7 +121,7 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, folders, 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_process, tmp_path):
-    arguments, folder = one_process
+    folder, arguments, _ = one_process
     long = (*arguments, "--run-dir", tmp_path / "run", "--heartbeat-seconds", 10)
     run = start_two(*long)
     wait_for_checkpoint(tmp_path / "run", run)
@@ -146,7 +143,7 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)])
 def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tmp_path):
-    arguments, folder = one_process
+    folder, arguments, _ = one_process
     run = start_two(*arguments, "--run-dir", tmp_path / "run")
     wait_for_checkpoint(tmp_path / "run", run)
     run[asked].send_signal(number)
@@ -163,7 +160,7 @@ def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tm
 @pytest.mark.parametrize("fails", [0, 1])
 def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp_path):
     """The run folder is of another run, or the second process lacks the data."""
-    arguments, folder = one_process
+    folder, arguments, _ = one_process
     if fails == 0:
         run, part = start_two(*arguments, "--features", 9, "--run-dir", folder), "other settings"
     else:
@@ -173,6 +170,22 @@ def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp
         (line,) = own_lines(errors)
         start = "error: " if index == fails else f"error: process {fails} has stopped: "
         assert status == 2 and line.startswith(start) and part in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_killed_run_resumes_bit_for_bit(number, one_process, tmp_path):
+    whole, killed = ((*one_process.arguments, "--epochs", 9, "--run-dir", tmp_path / n) for n in "ab")
+    run = start(*killed)
+    wait_for_checkpoint(tmp_path / "b", [run])
+    run.send_signal(number)
+    ((status, _, errors),) = outcomes(run)
+    assert status == -number or (status == 130 and f"--run-dir {tmp_path / 'b'}" in errors.splitlines()[-1])
+    assert not (tmp_path / "b" / "result.json").exists()
+    resumed, _ = outcomes(start(*killed), start(*whole))
+    assert resumed[0] == 0 and "resuming after step" in resumed[1], resumed
+    assert row_of(tmp_path / "a")["metrics"] == row_of(tmp_path / "b")["metrics"]
+    assert records(tmp_path / "a") == records(tmp_path / "b")
 
 
 @pytest.mark.slow

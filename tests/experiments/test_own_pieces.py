@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, succeed, tool, write_result
-from quick import QuickSettings
+from quick import Quick, QuickSettings
 
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
@@ -77,8 +77,8 @@ def test_what_is_wrong_with_a_piece_is_said_in_one_line(pieces, name, part):
 
 
 @pytest.mark.parametrize("name", ["model", "compare", "transition"])
-def test_a_config_file_runs_no_code(pieces, name, finished_numbers, tmp_path):
-    config = load(finished_numbers.folder / "config.json")
+def test_a_config_file_runs_no_code(pieces, name, finished_quick, tmp_path):
+    config = load(finished_quick.folder / "config.json")
     if name == "transition":
         config["settings"]["model"]["transition"] = "my_pieces:Cell"
     elif name == "compare":
@@ -87,7 +87,7 @@ def test_a_config_file_runs_no_code(pieces, name, finished_numbers, tmp_path):
     else:
         config["model"] = "my_pieces:Near(3)"
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert_user_error(execute(NUMBERS, "--config", "config.json"), "my_pieces", "imports no code")
+    assert_user_error(execute(Quick, "--config", "config.json"), "my_pieces", "imports no code")
     assert not pieces.exists() and not (tmp_path / "runs").exists()
 
 

@@ -1,6 +1,5 @@
 """Check that a user's task of at most 80 lines (toy) trains, compares, predicts and explains."""
 
-import json
 from pathlib import Path
 
 import jax
@@ -8,12 +7,19 @@ import numpy as np
 import pytest
 import toy.config
 import toy.task
-from commands import assert_picture, assert_user_error, code_of, execute, row_of, run_code, succeed
+from commands import (
+    assert_picture,
+    assert_user_error,
+    code_of,
+    execute,
+    finished_run,
+    load,
+    row_of,
+    run_code,
+    succeed,
+)
 
 from dynskip_jax import load_run
-from dynskip_jax.learners import make_learner
-from dynskip_jax.spec import make_spec
-from dynskip_jax.training.step import seed_keys
 
 Toy = toy.config.EXPERIMENT
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
@@ -22,15 +28,14 @@ SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy") / "run"
-    outcome = succeed(Toy, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
-    return folder, outcome
+    return finished_run(Toy, folder, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL)
 
 
 @pytest.mark.slow
 def test_it_trains_and_compares(compared):
-    folder, outcome = compared
+    folder, _, outcome = compared
     assert "dev F1" in outcome.out and "dynamic:3" in outcome.out
-    rows = json.loads((folder / "result.json").read_text())["rows"]
+    rows = load(folder / "result.json")["rows"]
     assert [row["model"] for row in rows] == ["lstm", "dynamic:3"]
     for row in rows:
         assert row["metrics"].keys() >= {"test_f1", "test_accuracy", "test_nll"}
@@ -40,30 +45,8 @@ def test_it_trains_and_compares(compared):
 
 
 @pytest.mark.slow
-def test_its_score_is_that_of_all_predictions(compared):
-    folder, _ = compared
-    trained = load_run(folder, "lstm", seed=1)
-    data = toy.task.load(trained.settings)
-    examples, truth = data.content["test"]
-    said = []
-    for row, length in zip(examples.inputs, examples.seq_lengths, strict=True):
-        logits = trained.model(row[None, :length], rngs=jax.random.key(0)).logits
-        said.append(np.asarray(logits[0].argmax(-1)))
-    said, true = np.concatenate(said), np.concatenate(truth)
-    f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
-    np.testing.assert_allclose(row_of(folder / "lstm")["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
-    # The score does not depend on the batch size.
-    spec = make_spec("lstm", trained.settings)
-    learner = make_learner(Toy, trained.settings, spec, data, trained.vocabulary)
-    both = jax.tree.map(lambda leaf: leaf[None].repeat(2, axis=0), trained.params)
-    for rows in (3, 20):
-        found = learner.evaluate(both, "test", seed_keys((0, 1)).evaluate, batch_size=rows)
-        np.testing.assert_allclose(found["test_f1"], [f1, f1], rtol=1e-6)
-
-
-@pytest.mark.slow
 def test_it_predicts_and_explains(compared):
-    folder, _ = compared
+    folder = compared.folder
     lines = "a b a\n\nf f f f f f f f f\n"
     outcome = succeed(Toy, "predict", "--run-dir", folder, standard_input=lines)
     predicted = [line.split("(")[0].split() for line in outcome.out.splitlines()]
@@ -101,7 +84,7 @@ def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quic
 
 @pytest.mark.slow
 def test_the_page_on_ones_own_analysis_runs(compared, here):
-    folder, _ = compared
+    folder = compared.folder
     folders = [folder / "lstm", folder / "dynamic-3"]
     names = run_code("own_analysis.md", run_dir=folder, text="a b c a", run_dirs=folders)
     assert (names["always_1"].decisions[-1].action == 1).all()

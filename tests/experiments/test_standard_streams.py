@@ -6,9 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from commands import SMALL_PTB, row_of
-
 import dynskip_jax.experiments as experiments
 
 ROOT = Path(experiments.__file__).parents[2]
@@ -44,15 +41,6 @@ def test_closed_streams_lead_to_the_null_device_and_open_ones_stay(tmp_path):
     assert (read, is_terminal) == ("", False)
     done = shell("", "-c", PROGRAM, tmp_path / "found")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"to nobody\n", b"to nobody\n")
-
-
-@pytest.mark.slow
-def test_training_needs_no_standard_error(corpus_folder, tmp_path):
-    folder = tmp_path / "run"
-    arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 1, "--run-dir", folder)
-    done = shell("2>&-", "-m", "experiments.ptb", *arguments)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert row_of(folder)["epochs"] == 1 and any((folder / "checkpoints").iterdir())
 
 
 def test_characters_that_standard_output_lacks_are_question_marks():

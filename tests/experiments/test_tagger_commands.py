@@ -235,24 +235,6 @@ def test_columns_beside_the_words_are_read(predict, tmp_path):
     assert_user_error(predict("", "--format", "conllu", folder=folder), "(--columns 1), which CoNLL-U")
 
 
-@pytest.mark.slow
-def test_parts_of_speech_from_columns(predict, tmp_path):
-    tags = {"train": ("NP", "S\\NP"), "dev": ("NP", "(S\\NP)/NP"), "test": ("NP", "S\\NP")}
-    for split, (noun, verb) in tags.items():
-        lines = "".join(f"cats{i} {noun}\nrun {verb}\n\n" for i in range(12))
-        (tmp_path / f"{split}.txt").write_text(lines)
-    folder = tmp_path / "run"
-    train = (POS, "--dataset", "columns", "--data", tmp_path, "--model", "lstm", *SMALL, "--run-dir", folder)
-    outcome = run(*train, "--learning-rate", 0.05, "--epochs", 15, "--dropout", 0.1)
-    assert "12 words of dev and test have 1 tags that train lacks" in outcome.out
-    metrics = row_of(folder)["metrics"]
-    assert metrics["test_accuracy"]["mean"] == 1 and metrics["dev_accuracy"]["mean"] == 0.5
-    assert predict("cats77 run\n", folder=folder, main=POS).out == "cats77 NP\nrun S\\NP\n\n"
-    # Sentences whose last tag is not in train are left out: none of dev has one that is.
-    said = run(POS, "gradients", "--run-dir", folder, "--steps", 2).out
-    assert "T = 2, 12 sentences of test" in " ".join(said.split())
-
-
 def test_errors_are_one_line(predict, corpus, tmp_path):
     (tmp_path / "wide.txt").write_text("peter 1 2 3\n")
     (tmp_path / "bad").mkdir()

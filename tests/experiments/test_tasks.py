@@ -64,6 +64,7 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
     [
         ("agreement", ("--data", "x"), "--data"),
         ("agreement", ("--length", 4), "lengths from 5"),
+        ("number_prediction", ("--length", 10), "use --length 21"),
         ("recall", ("--data", "x"), "--data"),
         ("recall", ("--length", 40), "--length is 32 or another multiple of 16"),
         *((name, (), "--data") for name in ("classify", "imdb", "sst", "sick")),
