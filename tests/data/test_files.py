@@ -66,13 +66,6 @@ def test_bad_files_are_named(tmp_path, monkeypatch, name):
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_folders_and_pipes_are_no_files(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path, problem in ((tmp_path, "Is a directory"), (tmp_path / "pipe", "is a named pipe or a device")):
-        with pytest.raises(UserError, match=problem):
-            list(iter_lines(path))
-
-
 def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with tarfile.open("a.tgz", "w:gz") as tar:

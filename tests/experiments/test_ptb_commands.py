@@ -145,27 +145,6 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
         np.testing.assert_allclose(counts, expected, atol=4 * np.sqrt(0.25 / 4000))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("explain", "--seed", 1), ("--seed",)),  # the flag is --of-seed
-        (("generate", "--of-seed", 7), ("seed 7", "0, 1")),
-        (("generate", "--text", "a zebra"), ("zebra",)),
-        (("generate", "--temperature", "inf"), ("--temperature must be above 0, got inf",)),
-        (("generate", "--model", "fixed:2"), ("fixed:2", "lstm")),
-        (("evaluate", "--method", "recall"), ("--method", "cache or dynamic")),
-        (("evaluate", "--steps", 9), ("--steps is for --method dynamic: leave it out",)),
-        (("evaluate", "--data", "DATA"), ("other data (letters)", "--data")),
-    ],
-)
-def test_what_the_user_can_put_right_is_one_line(compared_ptb, corpus_folder, tmp_path, arguments, parts):
-    if "DATA" in arguments:
-        shutil.copytree(corpus_folder, tmp_path / "other")
-        (tmp_path / "other" / "test.txt").write_text("a b\n")
-        arguments = (*arguments[:-1], tmp_path / "other")
-    assert_user_error(execute(PTB, *arguments, "--run-dir", compared_ptb.folder), *parts)
-
-
 def evaluated(folder, data, method, *flags):
     """Run `evaluate`, and return the printed values of each model.
 

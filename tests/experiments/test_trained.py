@@ -158,21 +158,6 @@ def test_predict_cuts_lines_of_a_file_where_training_does(predict, finished_numb
     assert outcome.out != predict("--input", tmp_path / "x.txt").out
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("nowhere.txt", None, "No such file"),
-        ("latin.txt", b"\xff\xfe", "line 1: no UTF-8"),
-        ("a\0b", None, "cannot be read (embedded null byte)"),
-        (".", None, "cannot be read (Is a directory)"),
-    ],
-)
-def test_input_that_cannot_be_read(name, content, reason, predict, tmp_path):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert_user_error(predict("--input", tmp_path / name), "--input", reason)
-
-
 def test_standard_input_is_decoded_or_refused(predict, finished_numbers, monkeypatch):
     for content in (b"\xff\n", f"\ufeff{LINE}\n".encode()):
         outcome = predict(text=io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
@@ -221,30 +206,39 @@ def test_two_sentences_as_typed_stay_two():
     assert typed == "a dog runs .\tit 's a cat ."
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("explain", "--text", " "), ("there is nothing to read: give --text some words",)),
-        (("explain", "--text", "1 2 3"), ("11 numbers below 10", "'1 2 3'")),
-        *((("explain", "--text", LINE.replace("9", bad)), ("11 numbers",)) for bad in ("10", "-1", "²")),
-        (("explain", "--text", LINE, "--of-seed", 7), ("the seeds 0, 1", "no seed 7")),
-        (("predict", "--of-seed", -1), ("no seed -1",)),
-        (("predict", "--model", "lstm"), ("dynamic:10", "no --model lstm")),
-        (("predict", "--run-dir", "nowhere"), ("nowhere is not a run folder (it has no config.json)",)),
-    ],
-)
-def test_what_the_user_can_put_right_is_one_line(arguments, parts, finished_numbers):
-    before = snapshot(finished_numbers.folder)
-    outcome = execute(
-        NUMBERS, arguments[0], "--run-dir", finished_numbers.folder, *arguments[1:], standard_input=LINE
-    )
-    assert_user_error(outcome, *parts)
-    assert snapshot(finished_numbers.folder) == before
+BAD = [
+    *(
+        ("finished_numbers", PTB, (name,), f"which has no command {name}")
+        for name in ("generate", "evaluate")
+    ),
+    ("compared_ptb", NUMBERS, ("predict",), "a run of ptb, which has no command predict"),
+    ("finished_numbers", NUMBERS, ("explain", "--text", " "), "there is nothing to read"),
+    ("finished_numbers", NUMBERS, ("explain", "--text", "1 2 3"), "11 numbers below 10"),
+    *(
+        ("finished_numbers", NUMBERS, ("explain", "--text", LINE.replace("9", bad)), "11 numbers")
+        for bad in ("10", "-1", "²", "x")
+    ),
+    ("finished_numbers", NUMBERS, ("predict", "--of-seed", -1), "the seeds 0, 1"),
+    ("finished_numbers", NUMBERS, ("predict", "--model", "lstm"), "no --model lstm"),
+    ("finished_numbers", NUMBERS, ("predict", "--run-dir", "nowhere"), "nowhere is not a run folder"),
+    ("finished_numbers", NUMBERS, ("predict", "--input", "nowhere.txt"), "--input nowhere.txt"),
+    ("finished_numbers", NUMBERS, ("predict", "--input", "a\0b"), "embedded null byte"),
+    ("finished_numbers", NUMBERS, ("predict", "--input", "."), "Is a directory"),
+    ("compared_ptb", PTB, ("explain", "--seed", 1), "--seed"),  # the flag is --of-seed
+    ("compared_ptb", PTB, ("generate", "--text", "a zebra"), "zebra"),
+    ("compared_ptb", PTB, ("generate", "--temperature", "inf"), "--temperature must be above 0, got inf"),
+    ("compared_ptb", PTB, ("evaluate", "--method", "recall"), "cache or dynamic"),
+    ("compared_ptb", PTB, ("evaluate", "--steps", 9), "--steps is for --method dynamic"),
+    ("compared_ptb", PTB, ("oracle", "--model", "lstm"), "samples no choices: train one such as dynamic:5"),
+    ("compared_ptb", PTB, ("oracle", "--layer", 2), "layer 2 samples no choices"),
+    ("compared_ptb", PTB, ("oracle", "--split", "valid"), "'valid'"),
+]
 
 
-def test_a_command_that_a_run_does_not_have_is_named(finished_ptb, finished_numbers):
-    for name in ("generate", "evaluate"):
-        outcome = execute(PTB, name, "--run-dir", finished_numbers.folder)
-        assert_user_error(outcome, f"a run of number_prediction, which has no command {name}")
-    outcome = execute(NUMBERS, "predict", "--run-dir", finished_ptb.folder)
-    assert_user_error(outcome, "a run of ptb, which has no command predict")
+@pytest.mark.parametrize(("run", "experiment", "arguments", "part"), BAD)
+def test_what_the_user_can_put_right_is_one_line(run, experiment, arguments, part, request):
+    folder, (name, *flags) = request.getfixturevalue(run).folder, arguments
+    before = snapshot(folder)
+    outcome = execute(experiment, name, "--run-dir", folder, *flags, standard_input=LINE)
+    assert_user_error(outcome, part)
+    assert snapshot(folder) == before
