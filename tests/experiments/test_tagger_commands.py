@@ -46,11 +46,6 @@ def columns(lines, kind="NN"):
     return "\n".join(sentences)
 
 
-def run(*arguments):
-    outcome = succeed(*arguments)
-    return outcome
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ner")
@@ -64,7 +59,7 @@ def corpus(tmp_path_factory):
 def compared(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     models = ("--compare", "lstm,dynamic:3", "--seeds", 2, "--characters", "none")
-    run(NER, "--data", corpus, *models, *SMALL, "--run-dir", folder)
+    succeed(NER, "--data", corpus, *models, *SMALL, "--run-dir", folder)
     return folder
 
 
@@ -72,7 +67,7 @@ def compared(corpus, tmp_path_factory):
 def tagged(corpus, tmp_path_factory):
     """Train a plain LSTM until it finds some of the entities, and return the run folder and the output."""
     folder = tmp_path_factory.mktemp("runs") / "tagged"
-    return folder, run(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder).out
+    return folder, succeed(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder).out
 
 
 @pytest.fixture
@@ -172,7 +167,7 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(predict):
 @pytest.mark.slow
 def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared):
     text = "Peter saw Bonn and Zürich"
-    said = run(NER, "explain", "--run-dir", compared, "--text", text).out
+    said = succeed(NER, "explain", "--run-dir", compared, "--text", text).out
     assert "dynamic:3, forward:" in said and "dynamic:3, backward:" in said
     assert "not known to lstm, dynamic:3" in said and "perplexity" not in said
     pictures = sorted(path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png"))
@@ -188,9 +183,9 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared
 def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
     wide = tmp_path / "wide"
     more = ("--model", "lstm", "--characters", "none", "--columns", 1, "--run-dir", wide)
-    run(NER, "--data", corpus, *more, *SMALL)
+    succeed(NER, "--data", corpus, *more, *SMALL)
     for folders in (compared, f"{compared / 'lstm'},{wide}"):
-        said = run(NER, "compare", "--run-dir", folders, "--data", corpus, "--samples", 200).out
+        said = succeed(NER, "compare", "--run-dir", folders, "--data", corpus, "--samples", 200).out
         assert f"{row_of(compared / 'lstm')['metrics']['test_f1']['mean']:.2%}" in said
         assert "may be chance" in said or "differs" in said
     for name in ("eng.train", "eng.testa", "eng.testb"):
@@ -204,7 +199,7 @@ def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
 @pytest.mark.slow
 def test_gradients_reach_back_as_far_as_the_last_word(compared, corpus):
     how = ("gradients", "--run-dir", compared, "--data", corpus, "--steps")
-    said = run(NER, *how, 3).out
+    said = succeed(NER, *how, 3).out
     shares = np.array([line.split("│")[1:-1] for line in said.splitlines() if line.startswith("│")], float)
     assert shares[:, 0].tolist() == [1, 2, 3]
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
@@ -227,7 +222,7 @@ def test_columns_beside_the_words_are_read(predict, tmp_path):
         (tmp_path / f"{name}.txt").write_text(lines(count))
     folder, data = tmp_path / "run", ("--dataset", "columns", "--data", tmp_path)
     learn = ("--characters", "none", "--epochs", 15, "--learning-rate", 0.05, "--model", "lstm")
-    run(NER, *data, "--columns", 1, *SMALL, *learn, "--run-dir", folder)
+    succeed(NER, *data, "--columns", 1, *SMALL, *learn, "--run-dir", folder)
     assert row_of(folder)["metrics"]["test_f1"]["mean"] == 1
     found = predict("a NN\na VB\n\nb VB\n", "--format", "columns", folder=folder).out
     assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]

@@ -207,10 +207,7 @@ def test_two_sentences_as_typed_stay_two():
 
 
 BAD = [
-    *(
-        ("finished_numbers", PTB, (name,), f"which has no command {name}")
-        for name in ("generate", "evaluate")
-    ),
+    ("finished_numbers", PTB, ("generate",), "a run of number_prediction, which has no command generate"),
     ("compared_ptb", NUMBERS, ("predict",), "a run of ptb, which has no command predict"),
     ("finished_numbers", NUMBERS, ("explain", "--text", " "), "there is nothing to read"),
     ("finished_numbers", NUMBERS, ("explain", "--text", "1 2 3"), "11 numbers below 10"),
