@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynskip_jax.data import files
-from dynskip_jax.data.files import find_splits, iter_lines, named_folder, parse_json, stream_lines, tar_files
+from dynskip_jax.data.files import find_splits, iter_lines, named_folder, stream_lines, tar_files
 from dynskip_jax.data.messages import MAX_MESSAGE, bad_file, bad_line, printable, quoted, shown
 from dynskip_jax.errors import UserError
 
@@ -83,22 +83,6 @@ def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
     for name in ("b.tgz", "absent"):
         with pytest.raises(UserError, match=r"archive from http://x is damaged \(.*try again later"):
             list(tar_files(name, re.compile("x"), "http://x"))
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' occurs twice"),
-        ('"\\ud800"', "half of a character"),
-        ("[" * 100_000, "nested too deeply"),
-        ("1" * 5000, "digits"),
-        ("{", "property name"),
-    ],
-)
-def test_json_that_says_two_things_or_nothing(text, problem):
-    with pytest.raises(ValueError, match=problem) as caught:
-        parse_json(text)
-    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(

@@ -134,19 +134,6 @@ def test_the_first_problem_is_named(scheme, text, place, phrase):
 
 
 @pytest.mark.parametrize(
-    ("text", "scheme", "expected"),
-    [
-        ("O I-X I-Y I-Y", "BIOES", "O S-X B-Y E-Y"),
-        ("B-X O E-X", "BIOES", "S-X O S-X"),
-        ("B-X PER I S-Y", "BIO2", "B-X O O B-Y"),
-        ("O B-X I-X", "IOB1", "O I-X I-X"),  # IOB1 does not need this B
-    ],
-)
-def test_invalid_tags_are_converted_as_conlleval_reads_them(text, scheme, expected):
-    assert convert_tags(text.split(), scheme) == expected.split()
-
-
-@pytest.mark.parametrize(
     ("text", "scheme", "says"),
     [
         (SAME["IOB1"], "IOB1", "IOB1: entities begin with I, and with B after one of the same type"),

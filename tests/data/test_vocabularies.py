@@ -65,14 +65,6 @@ def test_text_of_tokens(tokens, text):
     assert Vocabulary(()).join(tokens.split()) == text
 
 
-@pytest.mark.parametrize(
-    "kept", [{}, {"kind": "syllables"}, {"kind": "bpe"}, "the", [1], {"kind": "words", "tokens": [1]}]
-)
-def test_what_is_no_vocabulary_is_refused(kept):
-    with pytest.raises((KeyError, TypeError, ValueError)):  # as `stored_vocabulary` expects
-        Vocabulary.from_json(kept)
-
-
 def test_json_keeps_classes():
     vocabulary = ClassVocabulary((UNK, "a"), ("neg", "pos"))
     assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary

@@ -15,14 +15,12 @@ from dynskip_jax.experiment import find_experiment
 
 FAST = ("--devices", 1, "--epochs", 1)
 LONG = "9" * 5000
+AGENT = ("--model", "dynamic:3")
 
 # A command line of `quick`, and what its error names.
 BAD = {
     "text for a number": (("--epochs", "x"), "--epochs takes a whole number, got 'x'"),
-    "text for numbers": (
-        ("--mix", "0.1,,x"),
-        "--mix takes a number or numbers, separated by commas, got '0.1,,x'",
-    ),
+    "text for numbers": (("--mix", "0.1,,x"), "--mix takes a number or numbers, separated by commas"),
     "zero": (("--epochs", 0), "--epochs must be at least 1"),
     "no value": (("--epochs",), "--epochs"),
     "not finite": (("--learning-rate", "nan"), "--learning-rate"),
@@ -50,16 +48,16 @@ BAD = {
     "no transition": (("--transition", "foo"), "foo"),
     "no effect": (("--mix", 0.25), "--mix has no effect on lstm"),
     "no effect of rewards": (("--model", "fixed:2", "--rollouts", 3), "--rollouts has no effect"),
-    "no rates": (("--model", "dynamic:3", "--control", "histogram"), "--control-of DIR"),
-    "rates of nothing": (("--model", "dynamic:3", "--control-of", "x"), "--control histogram"),
-    "no run": (("--model", "dynamic:3", "--control", "histogram", "--control-of", "x"), "x"),
-    "sweep of an agent's network": (
-        ("--model", "dynamic:3", "--learning-rate", "0.1,0.2", "--agent-learning-rate", 0.1),
+    "no rates": ((*AGENT, "--control", "histogram"), "--control-of DIR"),
+    "rates of nothing": ((*AGENT, "--control-of", "x"), "--control histogram"),
+    "no run": ((*AGENT, "--control", "histogram", "--control-of", "x"), "x"),
+    "sweep of rates": (
+        ("--learning-rate", "0.1,1", "--agent-learning-rate", 0.1),
         "--agent-learning-rate none",
     ),
     "depth": (("--depth-skip", "gates"), "--depth-skip"),
     "an untrained control of no agent": (("--model", "lstm", "--control", "untrained"), "--control has no"),
-    "nothing left": (("--model", "dynamic:3", "--stride", 3), "leaves dynamic:3 nothing but k = 1"),
+    "nothing left": ((*AGENT, "--stride", 3), "leaves dynamic:3 nothing but k = 1"),
     "no coordinator": (("--process", "0/2"), "together"),
     "no process": (("--coordinator", "127.0.0.1:9"), "together"),
     "one number": (("--process", "2"), "--process takes two numbers"),

@@ -1,6 +1,5 @@
 """Check settings: types, bounds, presets, files, and that no experiment needs JAX to describe itself."""
 
-import ast
 import json
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 from commands import load
 from quick import QuickSettings
 
-import dynskip_jax
 from dynskip_jax.config import Count, Rate, problem, read_value
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
@@ -170,30 +168,3 @@ def test_a_run_of_another_format_is_refused(finished_quick):
     assert (stored["seeds"], stored["epochs"], stored["model"]) == (2, 2, "lstm")
     with pytest.raises(UserError, match="expected a run in format"):
         from_config(QuickSettings, {**load(path), "format": FORMAT - 1})
-    with pytest.raises(UserError, match="of 'quick'"):
-        read_config_file(QuickSettings, "ptb", path)
-
-
-# --- Imports ---
-
-ROOT = Path(dynskip_jax.__file__).parent
-# Packages below the experiments, which are checked by their own tests.
-BELOW = ("functional", "nn", "rl", "models", "tasks", "data", "training", "devices", "analysis")
-
-
-def test_no_module_imports_itself_through_others():
-    """Imports that are late, or for type hints, count, too."""
-    paths = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] not in BELOW]
-    files = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p in paths}
-    files, graph = {name.removesuffix(".__init__"): path for name, path in files.items()}, {}
-    for name, path in files.items():
-        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-        found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom) and node.module:
-                each = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= {one if one in files else node.module for one in each}
-        graph[name] = found & files.keys() - {name}
-    while leaves := [name for name, others in graph.items() if not others]:
-        graph = {name: others - {*leaves} for name, others in graph.items() if name not in leaves}
-    assert not graph, f"a circle of imports among {', '.join(graph)}"
