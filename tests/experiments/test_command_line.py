@@ -51,10 +51,7 @@ BAD = {
     "no rates": ((*AGENT, "--control", "histogram"), "--control-of DIR"),
     "rates of nothing": ((*AGENT, "--control-of", "x"), "--control histogram"),
     "no run": ((*AGENT, "--control", "histogram", "--control-of", "x"), "x"),
-    "sweep of rates": (
-        ("--learning-rate", "0.1,1", "--agent-learning-rate", 0.1),
-        "--agent-learning-rate none",
-    ),
+    "sweep of rates": ((*AGENT, "--learning-rate", "0.1,1", "--agent-learning-rate", 0.1), "rate none"),
     "depth": (("--depth-skip", "gates"), "--depth-skip"),
     "an untrained control of no agent": (("--model", "lstm", "--control", "untrained"), "--control has no"),
     "nothing left": ((*AGENT, "--stride", 3), "leaves dynamic:3 nothing but k = 1"),
