@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data import GeneratedData, load_number_prediction
-from dynskip_jax.data.number_prediction import (
-    DEFAULT_SIZES,
-    generate,
-    generate_splits,
-    hops_of,
-    num_symbols,
-)
+from dynskip_jax.data.number_prediction import DEFAULT_SIZES, generate, generate_splits, hops_of, num_symbols
 from dynskip_jax.errors import UserError
 
 UNIFORM_BOUND = 33.7  # 99.99 % quantile of chi-square with nine degrees of freedom

@@ -8,12 +8,7 @@ import pytest
 
 from dynskip_jax.data import find_tagged_corpus
 from dynskip_jax.data.tagged import with_entities
-from dynskip_jax.data.tagged_files import (
-    lines_to_tag,
-    read_columns,
-    read_conllu,
-    read_parses,
-)
+from dynskip_jax.data.tagged_files import lines_to_tag, read_columns, read_conllu, read_parses
 from dynskip_jax.errors import UserError
 
 CONLL2003 = """\

@@ -5,12 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, execute, row_of, run_code, succeed
+from commands import assert_picture, assert_user_error, execute, finished_run, row_of, run_code, succeed
 
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
 
-NER, POS = find_experiment("conll2003"), find_experiment("pos")
+NER = find_experiment("conll2003")
 SMALL = ("--features", 4, "--embedding-features", 4, "--batch-size", 10, "--epochs", 2, "--devices", 1)
 LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.1)
 # 20 sentences of at most 8 words, tagged in IOB1. `columns` writes them in four columns, as in CoNLL-2003.
@@ -57,24 +57,22 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
     models = ("--compare", "lstm,dynamic:3", "--seeds", 2, "--characters", "none")
-    succeed(NER, "--data", corpus, *models, *SMALL, "--run-dir", folder)
-    return folder
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return finished_run(NER, folder, "--data", corpus, *models, *SMALL).folder
 
 
 @pytest.fixture(scope="module")
 def tagged(corpus, tmp_path_factory):
-    """Train a plain LSTM until it finds some of the entities, and return the run folder and the output."""
-    folder = tmp_path_factory.mktemp("runs") / "tagged"
-    return folder, succeed(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder).out
+    """Train a plain LSTM until it finds some of the entities."""
+    return finished_run(NER, tmp_path_factory.mktemp("runs") / "tagged", "--data", corpus, *SMALL, *LEARNS)
 
 
 @pytest.fixture
 def predict(tagged):
     """Return a function that tags a text with flags, and returns the output."""
-    return lambda text, *flags, folder=tagged[0], main=NER: execute(
-        main, "predict", "--run-dir", folder, *flags, standard_input=text
+    return lambda text, *flags, folder=tagged.folder: execute(
+        NER, "predict", "--run-dir", folder, *flags, standard_input=text
     )
 
 
@@ -82,7 +80,7 @@ def predict(tagged):
 
 
 def test_scores_of_each_type_are_shown_and_stored(tagged):
-    folder, said = tagged
+    folder, said = tagged.folder, tagged.outcome.out
     assert "train 20, dev 7, test 6" in said and "Published rows are left out" in said
     metrics = {name: of["mean"] for name, of in row_of(folder)["metrics"].items()}
     p, r = metrics["test_precision_PER"], metrics["test_recall_PER"]
@@ -142,7 +140,9 @@ def test_predict_scores_what_has_tags(predict, tagged, corpus):
     """The sentences are read one by one, and have the score of training."""
     outcome = predict("", "--input", corpus / "eng.testa", "--format", "columns", "--score")
     overall = outcome.err.splitlines()[-1].split()
-    assert overall[:1] == ["all"] and overall[3] == f"{row_of(tagged[0])['metrics']['dev_f1']['mean']:.2%}"
+    assert (
+        overall[:1] == ["all"] and overall[3] == f"{row_of(tagged.folder)['metrics']['dev_f1']['mean']:.2%}"
+    )
     assert_user_error(predict("", "--score"), "--format columns")
     wrong = predict("Peter I-NP\nsaw NN\n", "--format", "columns", "--score")
     assert "expected tags of entities" in wrong.err and "found no scheme" in wrong.err
@@ -240,10 +240,7 @@ def test_errors_are_one_line(predict, corpus, tmp_path):
         (("--dataset", "conll2000"), "conll2000.zip"),
         (("--data", tmp_path / "bad"), "eng.train, line 3: 'M-MISC' is no tag of IOB1"),
         (("--data", corpus, *SMALL, "--embeddings", tmp_path / "wide.txt"), "wide.txt has vectors of 3"),
-        (
-            ("--data", corpus, *SMALL, "--columns", "1,3"),
-            "eng.train, line 3: columns of words and tags cannot",
-        ),
+        (("--data", corpus, *SMALL, "--columns", "1,3"), "line 3: columns of words and tags cannot"),
     ):
         assert_user_error(execute(NER, *arguments, "--run-dir", tmp_path / "x"), words)
     assert_user_error(predict("", "--input", tmp_path / "none"), "cannot be read")
