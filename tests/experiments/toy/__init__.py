@@ -1,1 +1,0 @@
-"""A task of one's own: the folder that docs/own_task.md shows."""
