@@ -110,13 +110,15 @@ def test_a_file_that_is_no_config_of_a_run_is_refused(kind, here, finished_quick
 # --- Whole commands, as typed ---
 
 
-def typed(*arguments, **how):
-    command = [sys.executable, "-m", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, **how)
+def shell(redirection, *arguments, **environment):
+    """Run Python with `arguments` from a shell with `redirection`, and return the finished process."""
+    line = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, *map(str, arguments)]
+    pipes = dict(capture_output=True, stdin=subprocess.DEVNULL, text=True)
+    return subprocess.run(line, **pipes, timeout=120, env=os.environ | environment)
 
 
 def test_the_list_of_commands_and_a_wrong_name():
-    listed = typed("experiments").stdout
+    listed = shell("", "-m", "experiments").stdout
     for name in (*NAMES, *TOOLS):
         assert f"python -m experiments.{name}  " in listed
     with pytest.raises(Exception, match="no command 'foo'"):
@@ -148,10 +150,39 @@ def test_print_config_tells_where_values_come_from(capsys):
     assert found["agent.top"] == ("5", "default")
 
 
-def test_the_reader_of_the_output_may_go(tmp_path):
-    command = f"{sys.executable} -m experiments.ptb --print-config | head -1"
-    found = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
-    assert len(found.stdout.splitlines()) == 1 and "Traceback" not in found.stderr
+def test_the_reader_of_the_output_may_go():
+    done = shell("| head -1", "-m", "experiments.ptb", "--print-config")
+    assert len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+STREAMS = """
+import json, os, sys
+from dynskip_jax.failures import run_main
+
+def main():
+    print("to nobody")
+    print("to nobody", file=sys.stderr)
+    with open(sys.argv[1], "w") as file:
+        places = [os.fstat(number).st_rdev for number in range(3)]
+        json.dump([places, file.fileno(), sys.stdin.read(), sys.stdin.isatty()], file)
+
+run_main(main)
+"""
+
+
+def test_closed_streams_lead_to_the_null_device_and_open_ones_stay(tmp_path):
+    assert shell("<&- >&- 2>&-", "-c", STREAMS, tmp_path / "found").returncode == 0
+    places, number, read, is_terminal = load(tmp_path / "found")
+    assert places == [os.stat(os.devnull).st_rdev] * 3
+    assert number > 2  # an opened file does not become a standard stream
+    assert (read, is_terminal) == ("", False)
+    done = shell("", "-c", STREAMS, tmp_path / "found")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "to nobody\n", "to nobody\n")
+
+
+def test_characters_that_standard_output_lacks_are_question_marks():
+    done = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "") and "?, the weight" in done.stdout
 
 
 def test_a_log_file_has_what_is_printed(here):
