@@ -146,45 +146,34 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
 
 
 def evaluated(folder, data, method, *flags):
-    """Run `evaluate`, and return the printed values of each model.
-
-    Returns:
-        By model: (dev, test) without the method, (dev, test) with it, and the pair of settings chosen on dev.
-    """
+    """Run `evaluate`, and return the numbers of each model, which it writes and prints."""
     outcome = succeed(PTB, "evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
-    lines = [line.split("│")[1:-1] for line in outcome.out.splitlines() if "±" in line]
-    rows = [[cell.strip() for cell in cells] for cells in lines]
-    assert [name for name, *_ in rows[1::2]] == [f"+ {method}"] * len(rows[::2])
-    return {
-        without[0]: (without[1:3], with_it[1:3], re.findall(r"= (\S+?)(?:,|$)", with_it[3]))
-        for without, with_it in zip(rows[::2], rows[1::2], strict=True)
-    }
-
-
-def in_training(folder, model):
-    """Return dev and test perplexity from `result.json`, in the format of `evaluate`."""
-    metrics = row_of(folder / model.replace(":", "-"))["metrics"]
-    found = [metrics[f"{split}_perplexity"] for split in ("dev", "test")]
-    return [f"{metric['mean']:.2f} ± {metric['std']:.2f}" for metric in found]
+    models = load(folder / f"evaluate-{method}.json")["models"]
+    for model, found in models.items():
+        for name in ("dev", "test", "dev_with", "test_with"):
+            assert f"{found[name]['mean']:.2f} ± {found[name]['std']:.2f}" in outcome.out
+        metrics = row_of(folder / model.replace(":", "-"))["metrics"]
+        for split in ("dev", "test"):
+            in_training = metrics[f"{split}_perplexity"]["per_seed"]
+            np.testing.assert_allclose(found[split]["per_seed"], in_training, rtol=1e-4)
+    return models
 
 
 @pytest.mark.slow
-def test_evaluate_prints_what_training_found_and_what_a_cache_adds(compared, corpus_folder):
+def test_a_cache_is_added_with_the_values_that_are_best_on_dev(compared, corpus_folder):
     def rows(flatness, weight):
         flags = ("--cache", 6, "--flatness", flatness, "--weight", weight)
         return evaluated(compared, corpus_folder, "cache", *flags)
 
     found = rows("0,1.5", "0.2,0.7")
     assert list(found) == ["lstm", "dynamic:3"]
-    written = load(compared / "evaluate-cache.json")["models"]
-    for model, (without, with_cache, (flatness, weight)) in found.items():
-        numbers = [written[model][f"{split}_with"] for split in ("dev", "test")]
-        assert [f"{of['mean']:.2f} ± {of['std']:.2f}" for of in numbers] == list(with_cache)
-        assert without == in_training(compared, model)
-        # θ and λ are the best pair on dev: given alone, they give the same row, and another θ is not better.
-        assert rows(flatness, weight)[model] == found[model]
-        other = rows(1.5 - float(flatness), weight)[model][1]
-        assert float(other[0].split()[0]) >= float(with_cache[0].split()[0])
+    for model, numbers in found.items():
+        # Given alone, the best pair on dev gives the same numbers, and another θ is not better.
+        flatness, weight = numbers["chosen"]
+        alone, other = rows(flatness, weight)[model], rows(1.5 - flatness, weight)[model]
+        for name in ("dev_with", "test_with"):
+            np.testing.assert_allclose(alone[name]["per_seed"], numbers[name]["per_seed"], rtol=1e-4)
+        assert other["dev_with"]["mean"] >= numbers["dev_with"]["mean"]
 
 
 @pytest.mark.slow
@@ -194,12 +183,13 @@ def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(compared, corpus_
         return evaluated(compared, corpus_folder, "dynamic", *flags)
 
     both, moved = rows("0.01,0"), rows(0.01)
-    for model, (without, with_it, chosen) in both.items():
+    for model, numbers in both.items():
         # A rate of 0 keeps the trained parameters. On these few words, it is better than a rate of 0.01.
-        assert without == with_it == in_training(compared, model)
-        assert chosen == ["0", "0.1"]
-        assert float(moved[model][1][0].split()[0]) > float(without[0].split()[0])
-        assert moved[model][2] == ["0.01", "0.1"]
+        for split in ("dev", "test"):
+            kept = numbers[f"{split}_with"]["per_seed"]
+            np.testing.assert_allclose(kept, numbers[split]["per_seed"], rtol=1e-4)
+        assert numbers["chosen"] == [0, 0.1] and moved[model]["chosen"] == [0.01, 0.1]
+        assert moved[model]["dev_with"]["mean"] > numbers["dev"]["mean"]
 
 
 def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path):
