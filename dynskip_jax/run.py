@@ -180,7 +180,7 @@ def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
         return None
     if Checkpoints(run_dir.checkpoints).fingerprint() != row.get("checkpoint"):
         raise UserError(
-            f"{run_dir.path} has a result without its checkpoint: restore checkpoints/, or use another --run-dir"
+            f"{run_dir.path} has a result without its checkpoint: restore it, or use another --run-dir"
         )
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
