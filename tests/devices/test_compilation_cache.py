@@ -63,7 +63,7 @@ def test_second_start_loads_what_the_first_one_compiled(tmp_path):
 
 
 @pytest.fixture
-def settings(monkeypatch, recwarn):
+def settings(recwarn):
     """Unset the folder of JAX's compilation cache for a test; restore JAX's settings afterwards."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}

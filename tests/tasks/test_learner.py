@@ -49,8 +49,8 @@ class ScoredClassification(Classification):
 TASKS = {"classes": ScoredClassification, "steps": ScoredSteps}
 
 
-def examples_of(kind, count=13, buckets=()):
-    rng = np.random.default_rng(0)
+def examples_of(kind, buckets=()):
+    rng, count = np.random.default_rng(0), 13
     lengths = rng.integers(1, LONGEST + 1, size=count).astype(np.int32)
     inputs = np.where(np.arange(LONGEST) < lengths[:, None], rng.integers(SYMBOLS, size=(count, LONGEST)), 0)
     targets = rng.integers(CLASSES, size=(count, LONGEST) if kind == "steps" else count)
@@ -63,9 +63,9 @@ def learner_of(kind, splits, seeds=(0,), **options):
 
 
 @functools.cache
-def trained(kind, buckets=(4, 8)):
+def trained(kind):
     """Return a learner of two models and their parameters."""
-    learner = learner_of(kind, {"dev": examples_of(kind, buckets=buckets)}, (0, 1))
+    learner = learner_of(kind, {"dev": examples_of(kind, buckets=(4, 8))}, (0, 1))
     return learner, together(*(drawn_params(learner, seed) for seed in (3, 4)))
 
 
