@@ -117,24 +117,11 @@ def test_a_jax_that_fits_is_left_alone(device, driver, there, jax):
 # --- Training cells ---
 
 
-class Process:
-    """Stand-in for a process, with the lines that it writes and its exit status."""
-
-    def __init__(self, lines, status):
-        self.stdout, self.status, self.signals = iter(lines), status, []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def wait(self):
-        return self.status
-
-    def send_signal(self, number):
-        self.signals.append(number)
-        self.stdout = iter(["stopped after step 3 of 9; progress is saved\n"])
+def process_of(lines, status):
+    """Return a stand-in for a process, with the lines that it writes and its exit status."""
+    process = unittest.mock.MagicMock(stdout=iter(lines))
+    process.__enter__.return_value, process.wait.return_value = process, status
+    return process
 
 
 @pytest.fixture
@@ -147,7 +134,7 @@ def in_this_process(monkeypatch):
             return real(arguments, **options)
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
             outcome = execute(COMMANDS[arguments[4]], *arguments[5:])
-        return Process((outcome.out + outcome.err).splitlines(keepends=True), outcome.status)
+        return process_of((outcome.out + outcome.err).splitlines(keepends=True), outcome.status)
 
     monkeypatch.setattr(subprocess, "Popen", start)
 
@@ -199,12 +186,16 @@ def test_the_stop_button_lets_the_command_save(monkeypatch, capsys):
         yield "training\n"
         raise KeyboardInterrupt
 
-    process = Process(lines(), 130)
+    def stop(number):
+        process.stdout = iter(["stopped after step 3 of 9; progress is saved\n"])
+
+    process = process_of(lines(), 130)
+    process.send_signal.side_effect = stop
     monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: process)
     namespace = namespace_of("install-functions", "helpers", **TINY)
     with pytest.raises(namespace["Hint"], match="Run this cell again"):
         run_cell("numbers", namespace)
-    assert process.signals == [signal.SIGINT]
+    process.send_signal.assert_called_once_with(signal.SIGINT)
     assert "training\nstopped after step 3" in capsys.readouterr().out
 
 
