@@ -123,6 +123,7 @@ def test_the_page_on_own_models_runs():
         exec(compile(code, page, "exec"), names)
 
 
+@pytest.mark.slow
 def test_pieces_of_ones_own_train_and_have_the_gradients_of_autodiff():
     own_pieces = names_of("docs/own_pieces.md")
     errors = own_pieces["errors"]

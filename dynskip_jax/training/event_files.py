@@ -38,7 +38,7 @@ class EventFiles:
             value, seed = divmod(member, len(self._seeds))
             name = f"{f'value-{value + 1}-' if value else ''}seed-{self._seeds[seed]}"
             # TensorBoard discards the points of an earlier process from purge_step on.
-            own = dict(purge_step=step, filename_suffix=f".{step}")
+            own = dict(purge_step=step, filename_suffix=f".{step:012d}")  # names sort by step
             self._writers[member] = SummaryWriter(str(self._folder / name), **own)
         return self._writers[member]
 

@@ -94,6 +94,25 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path)
     assert snapshot(folder) == kept
 
 
+def test_a_finished_run_is_only_accepted_with_its_checkpoint(finished_quick, folder):
+    """Regression: with a result of another time, or without checkpoints, it was said to be finished."""
+    shutil.rmtree(folder / "checkpoints")
+    before = (folder / "result.json").read_bytes()
+    outcome = execute(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
+    assert_user_error(outcome, "without its checkpoint", "--run-dir")
+    assert (folder / "result.json").read_bytes() == before
+
+
+def test_a_patience_that_grows_goes_on(finished_quick, tmp_path):
+    folder, arguments = tmp_path / "run", (*finished_quick.arguments, "--epochs", 9, "--patience")
+    first = succeed(quick.Quick, *arguments, 1, "--run-dir", folder)
+    epochs = row_of(folder)["epochs"]
+    assert epochs < 9 and f"stopped after epoch {epochs}: no better dev accuracy for 1 epochs" in first.out
+    assert "finished already" in succeed(quick.Quick, *arguments, 1, "--run-dir", folder).out
+    again = succeed(quick.Quick, *arguments, 8, "--run-dir", folder)
+    assert "resuming after" in again.out and row_of(folder)["epochs"] > epochs
+
+
 def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
     """Damage is found before anything is changed, and the command finds the finished run after a repair."""
     arguments, metrics = finished_quick.arguments, (folder / "metrics.jsonl").read_text()

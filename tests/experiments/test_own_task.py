@@ -75,6 +75,7 @@ def test_rollouts_are_a_preset_of_it(toy, tmp_path):
 # --- Pages ---
 
 
+@pytest.mark.slow
 def test_the_page_on_own_tasks_runs(toy):
     assert run_code("own_task.md")["result"].epochs == 2
 

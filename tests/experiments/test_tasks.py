@@ -21,7 +21,6 @@ TASKS = {
     "recall": (None, "test_accuracy_twice"),
     "number_prediction": ("3 1 4 1 5 9 2 6 5 3 4", "test_accuracy"),
 }
-QUICK = ("number_prediction",)  # in every run of the tests
 
 
 @pytest.fixture
@@ -33,9 +32,8 @@ def trained(tmp_path, small_generated_data):
     return train
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TASKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
 def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
     outcome, (text, metric) = trained(name), TASKS[name]
     assert outcome.status == 0, outcome.err

@@ -46,7 +46,7 @@ SOME = [
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
     ("plstm-no-output-gate", "skip-rnn", "highway", False),
-    ("slstm", "sparse", "internal", True),
+    ("slstm", "skip-rnn", "internal", True),
     ("min-lstm", "log-dynamic", "attention", False),
     ("min-gru", "segment-attention", "gates", True),
     ("ind-rnn", "log-attention", "dense", False),

@@ -117,6 +117,7 @@ class Linear(Scaled):
     mix_states, average_states = F.Transition.mix_states, F.Transition.average_states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [F.Dynamic(3, 0.3), F.Attention(3, 0.3)], ids=["dynamic", "attention"])
 def test_states_mix_as_the_transition_says(double_precision, skip):
     """A traced λ and a number, in the fused unroll and in the reference."""

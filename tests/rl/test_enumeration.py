@@ -181,6 +181,7 @@ def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss
     assert_gradients_of_agents(losses, params, (0, 1))
 
 
+@pytest.mark.slow
 def test_sampled_entropy_of_a_stack_is_that_of_each_layers_own_choices():
     """The gradient for the lower agent leaves out how its choices change the policy of the upper agent."""
     graphdef, params, x = stack_of([F.Dynamic(K), F.Dynamic(K)])

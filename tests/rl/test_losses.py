@@ -242,8 +242,9 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
     assert [trace.mode for trace in out.decisions] == ["sample", "sample", "none", "none"]
     expected = 0.0
     for trace, row in itertools.product(out.decisions[:2], range(3)):
+        log_prob = np.asarray(trace.log_prob)
         for t, u in itertools.product(range(ENDS[row]), repeat=2):  # below, an action changes all steps
-            expected += trace.log_prob[row, t] * 0.5 ** abs(u - t) * NLL[row, u] / 3
+            expected += log_prob[row, t] * 0.5 ** abs(u - t) * NLL[row, u] / 3
     np.testing.assert_allclose(rl.reinforce(out, -NLL, discount=0.5), expected, rtol=1e-5)
     np.testing.assert_allclose(rl.network_loss(out, NLL), np.where(INSIDE, NLL, 0).sum() / 3, rtol=1e-5)
     few = np.tile((np.arange(5) != 1).astype(np.float32), (3, 1))

@@ -35,7 +35,7 @@ class RecallModel(Model):
 class RecallSettings(Settings):
     """All settings of associative recall."""
 
-    data: SyntheticData = SyntheticData(length=64, train_examples=20_000)
+    data: SyntheticData = SyntheticData(length=64, train_examples=100_000)
     model: RecallModel = RecallModel()
     agent: MaskedAgent = MaskedAgent()
     training: RelaxedTraining = RelaxedTraining()
@@ -56,7 +56,7 @@ EXPERIMENT = Experiment(
         "relaxed": dict(
             features=64, mix=0.0, agent="content", agent_features=64, rl_coef=0.0, entropy_coef=0.0
         )
-        | dict(relaxation="soft", relaxed_epochs=10, epochs=10, batch_size=64, learning_rate=0.003, clip=1.0)
+        | dict(relaxation="soft", relaxed_epochs=2, epochs=2, batch_size=64, learning_rate=0.003, clip=1.0)
     },
     model="dynamic:128",
     commands=("explain",),
