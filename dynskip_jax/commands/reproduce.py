@@ -11,7 +11,7 @@ from dynskip_jax.config import listed, program
 from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
 
-_GENERATED = ("number_prediction", "agreement")  # experiments that read no files
+_GENERATED = ("number_prediction", "agreement", "recall")  # experiments that read no files
 
 
 class Table(NamedTuple):

@@ -113,7 +113,7 @@ def write_sick(here, rng):
 @pytest.mark.parametrize(
     ("name", "write", "metric", "bound"),
     [
-        ("classify", write_classify, "test_accuracy", 0.9),
+        ("classify", write_classify, "test_accuracy", 0.8),
         ("sst", write_sst, "test_accuracy", 0.9),
         ("conll2003", write_conll2003, "test_f1", 0.9),
         ("pos", write_pos, "test_accuracy", 0.95),
