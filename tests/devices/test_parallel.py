@@ -233,7 +233,8 @@ def compiled_step(kind, num_seeds, devices, way="jit"):
     return parallel, make_step(task, OPTIMIZER, parallel).lower(*arguments).compile(), arguments
 
 
-@pytest.mark.parametrize("way", and_slow(["jit", "pmap"], lambda way: way == "jit"))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["jit", "pmap"])
 def test_an_update_of_a_shared_batch_is_that_of_one_device(way):
     found = []
     for devices, how in ((4, way), (1, "jit")):
