@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from learners import drawn_params, scheduled_of, together
-from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch
@@ -167,7 +166,8 @@ def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
         assert tuple(np.asarray(found.best)[row, :length].tolist()) == max(right, key=right.get)
 
 
-@pytest.mark.parametrize("output", and_slow(["crf", "softmax"], lambda output: output == "softmax"))
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["crf", "softmax"])
 def test_f1_is_that_of_all_sentences_read_alone(output):
     learner = Learner(task_of(output), (0, 1))
     each = [drawn_params(learner, seed) for seed in range(2)]
