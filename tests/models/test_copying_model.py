@@ -149,6 +149,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
+@pytest.mark.usefixtures("as_users")
 def test_what_does_not_fit_is_refused(message):
     with pytest.raises(UserError, match=message):
         REFUSED[message]()

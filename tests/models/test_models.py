@@ -150,6 +150,7 @@ def test_rates_are_checked_when_a_model_is_made(make, options):
 @pytest.mark.parametrize(
     ("make", "inputs"), [(embedded, MODELS["embedded"][1]), (pair, pairs), (tagger, ids)]
 )
+@pytest.mark.usefixtures("as_users")
 def test_rare_words_are_unknown_ones_in_training_alone(make, inputs):
     """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key per row."""
     tokens = np.tile(np.arange(1, 6), (40, 4))
@@ -252,6 +253,7 @@ def test_pretrained_vectors_are_where_it_begins():
     np.testing.assert_array_equal(jax.jit(words)(), table)
 
 
+@pytest.mark.usefixtures("as_users")
 def test_what_makes_no_tagger_is_refused():
     for options, message in ((dict(window=2), "odd"), (dict(output="hmm"), "unknown output 'hmm'")):
         with pytest.raises(UserError, match=message):

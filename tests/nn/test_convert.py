@@ -236,6 +236,7 @@ def keras_by_hand(kind, weights, after=True):
         lambda kind, bias, reset_after: bias,
     ),
 )
+@pytest.mark.usefixtures("as_users")
 def test_keras_layer_and_back(kind, bias, reset_after):
     weights = keras_layer(kind, bias=bias, reset_after=reset_after)
     cell = from_keras(weights, config={"reset_after": bool(reset_after)})

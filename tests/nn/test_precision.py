@@ -62,6 +62,7 @@ def matrix_products(jaxpr):
     ),
     ids=lambda given: getattr(given, "__name__", str(given)),
 )
+@pytest.mark.usefixtures("as_users")
 def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_in_float32(make, skip):
     for dtype, name in ((None, "float32"), (jnp.bfloat16, "bfloat16")):
         inputs = {}
@@ -83,6 +84,7 @@ def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_i
         assert floats(jax.eval_shape(step, *arguments)) == {"float32"}
 
 
+@pytest.mark.usefixtures("as_users")
 def test_one_step_by_hand():
     cell = drawn(lambda: SkipCell(3, 8, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)))
     rng = np.random.default_rng(1)
