@@ -26,6 +26,18 @@ class OfTargets(NamedTuple):
     target: Float[Array, "rows time"]
     best: Float[Array, "rows time"]
 
+    @classmethod
+    def of(cls, output: LanguageModelOutput, targets: Int[Array, "rows time"]) -> "OfTargets":
+        """Return the log-probabilities of a model's output."""
+        log_likelihood = output.log_likelihood(targets)
+        of_target = jnp.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
+        return cls(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
+
+    def loss(self) -> LossOutput:
+        """Return -log p of the true words, and where they are the most probable ones."""
+        correct = (self.target >= self.best).astype(self.target.dtype)
+        return LossOutput(-self.target, correct, {"nll": -self.target})
+
 
 class LanguageModelling(Task):
     """A task that predicts the next word of each stream; it trains a `LanguageModel` (Gui et al. 2019).
@@ -136,15 +148,12 @@ class LanguageModelling(Task):
             due = (model.steps_read(carry) >= self.num_steps) | (not how["deterministic"])
             carry = where_each(due, restarted, carry)
         carry, output = model(batch.inputs, initial_carry=carry, return_carry=True, **how)
-        log_likelihood = output.log_likelihood(batch.targets)
-        of_target = jnp.take_along_axis(output.logits, batch.targets[..., None], axis=-1)[..., 0]
-        of_targets = OfTargets(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
+        of_targets = OfTargets.of(output, batch.targets)
         return Forward(of_targets, output.decisions, carry, observations=output.observations), output
 
     @override
     def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
-        correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
-        return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target})
+        return log_probs.loss()
 
     @override
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:

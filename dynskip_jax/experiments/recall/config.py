@@ -12,12 +12,11 @@ Presets: `relaxed` (the default).
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from dynskip_jax.config import For
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment
-from dynskip_jax.experiments.agreement.config import MaskedAgent
+from dynskip_jax.experiments.agreement.config import Generated, MaskedAgent
 from dynskip_jax.experiments.number_prediction.config import RelaxedTraining, SyntheticData
 from dynskip_jax.settings import Model, Settings
 from dynskip_jax.training.model_names import COPYING
@@ -32,19 +31,14 @@ class RecallModel(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecallSettings(Settings):
+class RecallSettings(Generated, Settings):
     """All settings of associative recall."""
 
+    made: ClassVar[str] = "rows are generated"
     data: SyntheticData = SyntheticData(length=64, train_examples=100_000)
     model: RecallModel = RecallModel()
     agent: MaskedAgent = MaskedAgent()
     training: RelaxedTraining = RelaxedTraining()
-
-    def __post_init__(self) -> None:
-        """Check that settings do not contradict each other."""
-        super().__post_init__()
-        if self.data.data is not None:
-            raise UserError("rows are generated, and nothing is read: leave --data out")
 
 
 EXPERIMENT = Experiment(

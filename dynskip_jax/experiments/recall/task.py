@@ -50,15 +50,13 @@ class Recall(ExampleTask):
         if copies is not None:
             logits = copied_log_probs(copies, jax.nn.log_softmax(of_softmax))
         there = output._replace(logits=logits, of_softmax=of_softmax, copies=copies, choices=choices)
-        target = there.log_likelihood(targets)
-        ahead = logits.max(-1) - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        found = OfTargets(*(jnp.zeros(asked.shape).at[rows, places].set(v) for v in (target, target + ahead)))
-        return Forward(found, output.decisions, observations=output.observations)
+        found = (jnp.zeros(asked.shape).at[rows, places].set(value) for value in OfTargets.of(there, targets))
+        return Forward(OfTargets(*found), output.decisions, observations=output.observations)
 
     @override
     def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
-        correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
-        return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target, "accuracy": correct})
+        scored = log_probs.loss()
+        return scored._replace(counted={**scored.counted, "accuracy": scored.correct})
 
     @override
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
