@@ -224,9 +224,6 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
     recipe = settings.model.recipe
     forget_bias = 1.0 if recipe in ("released", "two_hops") else 0.0
     options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
-    recipe = settings.model.recipe
-    forget_bias = 1.0 if recipe in ("released", "two_hops") else 0.0
-    options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
     if recipe == "released":
         kernel, bias = nnx.initializers.normal(0.3), nnx.initializers.constant(0.1)
         options["agent_init"] = F.Initializers(kernel, bias=bias)

@@ -205,6 +205,6 @@ def read(trained: Trained, text: str) -> Reading:
     )
 
 
-def written(tags: Sequence[str], own: str | None, scheme: str = "BIO2") -> list[str]:
-    """Convert tags to what users see: entity tags (of the scheme `own`) in `scheme`, others as is."""
-    return list(tags) if own is None else convert_tags(tags, scheme)
+def written(tags: Sequence[str], own: str | None) -> list[str]:
+    """Convert tags to what users see: entity tags (of the scheme `own`) in BIO2, others as is."""
+    return list(tags) if own is None else convert_tags(tags, "BIO2")

@@ -59,10 +59,8 @@ def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callabl
 
     def start(key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
         drawn = init(key, shape, dtype)
-        return (
-            drawn
-            if vectors is None
-            else jnp.where(vectors.found[:, None], vectors.table.astype(dtype), drawn)
-        )
+        if vectors is None:
+            return drawn
+        return jnp.where(vectors.found[:, None], vectors.table.astype(dtype), drawn)
 
     return start

@@ -42,7 +42,7 @@ _CONFIG = {
     "models": ([str], _NONE),
     "settings": (dict, _NONE),
     "dataset": ({"name": str, "fingerprint": str}, _NONE),
-    "about": [{"data": (str, _NONE), "paths": ({...: str}, _NONE)}],
+    "about": [{"paths": ({...: str}, _NONE)}],
 }
 
 

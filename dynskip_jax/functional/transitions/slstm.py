@@ -27,7 +27,9 @@ class SLSTMState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SLSTM(Transition):
-    """sLSTM, Eq. 8-14: c = f ⊙ c(t-1) + i ⊙ g, n = f ⊙ n(t-1) + i, h = o ⊙ c / n, with f = σ(·), i = exp(·).
+    """sLSTM (Eq. 8-14), with f = σ(·) and i = exp(·).
+
+        c = f ⊙ c(t-1) + i ⊙ g,    n = f ⊙ n(t-1) + i,    h = o ⊙ c / n
 
     There is one head: the matrix of h(t-1) is not block-diagonal. A time skip mixes and averages the paper's
     c(t) and n(t), which do not depend on the stabilisers.
