@@ -115,8 +115,6 @@ def test_the_page_on_own_models_runs():
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
     assert names["out"].h.shape == names["replayed"].h.shape == (16, 12, 16)
     assert names["half"].decisions[0].action.max() <= 3
-    assert names["written"].shape == (2, 20) and set(np.unique(names["written"])) <= set(range(6))
-    assert names["message"] == "expected a carry with K = 5 slots, got one with 3"
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
     for code in filter(peer_of, codes):
         pytest.importorskip(peer_of(code))
