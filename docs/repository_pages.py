@@ -30,9 +30,7 @@ def on_page_markdown(markdown, page, config, files):
     """Lead links to the repository's own pages to the site's, and links to source to the reference."""
     up = "../" * page.file.src_uri.count("/")
     source = r"\]\((?:\.\./)*dynskip_jax/functional/[\w/]+\.py\)"
-    markdown = re.sub(
-        r"\[`(\w+)`" + source, rf"[`\1`]({up}api/functional.md#dynskip_jax.functional.\1)", markdown
-    )
+    markdown = re.sub(r"\[`(\w+)`" + source, r"[`\1`][dynskip_jax.functional.\1]", markdown)
     markdown = re.sub(source, f"]({up}api/functional.md)", markdown)
 
     def link(match):
