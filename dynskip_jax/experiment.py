@@ -23,6 +23,7 @@ class Dataset:
         content: The data itself, in the form that the task takes.
         vocabulary: Vocabulary that a run folder stores, so that models can be used without the data, or None.
         lines: Lines that are printed before training.
+        vectors: Pretrained vectors with which embeddings begin, or None.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Dataset:
     content: Any
     vocabulary: Any = None
     lines: Sequence[str] = ()
+    vectors: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +59,18 @@ class Published:
     note: str = ""
 
 
-# Columns of the printed table of all tasks that are scored by accuracy; those without a value are left out.
-ACCURACY = {
-    "dev_accuracy": ("dev accuracy", ".2%"),
-    "test_accuracy": ("test accuracy", ".2%"),
-    "test_accuracy_sampled": ("test, sampled", ".2%"),
-    "test_accuracy_averaged": ("test, averaged", ".2%"),
+def columns_of(metric: str, heading: str, form: str) -> dict[str, tuple[str, str]]:
+    """Return the columns of the printed table for one metric; those without a value are left out."""
+    return {
+        f"dev_{metric}": (f"dev {heading}", form),
+        f"test_{metric}": (f"test {heading}", form),
+        f"test_{metric}_sampled": ("test, sampled", form),
+        f"test_{metric}_averaged": ("test, averaged", form),
+    }
+
+
+# Columns of all tasks that are scored by accuracy.
+ACCURACY = columns_of("accuracy", "accuracy", ".2%") | {
     "test_exact_decisions": ("exact decisions", ".2%"),
     "test_sentence_accuracy": ("whole sentences", ".2%"),
     "test_read_fraction": ("words read", ".1%"),
@@ -83,7 +91,7 @@ class Experiment:
     Attributes:
         name: Name of the experiment, as in `dynskip <name>`.
         about: Text of `--help`; the first line is shown in the list of experiments.
-        task: Name of the module.
+        task: Name of the module; by default `dynskip_jax.experiments.NAME.task`.
         settings: Class of the settings.
         presets: Values of each preset, by the names of preset and setting; the first is the default.
         model: Model that is trained by default.
@@ -99,7 +107,7 @@ class Experiment:
 
     name: str
     about: str
-    task: str
+    task: str = ""
     settings: type[Settings] = Settings
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"default": {}})
     model: str = "dynamic:5"
@@ -119,7 +127,7 @@ class Experiment:
     @property
     def module(self) -> ModuleType:
         """The task's module."""
-        return importlib.import_module(self.task)
+        return importlib.import_module(self.task or f"dynskip_jax.experiments.{self.name}.task")
 
     def hook(self, name: str) -> Callable[..., Any]:
         """Return a function of the task's module, or the usual one of `dynskip_jax.hooks`."""

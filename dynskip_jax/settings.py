@@ -239,6 +239,12 @@ class Settings:
             raise UserError("--relaxed-entropy-coef takes one number, or those of the first and last epoch")
 
 
+def with_groups(kind: type[Settings], **groups: Any) -> type[Settings]:
+    """Return a class of settings that has the given groups, with their classes and defaults."""
+    fields = [(name, type(group), group) for name, group in groups.items()]
+    return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True, kw_only=True)
+
+
 def groups_of(kind: type[Settings]) -> dict[str, type]:
     """Return the class of each group of settings, by name."""
     return {name: hint for name, hint in hints_of(kind).items() if dataclasses.is_dataclass(hint)}

@@ -36,13 +36,8 @@ class RegularizedModel(LayersModel):
     """Dropout rate on recurrent weights."""
     locked: bool = False
     """Drop the same features at all steps of a sequence (variational dropout)."""
-    zoneout: tuple[Rate, ...] = (0.0,)
-    """Rate at which units of a state keep their value: one rate, or those of h and c."""
-
-    @property
-    def zoneout_rates(self) -> float | tuple[float, ...]:
-        """The rate of all states, or those of h and c."""
-        return self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
+    zoneout: Rate = 0.0
+    """Rate at which units of the state keep their value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +59,6 @@ class LayersSettings(Settings):
     model: LayersModel = LayersModel()
 
     def __post_init__(self) -> None:
-        """Check that settings do not contradict each other."""
         super().__post_init__()
-        if len(self.model.dropout) not in (1, 3, 4) or len(getattr(self.model, "zoneout", ())) > 2:
-            raise UserError("--dropout takes one rate, three or four, and --zoneout one or two: see --help")
+        if len(self.model.dropout) not in (1, 3, 4):
+            raise UserError("--dropout takes one rate, three or four: see --help")

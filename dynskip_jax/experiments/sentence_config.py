@@ -4,25 +4,21 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Count, For, Natural, Rate, Size
+from dynskip_jax.config import Count, For, Rate, Size
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, LayersSettings, RegularizedModel
 from dynskip_jax.settings import Agent, Data
 
-# Training of agents in presets that depart from the paper: an Adam with its own rate, and a weight of the
-# entropy that does not outweigh the single reward of a long text.
-AGENT: dict[str, Any] = dict(
+# Presets that depart from the papers. The entropy does not outweigh the single reward of a long text.
+SMALL: dict[str, Any] = dict(
     agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001, batch_size=50
-)
-SMALL: dict[str, Any] = AGENT | dict(locked=True, clip=1.0)  # of presets for two cores
+) | dict(locked=True, clip=1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceData(Data):
     """The texts."""
 
-    min_count: Count = 1
-    """Words seen less often in train are unknown."""
     max_words: Count | None = None
     """Keep this many words of train, the most frequent ones; others are unknown."""
     embeddings: Path | None = None
@@ -35,8 +31,6 @@ class ReviewData(SentenceData):
 
     max_length: Count = 400
     """Crop texts to this many words."""
-    split_seed: Natural = 0
-    """Seed that draws missing splits from train."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +73,6 @@ class SentenceSettings(LayersSettings):
     training: AveragedTraining = AveragedTraining()
 
     def __post_init__(self) -> None:
-        """Check that settings do not contradict each other."""
         super().__post_init__()
         if not self.model.train_embeddings and self.data.embeddings is None:
             raise UserError(

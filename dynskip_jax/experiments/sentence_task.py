@@ -1,14 +1,17 @@
 """Data and models of all experiments on sentences."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
-from dynskip_jax.data.sentences import Labelled, SentenceCorpus, sentence_corpus
+from dynskip_jax.data.sentences import Labelled, sentence_corpus
+from dynskip_jax.data.vocabularies import ClassVocabulary
+from dynskip_jax.data.word_vectors import vectors_of
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_config import SentenceSettings
-from dynskip_jax.experiments.vectors import begin_with, vectors_for, with_vectors, words_with_vectors
+from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.nn import initializers
 from dynskip_jax.spec import ModelSpec
@@ -18,49 +21,41 @@ _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts t
 _EMBEDDING_SCALE = 0.25  # of words without a vector
 
 
-def reading_options(settings: SentenceSettings) -> dict[str, Any]:
-    """Return how texts are read: options of `sentence_corpus`."""
-    data = settings.data
-
-    def known(train: set[str], others: set[str]) -> set[str]:
-        if data.embeddings is None:
-            return set()
-        return words_with_vectors(data.embeddings, settings.model.embedding_features, others, beside=train)
-
-    how = dict(min_count=data.min_count, max_words=data.max_words, known=known)
-    return how | dict(batch_size=settings.training.batch_size)
-
-
-def load_labelled(
+def load_sentences(
     name: str,
     splits: Mapping[str, Iterable[Labelled]],
     source: str,
     settings: SentenceSettings,
+    classes: Sequence[str] | None = None,
+    lines: Sequence[str] = (),
 ) -> Dataset:
-    """Return labelled texts as a data set."""
-    how = dict(max_length=getattr(settings.data, "max_length", None)) | reading_options(settings)
-    return dataset_of(sentence_corpus(name, splits, source, **how), settings)
+    """Return labelled texts or, without `classes`, rated pairs as a data set; see `Dataset` for `lines`."""
+    data, width = settings.data, settings.model.embedding_features
+    read: dict[str, np.ndarray] = {}
 
+    def known(train: Collection[str], others: Collection[str]) -> set[str]:
+        read.update(read_vectors(data.embeddings, {*train, *others}, width))
+        return having(others, read)
 
-def dataset_of(corpus: SentenceCorpus, settings: SentenceSettings, **more: Any) -> Dataset:
-    """Return a corpus as a data set; `more` replaces some of its fields."""
-    fields = dict(fingerprint=corpus.fingerprint, vocabulary=corpus.vocabulary, lines=[corpus.about]) | more
-    fields["fingerprint"] = with_vectors(fields["fingerprint"], _vectors(settings, corpus.vocabulary))
-    return Dataset(corpus.name, corpus.sizes, source=corpus.source, content=corpus, **fields)
-
-
-def _vectors(settings: SentenceSettings, vocabulary: Any) -> Any:
-    return vectors_for(settings.data.embeddings, settings.model.embedding_features, vocabulary.tokens)
+    how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
+    corpus = sentence_corpus(name, splits, source, batch_size=settings.training.batch_size, **how)
+    vocabulary, words = corpus.vocabulary, corpus.vocabulary.tokens
+    if classes is not None:
+        vocabulary = ClassVocabulary(words, tuple(classes))
+    vectors = None if data.embeddings is None else vectors_of(words, read, width)
+    fingerprint = with_vectors(corpus.fingerprint, vectors)
+    lines = [*lines, corpus.about]
+    return Dataset(name, corpus.sizes, fingerprint, source, corpus, vocabulary, lines, vectors)
 
 
 def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | None) -> dict[str, Any]:
     """Return the options of a model's layers, and of rare words, which are read as unknown in training."""
     m = settings.model
-    dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout_rates)
-    rare = dict(unknown_rate=m.unknown_rate, num_frequent=0 if data is None else data.content.num_frequent)
+    dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
     return dict(
         **spec.layer_options(m.num_layers),
-        **({} if data is None else rare),
+        unknown_rate=m.unknown_rate,
+        num_frequent=0 if data is None else data.content.num_frequent,
         bidirectional=m.bidirectional,
         pooling=m.pooling,
         dropout=m.dropout_rates,
@@ -69,25 +64,18 @@ def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | N
     )
 
 
-def embedding(
-    settings: SentenceSettings, data: Dataset | None, vocabulary: Any
-) -> Callable[[nnx.Rngs], nnx.Embed]:
-    """Return a function that creates the word embedding; pretrained vectors are read only with data."""
-    vectors = None if data is None else _vectors(settings, vocabulary)
-    init, size = initializers.uniform(_EMBEDDING_SCALE), settings.model.embedding_features
-    how = dict(embedding_init=begin_with(vectors, init))
-    return lambda rngs: nnx.Embed(len(vocabulary), size, **how, rngs=rngs)
+def embedding(settings: SentenceSettings, data: Dataset | None, vocabulary: Any) -> Callable[..., nnx.Embed]:
+    """Return a function that creates the word embedding; pretrained vectors are used only with data."""
+    vectors, size = data and data.vectors, settings.model.embedding_features
+    init = begin_with(vectors, initializers.uniform(_EMBEDDING_SCALE))
+    return lambda rngs: nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)
 
 
 def make_classification(
-    spec: ModelSpec,
-    settings: SentenceSettings,
-    data: Dataset | None,
-    vocabulary: Any,
-    classes: Sequence[str],
+    spec: ModelSpec, settings: SentenceSettings, data: Dataset | None, vocabulary: ClassVocabulary
 ) -> Classification:
     """Return the task of a model that classifies texts."""
-    m, embed = settings.model, embedding(settings, data, vocabulary)
+    m, embed, classes = settings.model, embedding(settings, data, vocabulary), vocabulary.classes
 
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         return SequenceClassifier(
@@ -105,7 +93,6 @@ def make_classification(
         make_model,
         batch_size=settings.training.batch_size,
         evaluation_rows=_ROWS,
-        activation_coef=2.0 if m.recipe == "awd" else 0.0,
-        temporal_coef=1.0 if m.recipe == "awd" else 0.0,
         class_names=classes,
+        **(dict(activation_coef=2.0, temporal_coef=1.0) if m.recipe == "awd" else {}),
     )

@@ -10,12 +10,10 @@ from dynskip_jax.settings import Data, Training
 
 COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
 
-# Training of agents as in the presets of language models that fit a CPU: an Adam of their own. The reward at
-# each word is compared with that of the other sentences.
+# Training of agents in presets for two cores: an Adam of their own, and rewards compared between sentences.
 AGENT: dict[str, Any] = dict(
     agent_learning_rate=0.001, entropy="exact", entropy_coef=0.01, discount=0.5, baseline="batch"
 )
-# For two cores: Adam needs a third of the epochs that gradient descent takes.
 SMALL: dict[str, Any] = AGENT | dict(features=100, learning_rate=0.002, inverse_decay=0.05)
 
 

@@ -21,10 +21,10 @@ from dynskip_jax.data.vocabularies import (
     normal_form,
     tagger_vocabulary,
 )
-from dynskip_jax.data.word_vectors import WordVectors
+from dynskip_jax.data.word_vectors import WordVectors, vectors_of
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_config import TaggerSettings
-from dynskip_jax.experiments.vectors import begin_with, vectors_for, with_vectors, words_with_vectors
+from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN
 from dynskip_jax.nn.initializers import by_size
@@ -33,7 +33,6 @@ from dynskip_jax.tasks import Tagging
 from dynskip_jax.tasks.label_score import word_labels
 from dynskip_jax.trained import Trained
 
-_SPLITS = ("train", "dev", "test")
 _WORD_LENGTH = 20  # characters of a word that are read; of longer words the first and last half
 _CHAR_FEATURES, _CHAR_OUTPUTS, _CHAR_WIDTH, _SMALL_FEATURES, _COLUMN_FEATURES = 30, 30, 3, 5, 20
 # Details of published systems: filters, dropout of characters, capitals, words at a time, gain of the initial
@@ -53,33 +52,30 @@ def dataset_of(
     corpus: TaggedCorpus, tags: Sequence[str], settings: TaggerSettings, lines: Sequence[str] = ()
 ) -> Dataset:
     """Return a corpus as a data set, with the vocabulary of its words and of the `tags` to predict."""
-    m, path = settings.model, settings.data.embeddings
-    how, more = dict(lowercase=m.lowercase, digits=m.digits), set()
-    all_words = {split: [w for s in corpus.splits[split] for w in s.words] for split in _SPLITS}
-    if path is not None:
-        forms = {normal_form(word, **how) for words in all_words.values() for word in words}
-        more = words_with_vectors(path, m.embedding_features, forms)
-    train = corpus.splits["train"]
+    m, path, train = settings.model, settings.data.embeddings, corpus.splits["train"]
+    how = dict(lowercase=m.lowercase, digits=m.digits)
+    all_words = {split: [w for s in of for w in s.words] for split, of in corpus.splits.items()}
+    forms = {normal_form(word, **how) for words in all_words.values() for word in words}
+    read = read_vectors(path, forms, m.embedding_features)
     vocabulary = tagger_vocabulary(
         (sentence.words for sentence in train),
         tags,
         **how,
         word_length=_WORD_LENGTH,
-        more_words=more,
+        more_words=having(forms, read),
         columns=(sentence.columns for sentence in train),
         scheme=corpus.scheme,
     )
-    shares = []
-    for split, words in all_words.items():
-        unknown = sum(not vocabulary.knows(word) for word in words) / len(words)
-        shares.append(f"{100 * unknown:.2g} % of {split}")
-    lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {', '.join(shares)}"]
-    vectors, count = vectors_for(path, m.embedding_features, vocabulary.words), len(vocabulary.words)
-    if vectors is not None:
+    unknown = {s: sum(not vocabulary.knows(w) for w in words) / len(words) for s, words in all_words.items()}
+    shares = ", ".join(f"{100 * share:.2g} % of {split}" for split, share in unknown.items())
+    lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {shares}"]
+    vectors, count = None, len(vocabulary.words)
+    if path is not None:
+        vectors = vectors_of(vocabulary.words, read, m.embedding_features)
         found = int(vectors.found.sum())
         lines.append(f"vectors: {path} has {found:,} of {count:,} words ({100 * found / count:.1f} %)")
     sizes, fingerprint = {**corpus.sizes, "words": count}, with_vectors(corpus.fingerprint, vectors)
-    return Dataset(corpus.name, sizes, fingerprint, corpus.source, corpus, vocabulary, lines)
+    return Dataset(corpus.name, sizes, fingerprint, corpus.source, corpus, vocabulary, lines, vectors)
 
 
 def make_task(
@@ -90,18 +86,13 @@ def make_task(
     scheme = None if vocabulary.scheme is None else "BIOES"
     index = {tag: i for i, tag in enumerate(vocabulary.tags)}
     unknown = index.get(UNK)
-    if data is not None:
-        for split in _SPLITS:
-            sentences = data.content.splits[split]
-            gold[split] = [sentence.tags for sentence in sentences]
-            ids = [[index.get(tag, unknown) for tag in tags] for tags in gold[split]]
-            splits[split] = tagged_examples(sentences, ids, vocabulary)
-        splits = with_buckets(splits, batch_size)
-    path, size = settings.data.embeddings, settings.model.embedding_features
-    vectors = None if data is None else vectors_for(path, size, vocabulary.words)
+    for split, sentences in {} if data is None else data.content.splits.items():
+        gold[split] = [sentence.tags for sentence in sentences]
+        ids = [[index.get(tag, unknown) for tag in tags] for tags in gold[split]]
+        splits[split] = tagged_examples(sentences, ids, vocabulary)
     return Tagging(
-        splits,
-        partial(_make_model, spec, settings, vocabulary, vectors, scheme),
+        with_buckets(splits, batch_size) if splits else {},
+        partial(_make_model, spec, settings, vocabulary, data and data.vectors, scheme),
         tags=vocabulary.tags,
         scheme=scheme,
         gold=gold,

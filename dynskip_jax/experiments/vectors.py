@@ -1,57 +1,34 @@
 """Word vectors from a file, as initial embeddings."""
 
-import functools
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
+from dynskip_jax.data.vocabularies import UNK
+from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors
 
 
-class _VectorFile:
-    """A file of word vectors that is read again only when new words are requested."""
-
-    def __init__(self, path: Path, width: int):
-        self._path, self._width = path, width
-        self._asked: set[str] = set()
-        self._found: Mapping[str, np.ndarray] = {}
-
-    def read(self, words: Collection[str]) -> Mapping[str, np.ndarray]:
-        """Return the vectors of words and of their lowercase forms, including those of earlier calls."""
-        wanted = {form for word in words for form in (word, word.lower())}
-        if not wanted <= self._asked:
-            self._asked |= wanted
-            self._found = read_word_vectors(self._path, self._asked, self._width)
-        return self._found
+def read_vectors(path: Path | None, words: Collection[str], width: int) -> Mapping[str, np.ndarray]:
+    """Return the vectors of words, of their lowercase forms and of `<unk>`, as far as a file has them."""
+    if path is None:
+        return {}
+    return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width)
 
 
-_file = functools.lru_cache(maxsize=1)(_VectorFile)
-
-
-def words_with_vectors(
-    path: Path, width: int, words: Collection[str], beside: Collection[str] = ()
-) -> set[str]:
-    """Return the words that have a vector in a file; `beside` are others that will be asked for."""
-    found = _file(path, width).read({*words, *beside})
-    return {word for word in words if word in found or word.lower() in found}
-
-
-def vectors_for(path: Path | None, width: int, words: Sequence[str]) -> WordVectors | None:
-    """Return the vectors of a vocabulary's words; None without a file."""
-    return None if path is None else vectors_of(words, _file(path, width).read(words), width)
+def having(words: Collection[str], read: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the words that have a vector, or whose lowercase form has one."""
+    return {word for word in words if word in read or word.lower() in read}
 
 
 def with_vectors(fingerprint: str, vectors: WordVectors | None) -> str:
     """Return a hash (SHA-256, hex) over data and vectors, but not over the path of their file."""
     if vectors is None:
         return fingerprint
-    digest = hashlib.sha256(fingerprint.encode())
-    digest.update(vectors.table.astype("<f4").tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(fingerprint.encode() + vectors.table.astype("<f4").tobytes()).hexdigest()
 
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,7 +78,7 @@ def test_probabilities_by_which_words_are_copied_are_exchanged(corpus_folder, co
 
 @pytest.mark.slow
 def test_hard_choices_go_on_from_expected_ones(trained, copying):
-    hard = ("--copy", "chosen", "--mix", 0, "--rl-coef", 0, "--stride", 2, "--zoneout", "0.1,0.2")
+    hard = ("--copy", "chosen", "--mix", 0, "--rl-coef", 0, "--stride", 2, "--zoneout", 0.1)
     folder, out = trained(*hard, "--start-from", copying[0])
     assert "dynamic:4, by content, stride 2, copies: chosen" in out.replace("│ ", "").replace("  ", " ")
     row = row_of(folder)["metrics"]

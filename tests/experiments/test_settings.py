@@ -76,7 +76,7 @@ def learner_of(name, settings, spec):
         scheme = "BIO2" if name == "conll2003" else None
         tags = ("O", "B-X", "I-X", "E-X", "S-X")
         vocabulary = tagger_vocabulary([("a", "b")], tags, columns=[((), ())], scheme=scheme)
-    elif name == "classify":
+    elif name in ("classify", "imdb", "sst"):
         vocabulary = ClassVocabulary(words, ("x", "y"))
     return make_learner(find_experiment(name), settings, spec, None, vocabulary)
 
@@ -86,7 +86,7 @@ def test_each_preset_describes_a_model_that_can_be_made(name, preset):
     experiment = find_experiment(name)
     layers = 3 if preset == "awd" or "depth_skip" in experiment.presets[preset] else 2
     given = SHRUNK | dict(length=21 if preset == "two_hops" else 5)
-    if experiment.task.split(".")[-2] not in ("agreement", "number_prediction"):
+    if name not in ("agreement", "number_prediction"):
         given["num_layers"] = layers
     if (name, preset) == ("sick", "paper"):
         given["train_embeddings"] = True

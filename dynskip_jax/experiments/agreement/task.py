@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax import hooks
-from dynskip_jax.data import Examples, agreement
-from dynskip_jax.errors import UserError
+from dynskip_jax.data import Examples, Vocabulary, agreement
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.number_prediction.task import classification
 from dynskip_jax.tasks import Classification
@@ -20,10 +19,11 @@ def load(settings: Any) -> Dataset:
     """Generate the texts."""
     sizes = {**agreement.DEFAULT_SIZES, "train": settings.data.train_examples}
     found = agreement.generate(settings.data.length, sizes, _SEED)
-    return Dataset(found.name, found.sizes, found.fingerprint, found.source, content=found.splits)
+    words = Vocabulary(tuple(agreement.symbol_names()))
+    return Dataset(found.name, found.sizes, found.fingerprint, found.source, found.splits, words)
 
 
-def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) -> Classification:
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> Classification:
     """Return the task of a model."""
     # Batches are padded to a few lengths only, because each one compiles a program.
     buckets = tuple(sorted({math.ceil(settings.data.length * share) for share in (0.4, 0.7, 1.0)}))
@@ -48,18 +48,6 @@ def draw(trained: Any) -> None:
     if trained.together.skip.is_stochastic:
         chosen, right = _last_choices(trained, "dev")
         hooks.draw_last_choice(trained, chosen[trained.member], right)
-
-
-def encode(trained: Any, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-    """Return the symbols of a text, whose words are the names that `symbol_names` returns."""
-    index = {name: symbol for symbol, name in enumerate(agreement.symbol_names())}
-    words = text.split()
-    unknown = [word for word in words if word not in index]
-    if unknown:
-        raise UserError(f"{unknown[0]!r} is no word of this task: words are a0 to h9, )a to )h, w0 to w9")
-    symbols = np.array([index[word] for word in words], np.int32)
-    agreement.answer(symbols)
-    return symbols, words
 
 
 def _last_choices(

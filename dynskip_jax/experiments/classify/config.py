@@ -5,10 +5,8 @@
     python -m experiments.classify predict --run-dir DIR < texts.txt
     python -m experiments.classify explain --run-dir DIR --text "not as bad as they say"
 
-DIR holds files for train, dev and test in the usual names (train.tsv, valid.csv, test.jsonl …), folders of
-these names with a folder per class, or a folder per class; a single file works, too. Missing splits are drawn
-from train, the same share of each class. Presets: `small` (64 units, mean of the states, for two cores),
-`strong` (200 units in both directions, maximum over the states).
+DIR is a file, or holds files for train, dev and test in the usual names (train.tsv, valid.csv, test.jsonl),
+folders of these names with a folder per class, or a folder per class. Missing splits are drawn from train.
 """
 
 import dataclasses
@@ -18,6 +16,7 @@ from dynskip_jax.config import Bounds
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.imdb.config import PRESETS
 from dynskip_jax.experiments.sentence_config import ReviewData, SentenceSettings
+from dynskip_jax.settings import with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,18 +33,10 @@ class ClassifyData(ReviewData):
     """Fraction of the texts that becomes dev, and likewise test, if there is none."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifySettings(SentenceSettings):
-    """All settings of classifiers of your own texts."""
-
-    data: ClassifyData = ClassifyData()
-
-
 EXPERIMENT = Experiment(
     name="classify",
     about=__doc__,
-    task="dynskip_jax.experiments.classify.task",
-    settings=ClassifySettings,
+    settings=with_groups(SentenceSettings, data=ClassifyData()),
     presets={name: PRESETS[name] for name in ("small", "strong")},
     model="dynamic:3",
     sample_text="not as bad as they say",

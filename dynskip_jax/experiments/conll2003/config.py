@@ -19,19 +19,19 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 from dynskip_jax.config import Bounds
-from dynskip_jax.experiment import Experiment, Published
+from dynskip_jax.experiment import Experiment, Published, columns_of
 from dynskip_jax.experiments.tagger_config import AGENT, COMMANDS, SMALL, TaggerData, TaggerSettings
+from dynskip_jax.settings import with_groups
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": SMALL | dict(epochs=20, patience=5),
-    # Gui et al. (2019), Section Named Entity Recognition; values that it does not give are those of Ma & Hovy
-    # (2016). The loss of Ma & Hovy is a mean over the sentences of a batch, as is the loss here. Eq. 5 as
-    # printed.
+    # Gui et al. (2019), Section Named Entity Recognition, with Eq. 5 as printed; values that it does not give
+    # are those of Ma & Hovy (2016).
     "paper": dict(features=200, recipe="ma2016", mix=1.0, digits="zero", unknown_rate=0.0)
     | dict(optimizer="momentum", learning_rate=0.015, inverse_decay=0.05)
     | dict(batch_size=10, epochs=100, patience=20),
-    # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss here is a mean.
-    # Its learning rate of 0.015 therefore becomes 0.15. Its 200 units are those of both directions together.
+    # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss here is a mean:
+    # its learning rate of 0.015 becomes 0.15. Its 200 units are those of both directions together.
     "ncrfpp": AGENT
     | dict(features=100, recipe="ncrfpp", lowercase=False, digits="zero", unknown_rate=0.0)
     | dict(optimizer="sgd", learning_rate=0.15, inverse_decay=0.05, clip=None)
@@ -51,13 +51,6 @@ class EntityData(TaggerData):
     """Scheme of the files' tags; by default the corpus's own, or detected (columns)."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EntitySettings(TaggerSettings):
-    """All settings of the taggers of entities."""
-
-    data: EntityData = EntityData()
-
-
 _CONLL2003 = {"train": 14_041, "dev": 3_250, "test": 3_453}
 _CONLL2000 = {"train": 8_043, "dev": 893, "test": 2_012}
 _RANDOM = "Huang et al. 2015, random vectors, BiLSTM-CRF and features"
@@ -65,16 +58,9 @@ _RANDOM = "Huang et al. 2015, random vectors, BiLSTM-CRF and features"
 EXPERIMENT = Experiment(
     name="conll2003",
     about=__doc__,
-    task="dynskip_jax.experiments.conll2003.task",
-    settings=EntitySettings,
+    settings=with_groups(TaggerSettings, data=EntityData()),
     presets=PRESETS,
-    columns={
-        "dev_f1": ("dev F1", ".2%"),
-        "test_f1": ("test F1", ".2%"),
-        "test_f1_sampled": ("test, sampled", ".2%"),
-        "test_f1_averaged": ("test, averaged", ".2%"),
-        "test_accuracy": ("test accuracy", ".2%"),
-    },
+    columns=columns_of("f1", "F1", ".2%") | {"test_accuracy": ("test accuracy", ".2%")},
     curves=("dev_f1",),
     commands=COMMANDS,
     published=(

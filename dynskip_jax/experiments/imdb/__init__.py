@@ -1,1 +1,0 @@
-"""Settings and presets (`config`, without JAX), and data and model (`task`)."""

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from dynskip_jax.config import Bounds, Count, Positive
 from dynskip_jax.experiment import Experiment, Published
 from dynskip_jax.experiments.layers_config import LayersModel, LayersSettings
-from dynskip_jax.settings import Data, Training
+from dynskip_jax.settings import Data, Training, with_groups
 
 TWO_HOPS = 21  # the length at which the task takes two hops
 
@@ -39,15 +39,13 @@ FAR: dict[str, Any] = (
 
 PRESETS: dict[str, dict[str, Any]] = {
     "rollouts": ROLLOUTS | dict(batch_size=128, entropy_coef=0.02, epochs=25, patience=5),
-    # Relaxed epochs come first, in which the gradient shows which states would reduce the loss. The weight of
-    # the entropy falls from positive to negative: the policy is first kept broad and then made nearly
-    # deterministic, so that the switch to sampled choices changes little.
+    # In relaxed epochs the gradient shows which states would reduce the loss. The weight of the entropy falls
+    # below zero: the policy becomes nearly deterministic, so the switch to sampled choices changes little.
     "relaxed": dict(
         relaxation="soft", relaxed_epochs=3, relaxed_entropy_coef=(0.02, -0.04), sampled_decay=0.5
     )
     | (ROLLOUTS | dict(batch_size=128, entropy_coef=0.005, epochs=25, patience=3)),
-    # Two hops take a chain of choices. The number of the step in the input lets the agent distinguish the
-    # links of the chain. The entropy keeps the policy broad until rollouts train it.
+    # The number of the step lets the agent distinguish the links of a chain of choices.
     "two_hops": dict(recipe="two_hops", features=100, agent_features=100, mix=1.0, batch_size=128, clip=1.0)
     | dict(learning_rate=0.002, sampled_decay=0.6, epochs=10, relaxation="soft", relaxed_epochs=5)
     | (ROLLOUTS | dict(entropy_coef=0.02, entropy_coef_final=0.0)),
@@ -88,21 +86,10 @@ class RelaxedTraining(Training):
     """Multiply the learning rate by this once an epoch, after the relaxed epochs."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NumberSettings(LayersSettings):
-    """All settings of number prediction."""
-
-    data: SyntheticData = SyntheticData()
-    model: NumberModel = NumberModel()
-    training: RelaxedTraining = RelaxedTraining()
-
-
 def preset_of_length(given: Mapping[str, Any]) -> str:
     """Return the name of the preset that solves the task at the given length."""
     length = given.get("length", 11)
-    if not isinstance(length, int) or length < TWO_HOPS:
-        return "relaxed"
-    return "two_hops" if length == TWO_HOPS else "far"
+    return "relaxed" if length < TWO_HOPS else "two_hops" if length == TWO_HOPS else "far"
 
 
 _PUBLISHED = {  # Gui et al. (2019), Table 5
@@ -123,8 +110,9 @@ _PUBLISHED = {  # Gui et al. (2019), Table 5
 EXPERIMENT = Experiment(
     name="number_prediction",
     about=__doc__,
-    task="dynskip_jax.experiments.number_prediction.task",
-    settings=NumberSettings,
+    settings=with_groups(
+        LayersSettings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()
+    ),
     presets=PRESETS,
     default_preset=preset_of_length,
     model="dynamic:10",

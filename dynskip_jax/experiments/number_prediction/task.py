@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from flax import nnx
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
 from dynskip_jax import functional as F
 from dynskip_jax import hooks
@@ -57,36 +57,35 @@ def warnings(spec: Any, settings: Any, learner: Learner) -> list[str]:
 
 
 def metrics(trained: Any) -> dict[str, np.ndarray]:
-    """Return how often the agent's choices are correct."""
-    if not _truth_is_known(trained):
-        return {}
-    exact = _exact(_choices(trained, "test"), trained.learner.task.splits["test"].inputs)
-    return {"test_exact_decisions": exact.mean(axis=1)}
-
-
-def _truth_is_known(trained: Any) -> bool:
-    """Return whether the agent's choices can be compared with the correct ones.
-
-    One hop takes one choice at the last step, which must be able to reach every answer. Two hops take a
-    chain of choices.
-    """
-    spec, length = trained.together, trained.settings.data.length
-    return spec.skip.is_stochastic and (length == TWO_HOPS or spec.reach >= length - 1)
-
-
-def _exact(
-    chosen: Int[np.ndarray, "seeds examples time"], digits: Int[np.ndarray, "examples time"]
-) -> Bool[np.ndarray, "seeds examples"]:
-    """Return whether the choices of each example are correct.
+    """Return how often the agent's choices are correct.
 
     With one hop, the last choice must reach the answer. With two hops, the chain of choices that leads to
     the last state must visit both positions that the digits point to.
     """
-    hops = number_prediction.hops_of(digits)
+    if not _truth_is_known(trained):
+        return {}
+    chosen, hops = _choices(trained, "test")
     if hops.shape[1] == 1:
-        return digits.shape[1] - 1 - chosen[:, :, -1] == hops[:, 0]
-    rows = np.arange(len(hops))[:, None]
-    return np.stack([statistics.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
+        exact = chosen.shape[2] - 1 - chosen[:, :, -1] == hops[:, 0]
+    else:
+        rows = np.arange(len(hops))[:, None]
+        exact = np.stack([statistics.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
+    return {"test_exact_decisions": exact.mean(axis=1)}
+
+
+def _truth_is_known(trained: Any) -> bool:
+    """Return whether there is a choice that must reach every answer, or a chain of choices."""
+    spec, length = trained.together, trained.settings.data.length
+    return spec.skip.is_stochastic and (length == TWO_HOPS or spec.reach >= length - 1)
+
+
+def _choices(
+    trained: Any, split: str
+) -> tuple[Int[np.ndarray, "seeds examples time"], Int[np.ndarray, "examples hops"]]:
+    """Return the k chosen greedily at each step of each example of a split, and the positions to reach."""
+    read = trained.learner.choices(trained.all_params, split, trained.keys, layer=-1)
+    chosen = np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)
+    return chosen, number_prediction.hops_of(trained.learner.task.splits[split].inputs)
 
 
 def draw(trained: Any) -> None:
@@ -94,14 +93,15 @@ def draw(trained: Any) -> None:
     hooks.draw(trained)
     if not _truth_is_known(trained):
         return
-    chosen, visits = _choices(trained, "dev")[trained.member], trained.run.plots / "chain_visits"
-    hops = number_prediction.hops_of(trained.learner.task.splits["dev"].inputs)
+    chosen, hops = _choices(trained, "dev")
+    chosen = chosen[trained.member]
     if hops.shape[1] == 1:
         hooks.draw_last_choice(trained, chosen[:, -1], chosen.shape[1] - 1 - hops[:, 0])
         return
+    visited = statistics.visited(chosen)
     for hop, position in enumerate(hops.T, 1):
-        path, title = f"{visits}_hop_{hop}.png", f"{trained.name}: chain to the last state, hop {hop}"
-        plots.visited_positions(statistics.visited(chosen), position, path, title, note=trained.note)
+        path, title = trained.run.plots / f"chain_visits_hop_{hop}.png", f"chain to the last state, hop {hop}"
+        plots.visited_positions(visited, position, path, f"{trained.name}: {title}", note=trained.note)
 
 
 def encode(trained: Any, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
@@ -111,9 +111,3 @@ def encode(trained: Any, text: str) -> tuple[Int[np.ndarray, " time"], list[str]
     if len(words) != length or not all(w.isdecimal() and int(w) < symbols for w in words):
         raise UserError(f"a text has {length} numbers below {symbols}, separated by spaces; got {text!r}")
     return np.array([int(word) for word in words], np.int32), words
-
-
-def _choices(trained: Any, split: str) -> Int[np.ndarray, "seeds examples time"]:
-    """Return the k chosen greedily at each step of each example of a split."""
-    read = trained.learner.choices(trained.all_params, split, trained.keys, layer=-1)
-    return np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)

@@ -13,8 +13,7 @@ A softmax at each word, over words, characters, prefixes and suffixes.
 
 Without --data the English treebank of Universal Dependencies is looked for in $DYNSKIP_DATA_DIR/ud_ewt;
 --data may name any folder of CoNLL-U files. Others: `--dataset wsj` (NLTK's treebank.zip), and `--dataset
-columns`, a folder of your own with files for train, dev and test: a word on each line, its tag in the last
-column, for example CCG categories. Tags that train lacks count as wrong.
+columns`, files of your own: a word on each line, its tag in the last column.
 """
 
 import dataclasses
@@ -22,6 +21,7 @@ from typing import Any, Literal
 
 from dynskip_jax.experiment import Experiment, Published
 from dynskip_jax.experiments.tagger_config import COMMANDS, SMALL, TaggerData, TaggerSettings
+from dynskip_jax.settings import with_groups
 
 _SMALL: dict[str, Any] = SMALL | dict(output="softmax", affixes=5, epochs=15, patience=3)
 _DEEP: dict[str, Any] = dict(num_layers=7, characters="none", depth_skip="gated_output")
@@ -29,8 +29,7 @@ _DEEP: dict[str, Any] = dict(num_layers=7, characters="none", depth_skip="gated_
 PRESETS: dict[str, dict[str, Any]] = {
     "small": _SMALL,
     "deep": _SMALL | _DEEP | dict(features=64, dropout=(0.5, 0.5, 0.0, 0.5)),
-    # Wu et al. (2016), Section 6.1.2. Agents share the network's optimizer; Eq. 5 of Gui et al. (2019) as
-    # printed.
+    # Wu et al. (2016), Section 6.1.2, with Eq. 5 of Gui et al. (2019) as printed.
     "paper": _DEEP
     | dict(features=512, recipe="wu2016", output="softmax", embedding_features=200, affixes=5, mix=1.0)
     | dict(dropout=(0.25, 0.5, 0.0, 0.5), unknown_rate=0.0, optimizer="sgd", learning_rate=0.02, clip=None)
@@ -48,18 +47,10 @@ class PartOfSpeechData(TaggerData):
     """Predict universal tags, or those of the treebank."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartOfSpeechSettings(TaggerSettings):
-    """All settings of the taggers of words."""
-
-    data: PartOfSpeechData = PartOfSpeechData()
-
-
 EXPERIMENT = Experiment(
     name="pos",
     about=__doc__,
-    task="dynskip_jax.experiments.pos.task",
-    settings=PartOfSpeechSettings,
+    settings=with_groups(TaggerSettings, data=PartOfSpeechData()),
     presets=PRESETS,
     commands=COMMANDS,
     # UDPipe on English EWT, with the treebank's words (UD 2.3; the treebank has changed since).

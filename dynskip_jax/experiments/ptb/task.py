@@ -61,8 +61,7 @@ def make_task(
         num_steps=training.num_steps,
         random_lengths=recipe == "awd",
         restart_buffer=recipe == "released",
-        activation_coef=2.0 if recipe == "awd" else 0.0,
-        temporal_coef=1.0 if recipe == "awd" else 0.0,
+        **(dict(activation_coef=2.0, temporal_coef=1.0) if recipe == "awd" else {}),
     )
 
 
@@ -100,23 +99,18 @@ def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: n
     )
 
 
-def _cell_options(
-    spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]
-) -> tuple[dict[str, Any], ...]:
-    """Return the options of each layer's cell, bottom first.
-
-    Zaremba et al. (2014) draw every weight from one uniform distribution; Merity et al. (2018) from U(±1/√h).
-    The released code of Gui et al. (2019) has orthogonal W_h in the top layer.
-    """
+def _cell_options(spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the options of each layer's cell, bottom first."""
     m, layers = settings.model, []
     for size in sizes:
+        # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one distribution.
         weights = initializers.uniform(size**-0.5 if m.recipe == "awd" else m.init_scale)
         init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
-        layers.append(dict(zoneout=m.zoneout_rates, **init))
+        layers.append(dict(zoneout=m.zoneout, **init))
     layers[-1] |= dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)
     if m.recipe == "released":
         layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
-    return tuple(layers)
+    return layers
 
 
 # --- Pictures and texts ---
@@ -131,9 +125,8 @@ def draw(trained: Trained) -> None:
 def tokenize(trained: Trained, text: str) -> str:
     """Adapt the words of a text to the conventions of the vocabulary.
 
-    If all words of the vocabulary are lowercase, the text becomes lowercase. If the vocabulary contains `N`,
-    numbers become `N`. Punctuation marks that the vocabulary lacks are dropped. Contractions are split (is
-    n't) or not, whichever leaves fewer words unknown. Characters and byte pairs stay unchanged.
+    Letters become lowercase and numbers `N` if they are so there, and punctuation marks that it lacks are
+    dropped. Contractions are split (is n't) or not, whichever leaves fewer words unknown.
     """
     if trained.vocabulary.unit != "word":
         return text

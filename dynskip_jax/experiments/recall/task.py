@@ -1,6 +1,5 @@
 """The rows, the model that copies a word of the past, and what is measured of its choices."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,16 +9,17 @@ import numpy as np
 from flax import nnx
 from typing_extensions import override
 
-from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.data import Batch, Examples
+from dynskip_jax.data import Batch, Examples, Vocabulary
 from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, STEPS_OF_A_PAIR, load_recall
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments.ptb.task import read
 from dynskip_jax.functional import copied_log_probs
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.nn import initializers
 from dynskip_jax.tasks.language import OfTargets
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
+
+__all__ = ["load", "make_task", "metrics", "read", "warnings"]
 
 
 class Recall(ExampleTask):
@@ -72,10 +72,11 @@ def _asked(batch: Batch) -> Batch:
 def load(settings: Any) -> Dataset:
     """Generate the rows."""
     found = load_recall(settings.data.length, settings.data.train_examples)
-    return Dataset(found.name, found.sizes, found.fingerprint, found.source, content=found.splits)
+    words = Vocabulary(tuple(map(str, range(NUM_WORDS))))
+    return Dataset(found.name, found.sizes, found.fingerprint, found.source, found.splits, words)
 
 
-def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) -> Recall:
+def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Vocabulary) -> Recall:
     """Return the task of a model."""
 
     def make_model(rngs: nnx.Rngs) -> LanguageModel:
@@ -102,29 +103,3 @@ def metrics(trained: Any) -> dict[str, np.ndarray]:
     """Return the accuracy on rows of twice the length."""
     found = trained.learner.evaluate(trained.all_params, "twice", trained.keys)
     return {"test_accuracy_twice": found["twice_accuracy"]}
-
-
-def encode(trained: Any, text: str) -> tuple[np.ndarray, list[str]]:
-    """Return the words of a text: numbers separated by spaces."""
-    words = text.split()
-    if not words or not all(w.isdecimal() and len(w) < 5 and int(w) < NUM_WORDS for w in words):
-        raise UserError(f"a text has numbers below {NUM_WORDS}, separated by spaces; got {text[:80]!r}")
-    return np.array([int(word) for word in words], np.int32), words
-
-
-def read(trained: Any, text: str) -> Reading:
-    """Read a text, and predict the word after it."""
-    tokens, words = encode(trained, text)
-    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
-    logits, decisions, observations = jax.tree.map(
-        lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations)
-    )
-    probabilities = jax.nn.softmax(logits[-1])
-    best = int(probabilities.argmax())
-    return Reading(
-        words,
-        unknown=[],
-        probabilities=[math.nan] * len(words),
-        prediction=f"{best}  ({probabilities[best]:.3f})",
-        **trained.choices(decisions, observations, len(words)),
-    )

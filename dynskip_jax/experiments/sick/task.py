@@ -1,7 +1,6 @@
 """The pairs of sentences, the model that rates them, and how it reads a pair."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import short
 from dynskip_jax.data import corpora
-from dynskip_jax.data.sentences import pair_inputs, sentence_corpus, treebank_words
+from dynskip_jax.data.sentences import pair_inputs, treebank_words
 from dynskip_jax.data.sentences import treebank_words as split
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import dataset_of, embedding, model_options, reading_options
+from dynskip_jax.experiments.sentence_task import embedding, load_sentences, model_options
 from dynskip_jax.models import SentencePairModel
 from dynskip_jax.tasks import SentencePairs
 
@@ -24,8 +23,7 @@ __all__ = ["encode", "format_prediction", "load", "make_task", "read", "split", 
 
 def load(settings: Any) -> Dataset:
     """Load the pairs."""
-    pairs, source = corpora.find_sick(settings.data.data)
-    return dataset_of(sentence_corpus("sick", pairs, source, **reading_options(settings)), settings)
+    return load_sentences("sick", *corpora.find_sick(settings.data.data), settings)
 
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> SentencePairs:
@@ -60,27 +58,14 @@ def format_prediction(trained: Any, predicted: Any, probability: float) -> str:
 
 
 def read(trained: Any, text: str) -> Reading:
-    """Read a pair; a choice that reaches into the other sentence is shown as one outside of the text."""
+    """Read a pair; a choice that reaches into the other sentence is shown as one outside of the text.
+
+    Probabilities of each k are left out: near the other sentence, they would be shown at its words.
+    """
     reading = hooks.read(trained, text)
     first, end = int((encode(trained, text)[0]["sentences"] == 0).sum()), len(reading.words)
-    outside = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
-    skips, weights = _moved(reading.skips, reading.weights, outside)
-    reading = dataclasses.replace(reading, skips=skips, weights=weights)
-    if reading.backward is None:
-        return reading
-    outside = {t: end - t for t, k in enumerate(reading.backward) if k and t < first <= t + k}
-    skips, weights = _moved(reading.backward, reading.backward_weights, outside)
-    return dataclasses.replace(reading, backward=skips, backward_weights=weights)
-
-
-def _moved(
-    skips: Sequence[int], weights: np.ndarray | None, shown: Mapping[int, int]
-) -> tuple[list[int], np.ndarray | None]:
-    """Return the skips and their weights, with `shown[t]` as the k of word t, which may exceed K."""
-    moved = [shown.get(t, k) for t, k in enumerate(skips)]
-    if weights is None:
-        return moved, None
-    padded = np.pad(weights, ((0, 0), (0, max(0, max(moved) - weights.shape[1]))))
-    for t, k in shown.items():
-        padded[t, k - 1] = weights[t, skips[t] - 1]
-    return moved, padded
+    skips = [t + 1 if t >= first > t - k else k for t, k in enumerate(reading.skips)]
+    backward = reading.backward
+    if backward is not None:
+        backward = [end - t if t < first <= t + k else k for t, k in enumerate(backward)]
+    return dataclasses.replace(reading, skips=skips, weights=None, backward=backward, backward_weights=None)

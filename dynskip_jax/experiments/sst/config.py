@@ -15,6 +15,7 @@ from typing import Any
 
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.sentence_config import SMALL, SentenceData, SentenceSettings
+from dynskip_jax.settings import with_groups
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": SMALL
@@ -35,18 +36,10 @@ class TreebankData(SentenceData):
     """Train on every labelled phrase, not only on sentences."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TreebankSettings(SentenceSettings):
-    """All settings of sentiment on SST-5."""
-
-    data: TreebankData = TreebankData()
-
-
 EXPERIMENT = Experiment(
     name="sst",
     about=__doc__,
-    task="dynskip_jax.experiments.sst.task",
-    settings=TreebankSettings,
+    settings=with_groups(SentenceSettings, data=TreebankData()),
     presets=PRESETS,
     model="dynamic:3",
     sample_text="a film that is never quite as funny as it wants to be",
