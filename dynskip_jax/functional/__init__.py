@@ -2,19 +2,13 @@
 
 from dynskip_jax.functional.agent import AgentParams as AgentParams
 from dynskip_jax.functional.agent import agent_logits as agent_logits
-from dynskip_jax.functional.agent import choice_noise as choice_noise
-from dynskip_jax.functional.agent import choose as choose
-from dynskip_jax.functional.agent import entropy as entropy
 from dynskip_jax.functional.agent import project_agent_input as project_agent_input
 from dynskip_jax.functional.awd import activation_regularisation as activation_regularisation
 from dynskip_jax.functional.awd import (
     temporal_activation_regularisation as temporal_activation_regularisation,
 )
 from dynskip_jax.functional.char_cnn import CharFilters as CharFilters
-from dynskip_jax.functional.char_cnn import HighwayParams as HighwayParams
 from dynskip_jax.functional.char_cnn import char_cnn as char_cnn
-from dynskip_jax.functional.char_cnn import highway as highway
-from dynskip_jax.functional.checks import check_carry as check_carry
 from dynskip_jax.functional.copying import Copies as Copies
 from dynskip_jax.functional.copying import chosen_log_likelihood as chosen_log_likelihood
 from dynskip_jax.functional.copying import copied_log_likelihood as copied_log_likelihood
@@ -44,16 +38,10 @@ from dynskip_jax.functional.dropout import zoneout as zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale as GradientScale
 from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
 from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
-from dynskip_jax.functional.history import Window as Window
 from dynskip_jax.functional.history import observed_in as observed_in
 from dynskip_jax.functional.history import oldest_first as oldest_first
-from dynskip_jax.functional.layers import LayersCall as LayersCall
 from dynskip_jax.functional.layers import LayersOutput as LayersOutput
-from dynskip_jax.functional.layers import LayerSpec as LayerSpec
-from dynskip_jax.functional.layers import LayersSpec as LayersSpec
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
-from dynskip_jax.functional.layers import initial_state as initial_state
-from dynskip_jax.functional.layers import run_layers as run_layers
 from dynskip_jax.functional.layers import shared_key as shared_key
 from dynskip_jax.functional.neural_cache import NO_WORD as NO_WORD
 from dynskip_jax.functional.neural_cache import CacheCarry as CacheCarry
@@ -63,14 +51,12 @@ from dynskip_jax.functional.policy import MODES as MODES
 from dynskip_jax.functional.policy import Policy as Policy
 from dynskip_jax.functional.pooling import pool_states as pool_states
 from dynskip_jax.functional.product import product as product
-from dynskip_jax.functional.product import row as row
 from dynskip_jax.functional.relaxation import RELAXATIONS as RELAXATIONS
 from dynskip_jax.functional.relaxation import relaxed_weights as relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences as flip_sequences
 from dynskip_jax.functional.sequence import last_valid as last_valid
 from dynskip_jax.functional.sequence import length_mask as length_mask
 from dynskip_jax.functional.serialization import register_for_export as register_for_export
-from dynskip_jax.functional.skim import skim as skim
 from dynskip_jax.functional.step import LayerParams as LayerParams
 from dynskip_jax.functional.step import Recurrence as Recurrence
 from dynskip_jax.functional.step import SkipCarry as SkipCarry

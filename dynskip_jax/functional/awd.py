@@ -17,10 +17,8 @@ def activation_regularisation(
     average squares over all elements. Add the penalty to the mean loss per token, not to the sum over a
     segment.
 
-    Args:
-        dropped_output: m ⊙ h(t), the last layer's output after dropout.
-        coef: α; the paper uses 2.
-        valid: False at padding, which is excluded from the mean.
+    `dropped_output` is m ⊙ h(t), the last layer's output after dropout, and `coef` is α, 2 in the paper.
+    `valid` is False at padding, which is excluded from the mean.
     """
     wide = wider(dropped_output.dtype, jnp.float32)  # in float16, sums and counts above 65,504 are infinite
     x = dropped_output.astype(wide)
@@ -42,10 +40,8 @@ def temporal_activation_regularisation(
     Merity et al. (2018), Section 4.6, averaged as in `activation_regularisation`. The change from one segment
     to the next is excluded. A segment of one step has the penalty 0.
 
-    Args:
-        output: h(t), the last layer's output without dropout.
-        coef: β; the paper uses 1.
-        valid: False at padding. A difference counts if both of its steps are valid.
+    `output` is h(t), the last layer's output without dropout, and `coef` is β, 1 in the paper. A difference
+    counts if both of its steps are `valid`.
     """
     changes = None if valid is None else valid[:, :-1] & valid[:, 1:]
     return activation_regularisation(output[:, :-1] - output[:, 1:], coef, changes)

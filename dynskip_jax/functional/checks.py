@@ -127,12 +127,16 @@ def check_implementation(implementation: str) -> None:
         raise UserError(f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}")
 
 
-def check_inputs(x: Any) -> None:
-    """Raise a `UserError` unless `x` are vectors of floats, (batch, time, in)."""
-    if jnp.ndim(x) != 3:
-        raise UserError(f"expected inputs (batch, time, in), got {described(x)}")
+def check_inputs(x: Any, shape: str = "(batch, time, in)", in_features: int | None = None) -> None:
+    """Check that `x` are vectors of floats; an axis with `*` in `shape` stands for any number of axes."""
+    axes, expected = shape.count(",") + 1, shape
+    if in_features is not None:
+        expected = shape.replace("in)", f"{in_features})")
+    fits = hasattr(x, "dtype") and (x.ndim >= axes - 1 if "*" in shape else x.ndim == axes)
+    if not fits or (in_features is not None and x.shape[-1] != in_features):
+        raise UserError(f"expected inputs {expected}, got {described(x)}")
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise UserError(f"expected inputs that are vectors of floats, got {described(x)}: embed tokens")
+        raise UserError(f"expected inputs {expected} of floats, got {described(x)}: embed tokens first")
 
 
 def check_below(recurrence: Any, below: Any, lead: tuple[int, ...], hidden: int) -> None:

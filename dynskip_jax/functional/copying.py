@@ -30,14 +30,10 @@ class Copies(NamedTuple):
 def followers(
     tokens: Int[Array, "batch time"], earlier: Int[Array, "batch K_less_one"]
 ) -> tuple[Int[Array, "batch time K"], Int[Array, "batch K_less_one"]]:
-    """Return the word that followed State(t-k), the input of step t-k+1, for each step t and each k.
+    """Return the word that followed State(t-k), the input of step t-k+1, for each step t and k = 1..K.
 
-    Args:
-        tokens: Inputs of a segment.
-        earlier: Last K - 1 inputs before the segment; `NO_WORD` before the first input.
-
-    Returns:
-        Token ids for k = 1 (the tokens themselves) to K; and `earlier` for the next segment.
+    `earlier` has the last K - 1 inputs before the segment; `NO_WORD` before the first input. Return it for
+    the next segment, too.
     """
     K, time = earlier.shape[1] + 1, tokens.shape[1]
     words = jnp.concatenate([earlier, tokens], axis=1)

@@ -122,12 +122,9 @@ def replay_results(
 ) -> Callable[..., Any]:
     """Return the `dense` of the backward loop, which takes each result from `kept`.
 
-    Args:
-        kept: Results of the forward loop.
-        probes: Zeros whose gradients are those of the products, before their activations.
-        transposes: Function d -> d wᵀ of each matrix.
-        known: Arrays whose gradient as an addend is taken from the probes.
-        operands: List to which the operand of each product is appended.
+    `probes` are zeros whose gradients are those of the products, before their activations; the gradients of
+    `known` arrays as addends are taken from them. `transposes` has the function d -> d wᵀ of each matrix. The
+    operand of each product is appended to `operands`.
     """
     known_ids = {id(array) for array in known}
 

@@ -61,13 +61,8 @@ def zoneout(
     In training, d is 1 with the probability given by the array's rate and otherwise 0, sampled for each unit
     and step. In evaluation, d equals the rate.
 
-    Args:
-        keys: One key per example, in a shape that broadcasts to `*batch`.
-        step: Number of the step; `*batch` may contain the time axis.
-        rates: One rate for each array of the state, h first.
-        hidden: Size of each array of the state.
-        dtype: Dtype of the masks.
-        deterministic: Whether to use the values of evaluation.
+    `keys` has one key per example, in a shape that broadcasts to `*batch`, which may contain the time axis.
+    There is one rate for each array of the state, h first. `deterministic` selects the values of evaluation.
     """
     shape = (*step.shape, hidden)
 

@@ -2,9 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional.history import last_rows, oldest_first
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
@@ -37,7 +36,6 @@ def parallel_unroll(
     inputs: StepInputs,
     recurrence: Recurrence,
     *,
-    seq_lengths: Int[Array, " batch"] | None = None,
     return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute h(t) = a(t) ⊙ h(t-1) + b(t) for all steps, in O(log time) rounds; see `unroll`.
@@ -52,23 +50,15 @@ def parallel_unroll(
     h = grown * carry.state.h[None] + added
     skip, (time, batch) = recurrence.time_skip, h.shape[:2]
     history = jnp.concatenate([jnp.moveaxis(oldest_first(carry.slots.h, None), 1, 0), h])
-    slots = jnp.moveaxis(jnp.flip(last_rows(history, seq_lengths, skip.max_skip), 0), 0, 1)
-    taken = time if seq_lengths is None else seq_lengths.astype(carry.step.dtype)
-    end = carry._replace(slots=recurrence.transition.state(slots), step=carry.step + taken)
+    lengths = None if inputs.valid is None else inputs.valid.sum(axis=0, dtype=carry.step.dtype)
+    slots = jnp.moveaxis(jnp.flip(last_rows(history, lengths, skip.max_skip), 0), 0, 1)
+    step = carry.step + (time if lengths is None else lengths)
+    end = carry._replace(slots=recurrence.transition.state(slots), step=step)
     h = jnp.moveaxis(h, 0, 1)
     steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
     decision = skip.decide(None, steps, h, Choice(), "greedy")
     output = SkipOutput(h, decision, h if return_cell_state else None)
     return end, output if inputs.valid is None else where_each(inputs.valid.T, output, 0)
-
-
-def check_fits(recurrence: Recurrence, inputs: StepInputs) -> None:
-    """Raise a `UserError` unless the parallel scan can run a call of `unroll`."""
-    if not fits(recurrence, inputs):
-        raise UserError(
-            "implementation='parallel' is for minLSTM and minGRU without skips over time, depth skips to the "
-            "state, segment_ids and zoneout: use 'auto'"
-        )
 
 
 Pair = tuple[Float[Array, "batch time hidden"], Float[Array, "batch time hidden"]]

@@ -19,7 +19,7 @@ Past the end of a sequence a step holds the state, so padding stays finite for e
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,7 +68,6 @@ def fused_unroll(
     inputs: StepInputs,
     recurrence: Recurrence,
     *,
-    seq_lengths: Int[Array, " batch"] | None = None,
     initial: Any = None,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_cell_state: bool = False,
@@ -106,7 +105,7 @@ def fused_unroll(
     output = SkipOutput(h, decision, cell_state)
     if inputs.valid is not None:
         output = where_each(_batch_major(inputs.valid), output, 0)
-    return _end(layer, args, carry, result, clock, seq_lengths), output
+    return _end(layer, args, carry, result, clock), output
 
 
 def _is_inert(recurrence: Recurrence, mix: Any, carry: SkipCarry) -> bool:
@@ -278,14 +277,9 @@ class _Layer:
         return self.recurrence.time_skip.fixed_slot != 0
 
     @property
-    def owners(self) -> tuple[int, ...]:
-        """Products whose results overwrite the projected input that only they read."""
-        return tuple(n for n, product in enumerate(self.products) if product.owns_input)
-
-    @property
-    def owned(self) -> tuple[int, ...]:
-        """Projected inputs that the results of `owners` overwrite."""
-        return tuple(self.products[n].input for n in self.owners)
+    def owned(self) -> dict[int, int]:
+        """Projected input that the result of each product overwrites, because only this product reads it."""
+        return {n: product.input for n, product in enumerate(self.products) if product.owns_input}
 
     def read(self, choice: Choice) -> hist.Read:
         """Return how the states of a choice are read from the histories."""
@@ -335,23 +329,12 @@ class _Layer:
         probes: Any = None,
         replays: bool = False,
     ) -> tuple[Any, _Step, Any]:
-        """Take a step.
+        """Take a step: return State(t), `x` with what was chosen and entered, and the time skip's new state.
 
-        Args:
-            args: Arrays of the unroll.
-            dense: Function that multiplies by a matrix.
-            x: Values of the step.
-            newest: State(t-1) of the row.
-            window: See `window`.
-            before: State of the time skip before the step.
-            fetch: Function that reads the states of a choice.
-            probes: Zeros, whose gradients are those of the floats of the choice and of the new state of the
-                time skip. None if choices have no gradient.
-            replays: Whether the choice and the state that entered are those in `x`.
-
-        Returns:
-            State(t); `x` with the choice, the state that entered and the time skip's state before the step;
-            and the time skip's state after it.
+        `before` is the time skip's state before the step, and `fetch` reads the states of a choice. `probes`
+        are zeros, whose gradients are those of the floats of the choice and of the new state of the time
+        skip; None if choices have no gradient. With `replays`, the choice and the state that entered are
+        those in `x`.
         """
         flags = x.flags
         newest = self.begin(flags, newest, args.initial)
@@ -415,11 +398,11 @@ def _zeros_like(tree: Any) -> Any:
     return jax.tree.map(zeros_like, tree)
 
 
-def _placed(items: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    """Return a list of `items` with those at `places` replaced."""
+def _placed(items: Sequence[Any], places: Iterable[int], values: Sequence[Any] | None = None) -> list[Any]:
+    """Return a list of `items` with those at `places` replaced, by None if there are no `values`."""
     items = list(items)
-    for place, value in zip(places, values, strict=True):
-        items[place] = value
+    for n, place in enumerate(places):
+        items[place] = None if values is None else values[n]
     return items
 
 
@@ -448,23 +431,22 @@ def _run(layer: _Layer, args: _Arguments) -> _Result:
 def _run_forward(layer: _Layer, args: _Arguments):
     args = jax.tree.map(lambda leaf: leaf.value, args, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
     result, (results, entering, buffers) = _forward(layer, args, keep=True)
-    inputs = _placed(args.inputs, layer.owned, buffers)
+    inputs = _placed(args.inputs, layer.owned.values(), buffers)
     return result, (args._replace(inputs=inputs), result, results, entering)
 
 
 def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]:
-    """Run all steps.
+    """Run all steps; return the result, and what the backward loop needs if `keep`.
 
-    Returns:
-        The result; and if `keep`, the results of products that overwrite no projected input, the averages
-        that entered, and the projected inputs that other results have overwritten.
+    That is the results of products that overwrite no projected input, the averages that entered, and the
+    projected inputs that other results have overwritten.
     """
     given, unpack = _packed(args.given)
-    owners, owned = (layer.owners, layer.owned) if keep else ((), ())
+    owned = layer.owned if keep else {}
 
     def step(state, x):
         t, newest, histories, before, buffers, rows = state
-        x = x._replace(inputs=_placed(x.inputs, owned, rows), given=unpack(x.given))
+        x = x._replace(inputs=_placed(x.inputs, owned.values(), rows), given=unpack(x.given))
         fetch = lambda choice: layer.read(choice).fetch(histories, t, x.flags.alive)  # noqa: E731
         results: list[Any] = []
         dense = keep_results(args.matrices, results)
@@ -475,18 +457,17 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
             histories = jax.tree.map(lambda rows, row: hist.write(rows, t + layer.K, row), histories, new)
             made = None
         if keep:
-            buffers, rows = _overwrite(buffers, [results[n] for n in owners], t, 1)
-            means = None if x.choice.weights is None else x.entering
-            kept = _placed(results, owners, [None] * len(owners)), means
+            buffers, rows = _overwrite(buffers, [results[n] for n in owned], t, 1)
+            kept = _placed(results, owned), None if x.choice.weights is None else x.entering
         return (t + 1, new, histories, after, buffers, rows), (made, x.choice, x.before, kept)
 
     histories = None
     if layer.reaches_back:
         histories = jax.tree.map(lambda slots: jnp.pad(slots, ((0, args.time), (0, 0), (0, 0))), args.slots)
-    buffers = [args.inputs[i] for i in owned]
+    buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, 0) for buffer in buffers]
     start = (jnp.zeros((), jnp.int32), args.newest, histories, args.skip_state, buffers, rows)
-    xs = _Step(_placed(args.inputs, owned, [None] * len(owned)), given, args.flags)
+    xs = _Step(_placed(args.inputs, owned.values()), given, args.flags)
     end, (made, choices, before, kept) = lax.scan(step, start, xs)
     _, _, histories, last, buffers, _ = end
     if not layer.reaches_back:
@@ -514,7 +495,7 @@ def _packed(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
     wide = [i for i, leaf in enumerate(_floats(leaves)) if leaf is not None and leaf.ndim == 3]
     if len({leaves[i].dtype for i in wide}) != 1:
         return given._replace(temperature=None), lambda row: row._replace(temperature=given.temperature)
-    others = _placed(leaves, wide, [None] * len(wide))
+    others = _placed(leaves, wide)
     ends = np.cumsum([leaves[i].shape[-1] for i in wide])[:-1]
 
     def unpack(row: Any) -> SkipInputs:
@@ -538,7 +519,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         entering = _entering(layer, args, result)
     end, (d_inputs, d_products, operands, d_made) = _backward_loop(layer, args, result, results, entering, d)
     _, d_newest, adjoints, d_skip_state, (d_vectors, d_mask, d_mix, d_initial), buffers, _ = end
-    d_inputs = _placed(d_inputs, layer.owned, buffers)
+    d_inputs = _placed(d_inputs, layer.owned.values(), buffers)
     mask = None if args.recurrent_mask is None else args.recurrent_mask[None]
     h = dropped(entering, mask, layer.recurrence.transition)[0]
     d_matrices, d_vectors = _gradients_of_params(layer, args, d_vectors, h, d_inputs, d_products, operands)
@@ -588,13 +569,13 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
     """Run the backward loop; return its last carry and what it emits."""
     given, unpack = _packed(args.given)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
-    owned, nothing = layer.owned, [None] * len(layer.owned)
+    owned = layer.owned
 
     def step(state, x: _Step):
         t, d_newest, adjoints, d_after, d_shared, buffers, rows = state
         x = x._replace(
-            inputs=_placed(x.inputs, owned, rows),
-            results=_placed(x.results, layer.owners, rows),
+            inputs=_placed(x.inputs, owned.values(), rows),
+            results=_placed(x.results, owned, rows),
             given=unpack(x.given),
             d_new=_added(d_newest, x.d_new),
         )
@@ -603,7 +584,7 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
         for product, d_product in zip(layer.products, undone.products, strict=True):
             if product.input is not None:
                 d_inputs[product.input] = d_inputs[product.input] + d_product
-        buffers, rows = _overwrite(buffers, [d_inputs[i] for i in owned], t, -1)
+        buffers, rows = _overwrite(buffers, [d_inputs[i] for i in owned.values()], t, -1)
         if layer.reaches_back:
             adjoints, of_newest = _send_back(layer, adjoints, t, x, undone)
             if args.flags.first is not None:  # the history has another state in place of State(-1)
@@ -611,12 +592,8 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
             d_newest = jax.tree.map(jnp.add, d_newest, of_newest)
         d_before = _added(undone.before, x.d_before)
         d_shared = jax.tree.map(jnp.add, d_shared, undone.shared)
-        emitted = _placed(d_inputs, owned, nothing), _placed(undone.products, layer.owners, nothing)
-        return (t - 1, d_newest, adjoints, d_before, d_shared, buffers, rows), (
-            *emitted,
-            operands,
-            undone.made,
-        )
+        emitted = _placed(d_inputs, owned.values()), _placed(undone.products, owned), operands, undone.made
+        return (t - 1, d_newest, adjoints, d_before, d_shared, buffers, rows), emitted
 
     d_newest, adjoints = _zeros_like(args.newest), None
     d_new = jax.tree.map(lambda rows: rows[layer.K :], d.histories)
@@ -624,22 +601,12 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
         adjoints = _combined(d.histories, _zeros_like(result.histories))
         d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints)
         d_new = layer.recurrence.transition.state(*(None for _ in adjoints))
-    steps = _Step(
-        _placed(args.inputs, owned, nothing),
-        given,
-        args.flags,
-        _previous(args, result.histories),
-        entering,
-        result.choices,
-        result.before,
-        results,
-        d_new,
-        d.choices,
-        d.before,
-    )
+    inputs, previous = _placed(args.inputs, owned.values()), _previous(args, result.histories)
+    known = entering, result.choices, result.before, results
+    steps = _Step(inputs, given, args.flags, previous, *known, d_new, d.choices, d.before)
     d_shared = _zeros_like((args.vectors, args.recurrent_mask, args.mix, args.initial))
     d_last = _combined(d.last, _zeros_like(_floats(args.skip_state)))
-    buffers = [args.inputs[i] for i in owned]
+    buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
     start = (jnp.full((), args.time - 1, jnp.int32), d_newest, adjoints, d_last, d_shared, buffers, rows)
     return lax.scan(step, start, steps, reverse=True)
@@ -777,18 +744,12 @@ def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_ma
     return d_skip, zeros._replace(projected=_batch_major(d_projected), temperature=d_temperature)
 
 
-def _end(
-    layer: _Layer,
-    args: _Arguments,
-    carry: SkipCarry,
-    result: _Result,
-    clock: _Clock,
-    seq_lengths: Int[Array, " batch"] | None,
-) -> SkipCarry:
+def _end(layer: _Layer, args: _Arguments, carry: SkipCarry, result: _Result, clock: _Clock) -> SkipCarry:
     """Return the carry after the last step of each sequence."""
-    slots = jax.tree.map(lambda h: hist.last_rows(h, seq_lengths, layer.K), result.histories)
-    step = carry.step + (args.time if seq_lengths is None else seq_lengths.astype(carry.step.dtype))
-    key = carry.key
+    valid = args.flags.valid
+    lengths = None if valid is None else valid.sum(axis=0, dtype=carry.step.dtype)
+    slots = jax.tree.map(lambda h: hist.last_rows(h, lengths, layer.K), result.histories)
+    step, key = carry.step + (args.time if lengths is None else lengths), carry.key
     if clock.last is not None:
         step, key, alive = clock.last
         slots = jax.tree.map(lambda rows, initial: hist.living(rows, alive, initial), slots, args.initial)

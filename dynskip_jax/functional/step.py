@@ -50,14 +50,8 @@ class Recurrence:
     ) -> "LayerParams":
         """Draw all weights of a layer.
 
-        Args:
-            key: PRNG key.
-            in_features: Size of x(t).
-            hidden: Size of each array of the state.
-            below: Size of the input of the depth skip. Default: `hidden`.
-            agent_features: Number of hidden units of an agent.
-            init: Initializers of the parameters.
-            agent_init: Initializers of the time skip's parameters. Default: `init`.
+        `below` is the size of the depth skip's input, by default `hidden`, and `agent_features` the number of
+        hidden units of an agent. `agent_init`, by default `init`, draws the time skip's parameters.
         """
         transition_key, skip_key, depth_key = jax.random.split(key, 3)
         params = self.transition.init(transition_key, in_features, hidden, init)

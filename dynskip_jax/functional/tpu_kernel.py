@@ -93,7 +93,6 @@ def tpu_unroll(
     inputs: StepInputs,
     recurrence: Recurrence,
     *,
-    seq_lengths: Int[Array, " batch"] | None = None,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
@@ -127,7 +126,7 @@ def tpu_unroll(
     stopped = jax.lax.stop_gradient((a, scores, agent))
     h, c, slot = _padded_states(plan, z, start, params.transition.w_h, *stopped)
 
-    ends = jnp.full(batch, time) if seq_lengths is None else seq_lengths
+    ends = jnp.full(batch, time) if inputs.valid is None else inputs.valid.sum(axis=0)
     histories = [jnp.concatenate([old, new]) for old, new in zip(start, (h, c), strict=True)]
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
@@ -149,19 +148,11 @@ def _mix(skip: TimeSkip, policy: Policy) -> Any:
 
 
 def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, Array, Array]:
-    """Run `_states` on whole registers, and cut the results to their sizes.
+    """Return h, c and the chosen slots, (time, batch, ...), of `_states` on whole registers.
 
-    Args:
-        plan: What is known before the program runs.
-        z: W_x x + b, (time, batch, 4 * hidden).
-        start: The K states before the first step, oldest first, (K, batch, hidden).
-        w_h: W_h, (hidden, 4 * hidden).
-        a: Agent's projected input, (time, batch, units); None if the agent is not asked.
-        scores: What is added to the agent's logits, (time, batch, K); None if the slot is fixed.
-        agent: W_h and W_out of the agent; None if it is not asked.
-
-    Returns:
-        h and c, (time, batch, hidden), and the chosen slots, (time, batch).
+    `z` is W_x x + b, (time, batch, 4 * hidden), and `start` has the K states before the first step, oldest
+    first, (K, batch, hidden). If the agent is asked, `a` is its projected input, (time, batch, units), and
+    `agent` its W_h and W_out. `scores`, (time, batch, K), are added to its logits; None if the slot is fixed.
     """
     batch, hidden = z.shape[1], w_h.shape[0]
     rows, units = -batch % ROWS, -hidden % LANES

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional import cudnn, parallel
 from dynskip_jax.functional.checks import (
     check_below,
@@ -87,13 +88,12 @@ def unroll(
     """
     check_implementation(implementation)
     check_inputs(x)
-    time = x.shape[1]
     given = dict(seq_lengths=seq_lengths, segment_ids=segment_ids)
     check_call([recurrence], x, carry=[carry], policies=[policy], actions=[actions], **given)
     check_below(recurrence, below, x.shape[:2], carry.slots[0].shape[-1])
     check_dtypes(params, carry)
     if seq_lengths is not None:
-        seq_lengths = valid_lengths(seq_lengths, time)
+        seq_lengths = valid_lengths(seq_lengths, x.shape[1])
     if segment_ids is not None and initial is None:
         initial = jax.tree.map(jnp.zeros_like, carry.state)
     rare = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
@@ -110,32 +110,17 @@ def unroll(
     if implementation == "cudnn":
         carry, outputs = cudnn.cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths, **rare)
     else:
-        arrays = x, below, actions, segment_ids, zoneout_mask
-        inputs = _time_major_inputs(params, recurrence, *arrays, seq_lengths=seq_lengths)
+        valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
+        restart = None if segment_ids is None else segment_starts(segment_ids)
+        # Time-major, so that a step reads one contiguous row of each.
+        steps = (x, below, actions, valid, restart, zoneout_mask)
+        steps = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), steps)
+        x, below, action, valid, restart, zoneout_mask = steps
+        inputs = project_inputs(params, x, recurrence, below=below, action=action, valid=valid)
+        inputs = inputs._replace(restart=restart, zoneout_mask=zoneout_mask)
         options = dict(initial=initial, policy=policy, return_cell_state=return_cell_state)
-        run = partial(_run_steps, implementation, recurrence=recurrence, seq_lengths=seq_lengths, **options)
-        carry, outputs = run(params, carry, inputs)
+        carry, outputs = _run_steps(implementation, params, carry, inputs, recurrence, **options)
     return carry, jax.tree.map(flip, outputs)
-
-
-def _time_major_inputs(
-    params: LayerParams,
-    recurrence: Recurrence,
-    x: Float[Array, "batch time in"],
-    below: Float[Array, "batch time below"] | None,
-    actions: Int[Array, "batch time"] | None,
-    segment_ids: Int[Array, "batch time"] | None,
-    zoneout_mask: Any,
-    *,
-    seq_lengths: Int[Array, " batch"] | None,
-) -> StepInputs:
-    """Return the inputs of all steps, (time, batch, ...): a step then reads one contiguous row of each."""
-    valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
-    restart = None if segment_ids is None else segment_starts(segment_ids)
-    rows = (x, below, actions, valid, restart, zoneout_mask)
-    x, below, action, valid, restart, zoneout_mask = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rows)
-    inputs = project_inputs(params, x, recurrence, below=below, action=action, valid=valid)
-    return inputs._replace(restart=restart, zoneout_mask=zoneout_mask)
 
 
 def _run_steps(
@@ -143,39 +128,35 @@ def _run_steps(
     params: LayerParams,
     carry: SkipCarry,
     inputs: StepInputs,
-    *,
     recurrence: Recurrence,
-    seq_lengths: Int[Array, " batch"] | None,
-    initial: Any,
-    policy: Policy,
-    return_cell_state: bool,
+    **options: Any,
 ) -> tuple[SkipCarry, SkipOutput]:
     """Run an implementation over the steps of `inputs`, (time, batch, ...).
 
     For `auto`, a parallel scan runs where it fits, except on a CPU, the platform that the program is lowered
     for: it does more arithmetic than a loop.
     """
-    options = dict(recurrence=recurrence, return_cell_state=return_cell_state)
-    reference = partial(reference_unroll, initial=initial, policy=policy, **options)
-    options["seq_lengths"] = seq_lengths
-    fused = partial(fused_unroll, initial=initial, policy=policy, **options)
-    in_parallel = partial(parallel.parallel_unroll, **options)
-    by_platform = partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel)
+    reference = partial(reference_unroll, recurrence=recurrence, **options)
+    fused = partial(fused_unroll, recurrence=recurrence, **options)
+    cell_state = dict(return_cell_state=options["return_cell_state"])
+    in_parallel = partial(parallel.parallel_unroll, recurrence=recurrence, **cell_state)
     if implementation == "tpu_kernel":
         from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
 
-        return tpu_unroll(params, carry, inputs, policy=policy, **options)
+        return tpu_unroll(params, carry, inputs, recurrence, policy=options["policy"], **cell_state)
+    fits = parallel.fits(recurrence, inputs)
+    if implementation == "parallel" and not fits:
+        raise UserError(
+            "implementation='parallel' is for minLSTM and minGRU without skips over time, depth skips to the "
+            "state, segment_ids and zoneout: use 'auto'"
+        )
     time = jax.tree.leaves(inputs.transition)[0].shape[0]
-    is_known = isinstance(time, int)  # JAX has no parallel scan over a symbolic length
-    if implementation == "parallel":
-        parallel.check_fits(recurrence, inputs)
-        run = in_parallel if is_known else fused
-    elif implementation == "auto" and is_known and parallel.fits(recurrence, inputs):
-        run = by_platform
-    else:
-        run = reference if implementation == "reference" else fused
+    run = reference if implementation == "reference" or time == 0 else fused
+    if run is fused and fits and isinstance(time, int):  # JAX has no parallel scan over a symbolic length
+        by_platform = partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel)
+        run = dict(parallel=in_parallel, auto=by_platform).get(implementation, fused)
     try:
-        return (reference if time == 0 else run)(params, carry, inputs)
+        return run(params, carry, inputs)
     except OutOfReach:
         warnings.warn(
             f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "

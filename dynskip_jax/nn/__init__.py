@@ -1,33 +1,16 @@
 """Flax NNX modules that hold parameters and call `dynskip_jax.functional`."""
 
-from dynskip_jax.nn.base import Weights
-from dynskip_jax.nn.cells import SkipCell
-from dynskip_jax.nn.characters import CharAffixes, CharCNN, CharEmbedding, CharLSTM
-from dynskip_jax.nn.convert import (
-    from_flax,
-    from_keras,
-    from_keras_bidirectional,
-    from_torch,
-    to_flax,
-    to_keras,
-    to_torch,
-)
-from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
-
-__all__ = [
-    "CharAffixes",
-    "CharCNN",
-    "CharEmbedding",
-    "CharLSTM",
-    "SkipCell",
-    "SkipLSTM",
-    "SkipLayers",
-    "Weights",
-    "from_flax",
-    "from_keras",
-    "from_keras_bidirectional",
-    "from_torch",
-    "to_flax",
-    "to_keras",
-    "to_torch",
-]
+from dynskip_jax.nn.base import Weights as Weights
+from dynskip_jax.nn.cells import SkipCell as SkipCell
+from dynskip_jax.nn.characters import CharAffixes as CharAffixes
+from dynskip_jax.nn.characters import CharCNN as CharCNN
+from dynskip_jax.nn.characters import CharEmbedding as CharEmbedding
+from dynskip_jax.nn.convert import from_flax as from_flax
+from dynskip_jax.nn.convert import from_keras as from_keras
+from dynskip_jax.nn.convert import from_keras_bidirectional as from_keras_bidirectional
+from dynskip_jax.nn.convert import from_torch as from_torch
+from dynskip_jax.nn.convert import to_flax as to_flax
+from dynskip_jax.nn.convert import to_keras as to_keras
+from dynskip_jax.nn.convert import to_torch as to_torch
+from dynskip_jax.nn.layers import SkipLayers as SkipLayers
+from dynskip_jax.nn.layers import SkipLSTM as SkipLSTM

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from dynskip_jax import functional as F
+from dynskip_jax.functional.product import product, row
 
 
 class HasModes(nnx.Module):
@@ -29,8 +29,8 @@ class Linear(nnx.Linear):
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """Return x W + b; x W if the layer has no bias."""
-        y = F.product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
-        return y if self.bias is None else y + F.row(self.bias[...], y).astype(y.dtype)
+        y = product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
+        return y if self.bias is None else y + row(self.bias[...], y).astype(y.dtype)
 
 
 class Weights(nnx.Module):

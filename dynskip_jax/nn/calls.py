@@ -1,14 +1,13 @@
-"""Arguments of cells and layers: rates of dropout, input checks, the default policy and PRNG keys."""
+"""Arguments of cells and layers: rates of dropout, the default policy and PRNG keys."""
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
 from dynskip_jax import functional as F
-from dynskip_jax.errors import UserError, described
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import check_keys
 
@@ -31,17 +30,6 @@ def check_per_layer(count: int, **given: Any) -> None:
             raise UserError(f"{name} is a tuple, one for each layer and direction")
         if len(values) != count:
             raise UserError(f"{count} layers and directions need as many of {name}, got {len(values)}")
-
-
-def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
-    """Check that inputs are floats with `in_features` features, and at least `axes` axes (`shape`)."""
-    expected, found = shape.replace("in)", f"{in_features})"), described(inputs)
-    if not hasattr(inputs, "dtype"):
-        raise UserError(f"expected inputs {expected}, got {found}")
-    if not jnp.issubdtype(inputs.dtype, jnp.floating):
-        raise UserError(f"expected inputs {expected} of floats, got {found}: embed tokens first")
-    if inputs.ndim < axes or inputs.shape[-1] != in_features:
-        raise UserError(f"expected inputs {expected}, got {found}")
 
 
 def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:

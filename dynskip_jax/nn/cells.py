@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_actions, check_below, check_policy
+from dynskip_jax.functional.checks import check_actions, check_below, check_carry, check_inputs, check_policy
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.functional.layers import draw_recurrent_mask, zoneout_mask
+from dynskip_jax.functional.layers import LayerSpec, draw_recurrent_mask, initial_state, zoneout_mask
 from dynskip_jax.functional.product import wider
 from dynskip_jax.nn.base import HasModes, Weights
-from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
+from dynskip_jax.nn.calls import Rngs, as_key, as_rates, policy_or_default, require_key
 from dynskip_jax.nn.initializers import Initializer
 
 _INIT = F.Initializers()
@@ -161,9 +161,9 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return self.recurrence.time_skip
 
     @property
-    def spec(self) -> F.LayerSpec:
+    def spec(self) -> LayerSpec:
         """Static description of a layer that runs this cell."""
-        return F.LayerSpec(
+        return LayerSpec(
             self.recurrence,
             self.hidden_features,
             recurrent_dropout=self.recurrent_dropout,
@@ -197,7 +197,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
         """Return the initial state of all sequences, zeros or learned, each array (*batch, hidden)."""
-        return F.initial_state(self.spec, self.learned_state(), tuple(batch))
+        return initial_state(self.spec, self.learned_state(), tuple(batch))
 
     def learned_state(self) -> Any:
         """Return the learned initial state, each array (hidden,); None if the initial state is zeros."""
@@ -225,9 +225,9 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             action: Actions to replay, k in 1..K, (*batch,); None to choose.
             policy: How choices are made. By default greedy in evaluation and sampled in training.
         """
-        check_inputs(inputs, self.in_features, "(*batch, in)", 1)
+        check_inputs(inputs, "(*batch, in)", self.in_features)
         batch = inputs.shape[:-1]
-        F.check_carry(self.recurrence, carry, batch, self.hidden_features)
+        check_carry(self.recurrence, carry, batch, self.hidden_features)
         check_below(self.recurrence, below, batch, self.hidden_features)
         policy = policy_or_default(policy, self.deterministic)
         check_policy(policy, self.skip.max_skip, batch)
@@ -257,7 +257,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
 
 @partial(jax.jit, static_argnames=("spec", "deterministic"))
 def _step(
-    spec: F.LayerSpec,
+    spec: LayerSpec,
     params: F.LayerParams,
     carry: F.SkipCarry,
     x: Float[Array, "*batch in"],

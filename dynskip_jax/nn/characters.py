@@ -20,7 +20,6 @@ from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.nn.base import HasModes
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.initializers import Initializer, by_size
-from dynskip_jax.nn.layers import SkipLSTM
 
 _glorot = nnx.initializers.glorot_uniform()
 _GATE_BIAS = -2.0  # at first, highway layers copy most of their input
@@ -211,29 +210,6 @@ class CharCNN(CharFeatures):
         x = jnp.pad(x, ((0, 0), (0, 0), (before, 0), (0, 0)))
         filters = CharFilters(self.filter_w[...].astype(self.dtype), self.filter_b[...])
         return char_cnn([filters], x, lengths + before)
-
-
-class CharLSTM(CharFeatures):
-    """Character LSTM: the last h of a forward and of a backward LSTM over a word (Lample et al. 2016).
-
-    `features` is the size of a word's features, both directions together. `dtype` is the one in which
-    matrices are multiplied, and `options` are those of `CharFeatures`.
-    """
-
-    def __init__(
-        self, num_characters: int, *, features: int = 50, dtype: Any = None, rngs: nnx.Rngs, **options: Any
-    ):
-        super().__init__(num_characters, rngs=rngs, **options)
-        if features < 2 or features % 2:
-            raise UserError(f"the two directions have as many features each: {features} is no even number")
-        self.features = features
-        size = self.embedding.shape[1]
-        self.rnn = SkipLSTM(size, features // 2, bidirectional=True, dtype=dtype, rngs=rngs)
-
-    @override
-    def _features(self, x, lengths):
-        carries, _ = self.rnn(x, seq_lengths=lengths, return_carry=True)
-        return jnp.concatenate([carry.state.h for carry in carries], axis=-1)
 
 
 class CharAffixes(CharFeatures):

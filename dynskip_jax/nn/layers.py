@@ -12,19 +12,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_call, check_implementation
-from dynskip_jax.functional.layers import initial_carries
+from dynskip_jax.functional.checks import check_call, check_implementation, check_inputs
+from dynskip_jax.functional.layers import LayersCall, LayersSpec, initial_carries, run_layers
 from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.base import HasModes
-from dynskip_jax.nn.calls import (
-    Rngs,
-    as_key,
-    as_rates,
-    check_inputs,
-    check_per_layer,
-    policy_or_default,
-    require_key,
-)
+from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_per_layer, policy_or_default, require_key
 from dynskip_jax.nn.cells import SkipCell, check_pieces
 from dynskip_jax.rl import agent_loss
 
@@ -126,10 +118,10 @@ class SkipLayers(HasModes):
         return tuple(self.reverse or i % self.num_directions == 1 for i in range(len(self.cells)))
 
     @property
-    def spec(self) -> F.LayersSpec:
+    def spec(self) -> LayersSpec:
         """Static description of the layers."""
         cells = zip(self.cells, self.reads_reverse, strict=True)
-        return F.LayersSpec(
+        return LayersSpec(
             tuple(dataclasses.replace(cell.spec, reverse=reverse) for cell, reverse in cells),
             self.num_directions,
             self.dropout,
@@ -196,7 +188,7 @@ class SkipLayers(HasModes):
         carry = None if initial_carry is None else tuple(initial_carry)
         replayed = (None,) * len(self.cells) if actions is None else tuple(actions)
         policies = _policies(policy, self.skips)
-        call = F.LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
+        call = LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
         self._check(call)
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
         if needs_key(self, policy, **given, deterministic=deterministic):
@@ -208,14 +200,14 @@ class SkipLayers(HasModes):
             )
         params = tuple(cell.raw_params() for cell in self.cells)
         initial = tuple(cell.learned_state() for cell in self.cells)
-        carry, output = F.run_layers(self.spec, params, initial, call, deterministic=deterministic)
+        carry, output = run_layers(self.spec, params, initial, call, deterministic=deterministic)
         output = LayersOutput(*output)
         return (carry, output) if return_carry else output
 
-    def _check(self, call: F.LayersCall) -> None:
+    def _check(self, call: LayersCall) -> None:
         """Raise a `UserError` if the arguments of a call do not fit."""
         layout = "(time, *batch, in)" if self.time_major else "(*batch, time, in)"
-        check_inputs(call.x, self.cells[0].in_features, layout, 2)
+        check_inputs(call.x, layout, self.cells[0].in_features)
         check_call(
             [cell.recurrence for cell in self.cells],
             call.x,

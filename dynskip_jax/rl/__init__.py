@@ -1,29 +1,15 @@
 """Losses that train agents: one function for each loss; rewards and baselines are arrays or functions."""
 
-from dynskip_jax.rl.baselines import MovingAverage, critic, leave_one_out, moving_average
-from dynskip_jax.rl.losses import (
-    agent_loss,
-    critic_loss,
-    entropy,
-    network_loss,
-    paper_loss,
-    reinforce,
-    updates,
-)
-from dynskip_jax.rl.vimco import averaged_log_likelihood, vimco
-
-__all__ = [
-    "MovingAverage",
-    "agent_loss",
-    "averaged_log_likelihood",
-    "critic",
-    "critic_loss",
-    "entropy",
-    "leave_one_out",
-    "moving_average",
-    "network_loss",
-    "paper_loss",
-    "reinforce",
-    "updates",
-    "vimco",
-]
+from dynskip_jax.rl.baselines import MovingAverage as MovingAverage
+from dynskip_jax.rl.baselines import averaged_log_likelihood as averaged_log_likelihood
+from dynskip_jax.rl.baselines import critic as critic
+from dynskip_jax.rl.baselines import leave_one_out as leave_one_out
+from dynskip_jax.rl.baselines import moving_average as moving_average
+from dynskip_jax.rl.baselines import vimco as vimco
+from dynskip_jax.rl.losses import agent_loss as agent_loss
+from dynskip_jax.rl.losses import critic_loss as critic_loss
+from dynskip_jax.rl.losses import entropy as entropy
+from dynskip_jax.rl.losses import network_loss as network_loss
+from dynskip_jax.rl.losses import paper_loss as paper_loss
+from dynskip_jax.rl.losses import reinforce as reinforce
+from dynskip_jax.rl.losses import updates as updates

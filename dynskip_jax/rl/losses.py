@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Float
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.rl.baselines import leave_one_out
-from dynskip_jax.rl.returns import credited, reward_to_go
 
 Values = Float[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
 Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Any] | Values | float | None
@@ -86,7 +85,7 @@ def reinforce(
             returns = returns - value
         if isinstance(entropy_coef, jax.Array) or entropy_coef:
             if of_steps or value is not None:
-                later = reward_to_go(log_prob, discount if of_steps else 1.0, reverse=trace.reverse)
+                later = _reward_to_go(log_prob, discount if of_steps else 1.0, reverse=trace.reverse)
             else:
                 later = log_prob.sum(axis=-1, keepdims=True)
             returns = returns - entropy_coef * (later + 1)
@@ -229,10 +228,38 @@ def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "..."]
 
 
 def _returns(trace: DecisionTrace, reward: Values, counted: Bool[Array, "..."], discount: float) -> Values:
-    """Return the rewards with which each action is credited; a reward of a row is credited as it is."""
+    """Return the return of each action of a layer; a reward of a row is credited as it is.
+
+    If a layer above reads in the other direction, an action also changes earlier rewards, and
+    G(t) = Σ_u discount^|u - t| r(u).
+    """
     if reward.ndim < counted.ndim:
         return reward
-    return credited(trace, jnp.where(counted, reward, 0), discount)
+    rewards = jnp.where(counted, reward, 0)
+    later = _reward_to_go(rewards, discount, reverse=trace.reverse)
+    if not trace.noncausal:
+        return later
+    return later + _reward_to_go(rewards, discount, reverse=not trace.reverse) - rewards
+
+
+def _reward_to_go(
+    rewards: Float[Array, "*batch time"], discount: float, *, reverse: bool = False
+) -> Float[Array, "*batch time"]:
+    """Return G(t) = Σ_{u ≥ t} discount^(u - t) r(u), the rewards that the action at t can still change.
+
+    With `reverse`, for a layer that reads from the end, the sum is over u ≤ t.
+    """
+
+    def back(following, reward):
+        total = reward + discount * following
+        return total, total
+
+    time_major = jnp.moveaxis(rewards, -1, 0)
+    nothing = jnp.zeros_like(time_major, shape=time_major.shape[1:])
+    if time_major.shape[0]:  # zeros with the sharding of the batch
+        nothing = jnp.zeros_like(time_major[0])
+    _, totals = jax.lax.scan(back, nothing, time_major, reverse=not reverse)
+    return jnp.moveaxis(totals, 0, -1)
 
 
 def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "..."]) -> Float[Array, ""]:

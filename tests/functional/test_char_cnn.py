@@ -7,6 +7,7 @@ import pytest
 from compiled import compiled, on_device
 
 from dynskip_jax import functional as F
+from dynskip_jax.functional.char_cnn import HighwayParams, highway
 
 char_cnn = compiled(F.char_cnn)
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -100,19 +101,15 @@ def test_features_and_gradients_equal_those_of_torch():
 
 def test_highway_equals_the_loop():
     rng = np.random.default_rng(0)
-    (w_t, w_h), (b_t, b_h), x = (
-        rng.normal(size=(2, 4, 4)),
-        rng.normal(size=(2, 4)),
-        rng.normal(size=(2, 3, 4)),
-    )
+    w_t, w_h, b_t, b_h, x = (rng.normal(size=size) for size in ((4, 4), (4, 4), 4, 4, (2, 3, 4)))
     expected = np.empty_like(x)
     for index in np.ndindex(*x.shape):
         row, i = x[index[:2]], index[2]
         t = 1 / (1 + np.exp(-(sum(row[j] * w_t[j, i] for j in range(4)) + b_t[i])))
         h = max(sum(row[j] * w_h[j, i] for j in range(4)) + b_h[i], 0.0)
         expected[index] = t * h + (1 - t) * row[i]
-    params = F.HighwayParams(np.concatenate([w_t, w_h], 1), np.concatenate([b_t, b_h]))
-    close(compiled(F.highway)(params, x), expected)
+    params = HighwayParams(np.concatenate([w_t, w_h], 1), np.concatenate([b_t, b_h]))
+    close(compiled(highway)(params, x), expected)
 
 
 def test_equal_windows_count_once():

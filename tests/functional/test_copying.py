@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from dynskip_jax import functional as F
+from dynskip_jax.functional.history import Window
 
 BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
-mixed, chosen, of_each, mixture = map(
-    compiled,
-    (F.copied_log_likelihood, F.chosen_log_likelihood, F.log_likelihood_of_each, F.copied_log_probs),
-)
+mixed, chosen = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood))
+of_each, mixture = map(compiled, (F.log_likelihood_of_each, F.copied_log_probs))
+OF_TARGETS = pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood])
 
 
 def problem(seed, choices=K, empty=0.3, gates=1):
@@ -66,7 +66,7 @@ def test_each_function_is_its_definition(seed, choices, empty):
             np.testing.assert_allclose(chosen(*given), mean, rtol=1e-9)
 
 
-@pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood], ids=["mixed", "chosen"])
+@OF_TARGETS
 @pytest.mark.parametrize("gates", [1, K])
 def test_gradients_equal_differences(of, gates, double_precision):
     copies, log_probs = jax.device_put(problem(1, gates=gates))
@@ -79,18 +79,15 @@ def test_gradients_equal_differences(of, gates, double_precision):
     check_grads(loss, (copies.weights, copies.gates, log_probs[..., 0]), order=1, modes=["rev"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood], ids=["mixed", "chosen"])
+@OF_TARGETS
 def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open(of):
     copies, log_probs = jax.tree.map(jnp.asarray, problem(2, empty=0.0))
+    copies = copies._replace(words=jnp.ones_like(copies.words))
+    targets = jnp.zeros((BATCH, TIME), int)  # not the word that may be copied
 
     @jax.jit
     def both(gates, log_probs):
-        def loss(gates, log_probs):
-            targets = jnp.zeros((BATCH, TIME), int)  # the word that may be copied is 1
-            return of(
-                copies._replace(gates=gates, words=jnp.ones_like(copies.words)), log_probs, targets
-            ).sum()
-
+        loss = lambda gates, log_probs: of(copies._replace(gates=gates), log_probs, targets).sum()
         return jax.value_and_grad(loss, (0, 1))(gates, log_probs)
 
     for gate in (-200.0, 200.0):
@@ -118,7 +115,7 @@ def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_p
     rng = np.random.default_rng(0)
     history, query = rng.normal(size=(BATCH, K + TIME, 2)), rng.normal(size=(BATCH, TIME, 2))
     found = F.observed_in(jax.device_put(history), kind, K, TIME)
-    compare = jax.jit(lambda slots, query: F.Window.of_slots(slots).compare(query))
+    compare = jax.jit(lambda slots, query: Window.of_slots(slots).compare(query))
     compared = None if kind != "stored" else np.asarray(jax.jit(found.compare)(query))
     for t in range(TIME):
         slots = np.flip(history[:, t : t + K], axis=1)

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import unroll
 from marks import and_slow
-from recurrences import BATCH, HIDDEN, TRANSITIONS, problem
+from recurrences import HIDDEN, TRANSITIONS, assert_same, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -40,34 +39,16 @@ def test_gates_that_are_almost_closed_have_a_slope_in_bfloat16(implementation):
     assert (slopes.astype(np.float32) != 0).all()
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("skip", [F.Previous(), F.Dynamic(3, 0.5)], ids=["lstm", "dynamic"])
-def test_parameters_wider_than_the_state_are_refused_in_one_line(implementation, skip):
-    with jax.enable_x64(True):
-        recurrence = F.Recurrence(skip)
-        params, _, x, _ = problem(recurrence, jnp.float64)
-        _, carry, _, _ = problem(recurrence, jnp.float32)
-        message = "no wider than the state, which is float32, got float64 in params.*make the carry in"
-        with pytest.raises(UserError, match=message):
-            F.unroll(params, carry, x, recurrence, implementation=implementation)
+def test_parameters_wider_than_the_state_are_refused_in_one_line(double_precision):
+    params, _, x, _ = problem(F.Recurrence(), jnp.float64)
+    carry = problem(F.Recurrence(), jnp.float32)[1]
+    with pytest.raises(UserError, match=r"is float32, got float64 in params.*make the carry in"):
+        F.unroll(params, carry, x, F.Recurrence())
 
 
 @pytest.mark.parametrize("transition", and_slow(["lstm", "gru", "rhn", "peephole"], "lstm".__eq__))
-def test_parameters_narrower_than_the_state_are_the_same_in_both(transition):
-    with jax.enable_x64(True):
-        recurrence = F.Recurrence(F.Dynamic(3, 0.5), TRANSITIONS[transition])
-        params, _, _, _ = problem(recurrence, jnp.float32)
-        _, carry, x, _ = problem(recurrence, jnp.float64)
-        found = []
-        for implementation in IMPLEMENTATIONS:
-
-            def loss(params, x, implementation=implementation):
-                end, out = unroll(params, carry, x, recurrence, implementation=implementation)
-                return jnp.sum(out.h**2), (end.slots, out)
-
-            found.append(jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x))
-        assert {leaf.dtype for leaf in found[0][0][1][0]} == {jnp.dtype(jnp.float64)}
-        for a, b in zip(*map(jax.tree.leaves, found), strict=True):
-            assert a.dtype == b.dtype and len(a) == len(b) if a.ndim else True
-            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
-        assert found[0][0][1][1].h.shape[0] == BATCH
+def test_parameters_narrower_than_the_state_are_the_same_in_both(double_precision, transition):
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5), TRANSITIONS[transition])
+    params = problem(recurrence, jnp.float32)[0]
+    (end, _), _ = assert_same(recurrence, params, *problem(recurrence)[1:], rtol=2e-4)
+    assert {leaf.dtype for leaf in end.slots} == {jnp.dtype(jnp.float64)}

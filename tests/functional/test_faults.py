@@ -1,5 +1,7 @@
 """Check faults that users met: strict promotion, empty inputs, the sLSTM's normaliser, keys, meshes."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +16,6 @@ from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipCell, SkipLSTM
 
 KEY = jax.random.key(0)
-
-
 PIECES = [(f"skip {name}", dict(skip=skip)) for name, skip in TIME_SKIPS.items()]
 PIECES += [(name, dict(transition=piece, skip=F.Dynamic(3))) for name, piece in TRANSITIONS.items()]
 PIECES += [(f"depth {name}", dict(depth_skip=piece)) for name, piece in DEPTH_SKIPS.items()]
@@ -25,25 +25,18 @@ USUAL = {"skip lstm-jump", "skip dynamic"}
 
 @pytest.mark.parametrize(
     ("name", "options", "dtype"),
-    and_slow(
-        [(*piece, dtype) for piece in PIECES for dtype in DTYPES],
-        lambda name, *_: name in USUAL,
-    ),
+    and_slow([(*piece, dtype) for piece in PIECES for dtype in DTYPES], lambda name, *_: name in USUAL),
 )
 def test_strict_promotion(name, options, dtype):
     """Initialization, sampling, relaxation and gradients mix no dtypes."""
 
     def loss(key):
-        layers = SkipLSTM(
-            4, 4, num_layers=3, dropout=0.1, **options, cell=dict(param_dtype=dtype), rngs=nnx.Rngs(key)
-        )
-        graph, state = nnx.split(layers)
-        x = jnp.ones((2, 5, 4), dtype)
+        how = dict(num_layers=3, dropout=0.1, param_dtype=dtype, rngs=nnx.Rngs(key))
+        graph, state = nnx.split(SkipLSTM(4, 4, **how, **options))
+        x, lengths = jnp.ones((2, 5, 4), dtype), jax.device_put(np.array([5, 3]))
 
         def total(state, mode):
-            out = nnx.merge(graph, state)(
-                x, rngs=KEY, policy=F.Policy(mode), seq_lengths=jax.device_put(np.array([5, 3]))
-            )
+            out = nnx.merge(graph, state)(x, rngs=KEY, policy=F.Policy(mode), seq_lengths=lengths)
             return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in (out.h, out.decisions[-1].log_prob))
 
         return [jax.grad(total)(state, mode) for mode in ("sample", "reinmax")]
@@ -74,9 +67,8 @@ def test_the_gradient_of_an_slstm_normaliser_that_is_zero(double_precision, impl
     total = jax.jit(total)
     gradient = jax.jit(jax.grad(total))(carry.slots.n)
     for place in ((0, 0, 0), (1, 0, 2), (2, 0, 3)):
-        step = 1e-7
-        moved = carry.slots.n.at[place].set(step)
-        np.testing.assert_allclose(gradient[place], (total(moved) - total(carry.slots.n)) / step, rtol=1e-5)
+        moved = carry.slots.n.at[place].set(1e-7)
+        np.testing.assert_allclose(gradient[place], (total(moved) - total(carry.slots.n)) / 1e-7, rtol=1e-5)
 
 
 def test_a_tiny_weight_on_an_slstm_state_of_a_far_larger_stabiliser():
@@ -105,17 +97,12 @@ def test_a_key_for_each_sequence_is_used_as_it_is():
     np.testing.assert_allclose(jax.jit(one)(x, keys), jax.jit(jax.vmap(one))(x, keys), atol=1e-6)
 
 
+ON_MESH = itertools.product(("previous", "dynamic", "attention"), ("fused", "reference"), (False, True))
+
+
 @pytest.mark.parametrize(
     ("skip", "implementation", "is_compiled"),
-    and_slow(
-        [
-            (s, i, c)
-            for s in ("previous", "dynamic", "attention")
-            for i in ("fused", "reference")
-            for c in (0, 1)
-        ],
-        lambda *case: case == ("dynamic", "fused", 1),
-    ),
+    and_slow(ON_MESH, lambda *case: case == ("dynamic", "fused", True)),
 )
 def test_inputs_on_a_mesh_that_is_not_set(skip, implementation, is_compiled):
     """The mesh is that of the inputs: `jax.set_mesh` is not needed. Gradients are those of one device.

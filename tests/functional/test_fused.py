@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled, on_device, unroll
+from compiled import on_device, unroll
 from marks import and_slow
 from recurrences import (
     BATCH,
@@ -34,7 +34,7 @@ from dynskip_jax.functional.history import Window
 from dynskip_jax.functional.product import times_transposed
 
 # The default cases contain each transition, time skip and depth skip at least once, and one transition
-# without its output gate. The slow cases are a third of all combinations, with each pair at least 3 times.
+# without its output gate. The slow cases contain all pairs of two of the three.
 SOME = [
     ("lstm", "attention", "none", False),
     ("lstm", "lstm-jump", "none", True),
@@ -54,17 +54,10 @@ SOME = [
     ("lstm", "segment-dynamic", "none", False),
 ]
 # The skimming LSTM is left out: some of its weights have gradients only where tokens are skimmed.
-MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "skim-lstm"]
 REST = [
-    (transition, time_skip, depth_skip, (i + j + k) % 2 == 1)
-    for (i, transition), (j, time_skip), (k, depth_skip) in itertools.product(
-        enumerate(MAIN), enumerate(TIME_SKIPS), enumerate(DEPTH_SKIPS)
-    )
-    if (i + j + k) % 3 == 0 and (transition, time_skip, depth_skip) not in [case[:3] for case in SOME]
-]
-REST += [
-    (name, "dynamic", list(DEPTH_SKIPS)[i], i % 2 == 1)
-    for i, name in enumerate(name for name in TRANSITIONS if "no-output-gate" in name)
+    (transition, time_skip, list(DEPTH_SKIPS)[(i + j) % len(DEPTH_SKIPS)], (i + j) % 2 == 1)
+    for (i, transition), (j, time_skip) in itertools.product(enumerate(TRANSITIONS), enumerate(TIME_SKIPS))
+    if transition != "skim-lstm"
 ]
 
 
@@ -94,13 +87,103 @@ def test_outputs_and_gradients_equal_those_of_the_reference(
         assert np.abs(gradient).max() > 0, jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    and_slow(OPTIONS, {"content carried"}.__contains__),
-)
-def test_the_options_of_time_skips(double_precision, name):
-    recurrence = F.Recurrence(OPTIONS[name])
-    assert_same(recurrence, *problem(recurrence), seq_lengths=np.array((7, 2, 5)))
+class Counted(NamedTuple):
+    count: jax.Array
+    level: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class CountedWeights(F.TimeSkip):
+    """A time skip that weighs the last K states by a query from the inputs, a carried level and a count."""
+
+    observed: ClassVar[str] = "slots"
+
+    def differentiable(self, mode, replayed):
+        return True
+
+    def init(self, key, in_features, hidden, agent_features, init):
+        return init.draw(init.kernel, key, (in_features, hidden))
+
+    def init_skip_state(self, batch, dtype):
+        return Counted(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, dtype))
+
+    def project(self, params, x):
+        return F.product(x, params)
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        odd = (skip_state.count % 2).astype(observation.dtype)
+        query = inputs.projected + (skip_state.level + odd)[..., None]
+        scores = jnp.einsum("...kh,...h->...k", observation, query)
+        return F.Choice(weights=jax.nn.softmax(scores)), Counted(
+            skip_state.count + 1, skip_state.level / 2 + scores[..., 0]
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SeesCell(F.Dynamic):
+    """A dynamic skip whose agent sees c as well as h: s(t) = h(t-1) ⊕ c(t-1) ⊕ x(t)."""
+
+    name: ClassVar[str] = "sees_cell"
+
+    def observed_array(self, transition):
+        return "h", transition.cell_state
+
+    def init(self, key, in_features, hidden, units, init):
+        return super().init(key, in_features, 2 * hidden, units, init)
+
+
+# Layers of which only a part is in the cases above, and more arguments of `assert_same`.
+SHORT = dict(seq_lengths=np.array((7, 2, 5)))
+SAME = {name: (F.Recurrence(skip), SHORT) for name, skip in OPTIONS.items()}
+SAME["whole numbers in the carry"] = F.Recurrence(CountedWeights(3, 0.5)), SHORT
+for mode, seen in itertools.product(("sample", "soft"), ("previous", "mean")):
+    options = SHORT | dict(policy=F.Policy(mode))
+    SAME[f"sees c, {mode}, {seen}"] = F.Recurrence(SeesCell(3, 0.5, agent_input=seen)), options
+# c, of which not all K rows are returned, once got the gradient of its oldest row only.
+for skip, time in itertools.product((F.Dynamic(5, 0.0), F.Previous(5)), (3, TIME)):
+    options = dict(policy=F.Policy("greedy"), return_cell_state=False, time=time)
+    SAME[f"carry after {time} steps of {skip.name}"] = F.Recurrence(skip), options
+# Sequences that begin inside a row start from the initial state, whatever the skip reads and keeps.
+IDS = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 2, 2, 3, 3], [5, 5, 5, 5, 5, 5, 6]])
+for name, skip in TIME_SKIPS.items():
+    transition, rng = TRANSITIONS["slstm" if name == "content" else "lstm"], np.random.default_rng(1)
+    initial = transition.state(*(rng.normal(size=(BATCH, HIDDEN)) for _ in transition.state._fields))
+    options = dict(segment_ids=IDS, initial=initial, seq_lengths=np.array([7, 6, 0]))
+    SAME[f"packed {name}"] = F.Recurrence(skip, transition), options
+for name, skip, *rates in (("lstm", "dynamic", 0.3, 0.6), ("gru", "previous", 0.5), ("rhn", "skip-rnn", 0.5)):
+    kept = tuple((rng.random((BATCH, TIME, HIDDEN)) < rate).astype(float) for rate in rates)
+    options = dict(zoneout_mask=kept, seq_lengths=np.array((TIME, 0, 1)))
+    SAME[f"zoneout of {name}"] = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[name]), options
+# A traced temperature once had a gradient of 0, because the loop treated it as a constant.
+RELAXED = [("soft", f"{name} masked") for name in ("dynamic", "log")] + [("gumbel_softmax", "released")]
+RELAXED += [("soft", f"{name} by content") for name in ("dynamic", "nothing moved,")]
+RELAXED += [("gumbel_softmax", "nothing moved"), ("reinmax", "dynamic mean")]
+RELAXED += [("straight_through", name) for name in ("segments carried", "dynamic masked")]
+for mode, name in RELAXED:
+    policy = F.Policy(mode, temperature=np.array(0.7), mask=np.arange(OPTIONS[name].max_skip) != 2)
+    SAME[f"{mode} {name}"] = F.Recurrence(OPTIONS[name]), SHORT | dict(policy=policy)
+# Recurrent dropout, a step count above 0, a traced λ and replayed actions.
+DROPPED = [("lstm", "dynamic"), ("gru", "dynamic"), ("rhn", "previous")]
+DROPPED += [(name, "attention") for name in ("gru-before", "full-gate")]
+for name, skip in DROPPED:
+    recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[name], F.ToOutput(gated=True))
+    options = SHORT | dict(steps=2, recurrent_mask=2.0 * rng.integers(2, size=(BATCH, HIDDEN)))
+    options["policy"] = F.Policy(mix=np.array(0.3) if skip != "previous" else None)
+    options["actions"] = rng.integers(1, 4, size=(BATCH, TIME)) if skip == "dynamic" else None
+    SAME[f"dropped {name}"] = recurrence, options
+USUAL = {"dropped lstm", "gumbel_softmax released"}
+USUAL |= {"content carried", "whole numbers in the carry", "carry after 3 steps of dynamic"}
+USUAL |= {name for name in SAME if name.startswith("sees c")}
+USUAL |= {f"packed {name}" for name in ("content", "dynamic", "attention", "skip-rnn")}
+
+
+@pytest.mark.parametrize("name", and_slow(SAME, USUAL.__contains__))
+def test_other_layers_and_options_too(double_precision, name):
+    recurrence, options = SAME[name][0], dict(SAME[name][1])
+    params, carry, x, below = problem(recurrence, steps=options.pop("steps", 0))
+    carry = carry._replace(recurrent_mask=on_device(options.pop("recurrent_mask", None)))
+    x = x[:, : options.pop("time", TIME)]
+    assert_same(recurrence, params, carry, x, below, **options)
 
 
 @pytest.mark.parametrize(
@@ -121,22 +204,6 @@ def test_a_parallel_scan_equals_the_reference(double_precision, transition, dept
     with pytest.raises(UserError, match="for minLSTM and minGRU without skips over time"):
         other = dataclasses.replace(recurrence, time_skip=F.Fixed(3))
         F.unroll(params, carry, x, other, **settings)
-
-
-@pytest.mark.parametrize(
-    ("skip", "length"),
-    and_slow(
-        [(skip, length) for skip in (F.Dynamic(5, 0.0), F.Previous(5)) for length in (3, TIME)],
-        lambda skip, length: (skip.name, length) == ("dynamic", 3),
-    ),
-    ids=str,
-)
-def test_gradients_of_the_last_carry_where_nothing_is_moved(double_precision, skip, length):
-    """Regression: c, of which not all K rows are returned, got the gradient of its oldest row only."""
-    recurrence = F.Recurrence(skip)
-    params, carry, x, below = problem(recurrence)
-    policy = F.Policy("greedy")
-    assert_same(recurrence, params, carry, x[:, :length], below, policy=policy, return_cell_state=False)
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
@@ -227,141 +294,6 @@ def test_second_derivatives(double_precision, name):
         np.testing.assert_allclose(jax.jit(twice)(x), found[1], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    and_slow(
-        [
-            ("dynamic masked", "soft"),
-            ("dynamic by content", "soft"),
-            ("log masked", "soft"),
-            ("segments carried", "straight_through"),
-            ("nothing moved, by content", "soft"),
-            ("nothing moved", "gumbel_softmax"),
-            ("released", "gumbel_softmax"),
-            ("dynamic masked", "straight_through"),
-            ("dynamic mean", "reinmax"),
-        ],
-        lambda *case: case == ("released", "gumbel_softmax"),
-    ),
-)
-def test_relaxed_choices_too(double_precision, name, mode):
-    """Regression: a traced temperature had a gradient of 0, because the loop treated it as a constant."""
-    recurrence = F.Recurrence(OPTIONS[name])
-    allowed = np.array([True] * (OPTIONS[name].max_skip - 1) + [False])
-    policy = F.Policy(mode, temperature=jax.device_put(0.7), mask=allowed)
-    _, gradients = assert_same(
-        recurrence, *problem(recurrence), seq_lengths=np.array((7, 2, 5)), policy=policy
-    )
-    # The temperature has a gradient if relaxed weights enter a state. ReinMax treats it as a constant.
-    reaches = OPTIONS[name].mix > 0 and mode != "reinmax"
-    assert (abs(float(gradients[-1].temperature)) > 1e-3) == reaches
-
-
-@pytest.mark.parametrize(
-    ("transition", "name"),
-    and_slow(
-        [
-            ("lstm", "dynamic"),
-            ("gru-before", "attention"),
-            ("rhn", "previous"),
-            ("full-gate", "attention"),
-            ("gru", "dynamic"),
-        ],
-        lambda transition, name: transition == "lstm",
-    ),
-)
-def test_the_options_of_the_unroll(double_precision, name, transition):
-    """Both unrolls agree with recurrent dropout, a step count above 0, a traced λ and replayed actions."""
-    skip = TIME_SKIPS[name]
-    recurrence = F.Recurrence(skip, TRANSITIONS[transition], F.ToOutput(gated=True))
-    params, carry, x, below = problem(recurrence, steps=2)
-    rng = np.random.default_rng(3)
-    dropped = carry._replace(recurrent_mask=jax.device_put(2.0 * rng.integers(2, size=(BATCH, HIDDEN))))
-    policy = F.Policy(mix=jax.device_put(0.3) if skip.fixed_slot is None else None)
-    actions = rng.integers(1, skip.max_skip + 1, size=(BATCH, TIME)) if skip.is_stochastic else None
-    options = dict(actions=actions, seq_lengths=np.array((7, 2, 5)))
-    assert_same(recurrence, params, dropped, x, below, policy, **options)
-
-
-class Counted(NamedTuple):
-    count: jax.Array
-    level: jax.Array
-
-
-@dataclasses.dataclass(frozen=True)
-class CountedWeights(F.TimeSkip):
-    """A time skip that weighs the last K states by a query from the inputs, a carried level and a count."""
-
-    observed: ClassVar[str] = "slots"
-
-    def differentiable(self, mode, replayed):
-        return True
-
-    def init(self, key, in_features, hidden, agent_features, init):
-        return init.draw(init.kernel, key, (in_features, hidden))
-
-    def init_skip_state(self, batch, dtype):
-        return Counted(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, dtype))
-
-    def project(self, params, x):
-        return F.product(x, params)
-
-    def choose(self, params, inputs, observation, skip_state, mode):
-        odd = (skip_state.count % 2).astype(observation.dtype)
-        query = inputs.projected + (skip_state.level + odd)[..., None]
-        scores = jnp.einsum("...kh,...h->...k", observation, query)
-        return F.Choice(weights=jax.nn.softmax(scores)), Counted(
-            skip_state.count + 1, skip_state.level / 2 + scores[..., 0]
-        )
-
-
-def test_a_skip_that_carries_whole_numbers_beside_what_it_learns(double_precision):
-    """Regression: the backward loop over time failed, because integers have no adjoint."""
-    recurrence = F.Recurrence(CountedWeights(3, 0.5))
-    (end, _), gradients = assert_same(recurrence, *problem(recurrence), seq_lengths=np.array(LENGTHS))
-    np.testing.assert_array_equal(end.skip_state.count, LENGTHS)
-    assert np.abs(gradients[0].skip).max() > 0
-
-
-def test_policy_masks_of_each_example(double_precision):
-    recurrence = F.Recurrence(F.Dynamic(3, 0.5))
-    allowed = np.ones((BATCH, 3), bool)
-    allowed[0, 1] = allowed[2, :2] = False
-    policy = F.Policy(mask=jax.device_put(allowed))
-    params, carry, x, _ = problem(recurrence, steps=2)
-    results = [
-        unroll(params, carry, x, recurrence, policy=policy, implementation=implementation)[1]
-        for implementation in ("fused", "reference")
-    ]
-    assert_equal(*results)
-    chosen = np.asarray(results[0].decision.action) - 1
-    assert np.take_along_axis(allowed, chosen, axis=1).all()
-
-
-@pytest.mark.parametrize("name", ["attention", "dynamic", "skip-rnn"])
-@pytest.mark.slow
-def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
-    recurrence = F.Recurrence(TIME_SKIPS[name])
-    problems = [problem(recurrence, seed=seed)[:3] for seed in range(3)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
-    mixes = jnp.array([0.1, 0.5, 1.0])
-
-    def gradient(problem, mix):
-        params, carry, x = problem
-
-        def loss(params, x):
-            end, out = F.unroll(params, carry, x, recurrence, policy=F.Policy(mix=mix))
-            return jnp.sum(out.h**2) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots.c)
-
-        return jax.grad(loss, argnums=(0, 1))(params, x)
-
-    together = jax.jit(jax.vmap(gradient))(stacked, mixes)
-    for i, (one, mix) in enumerate(zip(problems, mixes, strict=True)):
-        alone = gradient(one, mix)
-        cut = jax.tree.map(lambda a, i=i: a[i], together)
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10), cut, alone)
-
-
 def test_the_ways_to_multiply_by_the_transpose_are_one():
     """Each size selects another method of `times_transposed`; all of them equal NumPy's product."""
     rng = np.random.default_rng(0)
@@ -371,74 +303,14 @@ def test_the_ways_to_multiply_by_the_transpose_are_one():
         np.testing.assert_allclose(found, d @ w.T, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_gradients_reach_what_was_carried_from_the_segment_before(double_precision):
-    """The gradient through two consecutive segments equals that of one long sequence."""
-    for name in ("previous", "attention", "dynamic", "skip-rnn", "lstm-jump"):
-        recurrence = F.Recurrence(TIME_SKIPS[name])
-        params, carry, x, _ = problem(recurrence)
-
-        def loss(params, x, cut, recurrence=recurrence, carry=carry):
-            end, outputs = carry, []
-            for part in jnp.split(x, [cut], axis=1) if cut else [x]:
-                end, out = F.unroll(params, end, part, recurrence)
-                outputs.append(out.h)
-            return jnp.sum(jnp.sin(jnp.concatenate(outputs, axis=1)))
-
-        gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
-        whole, halves = gradient(params, x, 0), gradient(params, x, 4)
-        for a, b in zip(jax.tree.leaves(halves), jax.tree.leaves(whole), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_no_steps_at_all_change_nothing(double_precision):
-    for name in ("dynamic", "skip-rnn"):
-        recurrence = F.Recurrence(TIME_SKIPS[name])
-        params, carry, x, _ = problem(recurrence)
-        segments = np.zeros((BATCH, 0), int) if name == "skip-rnn" else None
-        end, out = unroll(params, carry, np.asarray(x)[:, :0], recurrence, segment_ids=segments)
-        assert out.h.shape == (BATCH, 0, HIDDEN) and out.decision.action.shape == (BATCH, 0)
-        for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(carry.slots), strict=True):
-            np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(end.step, 0)
-    for pooling in ("last", "mean", "max"):
-        pooled = compiled(F.pool_states)(out.h, np.zeros((BATCH, 0), bool), pooling)
-        np.testing.assert_array_equal(pooled, np.zeros((BATCH, HIDDEN)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(implementation="quick"), "unknown implementation 'quick': choose auto or fused or"),
-        (dict(policy=F.Policy(mix=1.5)), "mix .* between 0 and 1, got 1.5"),
-        (dict(seq_lengths=np.array([7, 8, 1])), "seq_lengths lie between 0 and 7, got 1 to 8"),
-        (dict(actions=np.full((BATCH, TIME), 4)), "actions lie between 1 and 3, got 4 to 4"),
-        (dict(actions=np.zeros((BATCH, TIME), int)), "actions lie between 1 and 3, got 0 to 0"),
-        (dict(below=np.zeros((BATCH, TIME, HIDDEN))), "no skip over depth: leave out below"),
-        (dict(policy=F.Policy(mask=[True, False, True])), "a policy's mask is an array"),
-    ],
-)
-def test_a_call_that_makes_no_sense_is_refused(options, message):
-    recurrence = F.Recurrence(F.Dynamic(3, 0.5))
-    params, carry, x, _ = problem(recurrence, jnp.float32)
-    with pytest.raises(UserError, match=message):
-        F.unroll(params, carry, x, recurrence, **on_device(options))
-
-
-def test_traced_lengths_and_actions_beyond_their_range_count_as_its_ends(double_precision):
-    recurrence = F.Recurrence(F.Dynamic(3, 0.5))
+@pytest.mark.parametrize("name", ["dynamic", "packed skip-rnn"])
+def test_no_steps_at_all_change_nothing(double_precision, name):
+    recurrence = SAME[name][0] if name in SAME else F.Recurrence(TIME_SKIPS[name])
     params, carry, x, _ = problem(recurrence)
-    actions = np.random.default_rng(4).integers(1, 4, (BATCH, TIME))
-
-    def run(lengths, actions, implementation):
-        settings = dict(seq_lengths=lengths, actions=actions, implementation=implementation)
-        return F.unroll(params, carry, x, recurrence, **settings)[1]
-
-    for implementation in ("fused", "reference"):
-        program = jax.jit(run, static_argnums=2)
-        beyond = program(np.array([9, -2, 7]), np.where(actions == 3, 8, actions), implementation)
-        within = program(np.array([7, 0, 7]), actions, implementation)
-        jax.tree.map(np.testing.assert_array_equal, beyond, within)
+    segments = np.zeros((BATCH, 0), int) if name in SAME else None
+    end, out = unroll(params, carry, np.asarray(x)[:, :0], recurrence, segment_ids=segments)
+    assert out.h.shape == (BATCH, 0, HIDDEN) and out.decision.action.shape == (BATCH, 0)
+    jax.tree.map(np.testing.assert_array_equal, (end.slots, end.step), (carry.slots, carry.step))
 
 
 def test_the_first_action_is_the_one_that_was_taken():
@@ -502,15 +374,7 @@ def test_matrices_are_multiplied_through_dense_alone(transition, message):
         F.unroll(params, carry, x, recurrence)
 
 
-@pytest.mark.parametrize("depth_skip", [F.ToOutput(), F.ToInternal(), F.ToGates(), F.Highway()])
-def test_what_comes_from_below_is_of_the_size_that_fits(depth_skip):
-    recurrence = F.Recurrence(depth_skip=depth_skip)
-    params, carry, x, below = problem(recurrence, jnp.float32)
-    with pytest.raises(UserError, match=f"from a layer of size 2 to one of size {HIDDEN}"):
-        F.unroll(params, carry, x, recurrence, below=below[..., :2])
-
-
-def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():
+def test_a_skip_over_depth_that_has_nowhere_to_go_or_to_come_from_is_refused():
     class Closed(F.LSTM):
         def step(self, params, inputs, state, dense, cell_hook=None):
             return super().step(params, inputs, state, dense)
@@ -522,38 +386,8 @@ def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():
             F.unroll(params, carry, x, recurrence, below=below, implementation=implementation)
     with pytest.raises(UserError, match="needs what comes from below"):
         F.unroll(params, carry, x, recurrence)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "rates", "skip"),
-    [("lstm", (0.3, 0.6), "dynamic"), ("gru", (0.5,), "previous"), ("rhn", (0.5,), "skip-rnn")],
-)
-def test_zoneout_too(double_precision, name, rates, skip):
-    recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[name])
-    rng, shape = np.random.default_rng(0), (BATCH, TIME, HIDDEN)
-    drawn = tuple((rng.random(shape) < rate).astype(float) for rate in rates)
-    means = tuple(np.full(shape, rate) for rate in rates)
-    results = []
-    for implementation in ("fused", "reference"):
-        options = dict(zoneout_mask=drawn, seq_lengths=np.array((TIME, 0, 1)))
-        function, arguments = differentiated(implementation, recurrence, *problem(recurrence), **options)
-        results.append((function(*arguments), function(*arguments[:-1], means)))
-    assert_equal(*results)
-
-
-@pytest.mark.parametrize(
-    "name", and_slow(list(TIME_SKIPS), {"content", "dynamic", "attention", "skip-rnn"}.__contains__)
-)
-def test_packed_rows(double_precision, name):
-    """Sequences that begin inside a row start from the initial state, whatever the skip reads and keeps."""
-    rng = np.random.default_rng(1)
-    transition = TRANSITIONS["slstm" if name == "content" else "lstm"]
-    recurrence = F.Recurrence(TIME_SKIPS[name], transition)
-    ids = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 2, 2, 3, 3], [5, 5, 5, 5, 5, 5, 6]])
-    initial = transition.state(*(rng.normal(size=(BATCH, HIDDEN)) for _ in transition.state._fields))
-    options = dict(segment_ids=ids, initial=initial, seq_lengths=np.array([7, 6, 0]))
-    assert_same(recurrence, *problem(recurrence), **options)
+    with pytest.raises(UserError, match=f"from a layer of size 2 to one of size {HIDDEN}"):
+        F.unroll(params, carry, x, recurrence, below=below[..., :2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -577,25 +411,3 @@ def test_padding_of_a_state_that_grows_leaves_gradients_finite(double_precision,
     cut = everything("fused", recurrence, params, carry, long[:, :2], below, seq_lengths=np.array([2, 1, 2]))
     for a, b in zip(jax.tree.leaves(padded[1][0]), jax.tree.leaves(cut[1][0]), strict=True):
         assert np.isfinite(a).all() and np.isfinite(b).all()
-
-
-@dataclasses.dataclass(frozen=True)
-class SeesCell(F.Dynamic):
-    """A dynamic skip whose agent sees c as well as h: s(t) = h(t-1) ⊕ c(t-1) ⊕ x(t)."""
-
-    name: ClassVar[str] = "sees_cell"
-
-    def observed_array(self, transition):
-        return "h", transition.cell_state
-
-    def init(self, key, in_features, hidden, units, init):
-        return super().init(key, in_features, 2 * hidden, units, init)
-
-
-@pytest.mark.parametrize("mode", ["sample", "soft"])
-@pytest.mark.parametrize("agent_input", ["previous", "mean"])
-def test_an_agent_that_sees_several_arrays_of_the_state(double_precision, agent_input, mode):
-    recurrence = F.Recurrence(SeesCell(3, 0.5, agent_input=agent_input))
-    options = dict(policy=F.Policy(mode), seq_lengths=np.array(LENGTHS))
-    _, gradients = assert_same(recurrence, *problem(recurrence), **options)
-    assert gradients[0].skip.w_h.shape[0] == 2 * HIDDEN and np.abs(gradients[0].skip.w_h[HIDDEN:]).max() > 0

@@ -16,6 +16,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.functional.layers import LayersCall, LayerSpec, LayersSpec, run_layers
 
 INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
@@ -29,24 +30,11 @@ class Argument(NamedTuple):
     high: int = 1
 
 
-def floats(*shape):
-    return Argument("float", shape)
+def of_kind(kind):
+    return lambda *shape: Argument(kind, shape)
 
 
-def positive(*shape):
-    return Argument("positive", shape)
-
-
-def log_probs(*shape):
-    return Argument("log_probs", shape)
-
-
-def flags(*shape):
-    return Argument("bool", shape)
-
-
-def keys(*shape):
-    return Argument("key", shape)
+floats, positive, log_probs, flags, keys = map(of_kind, ("float", "positive", "log_probs", "bool", "key"))
 
 
 def whole(low, high, *shape):
@@ -70,8 +58,6 @@ def carry(recurrence, batch):
 # Arguments of several functions.
 
 DYNAMIC = F.Recurrence(F.Dynamic(K, 0.5, empty_slots="masked"))
-SKIP_RNN = F.Recurrence(F.SkipRNN())
-SKIM_RNN = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
 LAYER = weights(DYNAMIC)
 AGENT = LAYER.skip
 CRITIC = weights(F.Recurrence(F.Dynamic(1))).skip
@@ -95,11 +81,19 @@ def inputs(batch, time):
     return floats(batch, time, INPUT)
 
 
-def unrolled(recurrence, mode="sample", function=F.unroll, **options):
-    """Return a case of `unroll` or `skim`: the function, and its arguments for a batch and a time."""
+def copied(batch, time):
+    return copies(batch, time), log_probs(batch, time), whole(0, WORDS, batch, time)
+
+
+def penalised(batch, time):
+    return cells(batch, time), flags(batch, time)
+
+
+def unrolled(recurrence, mode="sample", **options):
+    """Return a case of `unroll`: the function, and its arguments for a batch and a time."""
 
     def run(params, carry, x, lengths):
-        return function(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
+        return F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
 
     def arguments(batch, time):
         lengths = whole(0, time, batch)
@@ -109,10 +103,10 @@ def unrolled(recurrence, mode="sample", function=F.unroll, **options):
 
 
 def stacked(params, carry, x, lengths, key):
-    layer = F.LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype, dtype=x.dtype, recurrent_dropout=0.5)
-    spec = F.LayersSpec((layer,), dropout=(0.5, 0.5))
-    call = F.LayersCall(x, None, lengths, None, (None,), (F.Policy(),), key, None)
-    return F.run_layers(spec, (params,), (None,), call, deterministic=False)
+    layer = LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype, dtype=x.dtype, recurrent_dropout=0.5)
+    spec = LayersSpec((layer,), dropout=(0.5, 0.5))
+    call = LayersCall(x, None, lengths, None, (None,), (F.Policy(),), key, None)
+    return run_layers(spec, (params,), (None,), call, deterministic=False)
 
 
 def of_decisions(loss):
@@ -130,23 +124,27 @@ def moved_on(x):
     return rl.moving_average(rl.moving_average(rl.MovingAverage(zeros, zeros), x.sum(0), 0.9)[1], zeros)
 
 
+def characters(words):
+    """Return the case of `char_cnn` for words that are a batch, or each a step of a batch."""
+    of_word = lambda w, x, lengths: F.char_cnn([F.CharFilters(*w)], x, lengths)
+    return of_word, lambda b, t: ((floats(2, INPUT, HIDDEN), floats(HIDDEN)), *words(b, t))
+
+
 # Keys are `name` or `name:variant`. Values are a function of arrays, and a function of batch and time that
 # returns the specifications of these arrays.
 CASES = {
-    "activation_regularisation": (
-        lambda x, valid: F.activation_regularisation(x, 2.0, valid),
-        lambda b, t: (cells(b, t), flags(b, t)),
+    "activation_regularisation": (lambda x, valid: F.activation_regularisation(x, 2.0, valid), penalised),
+    "temporal_activation_regularisation": (
+        lambda x, valid: F.temporal_activation_regularisation(x, 1.0, valid),
+        penalised,
     ),
     "adapt": (
-        lambda p, g, p_g, rms, mean: F.adapt(
-            p, g, p_g, F.GradientScale(rms, mean), learning_rate=0.1, decay=0.1, epsilon=1e-3
+        lambda rms, mean, *trees: F.adapt(
+            *trees, F.GradientScale(rms, mean), learning_rate=0.1, decay=0.1, epsilon=1e-3
         ),
-        lambda b, t: (floats(HIDDEN), floats(HIDDEN), floats(HIDDEN), positive(HIDDEN), positive()),
+        lambda b, t: (positive(HIDDEN), positive(), floats(HIDDEN), floats(HIDDEN), floats(HIDDEN)),
     ),
-    "agent_logits": (
-        F.agent_logits,
-        lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K)),
-    ),
+    "agent_logits": (F.agent_logits, lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K))),
     "averaged_log_likelihood": (
         lambda x: rl.averaged_log_likelihood(x, axis=1),
         lambda b, t: (log_probs(b, K),),
@@ -158,37 +156,15 @@ CASES = {
             *(cells(b, t), whole(0, WORDS, b, t), log_probs(b, t)),
         ),
     ),
-    "cast_matrices": (
-        lambda w, b: F.cast_matrices((w, b), b.dtype),
-        lambda b, t: (floats(2, 3), floats(3)),
-    ),
-    "char_cnn": (
-        lambda w, x, lengths: F.char_cnn([F.CharFilters(*w)], x, lengths),
-        lambda b, t: ((floats(2, INPUT, HIDDEN), floats(HIDDEN)), floats(b, t, 4, INPUT), whole(0, 4, b, t)),
-    ),
-    "char_cnn: characters": (
-        lambda w, x, lengths: F.char_cnn([F.CharFilters(*w)], x, lengths),
-        lambda b, t: ((floats(2, INPUT, HIDDEN), floats(HIDDEN)), inputs(b, t), whole(0, t, b)),
-    ),
-    "choice_noise": (
-        lambda keys, steps: F.choice_noise(keys, steps, K, jnp.float32),
-        lambda b, t: (keys(b, t), whole(0, 4, b, t)),
-    ),
-    "choose": (F.choose, lambda b, t: (floats(b, t, K), floats(b, t, K))),
-    "chosen_log_likelihood": (
-        F.chosen_log_likelihood,
-        lambda b, t: (copies(b, t), log_probs(b, t), whole(0, WORDS, b, t)),
-    ),
-    "copied_log_likelihood": (
-        F.copied_log_likelihood,
-        lambda b, t: (copies(b, t), log_probs(b, t), whole(0, WORDS, b, t)),
-    ),
+    "cast_matrices": (lambda w, b: F.cast_matrices((w, b), b.dtype), lambda b, t: (floats(2, 3), floats(3))),
+    "char_cnn": characters(lambda b, t: (floats(b, t, 4, INPUT), whole(0, 4, b, t))),
+    "char_cnn: characters": characters(lambda b, t: (inputs(b, t), whole(0, t, b))),
+    "chosen_log_likelihood": (F.chosen_log_likelihood, copied),
+    "copied_log_likelihood": (F.copied_log_likelihood, copied),
     "copied_log_probs": (F.copied_log_probs, lambda b, t: (copies(b, t), log_probs(b, t, WORDS))),
     "copy_of_choice": (F.copy_of_choice, lambda b, t: (copies(b, t), whole(0, K, b, t))),
-    "crf_constrain": (
-        F.crf_constrain,
-        lambda b, t: (CRF, flags(WORDS, WORDS), flags(WORDS), flags(WORDS)),
-    ),
+    "log_likelihood_of_each": (F.log_likelihood_of_each, copied),
+    "crf_constrain": (F.crf_constrain, lambda b, t: (CRF, flags(WORDS, WORDS), flags(WORDS), flags(WORDS))),
     "crf_decode": (F.crf_decode, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
     "crf_log_likelihood": (
         F.crf_log_likelihood,
@@ -196,15 +172,16 @@ CASES = {
     ),
     "crf_marginals": (F.crf_marginals, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
     "critic": (rl.critic, lambda b, t: (CRITIC, inputs(b, t), cells(b, t))),
-    "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
     "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), lambda b, t: (keys(b), cells(b, t))),
+    "dropout: alike at all steps": (
+        lambda keys, x: F.dropout(keys, 0.5, x, (1,)),
+        lambda b, t: (keys(b), cells(b, t)),
+    ),
     "dropout_mask": (
         lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype),
         lambda b, t: (keys(b), cells(b, t)),
     ),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
-    "entropy: of decisions": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
-    "entropy": (F.entropy, lambda b, t: (log_probs(b, t, K),)),
     "flip_sequences": (F.flip_sequences, lambda b, t: (cells(b, t), whole(0, t, b))),
     "followers": (F.followers, lambda b, t: (whole(0, WORDS, b, t), whole(-1, WORDS, b, K - 1))),
     "gated_window": (
@@ -212,19 +189,9 @@ CASES = {
         lambda b, t: (floats(3 * INPUT, 3), floats(3), inputs(b, t), whole(0, t, b)),
     ),
     "gradient_scale": (F.gradient_scale, lambda b, t: ((positive(HIDDEN), positive(2, HIDDEN)),)),
-    "highway": (
-        lambda w, b, x: F.highway(F.HighwayParams(w, b), x),
-        lambda b, t: (floats(HIDDEN, 2 * HIDDEN), floats(2 * HIDDEN), cells(b, t)),
-    ),
     "initial_carry": (
         lambda keys, state: F.initial_carry(keys, DYNAMIC, state),
         lambda b, t: (keys(b), state(b)),
-    ),
-    "initial_state": (
-        lambda x, state: F.initial_state(
-            F.LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype), state, x.shape[:1], jnp.sum(x, axis=(1, 2))
-        ),
-        lambda b, t: (inputs(b, t), F.LSTMState(floats(HIDDEN), floats(HIDDEN))),
     ),
     "last_valid": (F.last_valid, lambda b, t: (cells(b, t), whole(0, t, b))),
     "leave_one_out": (rl.leave_one_out, lambda b, t: (floats(b, t),)),
@@ -232,106 +199,80 @@ CASES = {
         lambda lengths, x: F.length_mask(lengths, x.shape[1]),
         lambda b, t: (whole(0, t, b), floats(b, t)),
     ),
-    "log_likelihood_of_each": (
-        F.log_likelihood_of_each,
-        lambda b, t: (copies(b, t), log_probs(b, t), whole(0, WORDS, b, t)),
-    ),
     "moving_average": (moved_on, lambda b, t: (floats(b, t),)),
     "observed_in": (
         lambda rows, x: F.observed_in(rows, "slots", K, x.shape[1]),
         lambda b, t: (floats(b, t + K, HIDDEN), floats(b, t)),
     ),
     "oldest_first": (F.oldest_first, lambda b, t: (floats(b, K, HIDDEN), flags(b))),
-    **{
-        f"pool_states: {pooling}": (
-            lambda x, where, pooling=pooling: F.pool_states(x, where, pooling, backward=1),
-            lambda b, t: (cells(b, t), flags(b, t)),
-        )
-        for pooling in ("last", "mean", "max")
-    },
     "product": (F.product, lambda b, t: (inputs(b, t), floats(INPUT, HIDDEN))),
     "project_agent_input": (F.project_agent_input, lambda b, t: (AGENT, inputs(b, t))),
     "project_inputs": (
         lambda params, x, valid: F.project_inputs(params, x, DYNAMIC, valid=valid),
         lambda b, t: (LAYER, inputs(b, t), flags(b, t)),
     ),
-    "skim": unrolled(SKIP_RNN, "greedy", F.skim),
-    "skim: skim_rnn": unrolled(SKIM_RNN, "greedy", F.skim),
     "recurrent_step": (
-        lambda params, carry, x: F.recurrent_step(
-            params, carry, F.project_inputs(params, x, DYNAMIC), DYNAMIC
+        lambda params, start, x: F.recurrent_step(
+            params, start, F.project_inputs(params, x, DYNAMIC), DYNAMIC
         ),
         lambda b, t: (LAYER, carry(DYNAMIC, b), floats(b, INPUT)),
     ),
-    "reinforce": of_decisions(lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)),
-    "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
-    "network_loss": of_decisions(rl.network_loss),
-    "paper_loss": of_decisions(rl.paper_loss),
-    "updates": of_decisions(
-        lambda trace, x: rl.updates(dataclasses.replace(trace, update=x, update_is_differentiable=True))
-    ),
-    **{
-        f"relaxed_weights: {relaxation}": (
-            lambda log_probs, noise, relaxation=relaxation: F.relaxed_weights(
-                log_probs, noise, relaxation, 0.5
-            ),
-            lambda b, t: (log_probs(b, t, K), floats(b, t, K)),
-        )
-        for relaxation in F.RELAXATIONS
-    },
     "restart_carry": (
-        lambda carry, state: F.restart_carry(carry, DYNAMIC, state),
+        lambda start, state: F.restart_carry(start, DYNAMIC, state),
         lambda b, t: (carry(DYNAMIC, b), state(b)),
     ),
-    "row": (F.row, lambda b, t: (floats(HIDDEN), cells(b, t))),
-    "run_layers": (
-        stacked,
-        lambda b, t: (LAYER, (), inputs(b, t), whole(0, t, b), keys()),
-    ),
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
-    "temporal_activation_regularisation": (
-        lambda x, valid: F.temporal_activation_regularisation(x, 1.0, valid),
-        lambda b, t: (cells(b, t), flags(b, t)),
-    ),
-    **{
-        f"unroll: {name}": unrolled(F.Recurrence(skip))
-        for name, skip in {
-            "dynamic": F.Dynamic(K, 0.5, empty_slots="masked"),
-            "attention": F.Attention(K, 0.5),
-            "content": F.Dynamic(K, 0.5, agent="content"),
-            "log": F.Attention(K, 0.5, agent="content", empty_slots="masked", among=F.LogSpaced()),
-            "segments": F.Dynamic(K, 0.5, among=F.Segments(2), empty_slots="masked"),
-            "sparse": F.SparseAttention(K, 0.5, top=2, empty_slots="masked"),
-            "fixed": F.Fixed(K),
-            "skip_rnn": F.SkipRNN(),
-        }.items()
-    },
-    "unroll: reference": unrolled(DYNAMIC, implementation="reference"),
-    "unroll: relaxed": unrolled(DYNAMIC, "gumbel_softmax"),
-    "unroll: parallel": unrolled(F.Recurrence(transition=F.MinLSTM()), implementation="parallel"),
-    "unroll: skim_rnn": unrolled(SKIM_RNN),
-    "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
-    "dropout: alike at all steps": (
-        lambda keys, x: F.dropout(keys, 0.5, x, (1,)),
-        lambda b, t: (keys(b), cells(b, t)),
-    ),
     "vimco": (lambda of_rollouts: rl.vimco(of_rollouts, axis=1), lambda b, t: (log_probs(b, K),)),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (
         lambda keys, steps, x: F.zoneout(keys, steps, (0.5, 0.0), HIDDEN, x.dtype),
         lambda b, t: (keys(b, 1), whole(0, 4, b, t), cells(b, t)),
     ),
+    # Losses of decisions.
+    "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
+    "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
+    "entropy": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
+    "network_loss": of_decisions(rl.network_loss),
+    "paper_loss": of_decisions(rl.paper_loss),
+    "reinforce": of_decisions(lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)),
+    "updates": of_decisions(
+        lambda trace, x: rl.updates(dataclasses.replace(trace, update=x, update_is_differentiable=True))
+    ),
+    # Unrolls.
+    "unroll: layers": (stacked, lambda b, t: (LAYER, (), inputs(b, t), whole(0, t, b), keys())),
+    "unroll: reference": unrolled(DYNAMIC, implementation="reference"),
+    "unroll: relaxed": unrolled(DYNAMIC, "gumbel_softmax"),
+    "unroll: parallel": unrolled(F.Recurrence(transition=F.MinLSTM()), implementation="parallel"),
+    "unroll: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))),
+    "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
 }
+for name, skip in {
+    "dynamic": F.Dynamic(K, 0.5, empty_slots="masked"),
+    "attention": F.Attention(K, 0.5),
+    "content": F.Dynamic(K, 0.5, agent="content"),
+    "log": F.Attention(K, 0.5, agent="content", empty_slots="masked", among=F.LogSpaced()),
+    "segments": F.Dynamic(K, 0.5, among=F.Segments(2), empty_slots="masked"),
+    "sparse": F.SparseAttention(K, 0.5, top=2, empty_slots="masked"),
+    "fixed": F.Fixed(K),
+    "skip_rnn": F.SkipRNN(),
+}.items():
+    CASES[f"unroll: {name}"] = unrolled(F.Recurrence(skip))
+for name in ("last", "mean", "max"):
+    CASES[f"pool_states: {name}"] = (
+        lambda x, where, name=name: F.pool_states(x, where, name, backward=1),
+        penalised,
+    )
+for name in F.RELAXATIONS:
+    CASES[f"relaxed_weights: {name}"] = (
+        lambda log_probs, noise, name=name: F.relaxed_weights(log_probs, noise, name, 0.5),
+        lambda b, t: (log_probs(b, t, K), floats(b, t, K)),
+    )
 
 # Functions that take no arrays.
-EXEMPT = {
-    *("check_carry", "parse_depth_skip", "parse_time_skip", "parse_transition"),
-    *("dilated", "register_for_export"),
-}
+EXEMPT = {"parse_depth_skip", "parse_time_skip", "parse_transition", "dilated", "register_for_export"}
 
 # Functions (by prefix) whose float outputs are wider than half precision on purpose, and the reason.
 WIDER = {
-    "choice_noise": "float32 at least: in half precision too few values are near the ends",
     "crf_": "sums over sequences are taken in float32 at least",
     "empty_cache": "float32",
 }
@@ -392,7 +333,7 @@ def with_gradients(name):
             parts = [leaf for leaf in jax.tree.leaves(out) if is_float(leaf)]
             return sum((jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)), out
 
-        if not wanted or name.startswith("skim"):  # a `while` loop has no reverse mode
+        if not wanted:
             return function(*arguments), ()
         gradients, out = jax.grad(loss, has_aux=True)([leaves[i] for i in wanted])
         return out, gradients
@@ -415,58 +356,32 @@ def test_shapes_may_be_unknown(name):
     export.export(jax.jit(CASES[name][0]))(*arguments)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_dtypes_are_never_mixed(name):
+SIZES = {"usual": (2, 3), "empty batch": (0, 3), "no steps": (2, 0), "one step": (2, 1), "nothing": (0, 0)}
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+
+def usual_and(*others):
+    """Parametrize over all cases; those in float32 of the usual size and of `others` are not slow."""
+    cases = [(name, size, "float32") for name in CASES for size in SIZES]
+    cases += [(name, "usual", dtype) for name in CASES for dtype in ("bfloat16", "float16")]
+    of = {("usual", "float32"), *others}
+    return pytest.mark.parametrize(("name", "size", "dtype"), and_slow(cases, lambda _, *kind: kind in of))
+
+
+@usual_and(("usual", "bfloat16"), ("empty batch", "float32"), ("no steps", "float32"))
+def test_sizes_of_0_and_1_are_taken_and_dtypes_stay(name, size, dtype):
     with jax.numpy_dtype_promotion("strict"):
-        jax.eval_shape(with_gradients(name), *described(name, 2, 3, jnp.float32))
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    and_slow([jnp.bfloat16, jnp.float16], lambda dtype: dtype is jnp.bfloat16),
-    ids=["bfloat16", "float16"],
-)
-@pytest.mark.parametrize("name", CASES)
-def test_half_precision_stays_half(name, dtype):
-    out, gradients = jax.eval_shape(with_gradients(name), *described(name, 2, 3, dtype))
-    assert all(leaf.dtype == dtype for leaf in gradients)
+        specs = described(name, *SIZES[size], DTYPES[dtype])
+        out, gradients = jax.eval_shape(with_gradients(name), *specs)
+    assert all(leaf.dtype == DTYPES[dtype] for leaf in gradients)
     if not any(name.startswith(prefix) for prefix in WIDER):
-        assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(out) if is_float(leaf))
+        assert all(leaf.dtype == DTYPES[dtype] for leaf in jax.tree.leaves(out) if is_float(leaf))
 
 
-SIZES = {"empty batch": (0, 3), "no steps": (2, 0), "one step": (2, 1), "nothing": (0, 0)}
-SIZED = [(name, size) for size in SIZES for name in CASES]
-
-
-@pytest.mark.parametrize(
-    ("name", "size"), and_slow(SIZED, lambda name, size: size in ("empty batch", "no steps"))
-)
-def test_sizes_of_0_and_1_are_taken(name, size):
-    jax.eval_shape(with_gradients(name), *described(name, *SIZES[size], jnp.float32))
-
-
-def check_finite(name, batch, time, dtype):
-    """Run a case with gradients; check that no intermediate number is NaN and that all results are finite."""
+@usual_and()
+def test_no_number_is_nan(name, size, dtype):
     with jax.debug_nans(True):
-        results = jax.jit(with_gradients(name))(*drawn(name, batch, time, dtype))
+        results = jax.jit(with_gradients(name))(*drawn(name, *SIZES[size], DTYPES[dtype]))
     for leaf in jax.tree.leaves(results):
         if is_float(leaf):
             assert np.isfinite(np.asarray(leaf, np.float64)).all()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_no_number_is_nan(name):
-    check_finite(name, 2, 3, np.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "size"), SIZED)
-def test_no_number_is_nan_in_sizes_of_0_and_1(name, size):
-    check_finite(name, *SIZES[size], np.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("name", CASES)
-def test_no_number_is_nan_in_half_precision(name, dtype):
-    check_finite(name, 2, 3, dtype)

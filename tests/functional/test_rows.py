@@ -18,27 +18,16 @@ PACKED = np.array([[7, 7, 7, 2, 2, 2, 9, 9, 9, 9], [0, 1, 1, 1, 2, 2, 2, 2, 2, 2
 LENGTHS = np.array([7, 7])
 
 
+PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
 zoneout = compiled(F.zoneout)
 
-
-PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
-
 # Random skips are left out: they are sampled in every mode, and each row has its own key.
-CASES = list(
-    itertools.product([name for name in TIME_SKIPS if name != "random"], ("lstm", "gru"), (False, True))
-)
+SKIPS = [name for name in TIME_SKIPS if name != "random"]
+CASES = itertools.product(SKIPS, ("lstm", "gru"), (False, True))
+USUAL = [("previous", "lstm", False), ("dynamic-content", "gru", True), ("skip-rnn", "lstm", True)]
 
 
-@pytest.mark.parametrize(
-    ("skip", "transition", "reverse"),
-    and_slow(
-        CASES,
-        lambda *case: (
-            case
-            in (("previous", "lstm", False), ("dynamic-content", "gru", True), ("skip-rnn", "lstm", True))
-        ),
-    ),
-)
+@pytest.mark.parametrize(("skip", "transition", "reverse"), and_slow(CASES, lambda *case: case in USUAL))
 def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip, transition, reverse):
     recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[transition])
     params, *_ = problem(recurrence)

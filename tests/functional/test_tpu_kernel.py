@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -31,11 +32,8 @@ def problem(skip, *, batch=BATCH, time=TIME, hidden=HIDDEN, dtype=np.float32, re
     rng, recurrence = np.random.default_rng(0), F.Recurrence(skip)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
     lstm = F.LSTMParams(draw(INPUT, 4 * hidden), draw(hidden, 4 * hidden) / hidden**0.5, draw(4 * hidden))
-    agent = None
-    if skip.has_agent:
-        agent = F.AgentParams(
-            draw(hidden, 7), draw(INPUT, 7), draw(7), draw(7, skip.max_skip), draw(skip.max_skip)
-        )
+    agent = (hidden, 7), (INPUT, 7), (7,), (7, skip.max_skip), (skip.max_skip,)
+    agent = F.AgentParams(*(draw(*shape) for shape in agent)) if skip.has_agent else None
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), F.LayerParams(lstm, agent))
     state = F.LSTMState(*(jnp.asarray(draw(batch, hidden)) for _ in "hc"))
     carry = F.initial_carry(jax.random.split(jax.random.key(1), batch), recurrence, state)
@@ -70,20 +68,14 @@ def compare(skip, *, lengths=None, policy=POLICY, rtol=1e-5, atol=1e-5, gradient
         np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=rtol, atol=atol)
 
 
-def test_values_of_sampled_choices_are_those_of_the_reference():
-    compare(F.Dynamic(3, 0.7), lengths=[4, 0, 2], gradients=False)
-
-
 CASES = {
+    "values": (F.Dynamic(3, 0.7), dict(lengths=[4, 0, 2], gradients=False)),
     "plain": (F.Previous(), {}),
     "fixed": (F.Fixed(3, 0.5), dict(lengths=[4, 1, 2])),
     "sampled": (F.Dynamic(3, 0.7), dict(lengths=[4, 0, 2])),
     "greedy": (F.Dynamic(2), dict(policy=F.Policy("greedy"))),
     "replayed": (F.Dynamic(10), dict(replayed=True)),
-    "masked": (
-        F.Dynamic(4, empty_slots="masked"),
-        dict(policy=F.Policy(mask=np.array([True, True, False, True]))),
-    ),
+    "masked": (F.Dynamic(4, empty_slots="masked"), dict(policy=F.Policy(mask=np.arange(4) != 2))),
     "λ = 0": (F.Dynamic(2, 0.0), {}),
     "one state": (F.Dynamic(1), {}),
     "bfloat16": (F.Dynamic(3, 0.7), dict(dtype=jnp.bfloat16, rtol=0.02, atol=0.02)),
@@ -92,8 +84,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", and_slow(CASES, "values".__eq__))
 def test_values_and_gradients_are_those_of_the_reference(name):
     skip, options = CASES[name]
     compare(skip, **options)
@@ -103,10 +94,9 @@ def test_values_and_gradients_are_those_of_the_reference(name):
 def test_mapped_calls_are_the_calls_one_by_one():
     recurrence, params, carry, x, actions = problem(F.Dynamic(2, 0.5), time=2)
     xs = jnp.stack([x, 2 * x])
-    h = lambda by_kernel: (
-        lambda x: unrolled(recurrence, params, carry, x, actions, None, POLICY, by_kernel)[1].h
-    )
-    np.testing.assert_allclose(jax.vmap(h(True))(xs), jax.vmap(h(False))(xs), rtol=1e-5, atol=1e-6)
+    run = lambda x, by: unrolled(recurrence, params, carry, x, actions, None, POLICY, by)[1].h
+    found = [jax.vmap(lambda x, by=by: run(x, by))(xs) for by in (True, False)]
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

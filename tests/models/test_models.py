@@ -22,7 +22,7 @@ from dynskip_jax.models import (
     Tagger,
     rating_distribution,
 )
-from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
+from dynskip_jax.nn import CharAffixes, CharCNN
 
 RNG = np.random.default_rng(0)
 LENGTHS = np.array([7, 3, 1, 7])
@@ -74,10 +74,7 @@ def pairs(tokens):
 
 
 CNN = lambda: CharCNN(9, char_features=3, filters=4, dropout=0.3, rngs=nnx.Rngs(0))
-MORE = (
-    lambda: CharLSTM(9, char_features=3, features=4, rngs=nnx.Rngs(0)),
-    lambda: CharAffixes(9, char_features=2, count=2, rngs=nnx.Rngs(0)),
-)
+AFFIXES = lambda: CharAffixes(9, char_features=2, count=2, rngs=nnx.Rngs(0))
 EVERYTHING = dict(capitals=(5, 2), columns=((3, 2), (4, 2)), window=3, dropout=0.4, **RARE)
 DEEP = dict(skip=(F.Previous(),) * 3, transition=F.GRU(), depth_skip=F.ToOutput(gated=True))
 MODELS = {
@@ -86,7 +83,7 @@ MODELS = {
     "embedded": (lambda: embedded(word_dropout=0.3, **RARE), lambda tokens: (tokens,)),
     "pair": (lambda: pair(dropout=0.3), pairs),
     "tagger": (lambda: tagger(characters=(CNN,), **EVERYTHING), ids),
-    "softmax": (lambda: tagger(characters=MORE, output="softmax", allowed=None), ids),
+    "softmax": (lambda: tagger(characters=(CNN, AFFIXES), output="softmax", allowed=None), ids),
     "deep": (lambda: tagger(**DEEP), ids),
     "language model": (lambda: language_model(dropout=0.3), lambda tokens: (tokens,)),
 }

@@ -12,18 +12,8 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax import nn
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn import (
-    SkipCell,
-    SkipLayers,
-    from_flax,
-    from_keras,
-    from_keras_bidirectional,
-    from_torch,
-    to_flax,
-    to_keras,
-    to_torch,
-)
 
 INPUT, HIDDEN, BATCH, TIME = 3, 4, 5, 6
 LENGTHS = np.array([6, 1, 3, 6, 2])
@@ -41,11 +31,11 @@ def sigmoid(z):
 
 
 def outputs(*cells):
-    return np.asarray(compiled(SkipLayers(cells))(X).h)
+    return np.asarray(compiled(nn.SkipLayers(cells))(X).h)
 
 
 def cell_of(**options):
-    return drawn(lambda: SkipCell(INPUT, HIDDEN, **options, rngs=nnx.Rngs(0)))
+    return drawn(lambda: nn.SkipCell(INPUT, HIDDEN, **options, rngs=nnx.Rngs(0)))
 
 
 def close(actual, expected):
@@ -119,13 +109,13 @@ KINDS = [
 )
 def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     state = torch_state(kind, layers, both_ways, bias)
-    stack = from_torch(state)
+    stack = nn.from_torch(state)
     expected = torch_by_hand(kind, state)
     close(compiled(stack)(X, seq_lengths=LENGTHS).h, expected)
-    back = to_torch(stack, bias=bias)
+    back = nn.to_torch(stack, bias=bias)
     assert {name: array.shape for name, array in back.items()} == {n: a.shape for n, a in state.items()}
     close(torch_by_hand(kind, back), expected)
-    jax.tree.map(np.testing.assert_array_equal, to_torch(from_torch(back), bias=bias), back)
+    jax.tree.map(np.testing.assert_array_equal, nn.to_torch(nn.from_torch(back), bias=bias), back)
 
 
 @pytest.mark.parametrize(("kind", "layers", "both_ways"), KINDS)
@@ -134,7 +124,7 @@ def test_torch_itself_agrees(kind, layers, both_ways):
     theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](
         INPUT, HIDDEN, layers, bidirectional=both_ways, batch_first=True
     )
-    stack = from_torch({name: value.numpy() for name, value in theirs.state_dict().items()})
+    stack = nn.from_torch({name: value.numpy() for name, value in theirs.state_dict().items()})
     h = compiled(stack)(X, seq_lengths=LENGTHS).h
 
     def run():
@@ -146,29 +136,26 @@ def test_torch_itself_agrees(kind, layers, both_ways):
             return torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)[0].numpy()
 
     close(h, run())
-    theirs.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in to_torch(stack).items()})
+    theirs.load_state_dict({name: torch.tensor(array) for name, array in nn.to_torch(stack).items()})
     close(h, run())
 
 
 def test_an_agent_is_put_into_a_trained_network():
     state = torch_state("lstm")
-    stack = from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
+    stack = nn.from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
     out = compiled(stack)(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     # With λ = 0 the choices have no effect, so the outputs are those of the trained network.
     close(out.h, torch_by_hand("lstm", state))
     assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
-    other = from_torch(state, skip=F.Dynamic(3), rngs=nnx.Rngs(2))
+    other = nn.from_torch(state, skip=F.Dynamic(3), rngs=nnx.Rngs(2))
     assert not np.allclose(stack.cells[0].agent.w_h[...], other.cells[0].agent.w_h[...])
-
-
-@pytest.mark.parametrize("skip", [F.Mean(3), F.Random(3)], ids=str)
-def test_what_has_no_weights_needs_no_key(skip):
-    assert from_torch(torch_state("lstm"), skip=skip).skips == (skip,)
+    assert nn.from_torch(state, skip=F.Random(3)).skips == (F.Random(3),)  # which has no weights to draw
 
 
 def test_bfloat16_goes_to_torch_as_float32():
     """Regression: `torch.from_numpy` refuses arrays of bfloat16."""
-    assert {array.dtype for array in to_torch(cell_of(param_dtype="bfloat16")).values()} == {np.dtype("f4")}
+    written = nn.to_torch(cell_of(param_dtype="bfloat16"))
+    assert {array.dtype for array in written.values()} == {np.dtype("f4")}
 
 
 # Flax.
@@ -176,15 +163,22 @@ def test_bfloat16_goes_to_torch_as_float32():
 FLAX_CELLS = {"lstm": nnx.LSTMCell, "optimized": nnx.OptimizedLSTMCell, "gru": nnx.GRUCell}
 
 
+def with_gradient(layer, x):
+    """Return the outputs, and the gradient of a function of them in the inputs."""
+    read = lambda x: layer(x).h if isinstance(layer, nn.SkipLayers) else layer(x)
+    return read(x), jax.grad(lambda x: jax.numpy.sin(read(x)).sum())(x)
+
+
 @pytest.mark.parametrize("name", FLAX_CELLS)
 def test_flaxs_cells_and_back(name):
     theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, rngs=nnx.Rngs(3)))
-    cell, expected = from_flax(theirs), compiled(nnx.RNN(theirs))(X)
-    close(outputs(cell), expected)
+    cell, expected = nn.from_flax(theirs), compiled(nnx.RNN(theirs))(X)
+    both = (nnx.jit(with_gradient)(layer, X) for layer in (nn.SkipLayers([cell]), nnx.RNN(theirs)))
+    jax.tree.map(close, *both)
     kind = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)
     back = drawn(lambda: kind(INPUT, HIDDEN, rngs=nnx.Rngs(4)), seed=4)
     state = nnx.state(back, nnx.Param)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jax.device_put, to_flax(cell)))
+    nnx.replace_by_pure_dict(state, jax.tree.map(jax.device_put, nn.to_flax(cell)))
     nnx.update(back, state)
     close(compiled(nnx.RNN(back))(X), expected)
 
@@ -193,8 +187,8 @@ def test_flaxs_cells_and_back(name):
 def test_flaxs_cells_with_other_activations(name):
     functions = dict(gate_fn=jax.nn.hard_sigmoid, activation_fn=jax.nn.relu)
     theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, **functions, rngs=nnx.Rngs(3)))
-    read = from_flax(theirs)
-    told = from_flax(nnx.to_pure_dict(nnx.state(theirs, nnx.Param)), **functions)
+    read = nn.from_flax(theirs)
+    told = nn.from_flax(nnx.to_pure_dict(nnx.state(theirs, nnx.Param)), **functions)
     assert read.recurrence == told.recurrence
     close(outputs(read), compiled(nnx.RNN(theirs))(X))
 
@@ -205,10 +199,10 @@ def test_linens_cells_and_back(name):
     shapes = jax.eval_shape(theirs.init, jax.random.key(0), X)
     variables = jax.tree.map(lambda leaf: normal(4, *leaf.shape), shapes)
     (params,) = variables["params"].values()
-    cell, apply = from_flax(params), jax.jit(theirs.apply)
+    cell, apply = nn.from_flax(params), jax.jit(theirs.apply)
     expected = apply(variables, X)
     close(outputs(cell), expected)
-    close(apply({"params": {"cell": to_flax(cell, "linen")}}, X), expected)
+    close(apply({"params": {"cell": nn.to_flax(cell, "linen")}}, X), expected)
 
 
 # Keras, whose columns are i, f, c, o and z, r, h.
@@ -239,8 +233,8 @@ def keras_by_hand(kind, weights, after=True):
 @pytest.mark.usefixtures("as_users")
 def test_keras_layer_and_back(kind, bias, reset_after):
     weights = keras_layer(kind, bias=bias, reset_after=reset_after)
-    cell = from_keras(weights, config={"reset_after": bool(reset_after)})
-    expected, back = keras_by_hand(kind, weights, reset_after), to_keras(cell, bias=bias)
+    cell = nn.from_keras(weights, config={"reset_after": bool(reset_after)})
+    expected, back = keras_by_hand(kind, weights, reset_after), nn.to_keras(cell, bias=bias)
     close(outputs(cell), expected)
     close(keras_by_hand(kind, back, reset_after), expected)
     assert [array.shape for array in back] == [array.shape for array in weights]
@@ -250,15 +244,15 @@ def test_keras_layer_and_back(kind, bias, reset_after):
 def test_both_directions_of_keras(kind):
     forward, backward = keras_layer(kind, 1), keras_layer(kind, 4)
     config = {"merge_mode": "concat", "layer": {"config": {"activation": "tanh"}}}
-    both = compiled(from_keras_bidirectional([*forward, *backward], config=config))(X).h
+    both = compiled(nn.from_keras_bidirectional([*forward, *backward], config=config))(X).h
     close(both[..., :HIDDEN], keras_by_hand(kind, forward))
-    close(both[..., HIDDEN:], compiled(SkipLayers([from_keras(backward)], reverse=True))(X).h)
+    close(both[..., HIDDEN:], compiled(nn.SkipLayers([nn.from_keras(backward)], reverse=True))(X).h)
 
 
 def test_keras_layer_with_other_activations():
     kernel, _, b = weights = keras_layer("lstm")
     config = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
-    out = outputs(from_keras(weights, config=config, gate_fn=nnx.hard_sigmoid))[:, 0]
+    out = outputs(nn.from_keras(weights, config=config, gate_fn=nnx.hard_sigmoid))[:, 0]
     i, _, c, o = np.split(X[:, 0] @ kernel + b, 4, axis=1)
     i, o = (np.clip(part / 6 + 0.5, 0, 1) for part in (i, o))
     close(out, o * np.tanh(i * np.tanh(c)))
@@ -272,41 +266,42 @@ def refused():
     """Return calls that raise an error, each with a part of its message."""
     state, lstm, gru = torch_state("lstm"), keras_layer("lstm"), keras_layer("gru")
     without = lambda name: {n: a for n, a in state.items() if n != name}
-    of_torch, of_gru = from_torch(state).cells[0], from_torch(torch_state("gru")).cells[0]
+    of_torch, of_gru = nn.from_torch(state).cells[0], nn.from_torch(torch_state("gru")).cells[0]
     hard = cell_of(transition=F.LSTM(gate_fn=nnx.hard_sigmoid))
     before, ulstm = cell_of(transition=F.GRU("before")), cell_of(transition=F.ULSTM())
     deep = cell_of(depth_skip=F.ToOutput())
+    reverse = nn.SkipLayers([of_torch], reverse=True)
     learned, zoned = cell_of(learnable_carry=True), cell_of(zoneout=0.5)
     two_gates = {"weight_hh_l0": normal(0, 8, HIDDEN), "weight_ih_l0": normal(0, 8, INPUT)}
     return {
-        "projection": (lambda: from_torch({**state, "weight_hr_l0": 0}), "weight_hr_l0 does not belong"),
-        "nothing": (lambda: from_torch({}), "weight_hh_l0 is missing"),
-        "missing": (lambda: from_torch(without("bias_hh_l0")), "bias_hh_l0 is missing"),
-        "one direction": (lambda: from_torch({**state, "weight_ih_l0_reverse": 0}), "reverse is missing"),
-        "a layer": (lambda: from_torch({n[:-1] + "1": a for n, a in state.items()}), "l1 does not belong"),
-        "two gates": (lambda: from_torch(two_gates), "have 2 gates"),
-        "shapes": (lambda: from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}), "expected weights"),
-        "no rngs": (lambda: from_torch(state, skip=F.Dynamic(3)), "of Dynamic are drawn: pass rngs="),
-        "torch bias": (lambda: to_torch(of_torch, bias=False), "bias_ih_l0 is not 0"),
-        "keras bias": (lambda: to_keras(of_torch, bias=False), "bias is not 0"),
-        "ulstm": (lambda: to_torch(ulstm), "torch.nn has no layer with the transition ULSTM"),
-        "before": (lambda: to_torch(before), "torch.nn has no layer with the transition GRU"),
-        "activation": (lambda: to_flax(hard), "flax has no layer with the transition LSTM.*hard_sigmoid"),
-        "reverse": (lambda: to_torch(SkipLayers([of_torch], reverse=True)), "no layer with reverse=True"),
-        "depth": (lambda: to_flax(deep), "flax has no layer with a skip over depth"),
-        "learned": (lambda: to_keras(learned), "Keras has no layer with a learned initial state"),
-        "zoneout": (lambda: to_torch(zoned), "no layer with zoneout"),
-        "flax": (lambda: from_flax({"dense": {"kernel": normal(0, 2, 2)}}), "weights of Flax's LSTM or GRU"),
-        "layout": (lambda: to_flax(of_torch, "haiku"), "unknown layout 'haiku'"),
-        "inside": (lambda: to_flax(of_gru), "no bias inside its reset"),
-        "keras": (lambda: from_keras([np.zeros(3)]), "kernel, recurrent kernel and bias"),
-        "keras gates": (lambda: from_keras([normal(0, 3, 8), normal(0, 4, 8)]), "2 gates"),
-        "six": (lambda: from_keras(lstm * 2), "by from_keras_bidirectional"),
-        "three": (lambda: from_keras_bidirectional(lstm), "expected the 4 or 6 arrays .* got 3"),
-        "merged": (lambda: from_keras_bidirectional(gru * 2, config={"merge_mode": "sum"}), "mode='sum'"),
-        "cudnn": (lambda: from_keras([*lstm[:2], normal(0, 8 * HIDDEN)]), "CuDNN layer"),
-        "hard": (lambda: from_keras(gru, config={"recurrent_activation": "hard"}), "as gate_fn"),
-        "backwards": (lambda: from_keras(gru, config={"go_backwards": True}), "reverse the inputs"),
+        "projection": (lambda: nn.from_torch({**state, "weight_hr_l0": 0}), "weight_hr_l0 does not belong"),
+        "nothing": (lambda: nn.from_torch({}), "weight_hh_l0 is missing"),
+        "missing": (lambda: nn.from_torch(without("bias_hh_l0")), "bias_hh_l0 is missing"),
+        "one direction": (lambda: nn.from_torch({**state, "weight_ih_l0_reverse": 0}), "reverse is missing"),
+        "a layer": (lambda: nn.from_torch({n[:-1] + "1": a for n, a in state.items()}), "l1 does not belong"),
+        "two gates": (lambda: nn.from_torch(two_gates), "have 2 gates"),
+        "shapes": (lambda: nn.from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}), "expected weights"),
+        "no rngs": (lambda: nn.from_torch(state, skip=F.Dynamic(3)), "of Dynamic are drawn: pass rngs="),
+        "torch bias": (lambda: nn.to_torch(of_torch, bias=False), "bias_ih_l0 is not 0"),
+        "keras bias": (lambda: nn.to_keras(of_torch, bias=False), "bias is not 0"),
+        "ulstm": (lambda: nn.to_torch(ulstm), "torch.nn has no layer with the transition ULSTM"),
+        "before": (lambda: nn.to_torch(before), "torch.nn has no layer with the transition GRU"),
+        "activation": (lambda: nn.to_flax(hard), "flax has no layer with the transition LSTM.*hard_sigmoid"),
+        "reverse": (lambda: nn.to_torch(reverse), "no layer with reverse=True"),
+        "depth": (lambda: nn.to_flax(deep), "flax has no layer with a skip over depth"),
+        "learned": (lambda: nn.to_keras(learned), "Keras has no layer with a learned initial state"),
+        "zoneout": (lambda: nn.to_torch(zoned), "no layer with zoneout"),
+        "flax": (lambda: nn.from_flax({"dense": {"kernel": normal(0, 2, 2)}}), "weights of Flax's LSTM or"),
+        "layout": (lambda: nn.to_flax(of_torch, "haiku"), "unknown layout 'haiku'"),
+        "inside": (lambda: nn.to_flax(of_gru), "no bias inside its reset"),
+        "keras": (lambda: nn.from_keras([np.zeros(3)]), "kernel, recurrent kernel and bias"),
+        "keras gates": (lambda: nn.from_keras([normal(0, 3, 8), normal(0, 4, 8)]), "2 gates"),
+        "six": (lambda: nn.from_keras(lstm * 2), "by from_keras_bidirectional"),
+        "three": (lambda: nn.from_keras_bidirectional(lstm), "expected the 4 or 6 arrays .* got 3"),
+        "merged": (lambda: nn.from_keras_bidirectional(gru * 2, config={"merge_mode": "sum"}), "mode='sum'"),
+        "cudnn": (lambda: nn.from_keras([*lstm[:2], normal(0, 8 * HIDDEN)]), "CuDNN layer"),
+        "hard": (lambda: nn.from_keras(gru, config={"recurrent_activation": "hard"}), "as gate_fn"),
+        "backwards": (lambda: nn.from_keras(gru, config={"go_backwards": True}), "reverse the inputs"),
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data.vocabularies import TokenIds
 from dynskip_jax.models import LanguageModel, SequenceClassifier, Tagger
-from dynskip_jax.nn import CharCNN, CharLSTM, SkipCell
+from dynskip_jax.nn import CharCNN, SkipCell
 from dynskip_jax.nn.base import Linear
 
 CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
@@ -32,7 +32,7 @@ def classifier(rngs, skip, **options):
 
 def tagger(rngs, skip, **options):
     how = dict(dtype=options["dtype"], rngs=rngs)
-    options |= dict(characters=(CharCNN(9, **how), CharLSTM(9, **how)), window=3, embedding_features=4)
+    options |= dict(characters=(CharCNN(9, **how),), window=3, embedding_features=4)
     ids = TokenIds(TOKENS, np.ones((4, 8, 5), np.int32), TOKENS, TOKENS[..., None])
     return Tagger(12, 5, 6, skip, **options, rngs=rngs), ids
 

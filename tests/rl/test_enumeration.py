@@ -143,59 +143,28 @@ def test_expected_critic_loss_is_smallest_at_the_expected_return():
 # --- Several layers and directions ---
 
 
-def stack_of(skips, **options):
-    cell = dict(param_dtype=jnp.float64)
-    module = drawn(lambda: SkipLSTM(2, 3, skip=skips, cell=cell, rngs=nnx.Rngs(3), **options), scale=1.0)
-    graphdef, params, _ = nnx.split(module, nnx.Param, ...)
-    return graphdef, params, jnp.asarray(np.random.default_rng(3).normal(size=(1, 3, 2)))
-
-
-def every_choice(layers):
-    return jnp.array(list(itertools.product((1, 2), repeat=3 * layers))).reshape(-1, layers, 1, 3)
-
-
-def assert_gradients_of_agents(losses, params, cells):
-    """Check that for each of two cells the gradients of two losses, exact and expected, agree."""
-
-    def gradient(way, i):
-        return jax.grad(lambda params: losses(params)[way][i])(params)["cells"][cells[i]]["agent"]
-
-    exact, found = jax.device_get(jax.jit(lambda: [[gradient(w, i) for i in range(2)] for w in range(2)])())
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-7, atol=1e-13), exact, found)
-    assert all(max(np.abs(leaf).max() for leaf in jax.tree.leaves(each)) > 1e-6 for each in exact)
-
-
 @pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
     """The expectation enumerates all choices of both directions; the agents are in the lowest layer."""
-    graphdef, params, x = stack_of([F.Dynamic(K), F.Previous()][:num_layers], bidirectional=True)
+    skips = [F.Dynamic(K), F.Previous()][:num_layers]
+    options = dict(skip=skips, bidirectional=True, param_dtype=jnp.float64)
+    module = drawn(lambda: SkipLSTM(2, 3, rngs=nnx.Rngs(3), **options), scale=1.0)
+    graphdef, params, _ = nnx.split(module, nnx.Param, ...)
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(1, 3, 2)))
+    choices = jnp.array(list(itertools.product((1, 2), repeat=6))).reshape(-1, 2, 1, 3)
 
-    def of_choices(params, actions):
-        out = nnx.merge(graphdef, params)(x, actions=[*actions, *[None] * (2 * num_layers - 2)])
-        nll = jax.lax.stop_gradient((out.h.sum(-1) - 1) ** 2)
-        probability = jnp.exp(sum(decision.log_prob.sum() for decision in out.decisions))
-        surrogate = jax.lax.stop_gradient(probability) * out.agent_loss(-nll, entropy_coef=0.0, baseline=None)
-        return jnp.stack([jnp.full(2, probability * nll.sum()), jnp.full(2, surrogate)])
+    def losses(params):
+        def of_choices(actions):
+            out = nnx.merge(graphdef, params)(x, actions=[*actions, *[None] * (2 * num_layers - 2)])
+            nll = jax.lax.stop_gradient((out.h.sum(-1) - 1) ** 2)
+            probability = jnp.exp(sum(decision.log_prob.sum() for decision in out.decisions))
+            surrogate = out.agent_loss(-nll, entropy_coef=0.0, baseline=None)
+            return probability * nll.sum(), jax.lax.stop_gradient(probability) * surrogate
 
-    losses = lambda params: jax.vmap(lambda actions: of_choices(params, actions))(every_choice(2)).sum(0)
-    assert_gradients_of_agents(losses, params, (0, 1))
+        return [each.sum() for each in jax.vmap(of_choices)(choices)]
 
-
-@pytest.mark.slow
-def test_sampled_entropy_of_a_stack_is_that_of_each_layers_own_choices():
-    """The gradient for the lower agent leaves out how its choices change the policy of the upper agent."""
-    graphdef, params, x = stack_of([F.Dynamic(K), F.Dynamic(K)])
-
-    def of_choices(params, actions):
-        out = nnx.merge(graphdef, params)(x, actions=list(actions))
-        log_probs = jnp.stack([decision.log_prob.sum() for decision in out.decisions])
-        probability = jnp.exp(log_probs.sum())
-        reward = jnp.array([1.0])
-        surrogate = rl.reinforce(out, reward, entropy_coef=0.7) * jax.lax.stop_gradient(probability)
-        own = 0.7 * jnp.exp(jnp.where(jnp.arange(2) == 0, log_probs[0], log_probs.sum())) * log_probs
-        # The upper layer's choices sum to 1, and are summed for each of the lower layer's.
-        own = own * jnp.where(jnp.arange(2) == 0, jax.lax.stop_gradient(jnp.exp(log_probs[1])), 1.0)
-        return jnp.stack([own, jnp.full(2, surrogate)])
-
-    losses = lambda params: jax.vmap(lambda actions: of_choices(params, actions))(every_choice(2)).sum(0)
-    assert_gradients_of_agents(losses, params, (0, 1))
+    gradient = lambda way: jax.grad(lambda params: losses(params)[way])(params)["cells"]
+    exact, found = jax.jit(lambda: [[gradient(way)[i]["agent"] for i in (0, 1)] for way in (0, 1)])()
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-13)
+    assert all(max(np.abs(leaf).max() for leaf in jax.tree.leaves(each)) > 1e-6 for each in exact)

@@ -75,23 +75,17 @@ def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
     counted = VALID if masked else np.ones_like(VALID)
     rewards, beta = rewards_like(per_step), 0.3
 
-    @jax.jit
-    def program(log_prob, rewards):
-        found = []
-        for baseline, discount, facts in CASES:
-            group = (-1, ROLLOUTS) if baseline == "rollouts" else (-1,)
-            over = dict(none=None, batch=rl.leave_one_out, rollouts=partial(rl.leave_one_out, axis=1))
-            how = dict(baseline=over[baseline], discount=discount, entropy_coef=beta)
+    def loss(log_prob, rewards, baseline, discount, facts):
+        group = (-1, ROLLOUTS) if baseline == "rollouts" else (-1,)
+        over = dict(none=None, batch=rl.leave_one_out, rollouts=partial(rl.leave_one_out, axis=1))
+        trace = trace_of(valid=jnp.asarray(counted) if masked else None, **facts)
+        trace = dataclasses.replace(trace, log_prob=log_prob)
+        turn = partial(jax.tree.map, lambda leaf: leaf.reshape(*group, *leaf.shape[1:]))
+        how = dict(baseline=over[baseline], discount=discount, entropy_coef=beta)
+        return rl.reinforce(turn(trace), turn(rewards), **how)
 
-            def loss(log_prob, rewards, group=group, facts=facts, how=how):
-                trace = trace_of(valid=jnp.asarray(counted) if masked else None, **facts)
-                trace = dataclasses.replace(trace, log_prob=log_prob)
-                turn = partial(jax.tree.map, lambda leaf: leaf.reshape(*group, *leaf.shape[1:]))
-                return rl.reinforce(turn(trace), turn(rewards), **how)
-
-            found.append(jax.value_and_grad(loss, (0, 1))(log_prob, rewards))
-        return found
-
+    gradient = jax.value_and_grad(loss, (0, 1))
+    program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in CASES])
     odd = jnp.where(counted, rewards, jnp.nan) if per_step else rewards  # past the end nothing may count
     results = jax.device_get(program(trace_of().log_prob, odd))
     for (baseline, discount, facts), (value, grads) in zip(CASES, results, strict=True):
@@ -150,11 +144,10 @@ def test_moving_average_against_a_loop():
 
 def test_critic_by_hand_sends_no_gradient_into_what_it_sees():
     rng = np.random.default_rng(2)
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
-    params = F.AgentParams(draw(3, 5), draw(2, 5), draw(5), draw(5, 1), draw(1))
-    x, h = draw(ROWS, TIME, 2), draw(ROWS, TIME, 3)
-    w_h, w_x, b, w_out, b_out = map(np.asarray, params)
-    expected = (np.tanh(np.asarray(h) @ w_h + np.asarray(x) @ w_x + b) @ w_out + b_out)[..., 0]
+    shapes = (3, 5), (2, 5), (5,), (5, 1), (1,), (ROWS, TIME, 2), (ROWS, TIME, 3)
+    w_h, w_x, b, w_out, b_out, x, h = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    params = F.AgentParams(w_h, w_x, b, w_out, b_out)
+    expected = (np.tanh(h @ w_h + x @ w_x + b) @ w_out + b_out)[..., 0]
     np.testing.assert_allclose(compiled(rl.critic)(params, x, h), expected, rtol=1e-4, atol=1e-5)
 
     def loss(params, x, h, reward):
@@ -176,16 +169,15 @@ def test_vimco_by_hand():
     assert not np.any(jax.grad(lambda x: rl.vimco(x).sum())(log_p.T))
 
 
-@pytest.mark.parametrize("log_likelihood", [[-3, -np.inf], [-np.inf, -np.inf], [-np.inf, 0, -500]], ids=str)
-def test_vimco_of_impossible_predictions_is_finite(log_likelihood):
-    found = rl.vimco(jnp.array(log_likelihood, jnp.float32))
-    assert np.isfinite(found).all()
-    assert np.argmax(found) == np.argmax(log_likelihood)  # the best rollout is rewarded most
+def test_vimco_of_impossible_predictions_is_finite():
+    for log_likelihood in ([-3, -np.inf], [-np.inf, -np.inf], [-np.inf, 0, -500]):
+        found = rl.vimco(jnp.array(log_likelihood, jnp.float32))
+        assert np.isfinite(found).all()
+        assert np.argmax(found) == np.argmax(log_likelihood)  # the best rollout is rewarded most
 
 
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("left_out", ["past the end", "of a row without weight"])
-def test_what_is_left_out_may_be_infinite(odd, left_out):
+def test_what_is_left_out_may_be_infinite(left_out):
     """Regression: a masked advantage that was not finite made loss and gradient NaN."""
     out = ~VALID if left_out == "past the end" else np.tile(np.arange(ROWS)[:, None] >= 3, TIME)
     weights = None if left_out == "past the end" else jnp.asarray(~out[:, 0], jnp.float32)
@@ -204,8 +196,8 @@ def test_what_is_left_out_may_be_infinite(odd, left_out):
         leaves = [trace_of().log_prob, trace_of().entropy, trace_of(1).log_prob]
         return jax.value_and_grad(loss, (0, 1, 2))(*(jnp.where(out, odd, leaf) for leaf in leaves))
 
-    for a, b in zip(jax.tree.leaves(both(odd)), jax.tree.leaves(both(1.0)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+    for odd in (np.nan, np.inf, -np.inf):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), both(odd), both(1.0))
 
 
 # --- Outputs of layers
@@ -239,7 +231,10 @@ def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
 def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output():
     module = layers(skip=[F.Dynamic(3), F.Attention(3)], bidirectional=True)
     out = compiled(module)(X, seq_lengths=ENDS, rngs=jax.random.key(0))
-    assert [trace.mode for trace in out.decisions] == ["sample", "sample", "none", "none"]
+    facts = [(trace.mode, trace.reverse, trace.noncausal) for trace in out.decisions]
+    sampled, none = [("sample", way, True) for way in (False, True)], [("none", False, False)]
+    assert facts == [*sampled, *none, ("none", True, False)]
+    jax.tree.map(np.testing.assert_array_equal, [trace.valid for trace in out.decisions], [INSIDE] * 4)
     expected = 0.0
     for trace, row in itertools.product(out.decisions[:2], range(3)):
         log_prob = np.asarray(trace.log_prob)
@@ -254,10 +249,8 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
 
 def test_traced_actions_out_of_range_are_clipped():
     """Regression: eagerly they are refused, but in a compiled program they chose a state without a word."""
-    module = layers(skip=F.Dynamic(3))
-    graphdef, params = nnx.split(module)
-    run = jax.jit(lambda actions: nnx.merge(graphdef, params)(X, actions=[actions]))
-    odd = jax.device_put(np.array([[1, 2, 9, -4, 0]] * 3))
+    module, odd = layers(skip=F.Dynamic(3)), jax.device_put(np.array([[1, 2, 9, -4, 0]] * 3))
+    run = lambda actions: compiled(module)(X, actions=[actions])
     jax.tree.map(np.testing.assert_array_equal, run(odd), run(np.clip(odd, 1, 3)))
     assert np.array_equal(run(odd).decisions[0].action, np.clip(odd, 1, 3))
     with pytest.raises(UserError, match="actions lie between 1 and 3"):
@@ -289,18 +282,15 @@ def test_decisions_know_how_they_were_made(skip, mode, made, says):
     assert trace.mode == made
     assert F.DecisionTrace.of(decision, F.Dynamic(3), None, mode=mode, replayed=True).mode == "replayed"
     if says:
-        with pytest.raises(UserError, match=says) as error:
+        with pytest.raises(UserError, match=says):
             rl.reinforce(trace, jnp.zeros(2))
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize(
     ("attempt", "says"),
     [
-        (lambda one: rl.reinforce(one, jnp.ones((2, 3))), r"\(2,\) or \(2, 4\), as the decisions"),
         (lambda one: rl.critic_loss(one, [jnp.ones(3)], jnp.ones(2)), r"got \(3,\)"),
-        (lambda one: rl.agent_loss(one.log_prob, jnp.ones(2)), "expected the output of a layer"),
         (lambda one: rl.entropy(()), "call DecisionTrace.of"),
         (lambda one: rl.entropy(jax.tree.map(lambda leaf: leaf[0], one)), r"pass x\[None\]"),
         (lambda one: rl.vimco(jnp.zeros((1, 4))), "at least 2 rollouts, got 1"),
@@ -315,11 +305,9 @@ def test_what_does_not_fit_the_decisions_is_refused(attempt, says):
 # --- Settings of the experiments
 
 SETTINGS = {
-    "paper": dict(),
     "exact": dict(entropy="exact", entropy_coef=0.3),
-    "batch": dict(baseline="batch", discount=0.9),
+    "batch": dict(baseline="batch", discount=0.9, rl_coef=0.5, update_cost=0.1),
     "rollouts": dict(baseline="rollouts", rollouts=ROLLOUTS, entropy="exact"),
-    "weighed": dict(rl_coef=0.5, update_cost=0.1),
     "relaxed": dict(relaxation="soft", relaxed_epochs=1),
 }
 
@@ -329,23 +317,18 @@ def test_rows_that_fill_a_batch_are_as_none(name):
     """Rows of weight 0 change loss and gradients only through the number of rows in the mean."""
     objective = AgentSettings(**SETTINGS[name])
     mode = objective.mode(0)
-    weights = jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS)
+    scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
 
     def loss(log_prob, nll, count):
         trace = dataclasses.replace(trace_of(1, mode=mode, valid=jnp.asarray(VALID)), log_prob=log_prob)
-        scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
-        given = [trace], nll, rewards_of(objective, -nll), weights
-        decisions, nll, rewards, few = jax.tree.map(lambda leaf: leaf[:count], given)
-        return count * agents_loss(objective, scheduled, decisions, nll, rewards, weights=few)
+        given = [trace], nll, rewards_of(objective, -nll), jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS)
+        *given, weights = jax.tree.map(lambda leaf: leaf[:count], given)
+        return count * agents_loss(objective, scheduled, *given, weights=weights)
 
-    @jax.jit
-    def both(*arguments):
-        return [jax.value_and_grad(partial(loss, count=n), (0, 1))(*arguments) for n in (ROWS, ROLLOUTS)]
-
-    full, alone = jax.device_get(both(trace_of().log_prob, -rewards_like(False)))
-    for a, b in zip(jax.tree.leaves(full), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-        assert np.ndim(a) == 0 or not np.any(a[ROLLOUTS:])
+    both = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)
+    full, alone = (both(trace_of().log_prob, -rewards_like(False), n) for n in (ROWS, ROLLOUTS))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), full, alone)
+    assert not any(np.any(gradient[ROLLOUTS:]) for gradient in full[1])
 
 
 def test_rewards_of_each_kind():

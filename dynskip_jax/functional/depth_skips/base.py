@@ -37,13 +37,8 @@ class DepthSkip:
     ) -> Any:
         """Draw the parameters; return None for a skip without parameters.
 
-        Args:
-            key: A PRNG key.
-            in_features: Size of the layer's input.
-            below: Number of features of all sources together.
-            hidden: Size of the layer's state.
-            widths: Size of the last axis of each array that `Transition.project` returns.
-            init: Initializers of the parameters.
+        `below` is the number of features of all sources together, and `widths` are the sizes of the last axes
+        of the arrays that `Transition.project` returns.
         """
         raise NotImplementedError
 
@@ -76,14 +71,9 @@ class DepthSkip:
         new: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
-        """Return `new` plus the skip; only for skips that enter the cell state or the output.
+        """Return `new`, the new cell state or the new h, plus the skip; only for skips that enter there.
 
-        Args:
-            params: Parameters from `init`.
-            inputs: Result of `project`.
-            entering: Cell state, or h, that enters the step.
-            h: The h that enters the step.
-            new: New cell state, or new h.
-            dense: Function that multiplies by a matrix.
+        `inputs` is the result of `project`, `entering` the cell state or h that enters the step, and `h` the
+        h that enters it. `dense` multiplies by a matrix.
         """
         raise NotImplementedError
