@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
+from dynskip_jax.functional.product import wider
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
 # Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite where all
@@ -158,7 +159,7 @@ def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = N
         tags = None if tags is None else jnp.zeros((batch, 1), jnp.int32)
     valid = length_mask(seq_lengths, emissions.shape[1])
     tags = None if tags is None else jnp.where(valid, jnp.clip(tags, 0, n - 1), 0)
-    dtype = jnp.result_type(emissions, *params, jnp.float32)
+    dtype = wider(emissions.dtype, *(score.dtype for score in params), jnp.float32)
     emissions = where_each(valid, emissions, 0).astype(dtype)
     # This changes no probability. Sums over steps are then small, and so are their rounding errors.
     emissions -= jax.lax.stop_gradient(jnp.max(emissions, axis=-1, keepdims=True))

@@ -24,12 +24,7 @@ class DecisionTrace:
     everything they need from them. A trace is a pytree: the arrays are its leaves, the other fields static.
 
     Attributes:
-        action: Selected k in 1..K of State(t-k), (*batch, time); 0 past a sequence's end. Time skips with
-            other actions document them.
-        log_prob: log π(k | s), in nats, (*batch, time); 0 where nothing was sampled.
-        entropy: H(π(· | s)), in nats, (*batch, time); 0 where nothing was sampled.
-        update: Fraction of the new state that was written, (*batch, time); 0 where a token was not read. None
-            if the time skip writes every state.
+        action, log_prob, entropy, update: As in `Decision`, (*batch, time).
         valid: False past the end of a sequence, (*batch, time); None if all steps count.
         mode: How the choices were made: `sample`, `greedy`, a relaxation, `replayed` if they were given, or
             `none` if the layer makes no choices that rewards can train.

@@ -43,14 +43,8 @@ def adapt(
     parameter arrays; this function takes the mean over all elements, as the paper does. A parameter whose
     gradient is always 0, such as an agent's under greedy choices, does not change.
 
-    Args:
-        params: Current parameters θ, adapted to the segments so far.
-        grads: Gradient ∇L of a segment's mean loss.
-        trained: Trained parameters θ_g.
-        scale: √MS_g and its mean.
-        learning_rate: η.
-        decay: λ.
-        epsilon: ε > 0.
+    `params` are θ, adapted to the segments so far, `grads` is the gradient of a segment's mean loss, and
+    `trained` are θ_g. The rates are η, λ and ε > 0.
     """
 
     def update(p, gradient, p_g, rms):

@@ -40,16 +40,9 @@ def cached_log_likelihood(
 
     While the cache is empty, p is p_model.
 
-    Args:
-        carry: Cache from `empty_cache` or from the previous segment.
-        states: States h_t from which the model predicts.
-        targets: Token ids w_{t+1}.
-        log_likelihood: Model's log p_model(w_{t+1}), in nats.
-        flatness: θ ≥ 0. With 0, p_cache is the relative frequency of a word in the cache.
-        weight: λ in [0, 1].
-
-    Returns:
-        The cache for the next segment, and log p(w_{t+1}), in nats.
+    `targets` are the w_{t+1}, and `log_likelihood` their log p_model, in nats. `flatness` is θ ≥ 0: with 0,
+    p_cache is the relative frequency of a word in the cache. `weight` is λ in [0, 1]. Return the cache for
+    the next segment, and log p(w_{t+1}), in nats.
     """
     size, time = carry.words.shape[1], targets.shape[1]
     all_states = jnp.concatenate([carry.states, states.astype(carry.states.dtype)], axis=1)

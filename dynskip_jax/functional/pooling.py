@@ -18,14 +18,10 @@ def pool_states(
     *,
     backward: int = 0,
 ) -> Float[Array, "batch features"]:
-    """Return one vector for each sequence.
+    """Return one vector for each sequence: the last, the mean or the maximum of the states `where` True.
 
-    Args:
-        states: States of all steps.
-        where: True for states to pool. A sequence without such a state gets zeros.
-        pooling: `last`, `mean` or `max` (of each feature).
-        backward: Number of features, at the end of the last axis, that come from a layer run in reverse.
-            `last` takes them from the first step to pool.
+    A sequence without such a state gets zeros. The last `backward` features come from a layer run in reverse:
+    `last` takes them from the first step to pool.
     """
     counts = where[..., None]
     if pooling == "mean":

@@ -1,6 +1,7 @@
 """Matrix products of recurrent layers in mixed dtypes, with their biases, activations and gradients."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient,
 def wider(*dtypes: Any) -> Any:
     """Return the dtype to which these are promoted, also under `jax.numpy_dtype_promotion("strict")`."""
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.promote_types(*dtypes)
+        return reduce(jnp.promote_types, dtypes)
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:

@@ -23,14 +23,9 @@ def leave_one_out(
     A member's own action cannot change this baseline. The group is the leading axis: the rollouts of an
     example, or the examples of the batch if there is no axis of rollouts.
 
-    Where no other value counts, the baseline is 0.
-
-    Args:
-        values: Rewards or returns, (group, ...).
-        counted: False for values that no mean includes, with the leading axes of `values`: rows that only
-            fill a batch, and steps past the end of a sequence. None if all count.
-        axis: Axis of the group.
-        axis_name: Name of the mapped axis (`jax.pmap`) over which the group is divided.
+    Where no other value counts, the baseline is 0. `counted` is False for values that no mean includes, with
+    the leading axes of `values`: rows that only fill a batch, and steps past the end of a sequence.
+    `axis_name` is the name of the mapped axis (`jax.pmap`) over which the group is divided.
     """
     is_one = jnp.ones_like(values)
     if counted is not None:
@@ -73,12 +68,8 @@ def critic(
 
     It depends only on actions before t, so as a baseline it does not change the expected gradient, even if
     the estimate is wrong (Williams 1992; Greensmith et al. 2004). Gradients are stopped at `x` and `h`:
-    training the critic with `critic_loss` changes neither the network nor the agent.
-
-    Args:
-        params: Weights of an MLP of the agent's form with K = 1, whose output is the value.
-        x: Input x(t) of the layer, as in `out.observations`; `*batch` may contain the time axis.
-        h: State h(t-1) of the layer, as in `out.observations`.
+    training the critic with `critic_loss` changes neither the network nor the agent. `params` are those of an
+    agent with K = 1, whose output is the value; `x` and `h` are in `out.observations`.
     """
     x, h = jax.lax.stop_gradient((x, h))
     return agent_logits(params, project_agent_input(params, x), h).squeeze(-1)

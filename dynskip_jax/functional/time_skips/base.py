@@ -175,9 +175,7 @@ class TimeSkip:
     ) -> Bool[Array, "*batch_or_1 n"] | None:
         """Return a mask of the candidates that may be chosen at each step; None if all may be chosen.
 
-        Args:
-            step: Number of steps before this one.
-            policy_mask: False for skips that the policy forbids: (K,), or with the axes of `step` before K.
+        `policy_mask` is False for skips that the policy forbids: (K,), or with the axes of `step` before K.
         """
         return None
 
@@ -186,17 +184,10 @@ class TimeSkip:
     ) -> tuple[Choice, Any]:
         """Make the choice of a step, or of all steps at once: accept any leading axes.
 
-        Args:
-            params: Parameters from `init`.
-            inputs: Inputs that do not depend on the state.
-            observation: Observation of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`:
-                the mean of the last K states. `slots`: all of them, newest first, (*batch, K, hidden).
-                `stored`: a `history.Window`, which compares a query with all of them at less cost.
-            skip_state: The skip's own state before the step.
-            mode: Mode of the policy.
-
-        Returns:
-            The choice, and the skip's own state after the step.
+        The observation is of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`: the mean
+        of the last K states. `slots`: all of them, newest first, (*batch, K, hidden). `stored`: a
+        `history.Window`, which compares a query with all of them at less cost. `skip_state` is the skip's own
+        state before the step; return it after the step, too.
         """
         return Choice(), skip_state
 

@@ -178,15 +178,10 @@ class Transition:
         dense: Dense,
         cell_hook: Callable[[Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]] = identity,
     ) -> Any:
-        """Return the new state.
+        """Return the new state from the `state` that enters and `inputs`, the result of `project` for x(t).
 
-        Args:
-            params: Parameters from `init`.
-            inputs: Result of `project(params, x(t))`.
-            state: State that enters, each array (*batch, hidden).
-            dense: Function that multiplies by a matrix; see `dense`.
-            cell_hook: Function to call once with the new cell state, before it is used. Its result replaces
-                the cell state: a depth skip may add to it.
+        Multiply by a matrix through `dense`. Call `cell_hook` once with the new cell state, before it is
+        used: its result replaces the cell state, because a depth skip may add to it.
         """
         raise NotImplementedError
 
@@ -201,13 +196,8 @@ class Transition:
     def mix_states(self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any) -> Any:
         """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).
 
-        If a time skip writes only a fraction of the new state, that state is mixed in the same way. If λ is
-        the Python number 1, this method is not called, and `selected` enters.
-
-        Args:
-            mix: Skip weight λ, a number; or the fraction of the new state that is written, (*batch, 1).
-            selected: State(t-k), an average of states, or the new state; each array (*batch, hidden).
-            previous: State(t-1), each array (*batch, hidden).
+        If a time skip writes only a fraction of the new state, (*batch, 1), that state is mixed in the same
+        way. If λ is the Python number 1, this method is not called, and `selected` enters.
         """
         if self.averages == "linear":
             return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
@@ -217,12 +207,8 @@ class Transition:
         return self.average_states(jnp.concatenate([share, 1 - share], axis=-1), both)
 
     def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
-        """Return the average of K states under weights that sum to one.
+        """Return the average of K states, each array (*batch, K, hidden), under weights that sum to one.
 
         Override this for arrays without a linear mean, such as the logarithm of a scale, and set `averages`.
-
-        Args:
-            weights: One weight for each state, (*batch, K).
-            states: The last K states, newest first, each array (*batch, K, hidden).
         """
         return jax.tree.map(lambda slots: jnp.einsum("...k,...kh->...h", weights, slots), states)
