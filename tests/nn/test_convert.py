@@ -163,16 +163,13 @@ def test_bfloat16_goes_to_torch_as_float32():
 FLAX_CELLS = {"lstm": nnx.LSTMCell, "optimized": nnx.OptimizedLSTMCell, "gru": nnx.GRUCell}
 
 
+@nnx.jit
+@functools.partial(nnx.grad, argnums=1, has_aux=True)
 def with_gradient(layer, x):
-    """Return the outputs, and the gradient of a function of them in the inputs."""
-    graphdef, state = nnx.split(layer)
-
-    def loss(x):
-        out = nnx.merge(graphdef, state)(x)
-        h = out.h if isinstance(layer, nn.SkipLayers) else out
-        return jax.numpy.sin(h).sum(), h
-
-    return jax.jit(jax.grad(loss, has_aux=True))(x)
+    """Return the gradient of a function of the outputs in the inputs, and the outputs."""
+    out = layer(x)
+    h = out.h if isinstance(layer, nn.SkipLayers) else out
+    return jax.numpy.sin(h).sum(), h
 
 
 @pytest.mark.parametrize("name", FLAX_CELLS)
