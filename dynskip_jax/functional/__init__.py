@@ -85,7 +85,6 @@ from dynskip_jax.functional.time_skips import SkipInputs as SkipInputs
 from dynskip_jax.functional.time_skips import SkipRNN as SkipRNN
 from dynskip_jax.functional.time_skips import SparseAttention as SparseAttention
 from dynskip_jax.functional.time_skips import TimeSkip as TimeSkip
-from dynskip_jax.functional.time_skips import dilated as dilated
 from dynskip_jax.functional.time_skips import parse_time_skip as parse_time_skip
 from dynskip_jax.functional.transitions import GRU as GRU
 from dynskip_jax.functional.transitions import LSTM as LSTM

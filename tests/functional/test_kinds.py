@@ -269,7 +269,7 @@ for name in F.RELAXATIONS:
     )
 
 # Functions that take no arrays.
-EXEMPT = {"parse_depth_skip", "parse_time_skip", "parse_transition", "dilated", "register_for_export"}
+EXEMPT = {"parse_depth_skip", "parse_time_skip", "parse_transition", "register_for_export"}
 
 # Functions (by prefix) whose float outputs are wider than half precision on purpose, and the reason.
 WIDER = {

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.time_skips.agentless import Fixed, Mean, Previous, Random, dilated
+from dynskip_jax.functional.time_skips.agentless import Fixed, Mean, Previous, Random
 from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip, SkipInputs, TimeSkip
 from dynskip_jax.functional.time_skips.candidates import Candidates, Every, LogSpaced, Segments
 from dynskip_jax.functional.time_skips.dynamic import Attention, Dynamic

@@ -21,7 +21,10 @@ class Previous(TimeSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(BufferSkip):
-    """Fixed skip: State(t-K) enters (Zhang et al. 2016). K = 1 is no skip."""
+    """Fixed skip: State(t-K) enters (Zhang et al. 2016). K = 1 is no skip.
+
+    Layers with K = 1, 2, 4, 8, … are a dilated RNN (Chang et al. 2017): `[F.Fixed(2**n) for n in range(4)]`.
+    """
 
     name = "fixed"
 
@@ -89,14 +92,3 @@ class Random(BufferSkip):
 
     def _rates(self) -> Float[Array, " K"]:
         return jnp.ones(self.max_skip) if self.rates is None else jnp.asarray(self.rates)
-
-
-def dilated(num_layers: int, base: int = 2) -> tuple[Fixed, ...]:
-    """Return the time skips of a dilated RNN (Chang et al. 2017): State(t - base^l) enters layer l = 0, 1, …
-
-    Example::
-
-        >>> [skip.max_skip for skip in dilated(4)]
-        [1, 2, 4, 8]
-    """
-    return tuple(Fixed(base**layer) for layer in range(num_layers))
