@@ -6,10 +6,12 @@ import hashlib
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, finished_run
+from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
 
 from dynskip_jax import trained
 from dynskip_jax.data import agreement, corpora, number_prediction, recall
+
+TWO_SEEDS = ("--seeds", 2, "--epochs", 2, *SMALL_PTB)
 
 
 @pytest.fixture(scope="session")
@@ -73,19 +75,18 @@ def here(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def finished_ptb(corpus_folder, tmp_path_factory):
-    """Return a finished run of a plain LSTM of `letters`: one seed, two epochs."""
-    folder = tmp_path_factory.mktemp("ptb") / "run"
-    arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 2)
+def compared_ptb(corpus_folder, tmp_path_factory):
+    """Return a finished comparison of two models of `letters`: two seeds each, two epochs."""
+    folder = tmp_path_factory.mktemp("ptb") / "compared"
+    arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", *TWO_SEEDS)
     return finished_run(COMMANDS["ptb"], folder, *arguments)
 
 
 @pytest.fixture(scope="session")
-def compared_ptb(corpus_folder, tmp_path_factory):
-    """Return a finished comparison of two models of `letters`: two seeds each, one epoch."""
-    folder = tmp_path_factory.mktemp("ptb") / "compared"
-    arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", "--seeds", 2, "--epochs", 1)
-    return finished_run(COMMANDS["ptb"], folder, *arguments, *SMALL_PTB, *SMALL_AGENT)
+def finished_ptb(corpus_folder, compared_ptb):
+    """Return the finished run of a plain LSTM of `letters` in this comparison."""
+    arguments = ("--data", corpus_folder, "--model", "lstm", *TWO_SEEDS)
+    return Finished(compared_ptb.folder / "lstm", arguments, compared_ptb.outcome)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.config import Size
 from dynskip_jax.data import Examples
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.settings import Data, Settings
 from dynskip_jax.tasks import ExampleTask, Forward
@@ -45,6 +46,7 @@ class Linear(nnx.Module):
         self.weights = nnx.Param(jnp.zeros((length, 10, 3)))
 
     def __call__(self, digits):
+        digits = digits[:, : self.weights.shape[0]]  # without the padding of a text that is read
         return jnp.einsum("btd,tdc->bc", jax.nn.one_hot(digits, 10), self.weights[...])
 
 
@@ -68,7 +70,10 @@ def make_task(spec, settings, data, vocabulary):
 
 
 def encode(trained, text):
-    return np.array([int(word) for word in text.split()], np.int32), text.split()
+    words, length = text.split(), trained.settings.data.length
+    if len(words) != length:
+        raise UserError(f"a text has {length} digits, got {text!r}")
+    return np.array([int(word) for word in words], np.int32), words
 
 
 Quick = Experiment(

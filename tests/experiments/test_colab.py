@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import tomllib
 import unittest.mock
@@ -44,21 +43,16 @@ def namespace_of(*names, **parameters):
 
 def test_is_a_notebook_without_outputs():
     assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
-    for cell in NOTEBOOK["cells"]:
-        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", cell["id"])
-        assert cell["cell_type"] == "markdown" or (cell["execution_count"], cell["outputs"]) == (None, [])
-    for name, code in CODE.items():
-        compile(code, name, "exec")
+    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    assert all((cell["execution_count"], cell["outputs"]) == (None, []) for cell in cells)
 
 
 @pytest.mark.parametrize(
     ("cell", "parameters", "flags"),
     [
         ("numbers", dict(LENGTH=11, QUICK=True), "--features 50 --epochs 4"),
-        ("numbers", dict(LENGTH=11, QUICK=True, MIX="0.25", EPOCHS=2), "--mix 0.25"),
         ("numbers", dict(LENGTH=21, QUICK=False), "--length 21"),
         ("language", dict(QUICK=True), "--dataset pydoc-topics"),
-        ("language", dict(QUICK=True, CORPUS="ptb"), "--dataset ptb"),
         ("language", dict(QUICK=True, CORPUS_FOLDER="x"), "--data x"),
         *(("language", dict(QUICK=False, LANGUAGE_PRESET=p), p) for p in ("paper", "charlm", "awd_small")),
     ],
@@ -99,11 +93,8 @@ def test_find_the_device(files, smi, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("device", "driver", "there", "jax"),
     [
-        ("cpu", 0, {"jax": "0.10.2"}, None),
         ("cpu", 0, {"jax": "0.7.2"}, f"jax{PINS}"),
         ("gpu", 580, {}, f"jax[cuda13]{PINS}"),
-        ("gpu", 550, {}, f"jax[cuda12]{PINS}"),
-        ("gpu", 580, {"jax": "0.7.2", "jax-cuda12-plugin": "0.7.2"}, f"jax[cuda12]{PINS}"),
         ("gpu", 580, {"jax": "0.11.0", "jax-cuda13-plugin": "0.11.0"}, None),
         ("tpu", 0, {"jax": "0.11.0", "libtpu": "0.0.48"}, None),
     ],
@@ -117,13 +108,6 @@ def test_a_jax_that_fits_is_left_alone(device, driver, there, jax):
 # --- Training cells ---
 
 
-def process_of(lines, status):
-    """Return a stand-in for a process, with the lines that it writes and its exit status."""
-    process = unittest.mock.MagicMock(stdout=iter(lines))
-    process.__enter__.return_value, process.wait.return_value = process, status
-    return process
-
-
 @pytest.fixture
 def in_this_process(monkeypatch):
     """Run `python -m dynskip_jax.cli <task>` in this process, on the tests' small data sets."""
@@ -134,7 +118,9 @@ def in_this_process(monkeypatch):
             return real(arguments, **options)
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
             outcome = execute(COMMANDS[arguments[4]], *arguments[5:])
-        return process_of((outcome.out + outcome.err).splitlines(keepends=True), outcome.status)
+        process = unittest.mock.MagicMock(stdout=iter((outcome.out + outcome.err).splitlines(keepends=True)))
+        process.__enter__.return_value, process.wait.return_value = process, outcome.status
+        return process
 
     monkeypatch.setattr(subprocess, "Popen", start)
 
@@ -162,8 +148,6 @@ def test_all_cells_run(in_this_process, small_generated_data, corpus_folder, cap
     assert "runs/own_model.png\n" in out and "no TPU here, but a cpu" in out
     for folder in (namespace["NUMBERS"], namespace["LANGUAGE"]):
         assert f"{folder}/result.json\n" in out and f"{folder}/explain.html\n" in out
-    for picture in ("dev_accuracy", "skips_by_position", "last_skip_against_truth", "skips_by_word"):
-        assert re.search(rf"/{picture}\.png$", out, re.MULTILINE), picture
     for model, metric in (("lstm", "accuracy"), ("dynamic:10", "accuracy"), ("dynamic:3", "perplexity")):
         assert re.search(rf"^ +{model}  test_{metric} [\d.]+%?  best epoch 1 of 1$", out, re.MULTILINE)
     # A finished run below PRETRAINED is loaded, not trained again.
@@ -179,24 +163,6 @@ def test_a_failed_command_is_said_in_one_line(in_this_process, here, capsys):
         run_cell("numbers", namespace)
     assert "error: there is no model 'nope'" in capsys.readouterr().out
     assert not (here / "runs").exists()
-
-
-def test_the_stop_button_lets_the_command_save(monkeypatch, capsys):
-    def lines():
-        yield "training\n"
-        raise KeyboardInterrupt
-
-    def stop(number):
-        process.stdout = iter(["stopped after step 3 of 9; progress is saved\n"])
-
-    process = process_of(lines(), 130)
-    process.send_signal.side_effect = stop
-    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: process)
-    namespace = namespace_of("install-functions", "helpers", **TINY)
-    with pytest.raises(namespace["Hint"], match="Run this cell again"):
-        run_cell("numbers", namespace)
-    process.send_signal.assert_called_once_with(signal.SIGINT)
-    assert "training\nstopped after step 3" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -62,13 +62,7 @@ def test_probabilities_by_which_words_are_copied_are_exchanged(corpus_folder, co
     flags = ("--run-dir", copying[0], "--data", corpus_folder, "--rows", 4, "--steps", 60, "--split", "train")
     outcome = succeed(PTB, "oracle", *flags, "--beside", copying[0])
     text = " ".join(outcome.out.split())
-    for line in (
-        "by the model's own probabilities",
-        "by the likeliest k alone",
-        "always 1",
-        "mean of 60 words",
-    ):
-        assert line in text
+    assert "by the likeliest k alone" in text and "always 1" in text
     assert re.search(r"Its own probabilities gain [+-]\d\.\d{4} ± \d\.\d{4} nats \(95 %\) over those", text)
     # The agent that --beside names is the same one here.
     table = "".join(outcome.out.split())
@@ -91,9 +85,6 @@ def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(trained, copying
     folder, _ = trained("--control", "histogram", "--control-of", copying[0])
     shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
     np.testing.assert_allclose(settings_of(folder)["control_of"], shares, atol=1e-6)
-    # Another run with the same settings may take its rates from another agent.
-    again = ("--config", folder / "config.json", "--control-of", copying[0], "--print-config")
-    succeed(PTB, *again)
     # Reading the control needs no flag for the other run.
     succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c")
 
@@ -107,23 +98,14 @@ def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb
     np.testing.assert_allclose(make_spec("dynamic:3", found).skip.rates, shares, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_the_mean_and_random_choices_are_models_too(corpus_folder, tmp_path):
-    arguments = ("--data", corpus_folder, "--compare", "mean:3,random:3,dynamic:3", "--control", "mean")
-    outcome = succeed(PTB, *arguments, *SMALL_PTB, "--run-dir", tmp_path / "run")
-    assert "dynamic:3, control: mean" in " ".join(outcome.out.split())
-
-
 @pytest.mark.parametrize(
     ("given", "model", "matter"),
     [
         ({}, "dynamic:3", True),
-        ({}, "lstm", False),
         ({"mix": 0.0}, "dynamic:3", False),
         ({"mix": (0.0, 0.5)}, "dynamic:3", True),
         ({"mix": 0.0, "copy": "expected", "agent": "content"}, "dynamic:3", False),
         ({"mix": 0.0, "copy": "chosen", "agent": "content"}, "dynamic:3", True),
-        ({"mix": 0.0, "copy": "chosen"}, "lstm", False),
         ({"control": "mean"}, "dynamic:3", False),
         ({"control": "histogram", "control_of": (1.0, 1.0, 1.0)}, "dynamic:3", True),
     ],

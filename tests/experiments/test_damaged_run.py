@@ -5,7 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, succeed, tool, write_result
+from commands import COMMANDS, assert_user_error, execute, load, succeed, tool, write_result
+from quick import Quick
 
 from dynskip_jax.tasks import Learner
 
@@ -49,7 +50,7 @@ def test_a_digit_changed_in_settings_or_results(folder, name, old):
     assert_user_error(explain(folder), name, "restore it")
 
 
-def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_generated_data, tmp_path, monkeypatch):
+def test_a_model_of_nans_has_no_result_whatever_its_accuracy(tmp_path, monkeypatch):
     """Its accuracy is finite, because a constant answer is sometimes right."""
     evaluate, folder = Learner.evaluate, tmp_path / "run"
 
@@ -58,8 +59,7 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_generated_dat
         return {name: value * np.nan if name.endswith("nll") else value for name, value in metrics.items()}
 
     monkeypatch.setattr(Learner, "evaluate", with_nan)
-    flags = ("--model", "lstm", *SMALL_NUMBERS, "--epochs", 1, "--run-dir", folder)
-    outcome = execute(COMMANDS["number_prediction"], *flags)
+    outcome = execute(Quick, "--batch-size", 20, "--devices", 1, "--run-dir", folder)
     assert outcome.status == 2 and "steps were skipped" in outcome.err
     assert not (folder / "result.json").exists()
 

@@ -1,7 +1,7 @@
 """Check the command `oracle` on finished runs of language models and number prediction."""
 
 import pytest
-from commands import COMMANDS, SMALL_PTB, execute, finished_run, snapshot, succeed
+from commands import COMMANDS, SMALL_PTB, finished_run, snapshot, succeed
 
 
 @pytest.mark.slow
@@ -32,8 +32,3 @@ def test_only_what_the_agent_may_choose_is_tried(corpus_folder, tmp_path):
     outcome = succeed(COMMANDS["ptb"], "oracle", *flags)
     for k in range(1, 7):
         assert outcome.out.count(f"always {k} ") == (2 if k % 2 else 0), outcome.out
-
-
-def test_a_few_choices_are_too_few(finished_numbers):
-    outcome = execute(COMMANDS["number_prediction"], "oracle", "--run-dir", finished_numbers.folder)
-    assert outcome.status == 2 and outcome.err.splitlines()[-1].startswith("error: 20 choices are too few")

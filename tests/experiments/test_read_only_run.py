@@ -10,7 +10,7 @@ import pytest
 import quick
 from commands import COMMANDS, assert_user_error, execute, snapshot, succeed
 
-NUMBERS = COMMANDS["number_prediction"]
+PTB = COMMANDS["ptb"]
 
 
 @pytest.fixture
@@ -37,15 +37,14 @@ def read_only(monkeypatch):
     return protect
 
 
-def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only):
+def test_explain_prints_all_of_its_answer(compared_ptb, tmp_path, read_only):
     """The command once printed half of its answer, and then asked for disk space."""
-    folder = shutil.copytree(finished_numbers.folder, tmp_path / "run")
-    shutil.rmtree(folder / "plots")
-    arguments = ("explain", "--run-dir", folder, "--text", "1 2 3 4 5 6 7 8 9 0 1")
-    expected = succeed(NUMBERS, *arguments)
+    folder = shutil.copytree(compared_ptb.folder, tmp_path / "run")
+    arguments = ("explain", "--run-dir", folder, "--text", "a b b c h")
+    expected = succeed(PTB, *arguments)
     shutil.rmtree(folder / "plots")
     read_only(folder)
-    outcome = execute(NUMBERS, *arguments)
+    outcome = execute(PTB, *arguments)
     assert (outcome.status, outcome.err) == (0, "")
     warning = f"warning: nothing can be written into {folder} (Read-only file system)"
     kept = [line for line in expected.out.splitlines() if not line.startswith("picture: ")]

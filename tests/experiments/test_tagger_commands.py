@@ -1,8 +1,5 @@
 """Check the taggers' commands on a few sentences: training, predict, explain, compare and bad input."""
 
-import io
-import sys
-
 import numpy as np
 import pytest
 from commands import assert_picture, assert_user_error, execute, finished_run, row_of, run_code, succeed
@@ -58,8 +55,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(corpus, tmp_path_factory):
     models = ("--compare", "lstm,dynamic:3", "--seeds", 2, "--characters", "none")
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    return finished_run(NER, folder, "--data", corpus, *models, *SMALL).folder
+    return finished_run(NER, tmp_path_factory.mktemp("runs"), "--data", corpus, *models, *SMALL).folder
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +77,6 @@ def predict(tagged):
 
 def test_scores_of_each_type_are_shown_and_stored(tagged):
     folder, said = tagged.folder, tagged.outcome.out
-    assert "train 20, dev 7, test 6" in said and "Published rows are left out" in said
     metrics = {name: of["mean"] for name, of in row_of(folder)["metrics"].items()}
     p, r = metrics["test_precision_PER"], metrics["test_recall_PER"]
     assert metrics["test_f1_PER"] == pytest.approx(2 * p * r / max(p + r, 1e-9))
@@ -96,12 +91,11 @@ def test_scores_of_each_type_are_shown_and_stored(tagged):
 
 
 def test_predict_text(predict):
-    first, long = ["Peter", "lives", "in", "Bönn", ",", "Ω", "☃"], ["Bonn", "said"] * 30
-    text = f"{' '.join(first)}\n\n{' '.join(long)}\nReuters\n"
-    outcome = predict(text)
+    first = ["Peter", "lives", "in", "Bönn", ",", "Ω", "☃"]
+    outcome = predict(f"{' '.join(first)}\n\nReuters\n")
     assert outcome.err == "predictions by lstm, seed 0\n"
     blocks = [[line.split(" ") for line in block.splitlines()] for block in outcome.out.split("\n\n")]
-    assert [[word for word, _ in block] for block in blocks[:-1]] == [first, long, ["Reuters"]]
+    assert [[word for word, _ in block] for block in blocks[:-1]] == [first, ["Reuters"]]
     for block in blocks:
         assert first_problem([tag for _, tag in block], "BIO2") is None
     assert predict("3.5 (a)\n", "--format", "words").out.split()[::2] == ["3.5", "(a)"]
@@ -148,19 +142,6 @@ def test_predict_scores_what_has_tags(predict, tagged, corpus):
     assert "expected tags of entities" in wrong.err and "found no scheme" in wrong.err
 
 
-def test_predict_writes_each_sentence_before_it_reads_the_next(predict):
-    seen = []
-
-    class Slow(io.TextIOBase):
-        def __iter__(self):
-            for line in ("Peter\n", "Bonn said\n", "it\n"):
-                seen.append(len(sys.stdout.getvalue().split("\n\n")) - 1)
-                yield line
-
-    assert predict(Slow()).out == predict("Peter\nBonn said\nit\n").out
-    assert seen == [0, 1, 2]
-
-
 # --- Other commands ---
 
 
@@ -172,8 +153,6 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared
     assert "not known to lstm, dynamic:3" in said and "perplexity" not in said
     pictures = sorted(path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png"))
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
-    for name in ("skips_by_tag_forward.png", "skips_by_tag_backward.png", "learning_curve.png"):
-        assert_picture(compared / "dynamic-3" / "plots" / name)
     names = run_code("own_analysis.md", "learner_with", run_dir=compared, text=text)
     chosen = [np.asarray(decision.action[0]).tolist() for decision in names["output"].decisions]
     assert [names["reading"].skips, names["reading"].backward] == chosen
@@ -188,10 +167,6 @@ def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
         said = succeed(NER, "compare", "--run-dir", folders, "--data", corpus, "--samples", 200).out
         assert f"{row_of(compared / 'lstm')['metrics']['test_f1']['mean']:.2%}" in said
         assert "may be chance" in said or "differs" in said
-    for name in ("eng.train", "eng.testa", "eng.testb"):
-        (tmp_path / name).write_text(columns(SENTENCES[:6]))
-    outcome = execute(NER, "compare", "--run-dir", compared, "--data", tmp_path)
-    assert_user_error(outcome, "was trained on other data")
     outcome = execute(NER, "compare", "--run-dir", compared / "lstm", "--data", corpus)
     assert_user_error(outcome, "holds one model")
 
@@ -205,7 +180,6 @@ def test_gradients_reach_back_as_far_as_the_last_word(compared, corpus):
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
     assert (shares[2, 1:] > shares[0, 1:]).all()  # networks forget after little training
     assert_picture(compared / "plots" / "gradients.png")
-    assert_user_error(execute(NER, *how, 99), "no sentence of test has 99 words")
 
 
 @pytest.mark.slow

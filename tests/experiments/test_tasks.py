@@ -7,6 +7,9 @@ from benchmarks.faults import small_runs
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
+from dynskip_jax.learners import make_learner
+from dynskip_jax.settings import fill
+from dynskip_jax.spec import make_spec
 
 # A text to read, and a metric of test.
 TASKS = {
@@ -48,7 +51,7 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
         assert len(read.out.strip().split("\n\n")) == 1  # taggers write a line for each word
     reading = run.read(text)
     assert len(reading.words) - (name == "ptb") == len(text.split()) and reading.prediction
-    if name in ("agreement", "recall"):
+    if name in ("agreement", "recall", "number_prediction"):
         with pytest.raises(UserError, match="'9999'"):
             run.read("9999")
 
@@ -84,11 +87,12 @@ def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
     assert not list(here.iterdir())
 
 
-def test_warnings_name_what_was_probably_not_meant(finished_numbers):
-    experiment, loaded = COMMANDS["number_prediction"], load_run(finished_numbers.folder)
-    warn = experiment.hook("warnings")
-    assert warn(loaded.spec, loaded.settings, loaded.learner) == []
-    longer = experiment.settings(
-        data=type(loaded.settings.data)(length=15), training=loaded.settings.training
-    )
-    assert any("dynamic:14 reaches all" in line for line in warn(loaded.spec, longer, loaded.learner))
+def test_a_k_that_cannot_reach_every_answer_is_warned_of():
+    experiment = COMMANDS["number_prediction"]
+    for length, warned in ((11, False), (15, True)):
+        settings = fill(experiment.settings, {"length": length})
+        spec = make_spec("dynamic:10", settings)
+        lines = experiment.hook("warnings")(
+            spec, settings, make_learner(experiment, settings, spec, None, None)
+        )
+        assert any("dynamic:14 reaches all" in line for line in lines) == warned
