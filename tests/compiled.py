@@ -11,10 +11,7 @@ from dynskip_jax import functional as F
 
 
 def compiled(function: Callable) -> Callable:
-    """Return `function`, or a module's call, compiled to one program for each set of non-array arguments.
-
-    A module is used in its state at each call. Changes that the call makes to the module are lost.
-    """
+    """Return `function`, or a module's call, as one program; changes that it makes to the module are lost."""
 
     def call(*args, **kwargs):
         definition, state = nnx.split(function) if isinstance(function, nnx.Module) else (function, None)
@@ -38,10 +35,7 @@ unroll = compiled(F.unroll)
 
 
 def on_device(tree):
-    """Return `tree` with its NumPy arrays put on the device.
-
-    Unlike `jax.numpy.asarray`, this compiles no program for each shape.
-    """
+    """Return `tree` with its NumPy arrays put on the device, for which no program is compiled."""
     return jax.tree.map(lambda leaf: jax.device_put(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 

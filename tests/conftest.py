@@ -10,8 +10,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-# These variables are set before JAX starts. Eight virtual devices test sharded code on any machine. XLA
-# optimizes little, because tests spend far more time compiling than computing.
+# Set before JAX starts: eight virtual devices; XLA optimizes little, because tests mostly compile.
 os.environ.setdefault(
     "XLA_FLAGS",
     " ".join(
@@ -27,8 +26,7 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
-# When XLA loads a compiled program, it warns on standard error that its own tuning hints are not features of
-# this machine. Tests check standard error.
+# XLA warns on standard error of its own tuning hints when it loads a program; tests check standard error.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
@@ -41,12 +39,11 @@ from xdist.scheduler import LoadScopeScheduling
 pytest_plugins = ["cpu_time"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# No test needs the source locations of operations, and finding them takes a tenth of the lowering time.
-jax.config.update("jax_traceback_in_locations_limit", 0)
+jax.config.update("jax_traceback_in_locations_limit", 0)  # finding them takes a tenth of the lowering time
 
 ROOT = Path(__file__).parents[1]
 # Fixtures of finished runs that several test files share; see `tests/experiments/conftest.py`.
-SHARED_RUNS = re.compile(r"\b(finished_ptb|compared_ptb|finished_numbers|swept_numbers)\b")
+SHARED_RUNS = re.compile(r"\b(finished_ptb|compared_ptb|finished_numbers)\b")
 
 
 def pytest_addoption(parser):
@@ -81,8 +78,7 @@ def versions():
 def keep_compiled_programs(folder):
     """Make all workers share the compiled programs in `folder`, now and in later runs.
 
-    JAX writes an entry in place, so another worker could read half of it, and a killed run leaves half of it
-    behind. Each entry is therefore written under another name first and then renamed.
+    JAX writes entries in place, so another worker could read half of one: here they are renamed when written.
     """
     from jax._src import lru_cache
 
@@ -101,10 +97,7 @@ def keep_compiled_programs(folder):
 
 
 class ByFile(LoadScopeScheduling):
-    """Scheduler that gives each worker whole files, and all files that share finished runs to one worker.
-
-    A file's programs are then compiled once, and its shared models are trained once.
-    """
+    """Scheduler that gives each worker whole files, and all files that share finished runs to one worker."""
 
     def _split_scope(self, nodeid):
         return scope_of(nodeid.partition("::")[0])

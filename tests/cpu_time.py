@@ -4,7 +4,6 @@ A bound on CPU time also holds on a busy machine, unlike one on wall time. `.ci/
 """
 
 import os
-import resource
 
 import pytest
 
@@ -51,48 +50,46 @@ class CpuTimes:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                taken = seconds() - before
-                name = f"{fixturedef.baseid}::{fixturedef.argname}".lstrip(":")
+                taken, name = seconds() - before, f"{fixturedef.baseid}::{fixturedef.argname}".lstrip(":")
                 own = taken - (self._in_fixtures - outer)  # without the fixtures that it requested
                 self.fixtures[name] = self.fixtures.get(name, 0.0) + own
                 self._in_fixtures = outer + taken
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        output = getattr(node, "workeroutput", {})
-        self.workers += output.get("cpu", 0.0)
-        self.tests |= output.get("cpu_tests", {})
-        for name, taken in output.get("cpu_fixtures", {}).items():
+        own, tests, fixtures = getattr(node, "workeroutput", {}).get("cpu", (0.0, {}, {}))
+        self.workers += own
+        self.tests |= tests
+        for name, taken in fixtures.items():
             self.fixtures[name] = self.fixtures.get(name, 0.0) + taken
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session):
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput.update(cpu=seconds(), cpu_tests=self.tests, cpu_fixtures=self.fixtures)
+            self.config.workeroutput["cpu"] = seconds(), self.tests, self.fixtures
         elif session.exitstatus == 0 and self.too_much():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def total(self):
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        children = 0.0 if self.workers else sum(os.times()[2:4])  # workers report their own time
-        return self.workers + usage.ru_utime + usage.ru_stime + children
+        # Workers, which are children of this process, report their own time.
+        return self.workers + (sum(os.times()[:2]) if self.workers else seconds())
 
     def too_much(self):
         """Return one line for each bound that was exceeded."""
         most, each = (self.config.getoption(name) or float("inf") for name in ("max_cpu", "max_test_cpu"))
-        slow = [(name, taken) for name, taken in self.tests.items() if taken > each]
-        lines = [f"{name} took {taken:.1f} CPU seconds: mark it slow" for name, taken in slow]
+        slow = {name: taken for name, taken in self.tests.items() if taken > each}
+        lines = [f"{name} took {taken:.1f} CPU seconds: mark it slow" for name, taken in slow.items()]
         if self.total() > most:
             lines.append(f"the run took {self.total():.0f} CPU seconds, more than {most:.0f}")
         return lines
 
     def pytest_terminal_summary(self, terminalreporter):
-        if hasattr(self.config, "workeroutput"):
-            return
         terminalreporter.write_line(f"CPU time: {self.total():.0f} s")
-        if self.config.getoption("cpu_times"):
-            for kind, times in (("test", self.tests), ("fixture", self.fixtures)):
-                for name, taken in sorted(times.items(), key=lambda pair: -pair[1])[:SHOWN]:
-                    terminalreporter.write_line(f"{taken:8.2f} s  {kind}  {name}")
+        shown = (
+            (("test", self.tests), ("fixture", self.fixtures)) if self.config.getoption("cpu_times") else ()
+        )
+        for kind, times in shown:
+            for name, taken in sorted(times.items(), key=lambda pair: -pair[1])[:SHOWN]:
+                terminalreporter.write_line(f"{taken:8.2f} s  {kind}  {name}")
         for line in self.too_much():
             terminalreporter.write_line(f"error: {line}", red=True)

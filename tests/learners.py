@@ -30,10 +30,7 @@ class StepTask(ExampleTask):
 
 
 def symbols(train, dev=0, time=7):
-    """Return splits of `train` and `dev` sequences of `time` random symbols; empty splits are left out.
-
-    The class of a sequence is its last but one symbol modulo CLASSES.
-    """
+    """Return splits of random symbols, without empty ones; a class is the last but one symbol mod CLASSES."""
     x = np.random.default_rng(0).integers(SYMBOLS, size=(train + dev, time)).astype(np.int32)
     y = x[:, -2] % CLASSES
     splits = {"train": Examples(x[:train], y[:train]), "dev": Examples(x[train:], y[train:])}
@@ -50,10 +47,7 @@ def letters(train, dev=7, test=7):
 
 
 def skip_of(skip, mix=None):
-    """Return the time skip named `skip`, with λ = `mix` if given; return a `TimeSkip` unchanged."""
-    if isinstance(skip, F.TimeSkip):
-        return skip
-    return F.parse_time_skip(skip, **{} if mix is None else {"mix": mix})
+    return F.parse_time_skip(skip, **{} if mix is None else {"mix": mix}) if isinstance(skip, str) else skip
 
 
 def classification(
@@ -71,11 +65,7 @@ def classification(
     learner=Learner,
     **options,
 ):
-    """Return a learner of classifiers with one layer of 6 units.
-
-    `mix` is λ of a skip that is given by name. `model`, `cell` and `options` are further options of
-    `SequenceClassifier`, of the layer's cell and of the learner.
-    """
+    """Return a learner of classifiers with one layer of 6 units; `mix` is λ of a skip given by name."""
     skips, own = (skip_of(skip, mix),), {"agent_features": 4} | (cell or {}) | (model or {})
     make_model = lambda rngs: SequenceClassifier(SYMBOLS, 6, num_classes, skips, rngs=rngs, **own)
     made = task(splits, make_model, batch_size=batch_size, evaluation_rows=evaluation_rows)
@@ -98,12 +88,7 @@ def language_modelling(
     learner=Learner,
     **options,
 ):
-    """Return a learner of language models with the skips of these layers, bottom first.
-
-    `mix` is λ of the last skip if it is given by name, and `init_scale` bounds the uniform initial weights
-    outside the cells. `model`, `cell`, `task` and `options` are further options of `LanguageModel`, of the
-    last layer's cell, of `LanguageModelling` and of the learner.
-    """
+    """Return a learner of language models with the skips of these layers; `mix` is λ of the last one."""
     made = (*(skip_of(skip) for skip in skips[:-1]), skip_of(skips[-1], mix))
     cells = ({},) * (len(made) - 1) + ({"agent_features": 4} | (cell or {}),)
     own = {"weight_init": uniform(init_scale), "cell": cells} | (model or {})
@@ -116,7 +101,7 @@ def drawn_params(learner, seed=0, scale=0.8):
     """Return one model's parameters, drawn from [-scale, scale] by NumPy, which compiles nothing."""
 
     def draw(path, leaf):
-        """Draw a leaf by its name, so that parts with equal names have equal weights in all models."""
+        # By its name, so that parts with equal names have equal weights in all models.
         rng = np.random.default_rng([seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
         return jnp.asarray(rng.uniform(-scale, scale, leaf.shape), leaf.dtype)
 

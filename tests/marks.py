@@ -6,10 +6,7 @@ import pytest
 
 
 def and_slow(cases: Iterable, by_default: Callable[..., bool]) -> list:
-    """Return all `cases`, with those that `by_default` rejects marked as slow.
-
-    Each case is a tuple of arguments or a single argument.
-    """
+    """Return all `cases`, those that `by_default` rejects marked slow; a case is an argument or a tuple."""
     marked = []
     for case in cases:
         arguments = case if isinstance(case, tuple) else (case,)

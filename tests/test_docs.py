@@ -4,11 +4,9 @@ import doctest
 import importlib
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flags import flags_of
@@ -19,14 +17,7 @@ from dynskip_jax.config import call
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
 # Pages whose code has its own test: the first three below, the others in tests/experiments/.
-TESTED_APART = (
-    "README.md",
-    "docs/own_model.md",
-    "docs/own_pieces.md",
-    "docs/own_task.md",
-    "docs/own_analysis.md",
-)
-PEERS = ("torch",)  # code that imports one of them is skipped if it is not installed
+TESTED_APART = ("README.md", *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")))
 
 
 def text_of(page):
@@ -72,23 +63,16 @@ def readmes_example():
     return code[:start], code[start:]
 
 
-@pytest.mark.parametrize("mode", ["soft", "sample"])
-def test_a_step_of_the_readmes_example_is_traced(mode):
-    """This test only traces a training step; the slow test below trains the model."""
+def test_a_step_of_the_readmes_example_is_traced():
     definitions, _ = readmes_example()
 
     def step(key):
         names = names_of("README.md", definitions)
-        names["train_step"](names["model"], names["optimizer"], key, F.Policy(mode))
+        names["train_step"](names["model"], names["optimizer"], key, F.Policy("sample"))
         return names["pointers"](key, 10)
 
     x, lengths, y = jax.eval_shape(step, jax.random.key(0))
     assert (x.shape, lengths.shape, y.shape) == ((10, 9, 13), (10,), (10,))
-
-
-def test_the_readme_and_its_example_are_short():
-    assert len([word for word in text_of("README.md").split() if re.search(r"\w", word)]) <= 1200
-    assert sum(bool(line.strip()) for line in "".join(readmes_example()).splitlines()) <= 32
 
 
 @pytest.mark.slow
@@ -103,51 +87,24 @@ def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(seed):
     assert names_of("README.md", plain, training)["accuracy"] < 0.95
 
 
-def peer_of(code):
-    """Return which library of PEERS `code` imports, or None."""
-    return next((peer for peer in PEERS if re.search(rf"^import {peer}\b", code, re.MULTILINE)), None)
-
-
 @pytest.mark.slow
 def test_the_page_on_own_models_runs():
     page, codes = "docs/own_model.md", code_of("docs/own_model.md")
-    names = names_of(page, *[code for code in codes if peer_of(code) is None])
+    names = names_of(page, *[code for code in codes if "import torch" not in code])
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
     assert names["out"].h.shape == names["replayed"].h.shape == (16, 12, 16)
     assert names["half"].decisions[0].action.max() <= 3
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
-    for code in filter(peer_of, codes):
-        pytest.importorskip(peer_of(code))
-        exec(compile(code, page, "exec"), names)
+    pytest.importorskip("torch")
+    for code in codes:
+        if "import torch" in code:
+            exec(compile(code, page, "exec"), names)
 
 
 @pytest.mark.slow
-def test_pieces_of_ones_own_train_and_have_the_gradients_of_autodiff():
-    own_pieces = names_of("docs/own_pieces.md")
-    errors = own_pieces["errors"]
+def test_pieces_of_ones_own_train():
+    errors = names_of("docs/own_pieces.md")["errors"]
     assert np.mean(errors[-10:]) < 0.35 * errors[0]
-    recurrence = F.Recurrence(own_pieces["Farthest"](4, 0.5), own_pieces["SLSTM"](), F.ToOutput(gated=True))
-
-    @jax.jit
-    def gradients():
-        params = recurrence.init(jax.random.key(0), 4, 6, init=F.Initializers(dtype=jnp.float64))
-        x = jax.random.normal(jax.random.key(1), (3, 9, 4))
-        below = jax.random.normal(jax.random.key(2), (3, 9, 6))
-        zeros = F.zero_state(recurrence.transition, (3, 6), jnp.float64)
-        carry = F.initial_carry(jax.random.split(jax.random.key(3), 3), recurrence, zeros)
-
-        def loss(params, implementation):
-            settings = dict(below=below, implementation=implementation)
-            out = F.unroll(params, carry, x, recurrence, **settings)[1]
-            return jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob)
-
-        return [jax.grad(loss)(params, name) for name in ("fused", "reference")]
-
-    with jax.enable_x64(True):
-        fused, reference = gradients()
-        for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(reference), strict=True):
-            assert a.dtype == np.float64 and np.abs(a).max() > 0
-            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
 # --- Commands ---
@@ -187,13 +144,6 @@ def read_command(line):
 def test_commands_are_read(page):
     for line in commands_of(page):
         read_command(line)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_extras_exist(page):
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for names in re.findall(r"(?:\"\.|dynskip_jax)\[([a-z,]+)\]", text_of(page)):
-        assert set(names.split(",")) <= set(extras), names
 
 
 # --- Links ---
@@ -252,12 +202,3 @@ def test_the_reference_has_every_name_of_functional_once():
     listed += re.findall(r"^::: dynskip_jax\.functional\.\w+\.(\w+)$", pages, re.MULTILINE)
     exported = {name for name, it in vars(F).items() if callable(it) and not name.startswith("_")}
     assert set(listed) == exported and len(listed) == len(exported)
-
-
-def test_the_reference_has_every_constant():
-    """Constants have no docstrings, so a table in the reference describes them."""
-    text = text_of("docs/api/functional.md")
-    listed = set(re.findall(r"`([A-Z_]+)`", text))
-    assert listed == {name for name, it in vars(F).items() if name.isupper() and not isinstance(it, type)}
-    for mode in F.MODES:
-        assert f"`{mode}`" in text, mode

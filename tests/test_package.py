@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[1]
 def test_names_are_imported_when_they_are_asked_for():
     for name in dynskip_jax.__all__:
         assert getattr(dynskip_jax, name) is not None
-    assert set(dir(dynskip_jax)) == set(dynskip_jax.__all__)
     heavy = "import sys, dynskip_jax; print([m for m in ('jax', 'flax') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

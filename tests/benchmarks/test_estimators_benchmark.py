@@ -1,8 +1,5 @@
 """Check that the comparison of gradient estimators agrees with the theory, and writes its table."""
 
-import json
-import sys
-
 import jax
 import numpy as np
 import pytest
@@ -60,13 +57,3 @@ def test_summary_by_hand():
     np.testing.assert_allclose(result.variance, 1.5 + 3.0)
     np.testing.assert_allclose(result.standard_error, np.sqrt(4.5 / 4) / 2)
     np.testing.assert_allclose(result.cosine, 0.5)
-
-
-@pytest.mark.slow
-def test_command_line_prints_the_table_and_writes_it(results, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(estimators, "run", lambda samples: list(results.values()))
-    monkeypatch.setattr(sys, "argv", ["estimators", "--out", str(tmp_path / "new")])
-    estimators.main()
-    assert (tmp_path / "new" / "estimators.md").read_text() in capsys.readouterr().out
-    content = json.loads((tmp_path / "new" / "estimators.json").read_text(), parse_constant=pytest.fail)
-    assert [entry["estimator"] for entry in content["results"]] == list(results)

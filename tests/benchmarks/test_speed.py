@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import layers, recurrence, training_step
-from benchmarks.recurrence import Measured, Step
+from benchmarks import layers, recurrence
+from benchmarks.recurrence import Step
 
 
 @pytest.mark.slow
@@ -28,19 +28,13 @@ def test_every_layer_has_gradients_and_flax_computes_our_lstm():
         np.testing.assert_allclose(of_x, expected_of_x, rtol=1e-4, atol=1e-6)
 
 
-def test_on_a_gpu_cudnn_takes_part(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert "lstm, cuDNN" in layers.layers(layers.TINY)
-
-
 def test_everyone_has_as_many_turns_in_orders_that_change():
     calls = []
     steps = {name: (lambda name=name: calls.append(name)) for name in "abc"}
     values = recurrence.take_turns(steps, 20, least_ms=1e-9)
     assert {name: len(v) for name, v in values.items()} == {"a": 20, "b": 20, "c": 20}
-    turns = ["".join(calls[i : i + 3]) for i in range(6, len(calls), 3)]
-    assert len(turns) == 20 and all(sorted(turn) == list("abc") for turn in turns)
-    assert len(set(turns)) > 3
+    turns = {"".join(calls[i : i + 3]) for i in range(6, len(calls), 3)}
+    assert len(turns) > 3 and all(sorted(turn) == list("abc") for turn in turns)
 
 
 def test_one_that_fails_is_named_and_the_others_go_on():
@@ -57,18 +51,8 @@ def test_one_that_fails_is_named_and_the_others_go_on():
     assert failed == {"bad": "MemoryError: too much", "worse": "MemoryError"}
 
 
-def test_tables_take_ratios_turn_by_turn_and_leave_blank_what_did_not_run():
-    lstm = Measured(np.array([1.0, 10.0, 2.0]), None, 0.5)
-    dynamic = Measured(np.array([2.0, 40.0, 6.0]), 12345.6, 0.25)
-    text = recurrence.tables("T", {"2": {"lstm": lstm, "dynamic:k": dynamic}, "3": {"dynamic:k": dynamic}})
-    assert "| dynamic:k | 6.00 | 6.00 |" in text
-    assert "| dynamic:k | 3.00 (2.50–3.50) |  |" in text
-    assert "| dynamic:k | 12,346 | 12,346 |" in text
-    assert "| lstm | 0.500 |  |" in text
-
-
 @pytest.mark.slow
-def test_command_line_writes_every_part(tmp_path, monkeypatch, capsys):
+def test_command_line_writes_every_part(tmp_path, monkeypatch):
     caching = jax.config.jax_enable_compilation_cache
     given = ["--tiny", "--rounds", "1", "--parts", ",".join(recurrence.PARTS), "--out", str(tmp_path / "a")]
     monkeypatch.setattr("sys.argv", ["recurrence", *given])
@@ -79,8 +63,3 @@ def test_command_line_writes_every_part(tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "a" / "recurrence.json").read_text(), parse_constant=pytest.fail)
     assert not any("did not run" in note for note in found["notes"])
     assert {row["part"] for row in found["rows"]} == set(recurrence.PARTS)
-    assert {row["candidate"] for row in found["rows"] if row["part"] == "training"} == set(
-        training_step.MODELS
-    )
-    printed = capsys.readouterr().out
-    assert (tmp_path / "a" / "recurrence.md").read_text().strip().splitlines()[-1] in printed

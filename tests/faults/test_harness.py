@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.forked import Ended, contents, differences
-from benchmarks.faults.small_runs import NAMES
-from dynskip_jax.experiment import NAMES as EXPERIMENTS
 
 
 @pytest.mark.slow
@@ -62,7 +60,3 @@ def test_runs_that_differ_in_anything_but_times_are_not_equal(tmp_path):
 def test_what_counts_as_a_failure(status, err, seconds, problem):
     found = Ended(status, "", err, seconds, 1, 1).problem()
     assert problem in found and bool(found) == bool(problem)
-
-
-def test_every_experiment_has_a_small_run():
-    assert sorted(NAMES) == sorted(EXPERIMENTS)
