@@ -26,11 +26,6 @@ class PlainConsole(Console):
         return super().render_str(printable_lines(text), **options)
 
 
-def width() -> int:
-    """Return the width of standard output, in cells."""
-    return PlainConsole().width
-
-
 def print_table(
     title: str,
     headings: Sequence[str],

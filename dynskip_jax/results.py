@@ -153,14 +153,10 @@ def draw_sweep(
         groups: dict[str, list] = {}
         for value, metrics in zip(spec.values, by_value, strict=True):
             label = label_of(spec.name, {name: other for name, other in value.items() if name != axis})
-            groups.setdefault(label, []).append(("", [value[axis]], metrics[metric]["per_seed"]))
-        plots.metric_over_metric(
-            groups,
-            folder / f"{metric}_over_{axis}.png",
-            f"{data.name}: {heading} over {_SIGNS[axis]}",
-            x_label=_SIGNS[axis],
-            y_label=heading,
-        )
+            point = {_SIGNS[axis]: value[axis], heading: metrics[metric]["per_seed"]}
+            groups.setdefault(label, []).append(point)
+        path, title = folder / f"{metric}_over_{axis}.png", f"{data.name}: {heading} over {_SIGNS[axis]}"
+        plots.learning_curves(groups, _SIGNS[axis], [heading], path, title)
 
 
 def row_name(row: Mapping[str, Any]) -> str:

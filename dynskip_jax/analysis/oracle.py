@@ -24,30 +24,18 @@ class OracleLosses:
 
     Constants and probes are fitted on the first 70 % of the steps. The baseline of `gain` and `own` ignores
     the input: the best constant or random choices, whichever has the lower loss on the first 70 %.
-
-    Attributes:
-        count: Number of steps in the last 30 %.
-        taken: Loss of the agent's choices.
-        random: Expected loss of uniformly random choices.
-        constant: Loss of each k, chosen at all steps.
-        fixed: The number, from 1, of the constant choice with the lowest loss on the first 70 % (not a loss).
-        hindsight: Loss of the best choice at each step.
-        averaged: Loss of the average of the K predicted probabilities.
-        probes: Loss of each probe, by the name of its features.
-        gain: Decrease of the loss from the baseline to each probe.
-        own: Decrease of the loss from the baseline to the agent.
     """
 
-    count: int
-    taken: float
-    random: float
-    constant: tuple[float, ...]
-    fixed: int
-    hindsight: float
-    averaged: float
-    probes: Mapping[str, float]
-    gain: Mapping[str, Gain]
-    own: Gain
+    count: int  # steps in the last 30 %
+    taken: float  # of the agent's choices
+    random: float  # expected, of uniformly random choices
+    constant: tuple[float, ...]  # of each k, chosen at all steps
+    fixed: int  # number, from 1, of the best constant choice on the first 70 %
+    hindsight: float  # of the best choice at each step
+    averaged: float  # of the average of the K predicted probabilities
+    probes: Mapping[str, float]  # of each probe, by the name of its features
+    gain: Mapping[str, Gain]  # decrease of the loss from the baseline to each probe
+    own: Gain  # decrease of the loss from the baseline to the agent
 
     def verdict(self) -> str:
         """Return a sentence: whether the agent or a probe improves on choices that ignore the input."""
@@ -73,9 +61,7 @@ def oracle_losses(
     """
     steps = len(losses)
     if steps < _LEAST:
-        raise UserError(
-            f"{steps} choices are too few to say anything: give more text, at least {_LEAST} steps"
-        )
+        raise UserError(f"{steps} choices are too few: give more text, at least {_LEAST} steps")
     fitted = int(_FITTED * steps)
     rest = losses[fitted:]
     fixed = int(losses[:fitted].mean(axis=0).argmin())

@@ -71,12 +71,8 @@ def page_html(
     """Return an HTML page with a panel for each reading, which loads no other files.
 
     While the mouse is over a word, or the word has the focus, earlier words are coloured by the probability
-    (or weight) of a skip to them, and each k is listed below the text. A click keeps the display.
-
-    Args:
-        title: Title of the page.
-        panels: Readings, and probabilities from each model, by the name of their panel.
-        says: Prediction of each model by its name, including models without a panel.
+    (or weight) of a skip to them, and each k is listed below the text. A click keeps the display. `panels`
+    have a reading and probabilities from each model; `says` has the prediction of each model.
     """
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',

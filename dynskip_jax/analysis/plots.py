@@ -1,4 +1,4 @@
-"""Plot runs into PNG files: learning curves, metrics against each other, and the skips that agents choose.
+"""Plot runs into PNG files: metrics as curves, and the skips that agents choose.
 
 In all functions, `path` is that of the PNG file, and `note` is a line below the title.
 """
@@ -12,7 +12,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,20 +48,18 @@ def learning_curves(
     *,
     log: bool = False,
 ) -> None:
-    """Draw metrics of one or several models as curves; models differ by colour, metrics by line style.
+    """Draw metrics over epochs or a setting as curves: a colour for each model, a line style for each metric.
 
-    A value that is a list has one entry per seed: the curve is their mean, and a band shows one standard
-    deviation (n - 1) on either side. Records without `x` or without the metric are left out.
-
-    `curves` has the records of each model, by its name, as `RunDir.records` returns them. `x` (such as
-    "epoch") and `y` are keys of these records.
+    `curves` has records of each model, such as those of `RunDir.records`; `x` and `y` are keys of records,
+    which are left out without them. A value that is a list has one entry per seed: the curve is their mean,
+    and a band shows one standard deviation (n - 1).
     """
     figure, axes = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
         for metric, style in zip(y, _LINE_STYLES * len(y), strict=False):
             points = [(r[x], *_mean_and_spread(r[metric])) for r in records if x in r and metric in r]
             if points:
-                at, mean, spread = np.array(points, np.float64).T
+                at, mean, spread = np.array(sorted(points), np.float64).T
                 label = name if len(y) == 1 else f"{name}, {_words(metric)}"
                 how = dict(color=f"C{index % 10}", label=label, marker="o" if len(points) <= 30 else "")
                 axes.plot(at, mean, style, markersize=3.5, **how)
@@ -87,45 +84,6 @@ def skip_color(k: int | float) -> tuple[float, float, float] | str:
     # The colours of the map are darkened, because its greens are hard to see on white.
     red, green, blue, _ = matplotlib.colormaps["turbo"](0.03 + 0.94 * place)
     return 0.85 * red, 0.85 * green, 0.85 * blue
-
-
-def metric_over_metric(
-    groups: Mapping[str, Sequence[tuple[str, Sequence[float], Sequence[float]]]],
-    path: str | Path,
-    title: str,
-    *,
-    x_label: str,
-    y_label: str,
-    levels: Mapping[str, Sequence[float]] = MappingProxyType({}),
-) -> None:
-    """Draw one metric against another, or against a setting, such as accuracy over λ.
-
-    Each point is at the means over the seeds, with bars of one standard deviation (n - 1). A line connects
-    the points of a group.
-
-    Args:
-        groups: Points of each group: a label, the first metric of each seed, and the second one.
-        levels: Second metric of each seed of models without the first one, drawn as a dashed line.
-    """
-    figure, axes = _figure(title)
-    labelled = []
-    for index, (name, points) in enumerate(groups.items()):
-        found = [(*_mean_and_spread(xs), *_mean_and_spread(ys), label) for label, xs, ys in points]
-        x, x_spread, y, y_spread, labels = zip(*sorted(found), strict=True)
-        how = dict(color=f"C{index % 10}", label=name, marker="o", capsize=4, lw=1.5)
-        axes.errorbar(x, y, y_spread, x_spread, **how)
-        labelled.extend(zip(labels, x, y, strict=True))
-    low, high = axes.get_xlim()
-    for label, *place in labelled:
-        # Labels of points near the right edge are on their left, so that the edge does not cut them.
-        side, offset = ("right", (-6, 4)) if place[0] > low + 0.8 * (high - low) else ("left", (6, -12))
-        how = dict(xytext=offset, textcoords="offset points", fontsize=9, color="0.35", ha=side)
-        axes.annotate(label, place, **how)
-    for index, (name, seeds) in enumerate(levels.items(), len(groups)):
-        axes.axhline(_mean_and_spread(seeds)[0], color=f"C{index % 10}", linestyle="--", lw=1.2, label=name)
-    axes.set(xlabel=x_label, ylabel=y_label)
-    _finish(axes)
-    save(figure, path)
 
 
 # --- Heat maps ---
@@ -156,9 +114,7 @@ def policy_over_training(
     """Draw how often the agent chose each k, a `metric` of (seeds, K), after each epoch: means over seeds."""
     shares = np.array([np.asarray(record[metric], np.float64).mean(axis=0) for record in records]).T
     labels = dict(x="epoch", y="chosen skip k", x_names=len(records), y_names=len(shares))
-    _heat_map(
-        shares, path, title, note, what="share of choices", most=shares.max(initial=0.0) or 1.0, **labels
-    )
+    _heat_map(shares, path, title, note, what="share of choices", most=shares.max(), **labels)
 
 
 def action_against_truth(
@@ -169,10 +125,7 @@ def action_against_truth(
     title: str,
     note: str = "",
 ) -> None:
-    """Draw the chosen skips against the right skips; the title gets the fraction of right decisions.
-
-    Actions are k - 1 = 0 … K - 1. Decisions whose right action is outside of them are left out.
-    """
+    """Draw the chosen against the right skips, k - 1 = 0 … K - 1; other right ones are left out."""
     scored = (truth >= 0) & (truth < num_actions)
     counts = _counted(truth[scored], actions[scored], num_actions)
     exact = f"{np.trace(counts) / counts.sum():.1%} of decisions exact" if counts.sum() else "no decisions"
@@ -182,10 +135,7 @@ def action_against_truth(
 
 
 def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
-    """Draw a confusion matrix, normalized over each true label (row); columns are predicted labels.
-
-    Of more than 20 labels, the rarest are drawn as one.
-    """
+    """Draw a confusion matrix, normalized over each true label; of many labels, the rarest are one."""
     counts = Counter({**dict.fromkeys(predicted, 0), **Counter(truth)})
     names = sorted(counts)
     if len(names) > _MOST_LABELS:
@@ -205,19 +155,14 @@ def visited_positions(
     title: str,
     note: str = "",
 ) -> None:
-    """Draw the positions that chains of skips visit against the right one; the title gets the share of hits.
-
-    `visited` is what `statistics.visited` returns. Examples without a right position are left out.
-    """
-    scored = (truth >= 0) & (truth < visited.shape[1])
-    visited, truth = visited[scored], truth[scored]
-    examples = np.bincount(truth, minlength=1)  # one row per position, up to the last right one
-    counts = np.zeros((len(examples), visited.shape[1]), np.int64)
+    """Draw the positions that chains of skips visit (`statistics.visited`) against the right one."""
+    counts = np.zeros((truth.max() + 1, visited.shape[1]), np.int64)
     np.add.at(counts, truth, visited)
-    right = visited[np.arange(len(truth)), truth]
-    share = f"{right.mean():.1%} of chains visit the right position" if right.size else "no examples"
-    labels = dict(x="position t", y="right position", what="share of chains with that right position")
-    _heat_map(_shares(counts, examples[:, None]), path, f"{title} ({share})", note, **labels)
+    shares = _shares(counts, np.bincount(truth)[:, None])
+    hits = visited[np.arange(len(truth)), truth].mean()
+    title = f"{title} ({hits:.1%} of chains visit the right position)"
+    what = "share of chains with that right position"
+    _heat_map(shares, path, title, note, x="position t", y="right position", what=what)
 
 
 def _heat_map(
@@ -234,9 +179,9 @@ def _heat_map(
     most: float = 1.0,
     write: bool = False,
 ) -> None:
-    """Draw fractions, which `what` describes; NaN is drawn blank. `write` adds numbers, if they fit.
+    """Draw fractions, NaN as blank, up to `most`, the darkest colour; `write` adds numbers, if they fit.
 
-    `x` and `y` are labels of the axes. Names are those of columns and rows; a number n stands for 1 to n.
+    `what` describes the fractions. Names are those of columns and rows; a number n stands for 1 to n.
     """
     figure, axes = _figure(title, note)
     colors = matplotlib.colormaps["Blues"].with_extremes(bad="0.93")

@@ -23,33 +23,20 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A model's prediction for a text, and its choices at each word.
+    """A model's prediction for a text, and its choices at each word."""
 
-    Attributes:
-        words: Words as the model reads them.
-        skips: `connections` of the top layer that reads from the start; 0 where no earlier state is chosen.
-        probabilities: Probability of each prediction, or of each word; NaN where there is none.
-        prediction: The prediction as one line.
-        unknown: Words of the text that are not in the vocabulary.
-        weights: `distribution` of the layer of `skips`, (words, K); None if it has none.
-        backward: `connections` of the top layer that reads from the end, where k leads to word t + k; None
-            without such a layer, or without choices to show.
-        backward_weights: `distribution` of the layer of `backward`.
-        is_attention: Whether a weighted mean of all K states enters, instead of one chosen state.
-        is_of_predictions: Whether `probabilities` are those of the model's own predictions, which say how
-            sure it is, instead of those of the words.
-    """
-
-    words: Sequence[str]
-    skips: Sequence[int]
-    probabilities: Sequence[float] = ()
-    prediction: str = ""
-    unknown: Sequence[str] = ()
-    weights: Float[np.ndarray, "words K"] | None = None
+    words: Sequence[str]  # as the model reads them
+    skips: Sequence[int]  # `connections` of the top layer that reads from the start; 0 for no choice
+    probabilities: Sequence[float] = ()  # of each prediction, or of each word; NaN where there is none
+    prediction: str = ""  # as one line
+    unknown: Sequence[str] = ()  # words of the text that are not in the vocabulary
+    weights: Float[np.ndarray, "words K"] | None = None  # `distribution` of that layer; None if it has none
+    # The same of the top layer that reads from the end, where k leads to word t + k; None without such a
+    # layer, or without choices to show.
     backward: Sequence[int] | None = None
     backward_weights: Float[np.ndarray, "words K"] | None = None
-    is_attention: bool = False
-    is_of_predictions: bool = False
+    is_attention: bool = False  # whether a weighted mean of all K states enters, instead of one chosen state
+    is_of_predictions: bool = False  # whether `probabilities` are those of the model's own predictions
 
     def directions(self) -> dict[str, Reading]:
         """Return the reading of each direction; the one named `backward` has its words in reverse order."""
@@ -76,9 +63,7 @@ def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " 
     """Return k at each word t, such that State(t-k), or State(t+k) in reverse, entered at word t.
 
     If the time skip leaves words out, k is the distance to the last word that was read, or to the position
-    before the text. At words that are not read, k is 0.
-
-    `decision` is that of one whole sequence, each leaf (time,).
+    before the text, and 0 at words that are not read. `decision` is that of a sequence, each leaf (time,).
     """
     if decision.update is None:
         return decision.action
@@ -99,8 +84,7 @@ def distribution(
 ) -> Float[Array, "time K"] | None:
     """Return the probability (of an agent) or weight (of attention) of each k at each step, or None.
 
-    `observation` is x(t) and h(t-1) of one whole sequence, read from the initial state: an entry of
-    `observations` of `SkipLayers`, without the batch axis.
+    `observation` is an entry of `observations` of `SkipLayers`, x(t) and h(t-1), of one whole sequence.
     """
     skip = cell.skip
     if not skip.has_agent:
@@ -158,15 +142,8 @@ def state_gradient_norms(
     """Return ‖∂L_T/∂h_t‖ for each step t of each sequence (Gui et al. 2019, Figure 4).
 
     It is the norm of the total derivative, along every path from h_t to L_T. As in training, no gradient
-    flows through the decisions themselves.
-
-    Args:
-        params: Parameters of the layer.
-        carry: Carry before the first step.
-        x: Inputs of the layer. All sequences have the same length T.
-        recurrence: Transition and skip of the layer.
-        last_loss: Function from h_T to L_T of each sequence.
-        policy: How choices are made.
+    flows through the decisions themselves. `x` are inputs of the layer, of which all sequences have the same
+    length T; `last_loss` is a function from h_T to L_T of each sequence.
     """
     if recurrence.depth_skip is not None:
         raise UserError("gradient norms are those of a layer without a skip over depth")

@@ -58,8 +58,7 @@ class Comparison(NamedTuple):
 
 def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
     """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are 0."""
-    found, total = np.asarray(2.0 * counts[..., 0]), counts[..., 1] + counts[..., 2]
-    return np.divide(found, total, out=np.zeros_like(found), where=total != 0)
+    return 2.0 * counts[..., 0] / np.maximum(1, counts[..., 1] + counts[..., 2])
 
 
 def paired_bootstrap(
@@ -72,10 +71,8 @@ def paired_bootstrap(
 
     Each resample draws as many sentences as there are, with replacement, and scores both models on them. The
     score of several seeds is their mean on the same sentences. Let d be the difference on the test set and d*
-    that on a resample. The interval is the percentile interval of d*, and
-    p = (1 + number of resamples with |d* - d| ≥ |d|) / (1 + samples).
-
-    Source: Koehn (2004); Berg-Kirkpatrick et al. (2012).
+    that on a resample. The interval is the percentile interval of d*, and p = (1 + number of resamples with
+    |d* - d| ≥ |d|) / (1 + samples) (Koehn 2004; Berg-Kirkpatrick et al. 2012).
     """
 
     def difference(weights: np.ndarray) -> np.ndarray:
@@ -146,24 +143,18 @@ class SeedAgreement(NamedTuple):
 
 def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
     """Return the mean agreement over all pairs of two or more agents."""
-    steps, agents = actions.shape
-    pairs = list(itertools.combinations(range(agents), 2))
-    values, numbered = np.unique(actions, return_inverse=True)
-    columns = numbered.reshape(actions.shape).T
-    rates = np.array([np.bincount(column, minlength=len(values)) / steps for column in columns])
+    pairs = list(itertools.combinations(range(actions.shape[1]), 2))
+    rates = np.stack([(actions == k).mean(axis=0) for k in np.unique(actions)], axis=1)
     share = np.mean([(actions[:, a] == actions[:, b]).mean() for a, b in pairs])
     return SeedAgreement(float(share), float(np.mean([rates[a] @ rates[b] for a, b in pairs])))
 
 
 class SameWord(NamedTuple):
-    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same word.
-
-    `by_chance` is the expected `share` of choices drawn with the agent's rates, independently of the text.
-    """
+    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same word."""
 
     share: float
     possible: float
-    by_chance: float
+    by_chance: float  # expected `share` of choices drawn with the agent's rates, independently of the text
 
 
 def same_word(
@@ -175,8 +166,7 @@ def same_word(
 ) -> SameWord:
     """Return how often choices lead back to the current word: x(t-k) = x(t) where h(t-k) is chosen.
 
-    Each row of `words` is a text from its beginning. `counts` is True for steps that count, at least one, and
-    `choices` are the values of k that may be chosen.
+    Each row of `words` is a text from its beginning. `choices` are the values of k that may be chosen.
     """
     rates = np.bincount(actions[counts], minlength=choices.max() + 1) / counts.sum()
     taken, within, expected = (np.zeros(words.shape, dtype) for dtype in (bool, bool, float))
@@ -192,8 +182,7 @@ def same_word(
 def visited(actions: Int[np.ndarray, "examples time"]) -> Bool[np.ndarray, "examples time"]:
     """Return which positions lie on the chain of skips back from the last state of each example.
 
-    The chain continues from position t to t - k with k = actions[:, t]. It ends before the first position, or
-    at a k below 1 (padding).
+    The chain continues from t to t - k with k = actions[:, t], and ends at a k below 1 (padding).
     """
     reached = np.zeros(actions.shape, bool)
     reached[:, -1:] = True

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from dynskip_jax.analysis.arcs import arcs_text
-from dynskip_jax.console import say
+from dynskip_jax.analysis.arcs import table_of_choices
+from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.experiments.number_prediction.config import EXPERIMENT
 from dynskip_jax.learners import make_fit_settings, make_learner
@@ -54,8 +54,8 @@ def demo() -> None:
         trained = Trained(None, EXPERIMENT, settings, None, spec, learner, fitted.params)
     reading, place = trained.read(EXPERIMENT.sample_text), int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
-    say("An arc leads from each number to the one whose state the agent skipped back to:\n")
-    say(arcs_text(reading, {trained.name: reading.probabilities}, 80))
+    say("At each number the agent went k numbers back, to the state just after another one:\n")
+    print_table("", *table_of_choices(reading, {trained.name: reading.probabilities}))
     say(f"\n{trained.name} answers {reading.prediction}.  Accuracy on 10,000 test sequences:")
     for name, accuracy in accuracies.items():
         say(f"  {name:12} {accuracy:.2%}")

@@ -16,7 +16,7 @@ from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.results import cell, summary
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.tasks.language import CachedLanguageModelling, CacheGrid
+from dynskip_jax.tasks.language import CachedLanguageModelling
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.files import write_atomically
 from dynskip_jax.training.progress import Progress
@@ -105,7 +105,8 @@ def _cached(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Perp
     learner, keys = model.learner, evaluation_keys(model.learner.seeds)
 
     def perplexities(split, grid, advance):
-        task = model.task_with(data, functools.partial(CachedLanguageModelling, cache=CacheGrid(size, *grid)))
+        caches = dict(size=size, flatness=grid[0], weight=grid[1])
+        task = model.task_with(data, functools.partial(CachedLanguageModelling, **caches))
         found = learner.evaluate(model.all_params, split, keys, batch_size=1, task=task)
         advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))
@@ -120,7 +121,7 @@ def _dynamic(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Per
     params, policy, own = jax.tree.map(
         lambda leaf: leaf[model.seeds], (model.all_params, learner.policy(), keys)
     )
-    dynamic = DynamicEvaluation(learner, params, own, policy=policy, num_steps=size)
+    dynamic = DynamicEvaluation(learner, params, own, policy, size)
     scale = functools.cache(dynamic.gradient_scale)  # computed on train, once for dev and test
 
     def perplexities(split, grid, advance):

@@ -4,10 +4,10 @@ import hashlib
 import re
 from pathlib import Path
 
-from dynskip_jax.analysis.arcs import arcs_text, draw_arcs
+from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.page import page_html
 from dynskip_jax.commands.finished import FinishedRun, folder_of_pictures, warned
-from dynskip_jax.console import say, width
+from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.files import check_new, write_atomically
@@ -59,7 +59,7 @@ def explain(
             panels[heading] = reading, likely
             if direction:
                 say(f"{heading}:")
-            say(arcs_text(reading, likely, width()))
+            print_table("", *table_of_choices(reading, likely))
             if chooses[name]:
                 note = "" if all(reading.skips) else "words without an arc are not read"
                 title = f"{heading}: where each word goes back to"

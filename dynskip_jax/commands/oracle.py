@@ -47,12 +47,12 @@ def oracle(
     learner = own.learner_with(own.data(data), together=True)
     others = {f"seed {seed}": own.of_seed(seed) for seed in own.together.seeds if seed != own.seed}
     several = [own.params, *(other.params for other in others.values())]
-    choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
+    possible = [interventions.choices_of(skip, own.policy) for skip in learner.skips]
+    choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic and len(possible[i]) > 1]
     about, read = f"{own.experiment.name}, {own.name}", dict(rows=rows)
     if own.spec.copy == "expected":
         pieces = interventions.copied_words(learner, several, own.policy, split, **read)
-        choices = interventions.choices_of(learner.skips[-1], own.policy)
-        _print_copied(f"{about}, {split}", pieces, choices, steps, list(others))
+        _print_copied(f"{about}, {split}", pieces, possible[-1], steps, list(others))
         if not choosing:
             return
     if not choosing:
@@ -61,7 +61,7 @@ def oracle(
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
-    choices = interventions.choices_of(learner.skips[examined], own.policy)
+    choices = possible[examined]
     matters, constants = own.together.choices_matter(own.selected), []
     if matters:
         how = dict(layer=examined, states=min(learner.skips[examined].max_skip, _SHOWN), **read)

@@ -1,11 +1,6 @@
 """Task models: Flax NNX modules made of `dynskip_jax.nn`."""
 
-from dynskip_jax.models.classifier import (
-    ClassifierOutput,
-    SentencePairModel,
-    SequenceClassifier,
-    rating_distribution,
-)
+from dynskip_jax.models.classifier import ClassifierOutput, SentencePairModel, SequenceClassifier
 from dynskip_jax.models.copying import Copier, CopyCarry
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout, LanguageModelOutput
 from dynskip_jax.models.tagger import Tagger, TaggerOutput
@@ -21,5 +16,4 @@ __all__ = [
     "SequenceClassifier",
     "Tagger",
     "TaggerOutput",
-    "rating_distribution",
 ]

@@ -1,6 +1,6 @@
 """Classify sequences, or rate pairs of sentences: recurrent layers, pooled states and a softmax."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from dynskip_jax import rl
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
-from dynskip_jax.models.inputs import any_batch_axes, forget_rare
+from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, as_rates, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
@@ -22,10 +22,10 @@ from dynskip_jax.nn.layers import SkipLSTM, count_layers
 class ClassifierOutput(NamedTuple):
     """Output of a classifier or a model of pairs; decisions and observations are those of `SkipLayers`."""
 
-    logits: Float[Array, "*batch classes"]  # unnormalised log-probabilities
+    logits: Float[Array, "batch classes"]  # unnormalised log-probabilities
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
-    states: Float[Array, "*batch time features"] | None = None  # outputs of the top layer
+    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    states: Float[Array, "batch time features"] | None = None  # outputs of the top layer
     agent_loss = rl.agent_loss
 
 
@@ -140,25 +140,16 @@ class SequenceClassifier(PooledModel):
         self.embedding = nnx.data(embedding)
         self.softmax = Linear(self.pooled_features, num_classes, dtype=dtype, rngs=rngs)
 
-    @any_batch_axes
     def __call__(
         self,
-        symbols: Int[Array, "*batch time"],
+        symbols: Int[Array, "batch time"],
         *,
-        seq_lengths: Int[Array, "*batch"] | None = None,
+        seq_lengths: Int[Array, " batch"] | None = None,
         rngs: Rngs = None,
         deterministic: bool | None = None,
         **options: Any,
     ) -> ClassifierOutput:
-        """Classify a batch of sequences.
-
-        Args:
-            symbols: Symbol ids, (*batch, time).
-            seq_lengths: True lengths, (*batch,).
-            rngs: Source of randomness, as in `SkipLayers`, like the arguments that follow.
-            deterministic: Overrides the mode set by `.train()` and `.eval()`.
-            **options: `actions`, `policy` and `weight_key`.
-        """
+        """Classify a batch of sequences of symbol ids; all arguments are those of `SkipLayers`."""
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         (pooled,), outputs = self.read(
             symbols, self._inputs, (True,), draws=bool(self.word_dropout), **options
@@ -212,36 +203,23 @@ class SentencePairModel(PooledModel):
         self.difference = Linear(features, similarity_features, use_bias=False, **how)
         self.softmax = Linear(similarity_features, num_ratings, **how)
 
-    @any_batch_axes
     def __call__(
         self,
-        tokens: Int[Array, "*batch time"],
-        sentences: Int[Array, "*batch time"],
+        inputs: Mapping[str, Int[Array, "batch time"]],
         *,
-        seq_lengths: Int[Array, "*batch"] | None = None,
+        seq_lengths: Int[Array, " batch"] | None = None,
         rngs: Rngs = None,
         deterministic: bool | None = None,
         **options: Any,
     ) -> ClassifierOutput:
-        """Compare the two sentences of each row; the logits are those of the ratings, (*batch, ratings).
+        """Compare the two sentences of each row; the logits are those of the ratings.
 
-        Args:
-            tokens: Token ids of the first sentence, followed by those of the second, (*batch, time).
-            sentences: 0 at tokens of the first sentence, 1 at tokens of the second, (*batch, time).
-            seq_lengths: Total lengths of both sentences, (*batch,).
-            rngs: See `SequenceClassifier`, like the arguments that follow.
+        `inputs` are batches of `data.sentences.pair_inputs`: `tokens`, the ids of both sentences, and
+        `sentences`, 0 for those of the first and 1 for those of the second.
         """
+        tokens, sentences = inputs["tokens"], inputs["sentences"]
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         groups, embed = (sentences == 0, sentences == 1), lambda tokens, keys: self.embedding(tokens)
         (first, second), outputs = self.read(tokens, embed, groups, segment_ids=sentences, **options)
         hidden = jax.nn.relu(self.product(first * second) + self.difference(jnp.abs(first - second)))
         return ClassifierOutput(self.softmax(hidden), outputs.decisions, outputs.observations, outputs.h)
-
-
-def rating_distribution(ratings: Float[Array, " batch"], num_ratings: int) -> Float[Array, "batch ratings"]:
-    """Return the distribution over the ratings 1..R with mean y (Tai et al. 2015, Eq. 16).
-
-    Only ⌊y⌋ and ⌊y⌋ + 1 have nonzero probability. `ratings` are y in [1, R], and `num_ratings` is R.
-    """
-    distance = jnp.abs(ratings[:, None] - jnp.arange(1, num_ratings + 1)[None, :])
-    return jnp.maximum(1 - distance, 0)

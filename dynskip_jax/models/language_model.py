@@ -15,7 +15,6 @@ from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry
-from dynskip_jax.models.inputs import any_batch_axes
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
 from dynskip_jax.nn.initializers import Initializer
@@ -162,10 +161,9 @@ class LanguageModel(nnx.Module):
         layers = carry.layers if isinstance(carry, CopyCarry) else carry
         return layers[0].step
 
-    @any_batch_axes
     def __call__(
         self,
-        tokens: Int[Array, "*batch time"],
+        tokens: Int[Array, "batch time"],
         *,
         initial_carry: tuple[F.SkipCarry, ...] | CopyCarry | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
@@ -178,7 +176,7 @@ class LanguageModel(nnx.Module):
         """Read one segment of each stream.
 
         Args:
-            tokens: Token ids, (*batch, time).
+            tokens: Token ids, (batch, time).
             initial_carry: Carry of the previous segment; by default that of `initialize_carry`.
             actions: See `SkipLayers`, like the other arguments that are not named here.
             rngs: Source of randomness for dropout, and for choices if the carry has no keys.

@@ -13,7 +13,7 @@ from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.models.inputs import any_batch_axes, forget_rare
+from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear, Weights
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.characters import CharFeatures
@@ -27,10 +27,10 @@ _lecun_normal = nnx.initializers.lecun_normal()
 class TaggerOutput(NamedTuple):
     """Output of `Tagger`; decisions and observations are those of `SkipLayers`."""
 
-    emissions: Float[Array, "*batch time tags"]  # score of each tag; the logits of a softmax
+    emissions: Float[Array, "batch time tags"]  # score of each tag; the logits of a softmax
     crf: F.CRFParams | None  # constrained by `allowed`; None with a softmax
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
+    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
     agent_loss = rl.agent_loss
 
 
@@ -118,28 +118,20 @@ class Tagger(nnx.Module):
         self,
         tokens: Any,
         *,
-        seq_lengths: Int[Array, "*batch"] | None = None,
-        actions: Sequence[Int[Array, "*batch time"] | None] | None = None,
-        policy: F.Policy | None = None,
+        seq_lengths: Int[Array, " batch"] | None = None,
         rngs: Rngs = None,
         deterministic: bool | None = None,
+        **options: Any,
     ) -> TaggerOutput:
         """Compute the scores of all tags for a batch of sentences.
 
         Args:
-            tokens: An object such as `data.vocabularies.TokenIds`: ids of `words`, (*batch, time), of their
-                `characters`, (*batch, time, length), of their `capitals`, (*batch, time), and of other
-                `columns`, (*batch, time, columns).
-            seq_lengths: True lengths, (*batch,).
-            actions: See `SkipLayers`, like the arguments that follow.
+            tokens: An object such as `data.vocabularies.TokenIds`: ids of `words`, (batch, time), of their
+                `characters`, (batch, time, length), of their `capitals`, (batch, time), and of other
+                `columns`, (batch, time, columns).
+            seq_lengths: True lengths, (batch,).
+            rngs: See `SkipLayers`, like the arguments that follow.
         """
-        options = dict(seq_lengths=seq_lengths, actions=actions, policy=policy, rngs=rngs)
-        emissions, decisions, observations = self._read(tokens, **options, deterministic=deterministic)
-        return TaggerOutput(emissions, self.crf_params(), decisions, observations)
-
-    @any_batch_axes
-    def _read(self, tokens, *, rngs, deterministic, **options) -> tuple[Any, Any, Any]:
-        """Return the emissions, the decisions and the observations of the layers."""
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         draws = self.unknown_rate or any(module.dropout for module in self.characters)
         if rngs is not None or (draws and not deterministic):
@@ -153,15 +145,17 @@ class Tagger(nnx.Module):
         x = [self.words(words)]
         if self.gates is not None:
             gates = F.cast_matrices(self.gates.read(), self.dtype or jnp.float32)
-            x = [F.gated_window(gates, x[0], options["seq_lengths"])]
+            x = [F.gated_window(gates, x[0], seq_lengths)]
         for module, key in zip(self.characters, keys, strict=True):
             x.append(module(tokens.characters, key, deterministic=deterministic))
         if self.capitals is not None:
             x.append(self.capitals(tokens.capitals))
         for number, module in enumerate(self.columns):
             x.append(module(tokens.columns[..., number]))
-        outputs = self.stack(jnp.concatenate(x, axis=-1), rngs=rngs, deterministic=deterministic, **options)
-        return self.emissions(outputs.h), outputs.decisions, outputs.observations
+        options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
+        outputs = self.stack(jnp.concatenate(x, axis=-1), **options)
+        emissions = self.emissions(outputs.h)
+        return TaggerOutput(emissions, self.crf_params(), outputs.decisions, outputs.observations)
 
     def crf_params(self) -> F.CRFParams | None:
         """Return the parameters of the CRF, constrained by `allowed`; None if the output is a softmax."""

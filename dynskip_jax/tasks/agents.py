@@ -23,14 +23,12 @@ def rewards_of(
 
     `correct` is 1 for a correct prediction and 0 for a wrong one.
     """
-    if objective.reward == "correct" and correct is None:
-        raise UserError("this task does not say which predictions are correct: choose another --reward")
-    rewards = {
-        "log_likelihood": lambda: log_likelihood,
-        "probability": lambda: jnp.exp(log_likelihood),
-        "correct": lambda: 2.0 * correct - 1.0,
-    }
-    return jax.lax.stop_gradient(rewards[objective.reward]())
+    if objective.reward == "correct":
+        if correct is None:
+            raise UserError("this task does not say which predictions are correct: choose another --reward")
+        return jax.lax.stop_gradient(2.0 * correct - 1.0)
+    is_log = objective.reward == "log_likelihood"
+    return jax.lax.stop_gradient(log_likelihood if is_log else jnp.exp(log_likelihood))
 
 
 def agents_loss(
@@ -47,12 +45,11 @@ def agents_loss(
     """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
 
     J_1 is the cross-entropy. While choices are relaxed, it trains the agents, and J_2 contains only the exact
-    entropy.
+    entropy. The rollouts of an example are adjacent rows.
 
     Args:
-        objective: How agents are trained.
         scheduled: Values of this epoch.
-        decisions: Decisions of each layer. The rollouts of an example are adjacent rows.
+        decisions: Decisions of each layer.
         nll: Negative log-likelihood of the true target in nats.
         rewards: Result of `rewards_of`.
         weights: Weight of each row; 0 or False for rows that only fill the batch.

@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.task import evaluated, num_rows, repeat_rows, where_counted
@@ -32,12 +31,12 @@ def _read_split(
     split: str,
     rows: int,
     read: Callable,
-    owners: Sequence[int],
-    window=35,
+    ways: int = 0,
+    window: int = 35,
 ) -> Iterator[Any]:
     """Yield the result of `read`, a function `(models, carries, batch, key) -> (carries, result)`.
 
-    `owners` has the index in `several` of the model that each carry belongs to. A language model reads
+    There is a carry of each model, and then of the first model for each of the `ways`. A language model reads
     `window` steps at once.
     """
     task, carries = learner.task, None
@@ -47,11 +46,11 @@ def _read_split(
     for number, batch in enumerate(batches):
         if carries is None:
             # A carry may contain the key that choices are drawn with: each model gets a different one.
-            starts = [
+            carries = [
                 task.initial_carry(learner.model(params), num_rows(batch), jax.random.key(own))
                 for own, params in enumerate(several)
             ]
-            carries = [starts[owner] for owner in owners]
+            carries += carries[:1] * ways
         carries, found = compiled(several, carries, batch, jax.random.key(number))
         yield found
 
@@ -63,31 +62,16 @@ def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"
     return k if allowed is None else k[np.asarray(allowed)[0]]
 
 
-def _several_choices(learner: Learner, layer: int, policy: F.Policy) -> Int[np.ndarray, " choices"]:
-    """Return `choices_of` the layer; raise a `UserError` if it does not sample among several states."""
-    skip = learner.skips[layer]
-    if not skip.is_stochastic or len(found := choices_of(skip, policy)) < 2:
-        raise UserError("this model samples no choice among several states: train one such as dynamic:5")
-    return found
-
-
-def _row_sums(
-    values: Float[Array, "rows *time"], in_rows: Bool[Array, " rows"], in_steps: Bool[Array, "rows time"]
-) -> Float[Array, " rows"]:
-    """Return the sum of each row's values, of those that count."""
-    counted = in_rows if values.ndim == 1 else in_steps
-    return jnp.where(counted, values, 0).reshape(len(values), -1).sum(axis=1)
+def _row_sums(values: Float[Array, "rows *time"], counted: tuple[Array, Array]) -> Float[Array, " rows"]:
+    """Return the sum of each row's values, of those that count according to `where_counted`."""
+    where = counted[values.ndim - 1]
+    return jnp.where(where, values, 0).reshape(len(values), -1).sum(axis=1)
 
 
 def _of_another_row(
     values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
 ) -> Shaped[Array, "rows time *rest"]:
-    """Return for each row the values of the next counted row; the last one gets those of the first.
-
-    A row that is shorter than the batch is repeated.
-    """
-    if len(values) < 2:
-        raise UserError(f"choices of another row need at least 2 rows, got {len(values)}")
+    """Return for each row the values of the next counted row, repeated if it is shorter than the batch."""
     order = jnp.argsort(~counted, stable=True)  # counted rows first
     place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
     other, steps = order[place], jnp.arange(values.shape[1])[None]
@@ -97,25 +81,16 @@ def _of_another_row(
 
 
 class PolicyInterventions(NamedTuple):
-    """Losses of a batch when all choices of a layer are replaced, and the choices of each model.
+    """Losses of a batch when all choices of a layer are replaced, and the choices of each model."""
 
-    Attributes:
-        counts: Number of losses in each row: its steps, or 1 if the task has one loss for each sequence; 0
-            for rows that do not count, (rows,).
-        losses: Loss with the choices of each way, summed over the row, (rows, ways): the agent's; sampled
-            uniformly from the allowed ones; those that the agent took at the same step of another row (a
-            shorter row repeats); those of each other model on the same row; and each k of `constants` at
-            every step.
-        actions: The k that the agent and each other model chose, 1..K, (rows, time, models).
-        in_steps: Whether each step counts, (rows, time).
-        inputs: Inputs of the batch; for a language model the words, (rows, time).
-    """
-
-    counts: Float[Array, " rows"]
+    counts: Float[Array, " rows"]  # number of losses in each row: its steps, or 1 if a sequence has one loss
+    # Sum over each row with the choices of each way: the agent's; sampled uniformly from the allowed ones;
+    # those that the agent took at the same step of another row (a shorter row repeats); those of each other
+    # model on the same row; and each k of `constants` at every step.
     losses: Float[Array, "rows ways"]
-    actions: Int[Array, "rows time models"]
-    in_steps: Bool[Array, "rows time"]
-    inputs: Any
+    actions: Int[Array, "rows time models"]  # k of the agent and of each other model
+    in_steps: Bool[Array, "rows time"]  # whether each step counts
+    inputs: Any  # of the batch; for a language model the words, (rows, time)
 
 
 def policy_interventions(
@@ -133,7 +108,7 @@ def policy_interventions(
     Each way reads the text separately, from the states that its choices lead to. Other layers choose anew. If
     only one row of the last batch counts, that row gets its own choices as those of another row.
     """
-    task, choices = learner.task, _several_choices(learner, layer, policy)
+    task, choices = learner.task, choices_of(learner.skips[layer], policy)
     count = len(several)
 
     def read(models, carries, batch, key):
@@ -158,34 +133,26 @@ def policy_interventions(
             found.append(task.forward(models[0], batch, carry, **how, actions=replaced))
         nlls = [task.compute_loss(each.log_probs, batch).nll for each in (paths[0], *found)]
         result = PolicyInterventions(
-            counts=_row_sums(jnp.ones_like(nlls[0]), *counted),
-            losses=jnp.stack([_row_sums(nll, *counted) for nll in nlls], axis=-1),
+            counts=_row_sums(jnp.ones_like(nlls[0]), counted),
+            losses=jnp.stack([_row_sums(nll, counted) for nll in nlls], axis=-1),
             actions=actions,
             in_steps=counted[1],
             inputs=batch.inputs,
         )
         return [each.carry for each in (*paths, *found)], result
 
-    # A carry for each model, and one of the first model for each way.
-    owners = [*range(count), *[0] * (1 + count + len(constants))]
-    return _read_split(learner, several, split, rows, read, owners)
+    return _read_split(learner, several, split, rows, read, ways=1 + count + len(constants))
 
 
 class CopiedWords(NamedTuple):
-    """Losses of a batch with different copy probabilities.
+    """Losses of a batch with different copy probabilities."""
 
-    Attributes:
-        counts: Whether each step counts, (rows, time).
-        losses: Loss with each distribution over k, (rows, time, ways): the model's π; a uniform distribution
-            over the allowed choices; the π at the same step of another row; then the π of each other model.
-        of_each: Loss with each single k that may be chosen (`choices_of`), (rows, time, choices).
-        likeliest: Loss with only the k that is most probable under π, (rows, time).
-    """
-
-    counts: Bool[Array, "rows time"]
+    counts: Bool[Array, "rows time"]  # whether each step counts
+    # With each distribution over k: the model's π; a uniform distribution over the allowed choices; the π at
+    # the same step of another row; then the π of each other model.
     losses: Float[Array, "rows time ways"]
-    of_each: Float[Array, "rows time choices"]
-    likeliest: Float[Array, "rows time"]
+    of_each: Float[Array, "rows time choices"]  # with each single k of `choices_of`
+    likeliest: Float[Array, "rows time"]  # with only the k that is most probable under π
 
 
 def copied_words(
@@ -222,26 +189,17 @@ def copied_words(
         losses = jnp.stack(losses, axis=-1)
         return behind, CopiedWords(in_steps, losses, of_each[..., choices - 1], likeliest)
 
-    return _read_split(learner, several, split, rows, read, range(len(several)))
+    return _read_split(learner, several, split, rows, read)
 
 
 class SingleInterventions(NamedTuple):
-    """Losses under every choice at each step of a batch.
+    """Losses under every choice at each step of a batch."""
 
-    Attributes:
-        counts: Whether the step was examined, (rows, time).
-        taken: The k that the model chose, 1..K, (rows, time).
-        losses: Loss of the row with each allowed k (`choices_of`) at this step, (rows, time, choices).
-        x: Input x(t) of the layer, (rows, time, in).
-        before: States h(t-1), h(t-2), … of the layer, (rows, time, states, hidden); zeros before the first
-            step.
-    """
-
-    counts: Bool[Array, "rows time"]
-    taken: Int[Array, "rows time"]
-    losses: Float[Array, "rows time choices"]
-    x: Float[Array, "rows time in"]
-    before: Float[Array, "rows time states hidden"]
+    counts: Bool[Array, "rows time"]  # whether the step was examined
+    taken: Int[Array, "rows time"]  # k that the model chose
+    losses: Float[Array, "rows time choices"]  # of the row with each k of `choices_of` at this step
+    x: Float[Array, "rows time in"]  # input of the layer
+    before: Float[Array, "rows time states hidden"]  # h(t-1), h(t-2), …; zeros before the first step
 
 
 def single_interventions(
@@ -258,12 +216,10 @@ def single_interventions(
 
     The loss of a language model is that of the next word, from the state that the model's own choices left.
     Of other tasks every step is examined if agents are rewarded at each step (`Task.is_of_steps`), and
-    otherwise only the last step that the layer reads.
-
-    `states` is the number of earlier states to return, starting with h(t-1).
+    otherwise only the last step that the layer reads. `states` is the number of states in `before`.
     """
     task, skip, reverse = learner.task, learner.skips[layer], learner.reverse[layer]
-    choices = _several_choices(learner, layer, policy)
+    choices = choices_of(skip, policy)
     is_text, is_top = isinstance(task, LanguageModelling), layer == len(learner.skips) - 1
     enters_state = float(skip.mix if policy.mix is None else policy.mix) > 0
 
@@ -274,7 +230,7 @@ def single_interventions(
         chosen[layer] = jnp.where(repeat_rows(where, len(choices)), each, chosen[layer])
         read = task.forward(model, again, carry, **evaluated(policy, key), actions=chosen)
         nll = task.compute_loss(read.log_probs, again).nll
-        return _row_sums(nll, *where_counted(again, where.shape[1])).reshape(len(where), -1)
+        return _row_sums(nll, where_counted(again, where.shape[1])).reshape(len(where), -1)
 
     def read(models, carries, batch, key):
         (model,), (carry,) = models, carries
@@ -302,7 +258,7 @@ def single_interventions(
         return [path.carry], SingleInterventions(examined, taken, losses, x, before)
 
     tail = None
-    for found in _read_split(learner, [params], split, rows, read, [0], window=1):
+    for found in _read_split(learner, [params], split, rows, read, window=1):
         before, tail = _last_states(np.asarray(found.before), tail if is_text else None, states, reverse)
         yield found._replace(before=before)
 

@@ -13,33 +13,26 @@ Tags = Sequence[Any]  # of a sentence
 
 
 class LabelCounts(NamedTuple):
-    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where undefined.
+    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where undefined."""
 
-    Attributes:
-        correct: Number of entities predicted with the right words and label.
-        predicted: Number of predicted entities.
-        gold: Number of entities in the gold standard.
-    """
-
-    correct: int
+    correct: int  # predicted with the right words and label
     predicted: int
     gold: int
 
     @property
     def precision(self) -> float:
         """Fraction of predicted entities that are correct."""
-        return self.correct / self.predicted if self.predicted else 0.0
+        return self.correct / max(1, self.predicted)
 
     @property
     def recall(self) -> float:
         """Fraction of gold entities that are found."""
-        return self.correct / self.gold if self.gold else 0.0
+        return self.correct / max(1, self.gold)
 
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
-        total = self.predicted + self.gold
-        return 2 * self.correct / total if total else 0.0
+        return 2 * self.correct / max(1, self.predicted + self.gold)
 
 
 class LabelScore(NamedTuple):
@@ -67,8 +60,7 @@ def score_labels(gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entitie
     """Return the score over all sentences.
 
     With `has_entities`, an entity is correct if its first word, its last word and its type are correct, as
-    in `conlleval`. `gold` and `predicted` may be in IOB1, BIO2 or BIOES, and in different schemes. Tags that
-    break the rules of a scheme are read as `conlleval` reads them; see `data.tag_schemes.entities`.
+    in `conlleval`. `gold` and `predicted` may be in different schemes; see `data.tag_schemes.entities`.
     Otherwise each word counts with its tag, and the overall F1 is the accuracy.
     """
     correct, found, true = Counter(), Counter(), Counter()

@@ -47,14 +47,12 @@ class LanguageModelling(Task):
 
     Args:
         corpus: Text of all splits; None if a model is only used.
-        make_model: See `Task`.
         batch_size: Number of streams in a training batch.
         num_steps: Number of steps of truncated back-propagation.
         random_lengths: Whether segments have random lengths around `num_steps` (see `bptt_lengths`).
         restart_buffer: Whether all but the newest state are forgotten at the start of each training segment,
             as in the released code. Evaluation forgets them once `num_steps` words have been read since.
-        activation_coef: α of activation regularization (AR; Merity et al. 2018, Section 4.5).
-        temporal_coef: β of temporal activation regularization (TAR).
+        activation_coefs: See `Classification`.
     """
 
     score = "perplexity"
@@ -72,23 +70,22 @@ class LanguageModelling(Task):
         num_steps: int = 35,
         random_lengths: bool = False,
         restart_buffer: bool = False,
-        activation_coef: float = 0.0,
-        temporal_coef: float = 0.0,
+        activation_coefs: tuple[float, float] = (0.0, 0.0),
     ):
         super().__init__(make_model)
         self.corpus, self.batch_size, self.num_steps = corpus, batch_size, num_steps
         self.random_lengths, self.restart_buffer = random_lengths, restart_buffer
-        self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
-        self.lengths = [] if corpus is None else self._segment_lengths()
-        self.num_batches = len(self.lengths)
+        self.activation_coefs = activation_coefs
+        self.num_batches = 0 if corpus is None else len(self._lengths_of(0))
 
-    def _segment_lengths(self) -> list[int]:
-        """Return the length of each segment of an epoch, in the order of the first epoch."""
+    def _lengths_of(self, epoch: int) -> list[int]:
+        """Return the segments' lengths in an epoch; random ones are the same in another order."""
         size = len(self.corpus.train)
         if not self.random_lengths:
             return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps, drop_tail=True)
         row_length = num_segments(size, self.batch_size, 1, drop_tail=True)
-        return bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
+        lengths = bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
+        return np.random.default_rng([0, epoch]).permutation(lengths).tolist() if epoch > 0 else lengths
 
     @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
@@ -98,12 +95,6 @@ class LanguageModelling(Task):
     @override
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
         return [self.batch_size * length for length in self._lengths_of(epoch)]
-
-    def _lengths_of(self, epoch: int) -> list[int]:
-        """Return the segments' lengths in an epoch; random ones are the same in another order."""
-        if self.random_lengths and epoch > 0:
-            return np.random.default_rng([0, epoch]).permutation(self.lengths).tolist()
-        return self.lengths
 
     @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
@@ -134,8 +125,9 @@ class LanguageModelling(Task):
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
         forward, output = self.read(model, batch, carry, **how)
         # Both penalties are means over tokens, but the loss is a sum over a segment.
-        penalty = F.activation_regularisation(output.dropped_states, self.activation_coef)
-        penalty = penalty + F.temporal_activation_regularisation(output.states, self.temporal_coef)
+        alpha, beta = self.activation_coefs
+        penalty = F.activation_regularisation(output.dropped_states, alpha)
+        penalty = penalty + F.temporal_activation_regularisation(output.states, beta)
         return forward._replace(penalties=((batch.inputs.shape[1] * penalty, 1.0),))
 
     def read(
@@ -162,15 +154,10 @@ class LanguageModelling(Task):
 
     @override
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return the means, with perplexities in place of mean losses.
-
-        If tokens are parts of words, also perplexity per word and bits per character.
-        """
-        renamed = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
-        metrics = {
-            renamed.get(name, name): np.exp(value) if name in renamed else value
-            for name, value in means.items()
-        }
+        """Return perplexities; if tokens are parts of words, also per word, and bits per character."""
+        losses = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
+        metrics = {new: np.exp(means[name]) for name, new in losses.items() if name in means}
+        metrics |= {name: mean for name, mean in means.items() if name not in losses}
         if self.corpus.text_sizes:
             size, nats = self.corpus.text_sizes[split], means["nll"] * len(self.tokens(split))
             metrics["word_perplexity"] = np.exp(nats / size.words)
@@ -178,29 +165,24 @@ class LanguageModelling(Task):
         return metrics
 
 
-class CacheGrid(NamedTuple):
-    """Neural caches of N words to compare in one evaluation (Grave et al. 2017): every θ with every λ."""
-
-    size: int
-    flatness: tuple[float, ...]
-    weight: tuple[float, ...]
-
-
 class CachedLanguageModelling(LanguageModelling):
     """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`, (θ, λ).
 
+    It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each `weight` λ.
     Its log-probabilities are a pair: those without a cache, and those of the targets with each cache, (rows,
     time, θ, λ). Each sample of a stream has its own cache.
     """
 
-    def __init__(self, *args: Any, cache: CacheGrid, **options: Any):
+    def __init__(
+        self, *args: Any, size: int, flatness: Sequence[float], weight: Sequence[float], **options: Any
+    ):
         super().__init__(*args, **options)
-        self.cache = cache
+        self.size, self.flatness, self.weight = size, jnp.asarray(flatness), jnp.asarray(weight)
 
     @override
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
         features = model.stack.cells[-1].hidden_features
-        return super().initial_carry(model, rows, key), F.empty_cache(rows, self.cache.size, features)
+        return super().initial_carry(model, rows, key), F.empty_cache(rows, self.size, features)
 
     @override
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
@@ -213,7 +195,7 @@ class CachedLanguageModelling(LanguageModelling):
 
         # The updated cache is the same for all θ and λ.
         grid = jax.vmap(jax.vmap(cached, (None, 0), (None, 2)), (0, None), (None, 2))
-        past, with_caches = grid(jnp.asarray(self.cache.flatness), jnp.asarray(self.cache.weight))
+        past, with_caches = grid(self.flatness, self.weight)
         return read._replace(log_probs=(read.log_probs, with_caches), carry=(read.carry, past))
 
     @override

@@ -41,7 +41,6 @@ class Learner(Trainable):
     `dev` or `test`, and `mode` says how agents choose, by default as in `evaluation_mode`.
 
     Args:
-        task: Task that the models are trained on.
         seeds: Seed of each model. Seeds order the examples differently, unless the task shares its batches.
         objective: How agents are trained.
         sweep: Settings in which the models differ, in addition to the seed.
@@ -70,7 +69,6 @@ class Learner(Trainable):
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
         self.reverse: tuple[bool, ...] = abstract.stack.reads_reverse
         self._read_batch = jax.jit(self._read_rows)
-        self._predict_batch = jax.jit(lambda *how: self._read_rows(*how)[1])
         self._evaluate_batch = jax.jit(
             jax.vmap(self._batch_sums, in_axes=(0, 0, None, 0, 0, None, None)),
             static_argnums=(5, 6),
@@ -79,10 +77,7 @@ class Learner(Trainable):
 
     @property
     def top_layers(self) -> dict[str, int]:
-        """Index of the top layer of each direction, by the direction's name, `forward` or `backward`.
-
-        Indices are those of the stack's layers and directions, as in `decisions`.
-        """
+        """Index in `decisions` of the top layer of each direction, `forward` and `backward`."""
         return {"backward" if back else "forward": layer for layer, back in enumerate(self.reverse)}
 
     def model(self, params: nnx.State) -> nnx.Module:
@@ -130,10 +125,7 @@ class Learner(Trainable):
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, dict[str, Mean]]]:
-        """Return the loss of `agents_loss` plus the task's penalties.
-
-        The rollouts of a row are adjacent rows. With relaxed choices there is one rollout.
-        """
+        """Return the loss of `agents_loss` plus the task's penalties; relaxed choices have one rollout."""
         task, objective = self.task, self.objective
         rollouts = objective.rollouts if scheduled.policy.mode == "sample" else 1
         keys = example_keys(keys, (num_rows(batch),))
@@ -172,10 +164,7 @@ class Learner(Trainable):
     def _sums(
         self, scored: LossOutput, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
     ) -> dict[str, Mean]:
-        """Return the sums of a batch from which `summarise` computes metrics, by name.
-
-        The samples of a row are adjacent in `decisions` and are averaged.
-        """
+        """Return the sums of a batch by name; the samples of a row, adjacent in `decisions`, are averaged."""
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
         wide, steps = repeat_rows(in_steps, samples), in_steps.sum(dtype=jnp.float32)
 
@@ -207,8 +196,8 @@ class Learner(Trainable):
     ) -> dict[str, np.ndarray]:
         """Return the metrics of the task and of the layers, each (seeds, ...).
 
-        Those of a layer with an agent or attention are the mean entropy in nats and the mean k (of attention,
-        the k with the largest weight); for agents with K up to 1,000 also the fraction of each k, (seeds, K).
+        A layer with an agent or attention has the mean entropy in nats and the mean k (of attention, the k
+        with the largest weight); an agent with K up to 1,000 also has the fraction of each k, (seeds, K).
         Layers that can skip words have the fraction of words read, each and together.
         """
         means = {}
@@ -222,10 +211,7 @@ class Learner(Trainable):
             return (task or self.task).metrics(means, split)
 
     def _batch_sums(self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int):
-        """Return the carry, the sums, and (actions, predictions) of one evaluation batch of one seed.
-
-        Each row is read `samples` times, in adjacent rows, and its predictions are averaged.
-        """
+        """Return the carry, the sums, and (actions, averaged predictions) of a batch, of one seed."""
         repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(self.model(params), repeated, carry, **evaluated(policy, key))
         log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
@@ -234,14 +220,11 @@ class Learner(Trainable):
         return read.carry, sums, (actions, task.predict(log_probs, batch))
 
     def _run(
-        self, params, split, keys, *, mode, samples=1, batch_size=None, task=None, advance=None
+        self, params, split, keys, *, mode, samples=1, batch_size=None, task=None, advance=lambda _: None
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
         """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds, ...)."""
-        task, carry = task or self.task, None
-        policy = self.policy(mode)
-        batches = task.evaluation_batches(split, batch_size, samples)
-        if advance is not None:
-            batches = list(batches)  # to count them
+        task, carry, policy = task or self.task, None, self.policy(mode)
+        batches = list(task.evaluation_batches(split, batch_size, samples))
         for number, batch in enumerate(batches):
             if carry is None:
                 start = partial(task.initial_carry, rows=num_rows(batch) * samples)
@@ -249,8 +232,7 @@ class Learner(Trainable):
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
             carry, sums, seen = self._evaluate_batch(params, carry, batch, batch_keys, policy, task, samples)
             yield batch, sums, seen
-            if advance is not None:
-                advance(1 / len(batches))
+            advance(1 / len(batches))
 
     @override
     def evaluate(
@@ -263,17 +245,13 @@ class Learner(Trainable):
         samples: int = 1,
         batch_size: int | None = None,
         task: Task | None = None,
-        advance: Callable[[float], None] | None = None,
+        advance: Callable[[float], None] = lambda _: None,
     ) -> dict[str, np.ndarray]:
         """Return the metrics of a whole split, each (seeds, ...); names start with the split.
 
         Every example or token counts once. See `summarise` for the metrics of layers.
 
         Args:
-            params: Parameters.
-            split: Name of the split.
-            keys: Keys for sampled actions.
-            mode: How agents choose.
             samples: Number of samples of each row. Their predictions are averaged as probabilities; the
                 entropies and skips of agents are averaged too.
             batch_size: Number of rows in a batch; by default the task's choice.
@@ -291,18 +269,13 @@ class Learner(Trainable):
         metrics |= {name: np.array([of[name] for of in scores]) for name in scores[0]}
         return {f"{split}_{name}": value for name, value in metrics.items()}
 
-    def predictions(
-        self, params: nnx.State, split: str, keys: Key[Array, " seeds"], *, mode: ActionMode | None = None
-    ) -> list[list[PyTree]]:
+    def predictions(self, params: nnx.State, split: str, keys: Key[Array, " seeds"]) -> list[list[PyTree]]:
         """Return each model's prediction for each example of a split, in order and without padding."""
-        run = self._run(params, split, keys, mode=mode)
+        run = self._run(params, split, keys, mode=self.evaluation_mode)
         return self._in_order((batch, predicted) for batch, _, (_, predicted) in run)
 
     def _in_order(self, found: Iterable[tuple[Batch, PyTree]]) -> list[list[PyTree]]:
-        """Return each model's predictions in the order of the examples, without padding.
-
-        `found` has the predictions of each batch, (seeds, rows, [time, ...]).
-        """
+        """Return each model's predictions in order and unpadded, from each batch's, (seeds, rows, ...)."""
         by_example: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, predicted in found:
             if not jax.tree.leaves(predicted):
@@ -325,10 +298,7 @@ class Learner(Trainable):
         layer: int,
         mode: ActionMode = "greedy",
     ) -> Iterator[tuple[Batch, Int[np.ndarray, "seeds rows time"]]]:
-        """Yield each batch of a split, and the k that each seed's agent chose at each step.
-
-        `layer` is an index among the stack's layers and directions.
-        """
+        """Yield each batch of a split, and the k that each agent chose at each step; see `top_layers`."""
         for batch, _, (actions, _) in self._run(params, split, keys, mode=mode):
             yield batch, np.asarray(actions[layer])
 
@@ -339,16 +309,14 @@ class Learner(Trainable):
     ) -> tuple[Forward, PyTree]:
         """Return one model's forward pass and prediction for one example; leaves have no row axis.
 
-        Each leaf of `inputs`, (time, ...), is padded to a multiple of 8 steps, so that few lengths are
-        compiled. Samples are drawn with `jax.random.key(0)`.
+        Each leaf of `inputs`, (time, ...), is padded so that few lengths are compiled. Choices use key 0.
         """
         steps = -(-length // _STEP_OF_LENGTHS) * _STEP_OF_LENGTHS
 
         def padded(steps: int) -> Batch:
-            def pad(leaf):
-                return np.pad(leaf, ((0, steps - length), *((0, 0),) * (leaf.ndim - 1)))[None]
-
-            return Batch(jax.tree.map(pad, inputs), None, seq_lengths=np.array([length], np.int32))
+            more = (0, steps - length)
+            rows = jax.tree.map(lambda x: np.pad(x, (more, *((0, 0),) * (x.ndim - 1)))[None], inputs)
+            return Batch(rows, None, seq_lengths=np.array([length], np.int32))
 
         found = self._read_batch(params, padded(steps), policy)
         # Time axes are those that grow with the padding: there may be as many classes as steps.
@@ -356,10 +324,6 @@ class Learner(Trainable):
         return jax.tree.map(
             lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length], found, longer
         )
-
-    def predict(self, params: nnx.State, batch: Batch, policy: F.Policy) -> PyTree:
-        """Return one model's prediction for each row of a batch without targets; see `read`."""
-        return self._predict_batch(params, batch, policy)
 
     def _read_rows(self, params: nnx.State, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
         model, key = self.model(params), jax.random.key(0)
@@ -370,7 +334,6 @@ class Learner(Trainable):
 
 def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:
     """Return one key shared by all rows, also those on other devices; it differs from the rows' keys."""
-    data = jax.random.key_data(keys[0])
     if axis_name is not None:
-        data = jax.lax.all_gather(data, axis_name)[0]
-    return jax.random.fold_in(jax.random.wrap_key_data(data), 2**31 - 1)
+        keys = jax.random.wrap_key_data(jax.lax.all_gather(jax.random.key_data(keys[0]), axis_name))
+    return F.shared_key(keys)

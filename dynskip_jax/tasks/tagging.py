@@ -1,5 +1,6 @@
 """Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or words."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,18 +20,12 @@ _MOST_LABELS = 50  # largest number of tags with separate metrics
 
 
 class OfTags(NamedTuple):
-    """Log-probabilities of the tags, in nats, and the predicted tags.
+    """Log-probabilities of the tags, in nats, and the predicted tags."""
 
-    Attributes:
-        target: Log-probability of the true tags: of the whole sequence with a CRF, (rows,), or of each tag
-            with a softmax, (rows, time). 0 without targets.
-        marginals: Marginal log-probability of each tag at each word, (rows, time, tags).
-        best: Predicted tags, (rows, time); None if training does not decode.
-    """
-
-    target: Float[Array, "rows *time"]
-    marginals: Float[Array, "rows time tags"]
-    best: Int[Array, "rows time"] | None
+    # Of the true tags: of the whole sequence with a CRF, or of each tag with a softmax; None without targets.
+    target: Float[Array, "rows *time"] | None
+    marginals: Float[Array, "rows time tags"]  # of each tag at each word
+    best: Int[Array, "rows time"] | None  # predicted tags; None if training does not decode
 
 
 class Tagging(ExampleTask):
@@ -41,8 +36,7 @@ class Tagging(ExampleTask):
     of each word is predicted.
 
     Args:
-        splits: `train`, `dev` and `test`; none if a model is only used. Inputs are `TokenIds`.
-        make_model: See `Task`.
+        splits: See `ExampleTask`, like the arguments that are not named here; inputs are `TokenIds`.
         tags: Tag of each index.
         scheme: Scheme of tags that encode entities. Entities are then scored (`f1`, counted as in conlleval),
             and averaged predictions of a CRF obey the scheme. None: words are scored (`accuracy`).
@@ -53,7 +47,6 @@ class Tagging(ExampleTask):
         decode_in_training: Whether training predicts tags and measures accuracy. If False, training of a CRF
             skips Viterbi decoding, shows the loss, and cannot reward agents for `correct` predictions.
         unknown_tag: Index of the tag that stands for tags missing from train; it is never predicted.
-        **options: Other arguments of `ExampleTask`.
     """
 
     def __init__(
@@ -79,25 +72,17 @@ class Tagging(ExampleTask):
     @override
     def forward(self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
+        crf, emissions, targets, lengths = output.crf, output.emissions, batch.targets, batch.seq_lengths
         decode = self.decode_in_training or how["deterministic"]
-        of_tags = self._of_softmax if output.crf is None else self._of_crf
-        log_probs = of_tags(output.emissions, output.crf, batch.targets, batch.seq_lengths, decode)
-        return Forward(log_probs, output.decisions, observations=output.observations)
-
-    def _of_crf(self, emissions, crf: F.CRFParams, targets, seq_lengths, decode: bool) -> OfTags:
-        known = targets is not None
-        return OfTags(
-            F.crf_log_likelihood(crf, emissions, targets, seq_lengths)
-            if known
-            else jnp.zeros(emissions.shape[0]),
-            F.crf_marginals(crf, emissions, seq_lengths),
-            F.crf_decode(crf, self._predictable(emissions), seq_lengths) if decode else None,
-        )
-
-    def _of_softmax(self, emissions, crf: None, targets, seq_lengths, decode: bool) -> OfTags:
-        marginals = jax.nn.log_softmax(emissions)
-        target = jnp.zeros(emissions.shape[:2]) if targets is None else _of_each(marginals, targets)
-        return OfTags(target, marginals, _best(self._predictable(marginals)) if decode else None)
+        if crf is None:
+            marginals = jax.nn.log_softmax(emissions)
+            best = _best(self._predictable(marginals)) if decode else None
+            target = None if targets is None else _of_each(marginals, targets)
+        else:
+            marginals = F.crf_marginals(crf, emissions, lengths)
+            best = F.crf_decode(crf, self._predictable(emissions), lengths) if decode else None
+            target = None if targets is None else F.crf_log_likelihood(crf, emissions, targets, lengths)
+        return Forward(OfTags(target, marginals, best), output.decisions, observations=output.observations)
 
     def _predictable(self, scores: Float[Array, "rows time tags"]) -> Float[Array, "rows time tags"]:
         """Return the scores, with the tag `unknown_tag` made impossible."""
@@ -105,10 +90,9 @@ class Tagging(ExampleTask):
 
     @override
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:
-        """Return means of the probabilities of the true tags, and of each tag at each word.
+        """Average probabilities; the prediction has the largest expected number of right tags.
 
-        An average of CRFs is no CRF, so Viterbi decoding does not apply: the prediction is the sequence with
-        the largest expected number of right tags among those that the scheme allows.
+        An average of CRFs is no CRF, so Viterbi decoding does not apply. The prediction obeys the scheme.
         """
         means = super().average(log_probs._replace(best=()), batch, samples)
         marginals = self._predictable(means.marginals)
@@ -162,13 +146,11 @@ class Tagging(ExampleTask):
     def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         """Return precision, recall, F1 and support of each type of entity, or of the most frequent tags."""
         score, metrics = self.score_labels(split, predictions).by_label, {}
-        frequent = sorted(
-            (label for label in score if score[label].gold), key=lambda label: -score[label].gold
-        )
-        for label in sorted(frequent[:_MOST_LABELS]):
+        support = Counter({label: counts.gold for label, counts in score.items() if counts.gold})
+        for label, count in sorted(support.most_common(_MOST_LABELS)):
             for name in ("precision", "recall", "f1"):
                 metrics[f"{name}_{label}"] = getattr(score[label], name)
-            metrics[f"support_{label}"] = float(score[label].gold)
+            metrics[f"support_{label}"] = float(count)
         return metrics
 
 

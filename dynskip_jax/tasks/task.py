@@ -25,39 +25,24 @@ MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
 
 class Forward(NamedTuple):
-    """Result of a forward pass on a batch.
+    """Result of a forward pass on a batch; decisions and observations are those of `SkipLSTM`."""
 
-    Attributes:
-        log_probs: Log-probabilities, each leaf (rows, ...). Several samples of a row are averaged by
-            `Task.average` before they are scored.
-        decisions: Trace of each layer and direction, as returned by `SkipLSTM`.
-        carry: Carry for the next batch of the same rows, each leaf (rows, ...).
-        observations: Inputs of the agents, as returned by `SkipLSTM`; None if not available.
-        penalties: Pairs (penalty, count) that are added to the loss: a mean over steps, or pairs of steps, of
-            the batch, and their number. Devices that divide a batch may have different numbers.
-    """
-
-    log_probs: PyTree
+    log_probs: PyTree  # each leaf (rows, ...)
     decisions: tuple[F.DecisionTrace, ...]
-    carry: PyTree = ()
+    carry: PyTree = ()  # for the next batch of the same rows, each leaf (rows, ...)
     observations: tuple | None = None
+    # Pairs (penalty, count) that are added to the loss: a mean over steps, or pairs of steps, of the batch,
+    # and their number. Devices that divide a batch may have different numbers.
     penalties: tuple[tuple[Float[Array, ""], Float[Array, ""] | float], ...] = ()
 
 
 class LossOutput(NamedTuple):
-    """Loss and metrics of a batch.
+    """Loss and metrics of a batch: of each row, (rows,), or of each step, (rows, time)."""
 
-    Attributes:
-        nll: Loss, -log p of the truth in nats, of each row, (rows,), or of each step, (rows, time).
-        correct: 1 for a right prediction, 0 for a wrong one, with the shape of `nll`; None if not available.
-        counted: Values whose means are metrics, by name: of each row, (rows,), or step, (rows, time, ...).
-        rewarded: Log-likelihood that agents are rewarded with, (rows,) or (rows, time), if it differs from
-            -`nll`. `correct` then has the shape of `rewarded`. None: agents are rewarded with -`nll`.
-    """
-
-    nll: Float[Array, "rows *time"]
-    correct: Float[Array, "rows *time"] | None
-    counted: Mapping[str, Array]
+    nll: Float[Array, "rows *time"]  # -log p of the truth, in nats
+    correct: Float[Array, "rows *time"] | None  # 1 for a right prediction, 0 for a wrong one
+    counted: Mapping[str, Array]  # values whose means are metrics, by name; of steps also (rows, time, ...)
+    # Log-likelihood that agents are rewarded with, if it is not -`nll`. `correct` then has this shape.
     rewarded: Float[Array, "rows *time"] | None = None
 
 
@@ -69,28 +54,17 @@ class Task:
 
     Args:
         make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
-
-    Attributes:
-        score: Name of the metric that selects the best epoch on dev.
-        higher_is_better: Whether a larger score is better.
-        primary_metric: Name of the metric shown during training; None for the score.
-        is_of_steps: Whether agents are rewarded at each step, instead of once for each row.
-        shared_batches: Whether all seeds read the same batches; otherwise each seed has its own, stacked.
-        unit: Name of what is counted: `examples`, or `tokens` for a language model.
-        max_length: Length of the longest training sequence; None for endless streams, or without data.
-        batch_size: Number of rows in a training batch.
-        num_batches: Number of batches in an epoch.
     """
 
-    score = "accuracy"
-    higher_is_better = True
-    primary_metric: str | None = None
-    is_of_steps = False
-    shared_batches = False
-    unit = "examples"
-    max_length: int | None = None
-    batch_size: int
-    num_batches: int
+    score = "accuracy"  # metric that selects the best epoch on dev
+    higher_is_better = True  # whether a larger score is better
+    primary_metric: str | None = None  # metric shown during training; None for the score
+    is_of_steps = False  # whether agents are rewarded at each step, instead of once for each row
+    shared_batches = False  # whether all seeds read the same batches; otherwise each has its own, stacked
+    unit = "examples"  # what is counted; `tokens` for a language model
+    max_length: int | None = None  # of training sequences; None for endless streams, or without data
+    batch_size: int  # rows in a training batch
+    num_batches: int  # in an epoch
 
     def __init__(self, make_model: MakeModel):
         self.make_model = make_model
@@ -100,10 +74,7 @@ class Task:
         raise NotImplementedError
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of examples or tokens (see `unit`) of one model in each batch of an epoch.
-
-        The sum is the same in every epoch.
-        """
+        """Return the number of `unit` of one model in each batch of an epoch; the sum never changes."""
         raise NotImplementedError
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
@@ -128,16 +99,10 @@ class Task:
         shared_key: Key[Array, ""] | None,
         deterministic: bool,
     ) -> Forward:
-        """Run the model on a batch.
+        """Run the model on a batch without a seed axis, from the carry of the previous batch.
 
-        Args:
-            model: Model with its parameters.
-            batch: Batch without a seed axis.
-            carry: Carry of the previous batch.
-            policy: How choices are made.
-            rngs: One key for each row, or one key.
-            shared_key: Key for dropout masks that all rows share; None without dropout.
-            deterministic: Whether dropout is off.
+        `rngs` is one key for each row, or one key. `shared_key` is for dropout masks that all rows share;
+        None without dropout (`deterministic`).
         """
         raise NotImplementedError
 
@@ -151,20 +116,13 @@ class Task:
         return jax.tree.map(lambda leaf: rl.averaged_log_likelihood(leaf, axis=1), apart)
 
     def compute_loss(self, log_probs: PyTree, batch: Batch) -> LossOutput:
-        """Return the loss and the metrics of a batch.
-
-        By default `log_probs` are those of classes, (rows, [time,] classes), and targets are the class of
-        each row or step.
-        """
+        """Return the loss and the metrics; by default of one class for each row or step."""
         nll = -jnp.take_along_axis(log_probs, batch.targets[..., None], axis=-1)[..., 0]
         correct = (self.predict(log_probs, batch) == batch.targets).astype(nll.dtype)
         return LossOutput(nll, correct, {"accuracy": correct, "nll": nll})
 
     def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
-        """Return the prediction, each leaf (rows, [time, ...]); by default the most probable class.
-
-        The batch has no targets when a trained model is applied to new data.
-        """
+        """Return the predictions, (rows, [time, ...]), by default classes; the batch may have no targets."""
         return log_probs.argmax(-1)
 
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
@@ -176,10 +134,7 @@ class Task:
         return None
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
-        """Return metrics of one model that depend on all its predictions, such as F1; by default none.
-
-        Predictions are in the order of the split, without padding.
-        """
+        """Return metrics of one model's predictions, unpadded and in order, such as F1; by default none."""
         return {}
 
 
@@ -188,7 +143,6 @@ class ExampleTask(Task):
 
     Args:
         splits: `train`, `dev` and `test`; none if a model is only used.
-        make_model: See `Task`.
         batch_size: Number of examples in a training batch.
         evaluation_rows: Number of examples in an evaluation batch.
     """
@@ -220,9 +174,6 @@ class ExampleTask(Task):
     @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         return evaluation_batches(self.splits[split], rows or max(1, self._rows // samples))
-
-
-# --- Rows and steps of a batch ---
 
 
 def evaluated(policy: F.Policy, key: Key[Array, ""] | None) -> dict[str, Any]:

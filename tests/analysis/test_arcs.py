@@ -1,19 +1,16 @@
-"""Check the arcs of a text: the lines for a terminal can be read back, and the picture shows its data."""
+"""Check the table and the picture of the skips at each word of a text."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
-from rich.cells import cell_len
 
 from dynskip_jax.analysis import arcs
-from dynskip_jax.analysis.arcs import arcs_text, draw_arcs
+from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.plots import skip_color
 from dynskip_jax.analysis.reading import Reading
 
@@ -22,77 +19,17 @@ WORDS = ["you", "may", "depend", "on", "the", "accuracy", "of", "the", "report",
 SKIPS = [0, 1, 1, 1, 1, 1, 3, 1, 2, 5, 5, 11]
 
 
-def lines_of(skips, words=None, width=1000, **probabilities):
-    words = words or [f"w{t}" for t in range(len(skips))]
-    return arcs_text(Reading(words, skips), probabilities, width).split("\n")
-
-
-def read_back(lines):
-    """Return the skips that the brackets in `lines` show: for each word, the number of lines they lead up."""
-    beside = lines[0].index("word") - 2
-    found = []
-    for row, line in enumerate(lines[1:], 1):
-        ups = [column for column in range(beside) if line[column] in "╰┴├┼"]
-        if line[beside] in "│┤╯╵":
-            assert lines[row - 1][beside] in "│┤╮╷⋮" and not ups
-            found.append(1)
-        elif not ups:
-            found.append(0)
-        else:
-            (column,) = ups
-            assert set(line[column + 1 : beside]) <= set("─│┬") and line[beside] in "╴╮"
-            above = row - 1
-            while lines[above][column] not in "╭┬⋮":
-                assert lines[above][column] in "│├┼"
-                above -= 1
-            found.append(row - above)
-    return found
-
-
-def test_by_hand():
-    #                 0  1  2  3  4  5  6  7
-    assert lines_of([0, 1, 2, 1, 3, 2, 9, 1]) == [
-        "⋮       word  k  from",
-        "│   ╭─╮ w0",
-        "│ ╭─│─╯ w1    1  w0",
-        "│ │ ╰─╮ w2    2  w0",
-        "│ │ ╭─╯ w3    1  w2",
-        "│ ╰─│─╴ w4    3  w1",
-        "│   ╰─╴ w5    2  w3",
-        "╰─────╮ w6    9  (before)",
-        "      ╵ w7    1  w6",
+def test_a_table_says_where_each_word_goes_back_to():
+    weights = np.full((4, 9), 0.5)
+    reading = Reading(["you", "a b", "\x1b日", "x" * 30], [0, 1, 2, 9], weights=weights)
+    headings, rows = table_of_choices(reading, {"lstm": [NONE, 0.25, 1e-5, 0.00123]})
+    assert headings == ["word", "k", "p(k)", "from", "lstm"]
+    assert rows == [
+        ["you", "", "", "", "-"],
+        ["a␣b", "1", "0.50", "you", "0.25"],
+        ["\\x1b日", "2", "0.50", "you", "1e-05"],
+        ["x" * 23 + "…", "9", "0.50", "(before)", "0.00123"],
     ]
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(0, 12) | st.just(1), min_size=1, max_size=40))
-def test_brackets_can_be_read_back(skips):
-    # All skips to before the text lead to the heading.
-    assert read_back(lines_of(skips)) == [min(k, t + 1) for t, k in enumerate(skips)]
-
-
-odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(odd_words, st.integers(0, 9)), min_size=1, max_size=20), st.integers(80, 120))
-def test_lines_stay_within_the_width(text, width):
-    words, skips = map(list, zip(*text, strict=True))
-    each = [0.5] * len(words)
-    lines = lines_of(skips, words, width=width, lstm=each, dynamic=each)
-    assert len(lines) == len(words) + 1
-    assert all(cell_len(line) <= width and line.isprintable() for line in lines)
-
-
-def test_probabilities_are_beside_the_words_and_brackets_are_left_out_where_they_do_not_fit():
-    probabilities = {"lstm": [NONE, 0.25, 0.5, 1e-5], "dyn": [NONE, 0.5, 0.5, 0.00123]}
-    lines = lines_of([0, 2, 3, 4], width=30, **probabilities)
-    assert [line.split()[0] for line in lines] == ["word", "w0", "w1", "w2", "w3"]
-    expected = ["lstm dyn", "- -", "0.25 0.5", "0.5 0.5", "1e-05 0.00123"]
-    assert [" ".join(line.split()[-2:]) for line in lines] == expected
-
-
-# --- Pictures ---
 
 
 @pytest.fixture
@@ -166,8 +103,7 @@ def test_attention_is_drawn_by_its_weights(tmp_path, figures):
     assert len(arcs_of(figures[0])) == 6  # weights below 5 % are not drawn
     of_two = [line for line in arcs_of(figures[0]) if line.get_color() == skip_color(2)]
     assert [line.get_linewidth() for line in of_two] == [pytest.approx(1.92), pytest.approx(1.2)]
-    lines = arcs_text(reading, {}).splitlines()
-    assert "weight" in lines[0] and lines[3].split()[-3:] == ["3", "0.50", "(before)"]
+    assert table_of_choices(reading, {})[0] == ["word", "k", "weight", "from"]
 
 
 def test_letters_that_no_font_has_are_one_warning(tmp_path, caplog):

@@ -12,7 +12,6 @@ from dynskip_jax.analysis.plots import (
     action_distribution,
     confusion,
     learning_curves,
-    metric_over_metric,
     policy_over_training,
     visited_positions,
 )
@@ -79,22 +78,12 @@ def test_learning_curves_of_a_diverged_run(tmp_path, axes, log):
 def test_a_dollar_in_a_name_begins_no_mathematics(tmp_path, axes):
     for name in ("$", r"$\frac{1}{", "{x}_1^2"):
         curves_into(tmp_path / "1.png", {name: records()})
-        groups, levels = {name: [(name, [1.0], [2.0])]}, {name: [1.0]}
-        metric_over_metric(groups, tmp_path / "2.png", name, x_label=name, y_label="y", levels=levels)
 
 
-def test_metric_over_metric(tmp_path, axes):
-    points = [("cost 1", [0.2, 0.4], [0.7, 0.9]), ("cost 0", [0.1, 0.1], [0.5, 0.5])]
-    groups, levels = {"skip_rnn": points, "lstm_jump": [("", [0.6], [0.8])]}, {"lstm": [0.9, 0.8]}
-    metric_over_metric(groups, tmp_path / "1.png", "T", x_label="read", y_label="accuracy", levels=levels)
-    (plot,) = axes
-    np.testing.assert_allclose(plot.containers[0].lines[0].get_xydata(), [[0.1, 0.5], [0.3, 0.8]])
-    assert texts(plot.texts) == ["cost 0", "cost 1", ""]
-    # Labels stay inside the picture: a point near the right edge has its label on the left.
-    assert [note.get_ha() for note in plot.texts] == ["left", "left", "right"]
-    assert sorted(texts(plot.get_legend().get_texts())) == ["lstm", "lstm_jump", "skip_rnn"]
-    (level,) = (line for line in plot.lines if line.get_linestyle() == "--")
-    np.testing.assert_allclose(level.get_ydata(), 0.85)
+def test_a_metric_over_a_setting(tmp_path, axes):
+    points = [{"λ": 0.5, "accuracy": [0.7, 0.9]}, {"λ": 0.25, "accuracy": [0.5, 0.5]}]
+    curves_into(tmp_path / "1.png", {"dynamic:5": points}, ["accuracy"], "λ")
+    np.testing.assert_allclose(axes[0].lines[0].get_xydata(), [[0.25, 0.5], [0.5, 0.8]])
 
 
 # --- Heat maps ---
@@ -123,14 +112,11 @@ def test_choices_against_right_ones(tmp_path, axes):
     action_against_truth(actions[:0], truth[:0], 40, tmp_path / "2.png", "toy")
     assert axes[1].get_title() == "toy (no decisions)"
 
-    truth, visited = np.array([0, 0, 0, 0, 2, 2, -1, 4]), np.zeros((8, 4), bool)
-    visited[:, 3] = visited[0, 0] = visited[:2, 1] = visited[4:6, 2] = visited[6:, 0] = True
+    truth, visited = np.array([0, 0, 0, 0, 2, 2]), np.zeros((6, 4), bool)
+    visited[:, 3] = visited[0, 0] = visited[:2, 1] = visited[4:, 2] = True
     visited_positions(visited, truth, tmp_path / "3.png", "toy", "a note")
-    # -1 and 4 are not positions of the sequence.
     assert axes[2].get_title() == "toy (50.0% of chains visit the right position)\n"
     np.testing.assert_allclose(shares_of(axes[2]), [[0.25, 0.5, 0, 1], [np.nan] * 4, [0, 0, 1, 1]])
-    visited_positions(visited[:0], truth[:0], tmp_path / "4.png", "toy")
-    assert axes[3].get_title() == "toy (no examples)"
 
 
 def test_rare_labels_are_one_row_of_a_confusion_matrix(tmp_path, axes):

@@ -25,7 +25,7 @@ NOISE = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2, "learnable_
 
 
 # Penalties of the states are means over the steps of a batch.
-PenalizedStates = functools.partial(Classification, activation_coef=2.0, temporal_coef=3.0)
+PenalizedStates = functools.partial(Classification, activation_coefs=(2.0, 3.0))
 
 
 def classifiers(num_seeds, baseline, lengths=None, **options):

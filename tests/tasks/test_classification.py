@@ -31,7 +31,7 @@ KEY = jax.random.key(3)
 def test_penalties_are_means_over_the_steps_of_sequences(coefs):
     learner = classification({}, skip="lstm")
     model = learner.model(drawn_params(learner))
-    task = Classification({}, None, activation_coef=coefs[0], temporal_coef=coefs[1])
+    task = Classification({}, None, activation_coefs=coefs)
     mask = np.array([True] * 10 + [False])  # the last row fills the batch
     batch = Batch(jnp.asarray(INPUTS), None, jnp.asarray(mask), seq_lengths=jnp.asarray(LENGTHS))
     how = dict(shared_key=None, policy=None, rngs=None, deterministic=True)
@@ -50,7 +50,7 @@ def test_penalties_are_means_over_the_steps_of_sequences(coefs):
 
 # --- Ratings of pairs ---
 
-RATINGS = np.array([1.0, 4.6, 3.0, 2.2], np.float32)
+RATINGS = np.array([1.0, 4.6, 5.0, 2.2], np.float32)
 
 
 def test_the_loss_of_a_rating_is_the_divergence_from_the_two_points():

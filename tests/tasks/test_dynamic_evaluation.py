@@ -25,7 +25,7 @@ def evaluation_of(skip):
     options = dict(num_steps=5, init_scale=0.5, cell={"kernel_init": uniform(1.0)})
     learner = language_modelling(corpus, (0, 1), skips=(skip,), model={"dropout": 0.3}, **options)
     params = [drawn_params(learner, seed) for seed in range(2)]
-    return DynamicEvaluation(learner, together(*params), KEYS, num_steps=STEPS), learner, params
+    return DynamicEvaluation(learner, together(*params), KEYS, learner.policy(), STEPS), learner, params
 
 
 def segments_by_hand(tokens, first_token, rows):

@@ -14,7 +14,6 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.errors import UserError
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks import Classification
 from dynskip_jax.tasks.interventions import (
@@ -278,12 +277,3 @@ def test_what_may_be_chosen(stride, mask, expected):
     skip = F.Dynamic(5, empty_slots="masked", among=F.Every(stride))
     mask = None if mask is None else jnp.array(mask, bool)
     assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
-
-
-def test_what_has_no_choice_or_no_other_row_is_refused():
-    learner, params, _ = language()
-    for function, given in ((single_interventions, params), (policy_interventions, [params])):
-        with pytest.raises(UserError, match="samples no choice"):
-            next(function(learner, given, GREEDY, "dev", layer=0, rows=ROWS))
-    with pytest.raises(UserError, match="at least 2 rows, got 1"):
-        next(policy_interventions(learner, [params], GREEDY, "dev", layer=1, rows=1))

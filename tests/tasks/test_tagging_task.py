@@ -86,8 +86,9 @@ def test_longer_padding_changes_no_loss_and_no_tag(output):
         return learner.loss(params, (), batch, jax.random.key(5), scheduled_of(learner))[0]
 
     def of(params, batch):
-        tags = learner.predict(params, batch._replace(targets=None), GREEDY)
-        return *jax.value_and_grad(loss)(params, batch), tags
+        batch_alone = batch._replace(targets=None)
+        read = learner.task.forward(learner.model(params), batch_alone, (), deterministic=True, **HOW)
+        return *jax.value_and_grad(loss)(params, batch), read.log_probs.best
 
     both = jax.jit(lambda params: [of(params, one_batch(extra)) for extra in (0, 5)])
     (value, grad, tags), (wider, wider_grad, more) = jax.device_get(both(drawn_params(learner)))

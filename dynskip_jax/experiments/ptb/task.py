@@ -61,7 +61,7 @@ def make_task(
         num_steps=training.num_steps,
         random_lengths=recipe == "awd",
         restart_buffer=recipe == "released",
-        **(dict(activation_coef=2.0, temporal_coef=1.0) if recipe == "awd" else {}),
+        activation_coefs=(2.0, 1.0) if recipe == "awd" else (0.0, 0.0),
     )
 
 
