@@ -57,21 +57,21 @@ class Product(NamedTuple):
 def find_products(
     cell: Callable[..., Any],
     matrices: Sequence[Array],
-    vectors: Sequence[Any],
+    params: Any,
     inputs: Sequence[Any],
     entering: Any,
     *others: Any,
 ) -> tuple[Product, ...]:
     """Trace a step, and return its calls of `dense` in their order.
 
-    `cell` is called with (dense, vectors, inputs, entering, *others), and returns the new state. States have
-    h first. `matrices` are those to which the placeholders in `cell` refer, `vectors` the other parameters,
-    and `inputs` the projected inputs of one step. All but the matrices may be shapes.
+    `cell` is called with (dense, params, inputs, entering, *others), and returns the new state. States have h
+    first. `params` have a placeholder for each of the `matrices`, and `inputs` are the projected inputs of
+    one step. All but the matrices may be shapes.
     """
     products: list[Product] = []
 
-    def record(inputs, vectors, entering, *others):
-        results = []
+    def record(inputs, params, entering, *others):
+        results, vectors = [], jax.tree.leaves(params)
 
         def dense(w, x, *addends, activations=("linear",)):
             if not isinstance(w, Matrix):
@@ -90,9 +90,9 @@ def find_products(
             results.append(x[..., :1] + jnp.zeros((1,) * (x.ndim - 1) + (width,), x.dtype))
             return activate(results[-1], activations)
 
-        return *cell(dense, vectors, inputs, entering, *others), *results
+        return *cell(dense, params, inputs, entering, *others), *results
 
-    program = jax.make_jaxpr(record)(tuple(inputs), tuple(vectors), entering, *others).jaxpr
+    program = jax.make_jaxpr(record)(tuple(inputs), params, entering, *others).jaxpr
     made = {id(var) for equation in program.eqns for var in equation.outvars}
     if any(id(var) not in made for var in program.outvars[len(entering) :]):
         raise OutOfReach

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional import history as hist
@@ -164,7 +164,7 @@ class _Arguments(NamedTuple):
 
     inputs: Sequence[Array]  # projected inputs, (time, batch, ...) each
     matrices: tuple[Array, ...]  # matrices that `dense` multiplies by
-    vectors: tuple[Array, ...]  # other parameters of the transition and the depth skip
+    params: Any  # parameters of the transition and of the depth skip, with a `Matrix` for each matrix
     newest: Any  # State(-1), each array (batch, hidden)
     slots: Any  # the last K states, oldest first, each array (K, batch, hidden)
     skip_state: Any  # state of the time skip
@@ -196,15 +196,17 @@ def _problem(
 ) -> tuple["_Layer", _Arguments]:
     """Return what is known about an unroll before it runs, and its arrays."""
     skip, is_number = recurrence.time_skip, isinstance(mix, int | float)
-    leaves, structure = jax.tree.flatten((params.transition, params.depth))
+    of_cell = params.transition, params.depth
+    matrices = [leaf for leaf in jax.tree.leaves(of_cell) if leaf.ndim > 1]
+    handles = map(Matrix, range(len(matrices)))
     projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.zoneout_mask))
     first = is_forgotten = (carry.step == 0) if skip.forgets_carried else None
     if first is not None and inputs.valid is not None:
         is_forgotten = first & inputs.valid[0]
     args = _Arguments(
         inputs=tuple(projected),
-        matrices=tuple(leaf for leaf in leaves if leaf.ndim > 1),
-        vectors=tuple(leaf for leaf in leaves if leaf.ndim <= 1),
+        matrices=tuple(matrices),
+        params=jax.tree.map(lambda leaf: next(handles) if leaf.ndim > 1 else leaf, of_cell),
         newest=carry.state,
         slots=jax.tree.map(lambda s: jnp.moveaxis(hist.oldest_first(s, is_forgotten), 1, 0), carry.slots),
         skip_state=carry.skip_state,
@@ -220,17 +222,15 @@ def _problem(
         mode,
         mix=float(mix) if is_number else None,
         differentiable=skip.differentiable(mode, inputs.action is not None),
-        params=structure,
-        is_matrix=tuple(leaf.ndim > 1 for leaf in leaves),
         inputs=input_structure,
     )
     update = None if skip.writes_all else jax.ShapeDtypeStruct(carry.step.shape, carry.slots[0].dtype)
     at_a_step = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in projected]
-    vectors, state, mask = jax.tree.map(
+    shapes, state, mask = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
-        (args.vectors, carry.state, carry.recurrent_mask),
+        (args.params, carry.state, carry.recurrent_mask),
     )
-    found = find_products(layer.cell, args.matrices, vectors, at_a_step, state, state, update, mask)
+    found = find_products(layer.cell, args.matrices, shapes, at_a_step, state, state, update, mask)
     return dataclasses.replace(layer, products=found), args
 
 
@@ -261,8 +261,6 @@ class _Layer:
     mode: str  # mode of the policy
     mix: float | None  # λ; None if it is an array
     differentiable: bool  # whether gradients flow through choices
-    params: Any  # pytree structure of the parameters of the transition and the depth skip
-    is_matrix: tuple[bool, ...]  # whether each leaf of these parameters is a matrix
     inputs: Any  # pytree structure of the projected inputs
     products: tuple[Product, ...] = ()  # calls of `dense` in a step
 
@@ -356,15 +354,13 @@ class _Layer:
             entering = with_value(x.entering, entering)
         mask = args.recurrent_mask
         kept = dropped(entering, mask, self.recurrence.transition)
-        new = self.cell(dense, args.vectors, x.inputs, kept, newest, choice.update, mask)
+        new = self.cell(dense, args.params, x.inputs, kept, newest, choice.update, mask)
         new = new if flags.valid is None else where_each(flags.valid, new, newest)
         return new, x._replace(entering=entering, choice=choice, before=before), after
 
-    def cell(self, dense, vectors, inputs, entering, newest, update, recurrent_mask) -> Any:
+    def cell(self, dense, params, inputs, entering, newest, update, recurrent_mask) -> Any:
         """Return the result of `cell_step`, called with a placeholder for each matrix."""
-        handles, vectors = map(Matrix, range(sum(self.is_matrix))), iter(vectors)
-        leaves = [next(handles) if matrix else next(vectors) for matrix in self.is_matrix]
-        transition, depth = jax.tree.unflatten(self.params, leaves)
+        transition, depth = params
         transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
         step_inputs = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept)
         params = LayerParams(transition, depth=depth)
@@ -429,7 +425,7 @@ def _run(layer: _Layer, args: _Arguments) -> _Result:
 
 
 def _run_forward(layer: _Layer, args: _Arguments):
-    args = jax.tree.map(lambda leaf: leaf.value, args, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
+    args = jax.tree.map(lambda leaf: leaf.value, args, is_leaf=lambda leaf: isinstance(leaf, CustomVJPPrimal))
     result, (results, entering, buffers) = _forward(layer, args, keep=True)
     inputs = _placed(args.inputs, layer.owned.values(), buffers)
     return result, (args._replace(inputs=inputs), result, results, entering)
@@ -518,11 +514,11 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     if entering is None:
         entering = _entering(layer, args, result)
     end, (d_inputs, d_products, operands, d_made) = _backward_loop(layer, args, result, results, entering, d)
-    _, d_newest, adjoints, d_skip_state, (d_vectors, d_mask, d_mix, d_initial), buffers, _ = end
+    _, d_newest, adjoints, d_skip_state, (d_params, d_mask, d_mix, d_initial), buffers, _ = end
     d_inputs = _placed(d_inputs, layer.owned.values(), buffers)
     mask = None if args.recurrent_mask is None else args.recurrent_mask[None]
     h = dropped(entering, mask, layer.recurrence.transition)[0]
-    d_matrices, d_vectors = _gradients_of_params(layer, args, d_vectors, h, d_inputs, d_products, operands)
+    d_matrices, d_params = _gradients_of_params(layer, args, d_params, h, d_inputs, d_products, operands)
     d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
     if not layer.reaches_back:
         adjoints = _combined(d.histories, _zeros_like(result.histories))
@@ -534,7 +530,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     gradients = _Arguments(
         tuple(d_inputs),
         d_matrices,
-        d_vectors,
+        d_params,
         newest=d_newest,
         slots=d_slots,
         skip_state=d_skip_state,
@@ -556,7 +552,7 @@ class _Variables(NamedTuple):
 
     products: list[Array]  # zeros that are added to the products, before their activations
     made: Any  # zeros that are added to the floats of the choice and of the new state of the time skip
-    # What is the same at all steps: vectors, recurrent dropout mask, λ and initial state
+    # What is the same at all steps: parameters, recurrent dropout mask, λ and initial state
     shared: tuple[Any, ...]
     inputs: list[Array]  # projected inputs
     newest: Any  # State(t-1)
@@ -604,7 +600,7 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
     inputs, previous = _placed(args.inputs, owned.values()), _previous(args, result.histories)
     known = entering, result.choices, result.before, results
     steps = _Step(inputs, given, args.flags, previous, *known, d_new, d.choices, d.before)
-    d_shared = _zeros_like((args.vectors, args.recurrent_mask, args.mix, args.initial))
+    d_shared = _zeros_like((args.params, args.recurrent_mask, args.mix, args.initial))
     d_last = _combined(d.last, _zeros_like(_floats(args.skip_state)))
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
@@ -627,10 +623,10 @@ def _undo_step(
     """
 
     def step(variables: _Variables):
-        vectors, mask, mix, initial = variables.shared
-        own = args._replace(vectors=vectors, recurrent_mask=mask, mix=mix, initial=initial)
+        params, mask, mix, initial = variables.shared
+        own = args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
         operands: list[Array] = []
-        known = [*vectors, *variables.inputs]
+        known = [*jax.tree.leaves(params), *variables.inputs]
         dense = replay_results(iter(x.results), iter(variables.products), transposes, known, operands)
         new, taken, after = layer.step(
             own,
@@ -649,7 +645,7 @@ def _undo_step(
     variables = _Variables(
         _zeros_like(x.results),
         _zeros_like(_floats((x.choice, x.before))) if layer.differentiable else None,
-        (args.vectors, args.recurrent_mask, args.mix, args.initial),
+        (args.params, args.recurrent_mask, args.mix, args.initial),
         x.inputs,
         x.previous,
         layer.window(histories, t) if layer.differentiable else None,
@@ -714,17 +710,17 @@ def _observations(recurrence: Recurrence, args: _Arguments, histories: Any) -> A
     return hist.Window(jnp.transpose(windows, (2, 1, 0, 3)), skip.max_skip).observe(skip.observed)
 
 
-def _gradients_of_params(layer: _Layer, args: _Arguments, d_vectors, h, d_inputs, d_products, operands):
+def _gradients_of_params(layer: _Layer, args: _Arguments, d_params, h, d_inputs, d_products, operands):
     """Return the gradients of the matrices and the vectors, each from all steps at once."""
     matrices: list[Any] = [None] * len(args.matrices)
-    vectors = list(d_vectors)
+    vectors, structure = jax.tree.flatten(d_params)
     for product, d_product, operand in zip(layer.products, d_products, operands, strict=True):
         d = d_inputs[product.input] if product.owns_input else d_product
         gradient = outer_products(h if product.of_h else operand, d, args.matrices[product.matrix])
         matrices[product.matrix] = _added(matrices[product.matrix], gradient)
         for i in product.vectors:
             vectors[i] = vectors[i] + jnp.sum(d, axis=(0, 1)).astype(vectors[i].dtype)
-    return tuple(matrices), tuple(vectors)
+    return tuple(matrices), structure.unflatten(vectors)
 
 
 def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_made: Any) -> tuple[Any, Any]:
@@ -740,8 +736,7 @@ def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_ma
 
     _, undo = jax.vjp(choose, args.skip, given.projected, args.given.temperature)
     d_skip, d_projected, d_temperature = undo(_batch_major(d_made))
-    zeros = SkipInputs(*(None for _ in SkipInputs._fields))
-    return d_skip, zeros._replace(projected=_batch_major(d_projected), temperature=d_temperature)
+    return d_skip, SkipInputs(_batch_major(d_projected), temperature=d_temperature)
 
 
 def _end(layer: _Layer, args: _Arguments, carry: SkipCarry, result: _Result, clock: _Clock) -> SkipCarry:

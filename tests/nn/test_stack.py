@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, drawn, unroll
@@ -121,16 +120,6 @@ def test_a_depth_skip_without_a_source_is_refused(depths, bidirectional):
     cells = [cell_of(depth_skip=F.ToOutput() if skip else None) for skip in depths]
     with pytest.raises(UserError, match=r"layer \d has a skip over depth, .* from 2 layers below"):
         SkipLayers(cells, bidirectional=bidirectional)
-
-
-@pytest.mark.slow
-def test_parameters_may_be_narrower_than_float32():
-    """Regression: construction failed, because orthogonal matrices cannot be drawn in bfloat16."""
-    cell = SkipCell(INPUT, HIDDEN, F.Dynamic(3), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {jnp.dtype(jnp.bfloat16)}
-    out = compiled(SkipLayers([cell]))(X.astype(jnp.bfloat16), rngs=jax.random.key(1))
-    assert np.isfinite(out.h.astype(jnp.float32)).all()
-    assert set(np.unique(out.decisions[0].action)) == {1, 2, 3}
 
 
 def test_a_restarted_carry_holds_the_learned_state():

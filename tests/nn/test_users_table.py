@@ -137,8 +137,6 @@ REFUSED = {
     "reverse": (lambda: stack(bidirectional=True, reverse=True), "reverse is for one direction"),
     "reward of shape": (lambda: reinforced(filled((6, 4))), r"of \(2,\) or \(2, 6\), .* got \(6, 4\)"),
     "outputs as decisions": (lambda: rl.agent_loss(X, filled(2)), r"or its .decisions .* got float32"),
-    "greedy reward": (lambda: reinforced(filled(2), policy=GREEDY), "no REINFORCE gradient: call"),
-    "soft reward": (lambda: reinforced(filled(2), policy=F.Policy("soft")), "soft choices have no REINFORCE"),
 }  # fmt: skip
 
 
@@ -188,14 +186,8 @@ def test_a_view_sets_every_module_and_leaves_the_model_alone(deterministic):
 
 @pytest.mark.slow
 def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
-    for module in (layer(), stack(dropout=0.5)):
-        module.eval()
-        same(module(X), module(X, policy=GREEDY))
-    dropping = SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5)])
-    plain = layer()
-    same(dropping(X, deterministic=True), plain(X, deterministic=True))
-    dropping.eval()
-    same(dropping(X), plain(X, deterministic=True))
+    dropping = evaluated(SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5)], dropout=0.5))
+    same(dropping(X), layer()(X, policy=GREEDY, deterministic=True))
     same(nnx.RNN(dropping.cells[0])(X), dropping(X).h)
 
 
