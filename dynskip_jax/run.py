@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,11 @@ from dynskip_jax.small_data import fit_to_size
 from dynskip_jax.spec import ModelSpec, check_specs, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.event_files import EventFiles, check_tensorboard
+from dynskip_jax.training.event_files import check_tensorboard, event_files
 from dynskip_jax.training.files import sha256_of, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import fit
-from dynskip_jax.training.results import finished_runs, row_of
+from dynskip_jax.training.results import check_checkpoint, finished_runs, row_of
 
 logger = logging.getLogger(__name__)
 
@@ -178,10 +178,7 @@ def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
         return None
     if row["epochs"] < model.fit.epochs and row["patience"] != model.fit.patience:  # stopped early, with less
         return None
-    if Checkpoints(run_dir.checkpoints).fingerprint() != row.get("checkpoint"):
-        raise UserError(
-            f"{run_dir.path} has a result without its checkpoint: restore it, or use another --run-dir"
-        )
+    check_checkpoint(run_dir, Checkpoints(run_dir.checkpoints).fingerprint())
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
 
@@ -202,7 +199,8 @@ def _run_model(
     updates = f"{how.epochs * learner.num_batches:,} updates in all"
     logger.info("%s: %s parameters, seeds %s%s, %s", spec.name, f"{parameters:,}", seeds, swept, updates)
     parallel.processes.agree(spec.name)
-    with _event_files(settings, run_dir):
+    logs = event_files(run_dir, spec.seeds) if settings.run.tensorboard else contextlib.nullcontext()
+    with logs:
         fitted = fit(learner, how, run_dir, parallel=parallel)
     trained_at = time.monotonic()
     evaluated = evaluate_model(experiment, settings, data, model, fitted, run_dir, parallel)
@@ -247,17 +245,6 @@ def _warn_of_constant(learner: Learner, name: str, metrics: Mapping[str, Any]) -
             "%s: test %s %.2f %% is not above the %.2f %% of always the same answer: nothing was learned",
             *(name, learner.task.score, 100 * score, 100 * constant),
         )
-
-
-@contextlib.contextmanager
-def _event_files(settings: Settings, run_dir: RunDir) -> Iterator[None]:
-    """Also write the metrics that the run logs as event files, if the settings request it."""
-    if not settings.run.tensorboard:
-        yield
-        return
-    with contextlib.closing(EventFiles(run_dir)) as files:
-        run_dir.on_log = files.add
-        yield
 
 
 def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,9 +12,8 @@ MAX_BYTES = 2 * 2**30  # above this size JAX evicts the least recently used prog
 def keep_compiled_programs() -> Path | None:
     """Enable JAX's compilation cache in `dynskip_jax/compiled` of the user's cache folder, and return it.
 
-    Call it before anything is compiled. Return None if the user has set a folder
-    (`$JAX_COMPILATION_CACHE_DIR`) or has switched the cache off (`JAX_ENABLE_COMPILATION_CACHE=false`), or if
-    the folder cannot be written.
+    Call it before anything is compiled. Return None if the user has set another folder or has switched the
+    cache off, with JAX's environment variables, or if the folder cannot be written.
     """
     if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return None
@@ -23,9 +22,9 @@ def keep_compiled_programs() -> Path | None:
         folder = (given if given.is_absolute() else Path.home() / ".cache") / "dynskip_jax" / "compiled"
         # Only the user may write here: programs loaded from this folder are executed.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            return None
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
-        return None
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:

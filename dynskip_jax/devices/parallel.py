@@ -1,6 +1,6 @@
 """Compile an update for one or more devices with `jit`, `jit` over a mesh, or `pmap`, and place its arrays.
 
-A `PartitionSpec` over two mesh axes states how an array is divided: `seeds`, the leading axis of the training
+A `PartitionSpec` says how an array is divided over two mesh axes: `seeds`, the leading axis of the training
 state, and `data`, the batch axis. If the number of seeds is a multiple of the number of devices, each device
 trains different seeds. Otherwise each gets a part of every batch, and gradients are averaged.
 """
@@ -33,8 +33,7 @@ def batch_spec(batch_axis: int | None) -> P:
 class Parallel:
     """Compile and run the update on some devices. This class uses one device; its subclasses use several."""
 
-    # Mapped axis over which the update itself has to reduce sums and means. None if it sees whole batches or
-    # whole seeds.
+    # Mapped axis over which the update has to reduce sums and means; None if it sees whole batches or seeds.
     axis_name: str | None = None
 
     def __init__(self, devices: tuple[jax.Device, ...] | None = None, processes: Processes | None = None):
@@ -55,13 +54,13 @@ class Parallel:
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Return results of the update as whole arrays on one device of each process."""
-        return tree
+        whole = self.whole(tree, spec)
+        if self.processes.count > 1:
+            return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
+        return whole if len(self.devices) == 1 else jax.device_put(whole, self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
-        """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it.
-
-        Only `jit` in one process, whose devices divide the seeds, moves them.
-        """
+        """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it."""
         return tree
 
 
@@ -77,11 +76,8 @@ class ShardedJit(Parallel):
 
     @override
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        in_shardings, out_shardings = (
-            jax.tree.map(partial(NamedSharding, self.mesh), specs, is_leaf=_is_spec)
-            for specs in (in_specs, out_specs)
-        )
-        return jax.jit(update, in_shardings=in_shardings, out_shardings=out_shardings, donate_argnums=0)
+        ins, outs = jax.tree.map(partial(NamedSharding, self.mesh), (in_specs, out_specs))
+        return jax.jit(update, in_shardings=ins, out_shardings=outs, donate_argnums=0)
 
     @override
     def place(self, tree: PyTree, spec: P) -> PyTree:
@@ -95,16 +91,9 @@ class ShardedJit(Parallel):
         return tree if self.processes.count == 1 else self._replicate(tree)
 
     @override
-    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        if self.processes.count == 1:
-            return jax.device_put(tree, self.devices[0])
-        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self.whole(tree))
-
-    @override
     def spread(self, tree: PyTree) -> PyTree:
-        if self.processes.count > 1 or self.mesh.shape["seeds"] == 1:
-            return tree
-        return self.place(tree, PER_SEED)
+        divides_seeds = self.processes.count == 1 and self.mesh.shape["seeds"] > 1
+        return self.place(tree, PER_SEED) if divides_seeds else tree
 
 
 class Pmap(Parallel):
@@ -126,8 +115,8 @@ class Pmap(Parallel):
         return jax.pmap(
             update,
             axis_name=self._divided,
-            in_axes=jax.tree.map(self._axis, in_specs, is_leaf=_is_spec),
-            out_axes=jax.tree.map(self._axis, out_specs, is_leaf=_is_spec),
+            in_axes=jax.tree.map(self._axis, in_specs),
+            out_axes=jax.tree.map(self._axis, out_specs),
             devices=self.devices,
             donate_argnums=0,
         )
@@ -149,10 +138,6 @@ class Pmap(Parallel):
             lambda leaf: leaf.reshape(*leaf.shape[:axis], *shape, *leaf.shape[axis + count :]), tree
         )
 
-    @override
-    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        return jax.device_put(self.whole(tree, spec), self.devices[0])
-
 
 def make_parallel(
     num_devices: int | None = None,
@@ -162,19 +147,14 @@ def make_parallel(
     batch_size: int,
     processes: Processes | None = None,
 ) -> Parallel:
-    """Return the backend that runs the update; all backends agree up to rounding, noise included.
+    """Return the backend that runs the update, by `jit` or `pmap`; all agree up to rounding, noise included.
 
-    Args:
-        num_devices: Number of devices to use. By default 1, or with several processes all of their devices.
-        way: `jit` or `pmap`.
-        num_seeds: Number of models that are trained together.
-        batch_size: Number of examples in one update of one model, summed over all devices.
-        processes: Processes of the run. By default only this one.
+    The default is one device, or with several processes all of their devices. `batch_size` is the number of
+    examples in one update of one model, summed over all devices.
     """
     processes, available = processes or Processes(), jax.devices()
     if num_devices is None:
         num_devices = 1 if processes.count == 1 else len(available)
-    by_seeds = num_seeds % num_devices == 0
     if processes.count > 1 and num_devices != len(available):
         raise UserError(
             f"--devices {num_devices}: {processes.count} processes use all {len(available)} devices "
@@ -185,6 +165,7 @@ def make_parallel(
             f"--devices {num_devices} is more than there are: this machine has {len(available)} "
             f"({available[0].platform})"
         )
+    by_seeds = num_seeds % num_devices == 0
     if not by_seeds and batch_size % num_devices:
         raise UserError(
             f"--batch-size {batch_size} cannot be shared by {num_devices} devices: "
@@ -211,22 +192,11 @@ def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
 
 
-def sum_over(tree: PyTree, axis_name: str | None) -> PyTree:
-    """Return the sum over the mapped axis `axis_name`, or `tree` itself if `axis_name` is None."""
-    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
-
-
 def _own_share(leaf: Any, sharding: NamedSharding) -> jax.Array:
     """Return a global array from the whole `leaf`; each process copies only the parts of its own devices."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(leaf))
         data = _own_share(jax.random.key_data(leaf), sharding)
-        wrap = jax.jit(
-            partial(jax.random.wrap_key_data, impl=jax.random.key_impl(leaf)), out_shardings=sharding
-        )
-        return wrap(data)
+        return jax.jit(wrap, out_shardings=sharding)(data)
     leaf = np.asarray(leaf)
     return jax.make_array_from_process_local_data(sharding, leaf, leaf.shape)
-
-
-def _is_spec(node: Any) -> bool:
-    return isinstance(node, P)

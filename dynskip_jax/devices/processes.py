@@ -1,8 +1,4 @@
-"""Connect several processes to one run: they start together, exchange values, and stop together.
-
-`jax.distributed` monitors the processes. If one is lost, the calls that wait for it fail: at once if its
-connection breaks, and otherwise after the heartbeat timeout.
-"""
+"""Connect several processes to one run: they start together, exchange values, and stop together."""
 
 import contextlib
 import json
@@ -17,7 +13,6 @@ from orbax.checkpoint import multihost
 
 from dynskip_jax.errors import UserError
 
-HEARTBEAT_SECONDS = 60
 _CONNECT_SECONDS = 300
 _PATIENCE_SECONDS = 7 * 24 * 3600  # one process may evaluate for hours while the others wait
 _GRACE_SECONDS = 5  # time for the other processes to receive the error
@@ -38,10 +33,9 @@ class Processes:
         self._calls, self._calls_between, self._asked = 0, 1, time.monotonic()
 
     def collect(self, value: Any) -> list[Any]:
-        """Return the values of all processes, on every process, in the order of their indices.
+        """Return the values of all processes, sent as JSON, on every process, in the order of their indices.
 
-        They are sent as JSON, so NumPy arrays become lists. The error of a process that has stopped is raised
-        on the others.
+        The error of a process that has stopped is raised on the others.
         """
         if self.count == 1:
             return [value]
@@ -59,8 +53,7 @@ class Processes:
     def anyone(self, *flags: bool, now: bool = False) -> tuple[bool, ...]:
         """Return for each flag whether any process has raised it since the last exchange.
 
-        Processes exchange flags about once a second, all in the same call, and in calls with `now`. Calls in
-        between return False for every flag.
+        Flags are exchanged about once a second, and in calls with `now`; other calls return False for all.
         """
         if self.count == 1:
             return flags
@@ -106,20 +99,13 @@ class Processes:
 
 
 def connect(
-    coordinator: str | None = None,
-    process_id: int | None = None,
-    process_count: int | None = None,
-    *,
-    heartbeat_seconds: int = HEARTBEAT_SECONDS,
+    coordinator: str | None, process_id: int | None, process_count: int | None, *, heartbeat_seconds: int
 ) -> Processes:
     """Connect to the other processes of the run; call it before anything asks JAX for its devices.
 
-    Args:
-        coordinator: HOST:PORT of process 0; or "auto", with which JAX gets all three values from the cluster
-            (a TPU pod, Slurm, Open MPI, Kubernetes).
-        process_id: Index of this process.
-        process_count: Number of processes. If all three values are None, this is the only process.
-        heartbeat_seconds: Seconds without a heartbeat after which a process counts as lost.
+    If one is lost, calls that wait for it fail: at once if its connection breaks, and otherwise after
+    `heartbeat_seconds`. `coordinator` is HOST:PORT of process 0; or "auto", with which JAX gets all three
+    values from the cluster (a TPU pod, Slurm, Open MPI, Kubernetes); or None for a run of one process.
     """
     given = (coordinator, process_id, process_count)
     if given == (None, None, None):

@@ -28,8 +28,7 @@ def average_update(state: AveragedState, params: PyTree, active: bool | Bool[Arr
 
     Call it after every step with the new iterate w_K; as long as `active` is False, it replaces the mean.
     w_T is the iterate at which averaging was triggered (Algorithm 1 of Merity et al.), the last one with
-    `active` False. (`torch.optim.ASGD(t0=0)`, which the authors switch to, leaves out w_T and the iterate
-    after it.) The mean does not affect the optimizer: steps continue from the iterates.
+    `active` False. (`torch.optim.ASGD(t0=0)`, which the authors switch to, leaves out w_T and the next one.)
     """
     count = jnp.where(active, state.count + 1, 1)
 
@@ -45,25 +44,21 @@ def non_monotone_trigger(
     """Return whether averaging has been triggered for each seed; it stays triggered.
 
     It is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}) (Algorithm 1 of Merity et al.
-    2018, where n is 5). Dev metrics v are lower is better. A NaN triggers nothing, and is ignored in the
-    minimum.
+    2018, where n is 5). Dev metrics v are lower is better. A NaN is ignored.
     """
     best = np.fmin.accumulate(history, axis=0)
     return (history[n + 1 :] > best[: max(len(history) - n - 1, 0)]).any(axis=0)
 
 
 def averaging_rule(
-    kind: Literal["none", "non_monotone", "always"], interval: int = 5, after: int = 0
+    kind: Literal["none", "non_monotone", "always"], after: int = 0
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return the rule that decides when iterates are averaged, for `FitSettings.average`.
-
-    `non_monotone` starts at the trigger with n = `interval`. The first `after` epochs are never averaged.
-    """
+    """Return the rule for `FitSettings.average`; the first `after` epochs are never averaged."""
     if kind == "none":
         return None
 
     def rule(history: np.ndarray) -> np.ndarray:
-        triggered = kind == "always" or non_monotone_trigger(history, interval)
+        triggered = kind == "always" or non_monotone_trigger(history)
         return np.broadcast_to(triggered & (len(history) >= after), history.shape[1])
 
     return rule

@@ -1,6 +1,5 @@
 """Save training states with Orbax, and restore the newest intact checkpoint."""
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -9,8 +8,6 @@ import math
 import os
 import re
 import shutil
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
+from jax.tree_util import keystr
 from jaxtyping import PyTree
 
 from dynskip_jax.devices.processes import Processes
@@ -34,23 +32,22 @@ _ROOM = 2**20  # allowance for the bytes of a checkpoint in addition to its arra
 class Restored(NamedTuple):
     """Result of `Checkpoints.restore_latest`."""
 
-    step: int
     state: PyTree  # with the requested structure
     meta: dict  # what was saved with the state
-    skipped: tuple[str, ...]  # one line for each newer checkpoint that could not be read
     fingerprint: dict[str, Any]  # step and SHA-256 of all arrays and the metadata
+    skipped: tuple[str, ...]  # one line for each newer checkpoint that could not be read
+
+
+class _OtherState(UserError):
+    """A checkpoint is intact, but holds other arrays than those that are wanted."""
 
 
 class Checkpoints:
-    """The newest two checkpoints of a run, in a folder.
+    """The newest two checkpoints of a run, in a folder that all processes share; the first one writes.
 
     Orbax alone reads `<step>/state` as nested dictionaries and lists with the names of the state; typed PRNG
-    keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every array detects
-    checkpoints that were truncated, altered or only partly written. Orbax reads some of these without an
-    error (a missing chunk reads as zeros).
-
-    Reading changes nothing in the folder. With several processes, the first one writes, and all of them read
-    from the folder, which they share.
+    keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every array detects damage
+    that Orbax reads without an error (a missing chunk reads as zeros). Reading changes nothing in the folder.
     """
 
     def __init__(self, directory: str | Path, *, processes: Processes | None = None):
@@ -73,34 +70,31 @@ class Checkpoints:
             like: JAX arrays, or `jax.ShapeDtypeStruct`s if there are no PRNG keys, in the saved structure.
             partial: Whether `like` is only a part of the saved state. The rest is not read.
         """
-        self._check_shared()
+        seen = self._processes.collect(self.directory.is_dir())
+        if seen[0] and not all(seen):
+            raise UserError(
+                f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
+                "folder that all processes share"
+            )
         skipped = []
         for step in self._processes.agree(sorted(self._steps(), reverse=True)):
-            reason, passing, difference, arrays, document = None, False, None, [], {}
+            restored, reason, is_passing = (), None, False
             try:
-                check_regular(self.directory / str(step))
-                document = self._read_document(step)
-                difference = _difference(document["leaves"], _described(like), partial=partial)
-                if difference is None:
-                    arrays = self._read(step, document["leaves"], like)
+                restored = self._read(step, like, partial=partial)
+            except _OtherState:
+                raise
             except Exception as error:  # a damaged file can cause any error in Orbax, TensorStore or JSON
-                reason, passing = _reason(error), not _is_damage(error)
-            outcomes = self._processes.collect((reason, passing))
+                reason = " ".join(str(error).split())[:120] or type(error).__name__
+                is_passing = not _is_damage(error)
+            outcomes = self._processes.collect((reason, is_passing))
             reason = next((reason for reason, _ in outcomes if reason is not None), None)
-            if any(passing for _, passing in outcomes):
+            if reason is None:
+                return Restored(*restored, tuple(skipped))
+            if any(is_passing for _, is_passing in outcomes):
                 raise UserError(
                     f"checkpoint {step} in {self.directory} cannot be read now ({reason}): "
                     "nothing was changed; mend that, and run the same command again"
                 )
-            if difference is not None and reason is None:
-                raise UserError(
-                    f"checkpoint {step} in {self.directory} holds another state ({difference}); run with the "
-                    "settings it was saved with, or choose another --run-dir"
-                )
-            if reason is None:
-                state = jax.tree.map(_restored, jax.tree.unflatten(jax.tree.structure(like), arrays), like)
-                fingerprint = {"step": step, "sha256": document["sha256"]}
-                return Restored(step, state, document["meta"], tuple(skipped), fingerprint)
             self._unreadable.add(step)
             skipped.append(f"checkpoint {step} in {self.directory} is unreadable ({reason})")
         if skipped:
@@ -111,24 +105,22 @@ class Checkpoints:
         return None
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return the `Restored.fingerprint` of the newest checkpoint, without reading its arrays."""
-        step = self.latest_step
-        return None if step is None else {"step": step, "sha256": self._read_document(step)["sha256"]}
-
-    @property
-    def latest_step(self) -> int | None:
-        """Step of the newest checkpoint; None if there is none."""
-        return max(self._steps(), default=None)
+        """Return the newest fingerprint; None if nothing is saved. A damaged one has an empty SHA-256."""
+        if not (steps := self._steps()):
+            return None
+        try:
+            sha256 = self._read_document(max(steps))["sha256"]
+        except Exception as error:
+            if not _is_damage(error):
+                raise
+            sha256 = ""
+        return {"step": max(steps), "sha256": sha256}
 
     def save(self, step: int, state: PyTree, meta: dict) -> None:
         """Save a checkpoint, in place of an older one of the same step, and wait until it is on disk.
 
-        If it cannot be written, readable checkpoints of other steps are kept.
-
-        Args:
-            step: Number of training steps that were done.
-            state: Pytree of arrays (including typed PRNG keys) that every process has as a whole.
-            meta: JSON-serializable data that belongs to the state, such as the position in the data.
+        Every process has the whole `state`, arrays and typed PRNG keys; `meta` is JSON-serializable. If it
+        cannot be written, readable checkpoints of other steps are kept.
         """
         document = {"meta": json.loads(json.dumps(meta)), "leaves": _described(state)}
         arrays = jax.tree.map(lambda leaf: np.asarray(_raw(leaf)), state)
@@ -167,19 +159,16 @@ class Checkpoints:
             document=ocp.JsonCheckpointHandler(multiprocessing_options=self._alone),
             state=ocp.PyTreeCheckpointHandler(use_zarr3=False, multiprocessing_options=self._alone),
         )
-        with _quiet():
-            orbax = ocp.Checkpointer(handler, multiprocessing_options=self._alone)
+        orbax = ocp.Checkpointer(handler, multiprocessing_options=self._alone)
+        logger = logging.getLogger("absl")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)  # Orbax would log the traceback of an error that it also raises
+        try:
             orbax.save(self.directory / str(step), args=ocp.args.Composite(**items))
+        finally:
+            logger.setLevel(level)
         for old in sorted(self._steps())[:-_KEEP]:
             shutil.rmtree(self.directory / str(old))
-
-    def _check_shared(self) -> None:
-        seen = self._processes.collect(self.directory.is_dir())
-        if seen[0] and not all(seen):
-            raise UserError(
-                f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
-                "folder that all processes share"
-            )
 
     def _steps(self) -> set[int]:
         """Return all steps that have a folder, even if Orbax would ignore it, so that damage is reported."""
@@ -191,18 +180,28 @@ class Checkpoints:
             raise ValueError("the checksum of its description does not match")
         return document
 
-    def _read(self, step: int, described: list[dict], like: PyTree) -> list[np.ndarray]:
-        """Return the verified array of each leaf of `like`; any error in the files is raised as it is."""
-        digests = {leaf["path"]: leaf["sha256"] for leaf in described}
-        specs = jax.tree.leaves(jax.eval_shape(lambda tree: jax.tree.map(_raw, tree), like))
+    def _read(self, step: int, like: PyTree, *, partial: bool) -> tuple[PyTree, dict, dict]:
+        """Return the verified state, the metadata and the fingerprint of a checkpoint."""
+        folder = self.directory / str(step)
+        check_regular(folder)
+        document = self._read_document(step)
+        if (difference := _difference(document["leaves"], _described(like), partial=partial)) is not None:
+            raise _OtherState(
+                f"checkpoint {step} in {self.directory} holds another state ({difference}); run with the "
+                "settings it was saved with, or choose another --run-dir"
+            )
+        digests = {leaf["path"]: leaf["sha256"] for leaf in document["leaves"]}
+        specs = jax.eval_shape(lambda tree: jax.tree.map(_raw, tree), like)
         arrays = []
-        for leaf, name, spec in zip(_described(like), _names(like), specs, strict=True):
-            folder = self.directory / str(step) / "state"
-            array = _read_array(folder, name, spec) if spec.size else np.empty(spec.shape, spec.dtype)
-            if _sha256(array) != digests[leaf["path"]]:
-                raise ValueError(f"the checksum of {leaf['path']} does not match")
+        for path, spec in jax.tree_util.tree_leaves_with_path(specs):
+            array = np.empty(spec.shape, spec.dtype)
+            if spec.size:
+                array = _read_array(folder / "state", keystr(path, simple=True, separator="."), spec)
+            if _sha256(array) != digests[keystr(path)]:
+                raise ValueError(f"the checksum of {keystr(path)} does not match")
             arrays.append(array)
-        return arrays
+        state = jax.tree.map(_restored, jax.tree.unflatten(jax.tree.structure(like), arrays), like)
+        return state, document["meta"], {"step": step, "sha256": document["sha256"]}
 
 
 def _read_array(folder: Path, name: str, spec: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -222,7 +221,7 @@ def _read_array(folder: Path, name: str, spec: jax.ShapeDtypeStruct) -> np.ndarr
 def _described(tree: PyTree) -> list[dict]:
     """Return the path, the shape and the dtype of each leaf."""
     return [
-        {"path": jax.tree_util.keystr(path), "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+        {"path": keystr(path), "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
 
@@ -233,15 +232,8 @@ def _difference(saved: list[dict], wanted: list[dict], *, partial: bool) -> str 
     paths = [path for path in (here if partial else {**there, **here}) if there.get(path) != here.get(path)]
     if not paths:
         return None
-    more = f", and {len(paths) - 1} more differ" if len(paths) > 1 else ""
     was, now = (of.get(paths[0], "absent") for of in (there, here))
-    return f"{paths[0] or 'the state'} is {was} there and {now} here{more}"
-
-
-def _names(tree: PyTree) -> list[str]:
-    """Return the name under which Orbax stores each leaf."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-    return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    return f"{paths[0] or 'the state'} is {was} there and {now} here"
 
 
 def _is_key(leaf: Any) -> bool:
@@ -269,13 +261,6 @@ def _digest(document: dict) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _reason(error: Exception) -> str:
-    """Return the text of an error in one line, cut to 120 characters."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:120] or type(error).__name__
-
-
 def _number(error: Exception) -> int | None:
     """Return the number of a system error, also of one in the text of TensorStore's."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
@@ -287,16 +272,3 @@ def _is_damage(error: Exception) -> bool:
     if (number := _number(error)) is not None:
         return number in _OF_FILES
     return not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress log lines and warnings of Orbax, but not errors."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logger.setLevel(level)

@@ -1,59 +1,53 @@
 """Write the metrics of a run as TensorBoard event files, in one folder per model."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import NO_METRICS, seeds_asked
-
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
+from dynskip_jax.training.results import NO_METRICS
 
 
 def check_tensorboard() -> None:
-    """Raise a `UserError` if tensorboardX is not installed."""
-    try:
+    """Raise an error if tensorboardX is not installed."""
+    with needs("tensorboard"):
         import tensorboardX  # noqa: F401
-    except ImportError:
-        raise UserError(
-            'event files need tensorboardX: pip install -e ".[tensorboard]", or leave out --tensorboard'
-        ) from None
 
 
-class EventFiles:
-    """TensorBoard event files of the models (seeds, values of a sweep) that are trained together in a run.
+@contextlib.contextmanager
+def event_files(run: RunDir, seeds: Sequence[int]) -> Iterator[None]:
+    """Also write the metrics that a run logs as event files of each model that is trained in it.
 
-    The folder of a model is `tensorboard/seed-0`, or `tensorboard/value-2-seed-0` after the first value.
+    The folder of a model is `tensorboard/seed-0`, or `tensorboard/value-2-seed-0` for the second value of a
+    sweep. A metric has one entry per model, which is a list if it has a number for each k.
     """
+    from tensorboardX import SummaryWriter
 
-    def __init__(self, run: RunDir):
-        self._folder, self._seeds = run.path / "tensorboard", seeds_asked(run.config())
-        self._writers: dict[int, SummaryWriter] = {}
+    writers: dict[int, SummaryWriter] = {}
 
-    def _writer(self, member: int, step: int) -> "SummaryWriter":
-        from tensorboardX import SummaryWriter
-
-        if member not in self._writers:
-            value, seed = divmod(member, len(self._seeds))
-            name = f"{f'value-{value + 1}-' if value else ''}seed-{self._seeds[seed]}"
+    def writer(member: int, step: int) -> SummaryWriter:
+        if member not in writers:
+            value, seed = divmod(member, len(seeds))
+            name = f"{f'value-{value + 1}-' if value else ''}seed-{seeds[seed]}"
             # TensorBoard discards the points of an earlier process from purge_step on.
-            own = dict(purge_step=step, filename_suffix=f".{step:012d}")  # names sort by step
-            self._writers[member] = SummaryWriter(str(self._folder / name), **own)
-        return self._writers[member]
+            how = dict(purge_step=step, filename_suffix=f".{step:012d}")  # names sort by step
+            writers[member] = SummaryWriter(str(run.path / "tensorboard" / name), **how)
+        return writers[member]
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Write the metrics of a record: lists with one entry per model, which has a list for several k."""
+    def add(record: Mapping[str, Any]) -> None:
         step = record["step"]
         for metric in (name for name in record if name not in NO_METRICS):
             for member, value in enumerate(record[metric]):
                 for k, number in enumerate(value if isinstance(value, list) else [value], 1):
                     tag = f"{metric}/k{k}" if isinstance(value, list) else metric
-                    self._writer(member, step).add_scalar(tag, number, step)
-        for writer in self._writers.values():
-            writer.flush()
+                    writer(member, step).add_scalar(tag, number, step)
+        for each in writers.values():
+            each.flush()
 
-    def close(self) -> None:
-        """Close the event files."""
-        for writer in self._writers.values():
-            writer.close()
+    run.on_log = add
+    try:
+        yield
+    finally:
+        for each in writers.values():
+            each.close()

@@ -10,13 +10,13 @@ from typing import Any
 from dynskip_jax.errors import UserError
 
 FORMAT = 4  # of run folders; a folder of another format is refused
-MOST_BYTES = 64 * 2**20  # of a file that is read as a whole
+_MOST_BYTES = 64 * 2**20  # of a file that is read as a whole
 _MOST_ITEMS = 10_000  # of a list in config.json or result.json
 # A link is never followed, and opening a pipe does not wait. Windows has neither flag.
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     """Return the content of a regular file; refuse a link, a pipe, a device, and more than `most` bytes."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         content = file.read(most + 1)
@@ -31,10 +31,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write or replace a file. After a crash, it contains either the old content or the whole new one.
-
-    A link at `path` is replaced, and what it points to stays as it is.
-    """
+    """Write or replace a file or a link; after a crash, it has the old content or the whole new one."""
     unfinished = _unfinished(path)
     unfinished.unlink(missing_ok=True)  # of a process that was killed
     _write(unfinished, os.O_EXCL, content)
@@ -50,17 +47,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def check_regular(folder: Path) -> None:
     """Raise a `UserError` if a folder contains anything but folders and regular files, at any depth."""
     for at, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            mode = os.lstat(path := os.path.join(at, name)).st_mode
+        for path in (Path(at, name) for name in (*folders, *files)):
+            mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise _not_regular(Path(path), mode)
+                raise _not_regular(path)
 
 
-def check_new(path: Path, remedy: str = "remove it, or name another file") -> None:
-    """Raise a `UserError` with this remedy if a file exists already, or if its folder does not exist."""
+def check_new(path: Path) -> None:
+    """Raise a `UserError` if a file exists already, or if its folder does not exist."""
     for there in (path, _unfinished(path)):
         if os.path.lexists(there):
-            raise UserError(f"{there} exists: {remedy}")
+            raise UserError(f"{there} exists: remove it, or name another file")
     if not path.absolute().parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
 
@@ -98,18 +95,16 @@ def _write(path: Path, flags: int, content: str | bytes) -> None:
 def _open(path: Path, flags: int) -> int:
     """Return the descriptor of a regular file."""
     if path.is_symlink():
-        raise _not_regular(path, stat.S_IFLNK)
+        raise _not_regular(path)
     number = os.open(path, flags | _SAFE, 0o666)
-    mode = os.fstat(number).st_mode
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise _not_regular(path, mode)
+        raise _not_regular(path)
     return number
 
 
-def _not_regular(path: Path, mode: int) -> UserError:
-    kind = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}.get(stat.S_IFMT(mode))
-    return UserError(f"{path} is {kind or 'a device'}, not a file: a run folder holds only its own files")
+def _not_regular(path: Path) -> UserError:
+    return UserError(f"{path} is no regular file (is it a link?): a run folder holds only its own files")
 
 
 def _unfinished(path: Path) -> Path:

@@ -31,7 +31,7 @@ with needs("experiments"):
 logger = logging.getLogger(__name__)
 
 _LOCK, _MARKER = ".lock", ".running"
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LOCKS = (None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_METRICS = 2**28  # bytes of metrics.jsonl
 _NOT_COMPARED = ("format", "run", "dataset.name")  # of config.json; a folder of data may be renamed
@@ -76,7 +76,7 @@ class RunDir:
         may_grow: Sequence[str] = (),
         within: "RunDir | None" = None,
     ) -> "RunDir":
-        """Start a run in a new or empty folder, or resume the run of the same configuration.
+        """Start a run in a new or empty folder, or resume the run of the same settings, `config`.
 
         A folder with other settings, with files but no run, or in use by another process is refused, and
         nothing in it is changed.
@@ -84,9 +84,9 @@ class RunDir:
         Args:
             path: Path of the folder.
             config: All settings of the run.
-            about: How the run was started. It is appended to the list `about`, which is not compared.
+            about: How the run was started, for the list `about`, which is not compared.
             may_grow: Names of settings, such as `settings.training.epochs`, whose number may be larger, or
-                whose list may have more entries, than in the folder. `go_on` writes the new values.
+                whose list longer, than in the folder. `go_on` writes the new values.
             within: Run of several models that contains this one.
         """
         run = cls(Path(path), resumed=False)
@@ -97,8 +97,8 @@ class RunDir:
                 _check_settings(run.path, old, new, may_grow)
             started = old.get("about", []) + ([] if about is None else [_to_json(about)])
             written = {"format": FORMAT, "run": old.get("run", uuid.uuid4().hex), **new, "about": started}
-            fixed = {k: v for k, v in _flat(written).items() if k not in (*may_grow, "dataset.name")}
-            run.identity = _sha256(fixed)
+            may_change = (*may_grow, "dataset.name")
+            run.identity = _sha256({k: v for k, v in _flat(written).items() if k not in may_change})
             run.path.mkdir(parents=True, exist_ok=True)
             run._lock = _lock(run.path)
             run._within, text = within, json.dumps(written, indent=2) + "\n"
@@ -195,7 +195,7 @@ class RunDir:
         write_atomically(self._result, json.dumps(written, indent=2) + "\n")
 
     def go_on(self) -> None:
-        """Start or resume the run, after everything that it needs was read; also the one that contains it.
+        """Start or resume the run, and the one that contains it, after everything that it needs was read.
 
         Remove `result.json`, which will no longer match the checkpoints, and write grown settings and the new
         `about` to `config.json`.
@@ -235,12 +235,11 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
         path = first if count == 1 else first.with_name(f"{first.name}-{count}")
         try:
             path.mkdir(parents=True)
-            break
+            return path
         except FileExistsError:
             pass
         except OSError as error:
             raise _unusable(path, error) from error
-    return path
 
 
 def file_name(model: str) -> str:
@@ -263,20 +262,18 @@ def _lock(path: Path) -> filelock.BaseFileLock:
 
     On a file system without locks, a file that only one process can create is the lock.
     """
-    remedy = "wait for it, stop it, or choose another --run-dir"
-    try:
+    kind, name, remedy = filelock.FileLock, _LOCK, "stop it, or choose another --run-dir"
+    while True:
         try:
-            lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one lock a process
+            lock = kind(path / name, timeout=0, is_singleton=True)  # one lock a process
             lock.acquire()
+            return lock
+        except filelock.Timeout:
+            raise UserError(f"another process is running in {path}: wait for it, or {remedy}") from None
         except (NotImplementedError, OSError) as error:
-            if isinstance(error, filelock.Timeout) or getattr(error, "errno", None) not in (None, *_NO_LOCKS):
+            if kind is filelock.SoftFileLock or getattr(error, "errno", None) not in _NO_LOCKS:
                 raise
-            remedy = f"wait for it, or delete {path / _MARKER} if it was killed"
-            lock = filelock.SoftFileLock(path / _MARKER, timeout=0, is_singleton=True)
-            lock.acquire()
-    except filelock.Timeout:
-        raise UserError(f"another process is running in {path}: {remedy}") from None
-    return lock
+        kind, name, remedy = filelock.SoftFileLock, _MARKER, f"delete {path / _MARKER} if it was killed"
 
 
 def _holds_run(path: Path) -> bool:
@@ -297,30 +294,26 @@ def _holds_run(path: Path) -> bool:
 
 def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> None:
     """Refuse settings that differ from those in the folder, unless they have grown."""
-    before, now = _flat(old), _flat(new)
-    names = [
-        name
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-        and name not in _NOT_COMPARED
-        and not (name in may_grow and _is_more(before.get(name), now.get(name)))
-    ]
-    if names:
-        pairs = ((name, before.get(name, "not set"), now.get(name, "not set")) for name in names[:3])
-        listed = "; ".join(f"{name} was {was[:80]} and is now {value[:80]}" for name, was, value in pairs)
-        more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
+    before, now, changed = _flat(old), _flat(new), []
+    grown = [name for name in may_grow if name in before.keys() & now and _is_more(before[name], now[name])]
+    for name in {**before, **now}:
+        was, value = (of.get(name, "not set") for of in (before, now))
+        if was != value and name not in (*grown, *_NOT_COMPARED):
+            changed.append(f"{name} was {was[:80]} and is now {value[:80]}")
+    if changed:
+        more = [f"and {len(changed) - 3} more"] if len(changed) > 3 else []
         raise UserError(
-            f"{path} holds a run with other settings ({listed}{more}); "
+            f"{path} holds a run with other settings ({'; '.join(changed[:3] + more)}); "
             "choose another --run-dir, or use the old settings to resume it"
         )
 
 
-def _is_more(old: str | None, new: str | None) -> bool:
+def _is_more(old: str, new: str) -> bool:
     """Return whether a number has increased, or a list has all old entries and new ones."""
-    before, now = (None if text is None else json.loads(text) for text in (old, new))
+    before, now = json.loads(old), json.loads(new)
     if isinstance(before, list) and isinstance(now, list):
         return set(map(str, before)) < set(map(str, now))
-    return is_of((int, float), before) and is_of((int, float), now) and now > before
+    return is_of([(int, float)], [before, now]) and now > before
 
 
 def _parsed(text: str | bytes) -> dict | None:

@@ -1,6 +1,5 @@
 """Run the training loop: all seeds in one compiled program, resumable bit for bit."""
 
-import contextlib
 import dataclasses
 import itertools
 import logging
@@ -32,8 +31,6 @@ from dynskip_jax.training.step import (
 )
 
 logger = logging.getLogger(__name__)
-
-_SMALLEST_RATE = 1_000  # training ends when the first learning rate has been divided by more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +74,15 @@ def fit(
 ) -> FitResult:
     """Train all seeds, and keep the parameters of each seed's best epoch on dev.
 
-    If the run folder contains a checkpoint, training resumes from it. On Ctrl-C or a termination signal (see
-    `interruptions`), save after the current step and raise `Stopped`. With several processes this takes about
-    a second. After the last step of an epoch, the evaluation on dev is finished first.
+    If the run folder contains a checkpoint, training resumes from it, on any number of devices. On Ctrl-C or
+    a termination signal (see `interruptions`), save after the current step and raise `Stopped`. After the
+    last step of an epoch, the evaluation on dev is finished first.
 
     Args:
         task: Task to train.
         settings: Settings of training.
-        run_dir: Run folder for metrics and checkpoints; None saves nothing. A run can be resumed on another
-            number of devices. With several processes, only process 0 passes a folder.
+        run_dir: Run folder for metrics and checkpoints; None saves nothing. With several processes, only
+            process 0 passes a folder.
         parallel: Backend that runs the steps; by default one device.
         should_stop: Function of the number of steps taken; training stops if it returns True.
     """
@@ -93,12 +90,12 @@ def fit(
     processes = parallel.processes
     keys = seed_keys(settings.seeds)
     epoch = Epoch(task, settings, keys, parallel)
-    options = dict(averaged=settings.average is not None, initial_carry=epoch.initial_carry)
-    state = start_state(task, settings.optimizer, keys, settings.start, **options)
+    averaged = settings.average is not None
+    state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
     best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
-    with interruptions(lambda: saver.latest_step) as interrupted:
+    with interruptions() as interrupted:
         state, best, progress = saver.restore(state, best, progress)
         total = settings.epochs * task.num_batches
 
@@ -114,7 +111,7 @@ def fit(
         console = None if processes.first else Console(quiet=True)
         start = progress.epoch * task.num_batches + progress.batch
         with Progress(total, "training", start=start, console=console) as bar:
-            while progress.epoch < settings.epochs and not (why := epoch.ends_early(progress)):
+            while progress.epoch < settings.epochs and not progress.finished(settings.patience).all():
                 rates = epoch.rates(progress)
                 for after in epoch.steps(state, progress, rates, bar):
                     state = after
@@ -123,13 +120,13 @@ def fit(
                         continue  # the epoch's records are written below, and then its checkpoint
                     if progress.step % settings.log_every == 0:
                         log("train", epoch.metrics(state))
-                        epoch.check(state, progress, saver.latest_step)
+                        epoch.check(state, progress)
                     stopping, saving = asked()
                     if stopping or saving:
                         saver.save(state, best, progress)
                     if stopping:
                         raise Stopped(stopped(progress.step, total))
-                epoch.check(state, progress, saver.latest_step)
+                epoch.check(state, progress)
                 train, dev, params = epoch.evaluate(state, bar)
                 better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
                 best = epoch.keep_better(jnp.asarray(better), params, best)
@@ -142,7 +139,9 @@ def fit(
                 if stopping:
                     raise Stopped(stopped(progress.step, total))
         if progress.epoch < settings.epochs:
-            logger.info("stopped after epoch %s: %s", progress.epoch, why)
+            better = f"no better {task.monitor.replace('_', ' ')} for {settings.patience} epochs"
+            more = "the same command with a larger --patience goes on"
+            logger.info("stopped after epoch %s: %s; %s", progress.epoch, better, more)
         progress.seconds = saver.seconds()
     skipped = np.asarray(parallel.gather(state.skipped))[:, 1]
     return FitResult(best, progress.best_epoch, progress.epoch, progress.seconds, skipped)
@@ -153,10 +152,9 @@ class Epoch:
 
     def __init__(self, task: Trainable, settings: FitSettings, keys: SeedKeys, parallel: Parallel):
         self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
-        self._has_evaluated = False
         self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
-        self.initial_carry = jax.jit(jax.vmap(task.initial_carry))
+        self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
         self.keep_better = jax.jit(where_each)  # of (better, params, best), the first for seeds that are
         self._train_keys = parallel.place(keys.train, PER_SEED)
 
@@ -167,17 +165,6 @@ class Epoch:
     def rates(self, progress: TrainProgress) -> Any:
         """Return the learning rate of each seed, (seeds,)."""
         return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
-
-    def ends_early(self, progress: TrainProgress) -> str:
-        """Return why no more epochs are needed; empty if they are."""
-        patience = self._settings.patience
-        if progress.finished(patience).all():
-            better = f"no better {self._task.monitor.replace('_', ' ')} for {patience} epochs"
-            return f"{better}; the same command with a larger --patience goes on"
-        first, now = self.rates(TrainProgress.start(len(self._settings.seeds))), self.rates(progress)
-        if (now < first / _SMALLEST_RATE).all():
-            return f"the learning rate has fallen below a {_SMALLEST_RATE:,}th of the first"
-        return ""
 
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
@@ -190,31 +177,29 @@ class Epoch:
         if self._settings.average is not None:
             averaged = self._settings.average(self._losses(progress))
         averaged = parallel.place(jnp.asarray(averaged), PER_SEED)
-        if progress.batch == 0:
+        if progress.batch == 0 and progress.epoch > 0:
             state = self._begin(state, progress)
         batches = itertools.islice(task.train_batches(progress.epoch), progress.batch, task.num_batches)
         for batch in batches:
             # The step is compiled for each new shape of batches and for each new mode of the policy.
             program = (jax.tree.structure(scheduled), *map(np.shape, jax.tree.leaves(batch)))
-            is_new = program not in self._compiled
-            self._compiled.add(program)
-            with bar.compiling("compiling the training step") if is_new else contextlib.nullcontext():
-                batch = parallel.place(batch, batch_spec(task.batch_axis))
-                step = progress.step
-                state = self._step(state, batch, self._train_keys, step, rates, scheduled, averaged)
+            if program not in self._compiled:
+                self._compiled.add(program)
+                bar.show("compiling the training step")
+            batch = parallel.place(batch, batch_spec(task.batch_axis))
+            state = self._step(state, batch, self._train_keys, progress.step, rates, scheduled, averaged)
             progress.step += 1
             progress.batch += 1
             yield state
         if progress.batch < task.num_batches:
             raise UserError(
-                f"the task yielded {progress.batch} batches in epoch {progress.epoch + 1} "
-                f"and said that there would be {task.num_batches}"
+                f"expected {task.num_batches} batches, got {progress.batch} in epoch {progress.epoch + 1}"
             )
 
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
-        carry = self.initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
+        carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
         return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
 
@@ -231,7 +216,7 @@ class Epoch:
         primary_metric = self._task.primary_metric
         return {primary_metric: lambda: float(np.mean(self.metrics(state)[primary_metric]))}
 
-    def check(self, state: TrainState, progress: TrainProgress, latest_step: int) -> None:
+    def check(self, state: TrainState, progress: TrainProgress) -> None:
         """Raise a `UserError` if a seed has skipped too many steps in a row."""
         in_a_row, _ = np.asarray(self._parallel.gather(state.skipped)).T
         stuck = np.flatnonzero(in_a_row > self._settings.max_skipped)
@@ -239,8 +224,7 @@ class Epoch:
             raise UserError(
                 f"at step {progress.step:,} loss or gradient of seed "
                 f"{', '.join(str(self._settings.seeds[i]) for i in stuck)} was not finite for "
-                f"{in_a_row[stuck].max()} steps in a row; the last checkpoint is of step {latest_step:,}: "
-                "lower --learning-rate or set --clip"
+                f"{in_a_row[stuck].max()} steps in a row: lower --learning-rate or set --clip"
             )
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
@@ -248,9 +232,8 @@ class Epoch:
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
         train, params = self.metrics(state), parallel.gather(params)
-        first, self._has_evaluated = not self._has_evaluated, True
-        with bar.compiling("compiling the evaluation") if first else contextlib.nullcontext():
-            dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
+        bar.show("evaluating")
+        dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
         dev = parallel.processes.agree(dev)
         return train, {name: np.asarray(value) for name, value in dev.items()}, params
 

@@ -1,12 +1,11 @@
 """Make optimizers that return an update direction; the loop multiplies it by the learning rate."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import jax
 import optax
-
-from dynskip_jax.errors import UserError
 
 Kind = Literal["sgd", "adam", "adagrad"]
 # `skip` only as the field of a named tuple: a module named `skip` is part of the network.
@@ -26,21 +25,21 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Return an optimizer whose updates are the direction of descent, without learning rate or minus sign.
 
+    Agents are the parameters below the module names `agent` and `critics`, and the field `skip` of
+    `functional.LayerParams`.
+
     Args:
         kind: Plain gradient descent, Adam with Optax's defaults, or Adagrad with an initial accumulator of 0.
         clip: Largest global norm of the gradient.
         weight_decay: Factor of the parameters that is added to the clipped gradient, except for agents with
             an `agent_learning_rate`.
         momentum: Momentum of plain gradient descent.
-        agents_apart: Whether gradients of agents and critics are clipped separately. Score-function gradients
-            are many times as large as the network's, and would dominate a joint norm. Use False for agents
-            that learn by ordinary gradients. Agents are the parameters below the module names `agent` and
-            `critics`, and the field `skip` of `functional.LayerParams`.
+        agents_apart: Whether gradients of agents are clipped separately. Score-function gradients are many
+            times as large as the network's, and would dominate a joint norm.
         agent_learning_rate: Initial learning rate of a separate Adam for agents, which are then clipped
             separately and follow the network's schedule. None: agents use the network's optimizer and rate.
         learning_rate: Initial learning rate of the network, which the loop multiplies all updates by.
         frozen: Names of modules, also of agents, whose parameters do not change and do not count in clipping.
-            `init` raises a `UserError` for a name that no module has.
     """
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
@@ -66,21 +65,9 @@ def make_optimizer(
         return groups["network"]
 
     def label(path: tuple[Any, ...], _: Any) -> str:
-        names = _names(path).union(path)
+        names = {getattr(part, "key", getattr(part, "name", None)) for part in path}.union(path)
         if names & set(frozen):
             return "frozen"
         return "agent" if "agent" in groups and names & _AGENTS else "network"
 
-    def labels(params: Any) -> Any:
-        known = set().union(*(_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)))
-        for name in set(frozen) - known:
-            choices = ", ".join(sorted(each for each in known if isinstance(each, str)))
-            raise UserError(f"no module to freeze has the name {name!r}: choose among {choices}")
-        return jax.tree_util.tree_map_with_path(label, params)
-
-    return optax.partition(groups, labels)
-
-
-def _names(path: tuple[Any, ...]) -> set[Any]:
-    """Return the names of the modules on the path of a parameter, and its own name."""
-    return {getattr(part, "key", getattr(part, "name", None)) for part in path}
+    return optax.partition(groups, partial(jax.tree_util.tree_map_with_path, label))

@@ -1,6 +1,6 @@
 """Read and check the results, the models and the metrics of run folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # The entries of a logged record that are not metrics.
 NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
-_MOST_SEEDS = 10_000
 _NONE, _NUMBER = type(None), (int, float)
 _NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
 _METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
@@ -27,7 +26,7 @@ _ROW = {
     "epochs_asked": (int, _NONE),
     "selected": (dict, _NONE),
     "sweep": ([{"value": dict, "metrics": _METRICS}], _NONE),
-    "checkpoint": ({"step": int, "sha256": str}, _NONE),
+    "checkpoint": {"step": int, "sha256": str},
     "vocabulary_sha256": (str, _NONE),
 }
 
@@ -47,21 +46,22 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
     return row
 
 
-def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
-    """Return the seeds that are trained together, in order, from a run's configuration."""
-    seed, seeds = (config["settings"]["run"].get(name) for name in ("seed", "seeds"))
-    if is_of([int], seeds) and seeds:
-        return seeds
-    if not is_of({"seed": int, "seeds": int}, config["settings"]["run"]) or not 0 < seeds <= _MOST_SEEDS:
-        raise UserError(f"the seeds in config.json have to be at most {_MOST_SEEDS} whole numbers")
-    return range(seed, seed + seeds)
+def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
+    """Raise a `UserError` if a finished run's newest checkpoint is not the one that `result.json` names.
+
+    `found` is the `Checkpoints.fingerprint` of the newest one.
+    """
+    row = row_of(run)
+    if row is not None and row["checkpoint"] != found:
+        state = "it has none" if found is None else f"that of step {found['step']} is another or damaged"
+        raise UserError(
+            f"{run.path} lacks the checkpoint of step {row['checkpoint']['step']} that result.json names "
+            f"({state}): restore it, copy the whole folder again, or choose another --run-dir"
+        )
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
-    """Return the run of each model of a run folder, by name, whether finished, unfinished or not started.
-
-    The folder may be of one model or of several.
-    """
+    """Return the run of each model of a run folder, by name, whether finished, unfinished or not started."""
     top = RunDir.existing(run_dir)
     config = top.config()
     if "models" not in config:
@@ -70,10 +70,7 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Return the finished runs of a folder of one or several models, by name; there has to be one.
-
-    Runs of another experiment than `experiment` are refused, unless it is None.
-    """
+    """Return the finished runs of a folder by model, at least one; refuse those of another experiment."""
     finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
     if not finished:
         raise UserError(
@@ -95,36 +92,31 @@ def progress_of(run: RunDir) -> str:
 
 
 def metrics_table(run: RunDir) -> "pandas.DataFrame":
-    """Return the logged and the final metrics of a run of one model.
+    """Return the logged and the final metrics of a finished run of one model.
 
-    Returns:
-        A table with the columns `model`, `seed`, `epoch`, `split`, and one for each metric that is a number.
-        `epoch` is NaN in the rows of the final evaluation. With a sweep, all rows are those of the selected
-        value, or of the first one while the run is not finished.
+    The columns are `model`, `seed`, `epoch`, `split`, and one for each metric that is a number. `epoch` is
+    NaN in the rows of the final evaluation. With a sweep, all rows are those of the selected value.
     """
     with needs("experiments"):
         import pandas
-    config, final = run.config(), row_of(run) or {}
-    seeds = final.get("seeds") or seeds_asked(config)
+    final = row_of(run)
     values = [of["value"] for of in final.get("sweep", ())]
     # A logged list has the seeds of the sweep's first value, then those of the second, and so on.
-    first = len(seeds) * values.index(final["selected"]) if values else 0
-    logged = [
+    first = len(final["seeds"]) * values.index(final["selected"]) if values else 0
+    metrics = [
         (metric, record[metric][first:], record.get("epoch"))
         for record in run.records()
         for metric in record
         if metric not in NO_METRICS
     ]
-    logged += [(metric, of["per_seed"], None) for metric, of in final.get("metrics", {}).items()]
+    metrics += [(metric, of["per_seed"], None) for metric, of in final["metrics"].items()]
     rows: dict[tuple, dict[str, Any]] = {}
-    for metric, numbers, epoch in logged:
+    for metric, numbers, epoch in metrics:
         split, _, name = metric.partition("_")
         if split not in ("train", "dev", "test"):
             split, name = "train", metric
-        for seed, value in zip(seeds, numbers, strict=False):
+        for seed, value in zip(final["seeds"], numbers, strict=False):
             if not isinstance(value, list):  # one number for each k
-                rows.setdefault((seed, epoch, split), {})[name] = value
-    table = [dict(zip(("seed", "epoch", "split"), key, strict=True)) | row for key, row in rows.items()]
-    frame = pandas.DataFrame(table).astype({"epoch": float})  # None becomes NaN
-    frame.insert(0, "model", config.get("model"))
-    return frame
+                row = {"model": final["model"], "seed": seed, "epoch": epoch, "split": split}
+                rows.setdefault((seed, epoch, split), row)[name] = value
+    return pandas.DataFrame(rows.values()).astype({"epoch": float})  # None becomes NaN

@@ -14,10 +14,14 @@ from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.checkpoint import Checkpoints, Restored
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import row_of
+from dynskip_jax.training.results import check_checkpoint
 from dynskip_jax.training.step import LAYOUT, PyTree, TrainState
 
 logger = logging.getLogger(__name__)
+
+# SIGHUP and SIGUSR1 do not exist on Windows.
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+_STOPPING = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
 
 
 @dataclasses.dataclass
@@ -40,16 +44,14 @@ class TrainProgress:
 
     def to_meta(self) -> dict:
         """Return the progress as a dictionary that JSON can represent."""
-        meta = dataclasses.asdict(self)
-        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in meta.items()}
+        return {name: np.asarray(value).tolist() for name, value in vars(self).items()}
 
     @classmethod
     def from_meta(cls, meta: dict) -> "TrainProgress":
         """Return the progress stored by `to_meta`."""
         numbers = (meta[name] for name in ("epoch", "batch", "step", "seconds"))
-        best_epoch, best_value = np.array(meta["best_epoch"], int), np.array(meta["best_value"], float)
-        history = np.array(meta["history"], float).reshape(-1, len(best_epoch))
-        return cls(*numbers, history, best_epoch, best_value)
+        history = np.array(meta["history"], float).reshape(-1, len(meta["best_epoch"]))
+        return cls(*numbers, history, np.array(meta["best_epoch"]), np.array(meta["best_value"], float))
 
     def finished(self, patience: int) -> np.ndarray:
         """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience` is 0."""
@@ -80,10 +82,8 @@ class Saver:
     def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
         self._run_dir, self._parallel, self._minutes = run_dir, parallel, minutes
         self._started = self._last_save = time.monotonic()
-        self._seconds_before = 0.0
-        processes = parallel.processes
-        folder = processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
-        self._checkpoints = None if folder is None else Checkpoints(folder, processes=processes)
+        folder = parallel.processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
+        self._checkpoints = None if folder is None else Checkpoints(folder, processes=parallel.processes)
 
     def restore(
         self, state: TrainState, best: PyTree, progress: TrainProgress
@@ -98,18 +98,18 @@ class Saver:
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
             for line in restored.skipped:
-                logger.warning("%s", line)
+                logger.warning(line)
             progress = TrainProgress.from_meta(restored.meta)
             logger.info("resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1)
         if self._run_dir is not None:
             self._run_dir.rewind(progress.step, restored and restored.meta["metrics"])
             self._run_dir.go_on()
-        self._seconds_before = progress.seconds
+        self._started -= progress.seconds
         return self._each(self._parallel.place, state), best, progress
 
     def seconds(self) -> float:
         """Return the training time in seconds, including earlier parts of a resumed run."""
-        return self._seconds_before + time.monotonic() - self._started
+        return time.monotonic() - self._started
 
     def save(self, state: TrainState, best: PyTree, progress: TrainProgress) -> None:
         """Write a checkpoint, and store the training time in `progress`."""
@@ -126,88 +126,57 @@ class Saver:
         """Return whether the next checkpoint is due, by this process's clock."""
         return time.monotonic() - self._last_save > 60 * self._minutes
 
-    @property
-    def latest_step(self) -> int:
-        """Step of the newest checkpoint; 0 if there is none."""
-        return (self._checkpoints and self._checkpoints.latest_step) or 0
-
     @staticmethod
     def _each(move: Callable, state: TrainState) -> TrainState:
         return TrainState(*(move(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
 
 
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
-    """Return the parameters of each model's best epoch, each leaf (num_models, ...).
+    """Return the parameters of the best epoch of each model of a finished run, each leaf (num_models, ...).
 
-    Checkpoints that are not those of `result.json`, or of which the newest is damaged, are refused: an older
-    one may contain other parameters than those that were evaluated.
-
-    Args:
-        run: Finished run of one model.
-        like: Parameters of one model, as arrays or `jax.ShapeDtypeStruct`s.
-        num_models: Number of models (seeds and values of a sweep) that were trained together.
+    A checkpoint that is not that of `result.json`, or is damaged, is refused: an older one may contain other
+    parameters than those that were evaluated. `like` has the parameters of one model, or their shapes.
     """
     stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
     restored = Checkpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
-    if restored is None:
-        raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
-    if restored.skipped:
-        raise UserError(
-            f"{restored.skipped[0]}, and an older one may hold other parameters than "
-            "those of result.json: restore it, or delete it to go on with the older one"
-        )
-    told = (row_of(run) or {}).get("checkpoint")
-    if told is not None and told != restored.fingerprint:
-        raise UserError(
-            f"{run.checkpoints} lacks the checkpoint of step {told['step']}, of which result.json tells "
-            f"(its newest is of step {restored.step}): restore it, or copy the whole folder again"
-        )
+    if restored is not None and restored.skipped:
+        raise UserError(f"{restored.skipped[0]}, and an older one may hold other parameters: restore it")
+    check_checkpoint(run, restored and restored.fingerprint)
     return restored.state["best"]
 
 
 def _check_belonging(run: RunDir, restored: Restored | None) -> None:
     """Refuse a folder whose checkpoint, result and metrics are not those of one run at one time."""
-    told, problem = (row_of(run) or {}).get("checkpoint"), None
-    if restored is None and told:
-        problem = f"the checkpoint of step {told['step']}, of which result.json tells, is missing"
-    elif restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
+    problem = None
+    if restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
         # A dev record is followed by a checkpoint, so that only the last record may be without.
         problem = "metrics.jsonl has records of finished epochs, and there is no checkpoint"
     elif restored is not None and restored.meta["run"] != run.identity:
-        problem = f"checkpoint {restored.step} is another run's, or of other settings"
-    elif restored is not None and told and not restored.skipped and told != restored.fingerprint:
-        problem = f"checkpoint {restored.step} is not that of step {told['step']}, of which result.json tells"
+        problem = f"checkpoint {restored.fingerprint['step']} is another run's, or of other settings"
     if problem is not None:
         raise UserError(
             f"{run.path} is incomplete or mixed ({problem}): restore it, or choose another --run-dir"
         )
-
-
-# SIGHUP and SIGUSR1 do not exist on Windows.
-STOPPING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
-)
+    if restored is None or not restored.skipped:
+        check_checkpoint(run, restored and restored.fingerprint)
 
 
 @contextlib.contextmanager
-def interruptions(latest_step: Callable[[], int]) -> Iterator[Callable[[], bool]]:
+def interruptions() -> Iterator[Callable[[], bool]]:
     """Catch Ctrl-C and termination signals, and yield a function that returns whether one has arrived.
 
     The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job.
-    A second Ctrl-C raises `KeyboardInterrupt` at once, and names the `latest_step` that was saved. A signal
-    that is ignored, as SIGHUP under `nohup`, stays ignored. Outside the main thread no signal is caught.
+    A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as SIGHUP under `nohup`,
+    stays ignored. Outside the main thread no signal is caught.
     """
     received: list[int] = []
 
     def handler(number, frame):
         received.append(number)
         if received.count(signal.SIGINT) > 1:
-            raise KeyboardInterrupt(
-                f"interrupted at once: nothing was saved, and the next start goes on from step "
-                f"{latest_step():,}"
-            )
+            raise KeyboardInterrupt("interrupted at once: steps after the last checkpoint are lost")
 
-    caught = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    caught = [number for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN]
     try:
         previous = {number: signal.signal(number, handler) for number in caught}
     except ValueError:  # signals can only be handled in the main thread

@@ -30,8 +30,7 @@ def inverse_time(initial: Rate, factor: float) -> Schedule:
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
     """Return a schedule that decays after each epoch in which the dev metric fell by less than `threshold`.
 
-    The rate stays above `floor`. It is the schedule of the released language model of Gui et al. (2019). Each
-    seed follows its own history.
+    The rate stays above `floor`. Each seed follows its own history (released code of Gui et al. 2019).
     """
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:

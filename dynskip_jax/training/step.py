@@ -97,15 +97,15 @@ class SeedKeys(NamedTuple):
     evaluate: Key[Array, " seeds"]
 
 
-def evaluation_keys(seeds: tuple[int, ...]) -> Key[Array, " seeds"]:
-    """Return the keys with which `fit` evaluates these seeds, (seeds,)."""
-    return seed_keys(seeds).evaluate
-
-
 def seed_keys(seeds: tuple[int, ...]) -> SeedKeys:
     """Return the PRNG keys of each seed."""
     roots = jnp.stack([jax.random.key(seed) for seed in seeds])
     return SeedKeys(*(of_epoch(roots, i) for i in range(len(SeedKeys._fields))))
+
+
+def evaluation_keys(seeds: tuple[int, ...]) -> Key[Array, " seeds"]:
+    """Return the keys with which `fit` evaluates these seeds, (seeds,)."""
+    return seed_keys(seeds).evaluate
 
 
 def of_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
@@ -120,13 +120,11 @@ def start_state(
     params: PyTree | None = None,
     *,
     averaged: bool = False,
-    initial_carry: Callable[..., PyTree] | None = None,
 ) -> TrainState:
-    """Return the initial training state, from `params`, (seeds, ...), or from random ones.
+    """Return the state before the first step, from `params`, (seeds, ...), or from random ones.
 
-    `averaged` adds a mean of the iterates. `initial_carry` is the compiled function of the task.
+    `averaged` adds a mean of the iterates.
     """
-    initial_carry = initial_carry or jax.jit(jax.vmap(task.initial_carry))
     if params is None:
         # Initialize one seed after the other: on a CPU with few cores, concurrent batched QR
         # decompositions (for orthogonal matrices) can deadlock on each other's threads.
@@ -136,7 +134,7 @@ def start_state(
     return TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(optimizer.init))(params),
-        carry=initial_carry(params, of_epoch(keys.carry, 0)),
+        carry=jax.jit(jax.vmap(task.initial_carry))(params, of_epoch(keys.carry, 0)),
         sums=zero_sums(task, params, keys),
         average=jax.vmap(average_start)(params) if averaged else None,
         skipped=jnp.zeros((len(keys.init), 2), jnp.int32),
@@ -153,7 +151,8 @@ def make_step(
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
         (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, scheduled, axis_name)
-        grads, sums = devices.mean_over(grads, axis_name), devices.sum_over(sums, axis_name)
+        grads = devices.mean_over(grads, axis_name)
+        sums = sums if axis_name is None else jax.lax.psum(sums, axis_name)
         # The total is finite only if the loss and all gradients are. Otherwise only `skipped` changes.
         total = sum(map(jnp.sum, jax.tree.leaves(grads)), devices.mean_over(loss, axis_name))
         fine = jnp.isfinite(total)

@@ -45,7 +45,6 @@ def start(home, **changes):
 
 @pytest.mark.slow
 def test_second_start_loads_what_the_first_one_compiled(tmp_path):
-    # Each process takes about 2 seconds, nearly all of them for imports.
     value, hits, misses = start(tmp_path)
     assert hits == 0 and misses > 0
     folder = tmp_path / "dynskip_jax" / "compiled"
@@ -74,9 +73,7 @@ def settings(recwarn):
 
 
 @pytest.mark.parametrize("given", ["", "relative"])
-def test_without_a_cache_home_it_is_in_the_users_home_and_a_set_folder_stays(
-    given, settings, monkeypatch, tmp_path
-):
+def test_it_is_in_the_users_home_and_a_set_folder_stays(given, settings, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", given)
     folder = keep_compiled_programs()

@@ -13,21 +13,19 @@ from dynskip_jax.errors import UserError
 @pytest.fixture
 def initialized(monkeypatch):
     """Replace `jax.distributed.initialize` by a function that fails."""
-    initialize, before = (
-        Mock(side_effect=RuntimeError("nobody\nis there")),
-        jax.config.jax_enable_preemption_service,
-    )
+    initialize = Mock(side_effect=RuntimeError("nobody\nis there"))
+    before = jax.config.jax_enable_preemption_service
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     yield initialize
     jax.config.update("jax_enable_preemption_service", before)
 
 
-@pytest.mark.parametrize("given", [(), ("127.0.0.1:9", 0, 1)])
+@pytest.mark.parametrize("given", [(None, None, None), ("127.0.0.1:9", 0, 1)])
 def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
     # A cluster may set these variables on a login node, where a user runs a single process.
     for name, value in (("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "4"), ("TPU_WORKER_HOSTNAMES", "a,b")):
         monkeypatch.setenv(name, value)
-    with connect(*given) as alone:
+    with connect(*given, heartbeat_seconds=60) as alone:
         assert (alone.index, alone.count, alone.first) == (0, 1, True)
         value = {"a": np.ones(1)}
         assert alone.agree(value) is value and alone.collect(value) == [value]
@@ -42,7 +40,7 @@ def test_errors_of_one_process_pass():
 
 @pytest.mark.parametrize(
     ("given", "arguments"),
-    [(("auto",), (None, None, None)), (("host:8476", 1, 4), ("host:8476", 4, 1))],
+    [(("auto", None, None), (None, None, None)), (("host:8476", 1, 4), ("host:8476", 4, 1))],
     ids=["auto", "address"],
 )
 def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, initialized, capsys):
@@ -54,8 +52,8 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
     assert capsys.readouterr().err == f"looking for the other processes: {given[0]}, 300 s at most\n"
 
 
-def test_senseless_coordinators(initialized):
-    for address in (":9", "a:99999"):
-        with pytest.raises(UserError, match="HOST:PORT"):
-            connect(address, 0, 2)
+@pytest.mark.parametrize("address", [":9", "a:99999"])
+def test_senseless_coordinators(address, initialized):
+    with pytest.raises(UserError, match="HOST:PORT"):
+        connect(address, 0, 2, heartbeat_seconds=60)
     assert not initialized.called

@@ -99,7 +99,7 @@ def test_a_finished_run_is_only_accepted_with_its_checkpoint(finished_quick, fol
     shutil.rmtree(folder / "checkpoints")
     before = (folder / "result.json").read_bytes()
     outcome = execute(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
-    assert_user_error(outcome, "without its checkpoint", "--run-dir")
+    assert_user_error(outcome, "lacks the checkpoint", "--run-dir")
     assert (folder / "result.json").read_bytes() == before
 
 

@@ -32,9 +32,9 @@ CLIPPED = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 class Watched(Learner):
     """Learner that records the parameters that are evaluated."""
 
-    def evaluate(self, params, split, keys, **options):
+    def evaluate(self, params, split, keys):
         self.evaluated.append(jax.tree.map(np.asarray, params))
-        return super().evaluate(params, split, keys, **options)
+        return super().evaluate(params, split, keys)
 
 
 @functools.cache
@@ -70,13 +70,6 @@ def whole(request, tmp_path_factory):
     return request.param, *train(request.param, folder), folder
 
 
-@pytest.fixture(scope="module")
-def alone(whole, tmp_path_factory):
-    """Return (result, folder) of the second seed, trained alone."""
-    folder = tmp_path_factory.mktemp("alone")
-    return train(whole[0], folder, SEEDS[1:])[1], folder
-
-
 @pytest.mark.parametrize("after_an_epoch", and_slow([False, True], lambda after: not after))
 def test_stopped_run_resumes_bit_for_bit(after_an_epoch, whole, tmp_path):
     kind, task, result, evaluated, folder = whole
@@ -93,19 +86,17 @@ def test_stopped_run_resumes_bit_for_bit(after_an_epoch, whole, tmp_path):
     assert resumed.epochs == result.epochs == EPOCHS
 
 
-def test_seeds_trained_together_are_those_trained_alone(whole, alone):
-    (*_, together, _, folder), (single, own_folder) = whole, alone
-    index = 1  # not the first one
+def test_seeds_trained_together_are_those_trained_alone(whole, tmp_path):
+    (kind, _, together, _, folder), index = whole, 1  # not the first one
+    single = train(kind, tmp_path, SEEDS[1:])[1]
     for one, both in zip(jax.tree.leaves(single.params), jax.tree.leaves(together.params), strict=True):
         np.testing.assert_allclose(one[0], both[index], rtol=1e-3, atol=1e-5)
     assert single.best_epoch[0] == together.best_epoch[index]
-    for one, both in zip(metrics(own_folder), metrics(folder), strict=True):
-        assert one.keys() == both.keys()
+    for one, both in zip(metrics(tmp_path), metrics(folder), strict=True):
+        assert one.keys() == both.keys() and one.pop("split") == both.pop("split")
         for name, value in both.items():
             expected = [value[index]] if isinstance(value, list) else value  # an entry for each seed
-            np.testing.assert_equal(type(one[name]), type(expected))
-            if name != "split":
-                np.testing.assert_allclose(one[name], expected, rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(one[name], expected, rtol=1e-3, atol=1e-6)
 
 
 def test_no_two_steps_draw_the_same_noise(tmp_path):
@@ -165,8 +156,7 @@ def test_training_ends_when_patience_does(script, patience, epochs, best, sign):
 
 def test_each_seed_stops_and_is_selected_for_itself():
     # Trained alone, the first seed would have stopped after epoch 4, so its later metrics do not count.
-    scripts = [5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0]
-    task = Scripted(*scripts)
+    task = Scripted([5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0])
     result = run(task, seeds=(0, 1), epochs=8, patience=2)
     assert (result.epochs, len(task.counts), result.best_epoch.tolist()) == (7, 7, [2, 5])
     assert result.params["steps"].tolist() == [2 * NUM_BATCHES, 5 * NUM_BATCHES]
@@ -218,11 +208,8 @@ def at(step, action):
 @pytest.mark.parametrize(
     ("step", "minutes", "resumes"),
     [(1, 10, None), (2 * NUM_BATCHES + 2, 10, 2 * NUM_BATCHES), (NUM_BATCHES + 2, 0, NUM_BATCHES + 1)],
-    ids=["at once", "in an epoch", "saved on the way"],
 )
-def test_crashed_run_goes_on_from_its_last_checkpoint(
-    step, minutes, resumes, tmp_path, uninterrupted, caplog
-):
+def test_a_crashed_run_goes_on(step, minutes, resumes, tmp_path, uninterrupted, caplog):
     with pytest.raises(RuntimeError, match="went down"):
         scripted(tmp_path, should_stop=at(step, crash), checkpoint_minutes=minutes)
     with caplog.at_level("INFO", logger="dynskip_jax"):
@@ -235,11 +222,11 @@ def test_crashed_run_goes_on_from_its_last_checkpoint(
     assert task.counts == []
 
 
-@pytest.mark.parametrize("saved_at_the_last_step", [False, True])
+@pytest.mark.parametrize("stopped_before", [False, True])
 def test_crash_between_an_epochs_records_and_its_checkpoint_repeats_no_record(
-    saved_at_the_last_step, tmp_path, uninterrupted, monkeypatch
+    stopped_before, tmp_path, uninterrupted, monkeypatch
 ):
-    if saved_at_the_last_step:
+    if stopped_before:
         with pytest.raises(Stopped):
             scripted(tmp_path, should_stop=lambda step: step == NUM_BATCHES)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="went down"):
@@ -256,7 +243,7 @@ HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from c
     ("signals", "error", "message"),
     [
         *(([number], Stopped, "stopped after step 5 of 12; progress is saved") for number in HANDLED),
-        ([INT, INT], KeyboardInterrupt, f"nothing was saved.* goes on from step {NUM_BATCHES}$"),
+        ([INT, INT], KeyboardInterrupt, "steps after the last checkpoint are lost"),
         # Systems may repeat their signal. Only a second Ctrl-C interrupts at once.
         ([TERM, TERM], Stopped, "progress is saved"),
         ([TERM, INT], Stopped, "progress is saved"),
@@ -314,12 +301,6 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
     np.testing.assert_allclose(again.counts[-1], expected[-1], rtol=1e-6)
 
 
-def test_training_starts_from_given_parameters():
-    task = Scripted([0, 0], [0, 0])
-    run(task, seeds=(3, 4), epochs=1, start={"steps": jnp.array([0.0, 2.0]), "w": jnp.ones((2, 2))})
-    np.testing.assert_allclose(task.counts, [[NUM_BATCHES, 2 + NUM_BATCHES]])
-
-
 class Broken(Scripted):
     """Task whose loss is NaN in the batches `broken`, for seeds with a positive parameter `second`."""
 
@@ -358,9 +339,8 @@ def test_steps_that_are_not_finite_change_nothing():
 def test_a_run_that_is_never_finite_again_ends_and_says_where(tmp_path):
     task = Broken([3.0] * 4, [3.0] * 4, broken=range(4, 12))
     options = dict(start=task.start((7, 8)), max_skipped=3, log_every=1)
-    with pytest.raises(UserError, match=r"at step 8 loss or gradient of seed 8 was not finite for 4") as e:
+    with pytest.raises(UserError, match=r"at step 8 loss or gradient of seed 8 was not finite for 4"):
         run(task, tmp_path, seeds=(7, 8), epochs=4, **options)
-    assert "the last checkpoint is of step 6: lower --learning-rate" in str(e.value)
 
 
 def test_a_task_that_yields_fewer_batches_than_it_said_is_noticed():
@@ -368,27 +348,18 @@ def test_a_task_that_yields_fewer_batches_than_it_said_is_noticed():
         def train_batches(self, epoch):
             return super().train_batches(epoch)[: NUM_BATCHES - 1 if epoch else NUM_BATCHES]
 
-    with pytest.raises(UserError, match="yielded 2 batches in epoch 2 and said that there would be 3"):
+    with pytest.raises(UserError, match="expected 3 batches, got 2 in epoch 2"):
         run(Short([3.0, 2.0]), seeds=(0,), epochs=2)
 
 
 _DEEP = """
 import jax
-import numpy as np
-from flax import nnx
-
-from dynskip_jax import functional as F
-from dynskip_jax.data import Examples
-from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.tasks import Classification, Learner
+from learners import language_modelling, letters
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import seed_keys, start_state
 
-skips = (F.Previous(),) * 7
-model = lambda rngs: SequenceClassifier(5, 48, 2, skips, bidirectional=True, rngs=rngs)
 seeds = (0, 1, 2)
-splits = {"train": Examples(np.zeros((2, 3), np.int32), np.zeros(2, np.int32))}
-learner = Learner(Classification(splits, model), seeds)
+learner = language_modelling(letters(26), seeds, skips=("lstm",) * 14, features=48)
 jax.block_until_ready(start_state(learner, make_optimizer("adam"), seed_keys(seeds)).params)
 """
 
@@ -397,22 +368,19 @@ jax.block_until_ready(start_state(learner, make_optimizer("adam"), seed_keys(see
 def test_deep_models_of_several_seeds_begin():
     """Batched decompositions once deadlocked in a process with as many threads as cores."""
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", _DEEP], check=True, timeout=300, env=environ)
 
 
-class OfLengths(Scripted):
-    """Task with batches of two lengths."""
-
-    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
-        return super().loss(params, carry, batch[0, :2], keys, scheduled, axis_name)
-
-    def train_batches(self, epoch):
-        return [np.full((1, length), epoch + 1, np.float32) for length in (4, 2, 4)]
-
-
 def test_each_length_is_compiled_once_and_said(monkeypatch):
-    said, compiling = [], loop.Progress.compiling
-    record = lambda bar, what: said.append(what) or compiling(bar, what)
-    monkeypatch.setattr(loop.Progress, "compiling", record)
+    class OfLengths(Scripted):
+        def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
+            return super().loss(params, carry, batch[0, :2], keys, scheduled, axis_name)
+
+        def train_batches(self, epoch):
+            return [np.full((1, length), epoch + 1, np.float32) for length in (4, 2, 4)]
+
+    said = []
+    monkeypatch.setattr(loop.Progress, "show", lambda bar, status: said.append(status))
     run(OfLengths([2.0, 1.0]), seeds=(0,), epochs=2)
-    assert said == ["compiling the training step"] * 2 + ["compiling the evaluation"]
+    assert said == ["compiling the training step"] * 2 + ["evaluating"] * 2

@@ -7,7 +7,6 @@ import pytest
 from learners import drawn_params, language_modelling, letters
 
 from dynskip_jax import functional as F
-from dynskip_jax.errors import UserError
 from dynskip_jax.training.optimizer import make_optimizer
 
 PARAMS = {"layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}}, "softmax": jnp.ones(4)}
@@ -88,12 +87,6 @@ def test_agents_with_their_own_rate_have_their_own_adam_without_weight_decay():
     expected = 0.01 * by_hand("adam", of(AGENT, grads), clip=1.0)
     # The loop multiplies all updates by the network's rate.
     np.testing.assert_allclose(0.125 * of(AGENT, updates), expected, rtol=1e-4, atol=1e-9)
-
-
-def test_a_frozen_module_must_exist():
-    optimizer = make_optimizer("sgd", frozen=("agent", "agnet"))
-    with pytest.raises(UserError, match=r"^no module to freeze has the name 'agnet': choose among .*agent, "):
-        optimizer.init(PARAMS)
 
 
 def test_agent_of_a_language_model_is_told_from_its_network():

@@ -18,9 +18,7 @@ class Display:
         console = Console(file=self._file, width=40)
         self.progress = Progress(total, "train [x]", console=console, clock=lambda: self.now, **options)
 
-    @property
-    def lines(self):
-        return self._file.getvalue().splitlines()
+    lines = property(lambda self: self._file.getvalue().splitlines())
 
 
 def test_lines_at_most_every_so_often_and_one_at_the_end():
@@ -40,18 +38,18 @@ def test_lines_at_most_every_so_often_and_one_at_the_end():
 def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_compiles():
     display = Display(1000, start=900, every=1)
     with display.progress as progress:
-        with progress.compiling("compiling the step"):
-            display.now += 40
-        with progress.compiling("compiling the step"):
-            pass
+        display.now += 20
+        progress.show("compiling the step")
+        display.now += 20
         for _ in range(3):
             progress.advance(10)
             display.now += 20
     assert [line.partition("  elapsed ")[2] for line in display.lines] == [
-        "0:00:40  ETA -  compiling the step",
+        "0:00:20  ETA -  compiling the step",
+        "0:00:40  ETA -",
         "0:01:00  ETA 0:02:40",  # 80 steps of 2 s
         "0:01:20  ETA 0:02:20",
-        "0:01:40  ETA 0:03:30",  # 20 s without a step
+        "0:01:40  ETA 0:02:20",
     ]
     assert display.lines[-1].startswith("train [x]  93.0%  930/1000")
 
@@ -78,17 +76,15 @@ def test_metrics_are_written_briefly_and_fetched_only_when_drawn(value, text):
         for _ in range(45):
             display.now += 1
             progress.advance(m=fetch)
-    assert calls == [1030.0, 1045.0]
-    assert [line.rsplit("  ", 1)[1] for line in display.lines] == [f"m {text}"] * 2
+    assert calls == [1030.0, 1045.0] and display.lines[-1].endswith(f"  m {text}")
 
 
-@pytest.mark.parametrize(("steps", "line"), [(0, "0.0%  0/10"), (4, "40.0%  4/10")])
-def test_the_last_state_is_drawn_when_the_loop_fails(steps, line):
+def test_the_last_state_is_drawn_when_the_loop_fails():
     display = Display(10)
     with pytest.raises(KeyboardInterrupt), display.progress as progress:
-        progress.advance(steps)
+        progress.advance(4)
         raise KeyboardInterrupt
-    assert display.lines == [f"train [x]  {line}  elapsed 0:00:00  ETA -"]
+    assert display.lines == ["train [x]  40.0%  4/10  elapsed 0:00:00  ETA -"]
 
 
 def test_a_bar_on_a_terminal_and_by_default_lines_on_standard_error(capsys):
