@@ -130,5 +130,5 @@ def _sentences(
             f"this tagger also reads columns of its training files (--columns {','.join(map(str, beside))}), "
             "which CoNLL-U does not have: give --format columns"
         )
-    where = str(path or "standard input")
+    lines, where = (line.rstrip("\r\n") for line in lines), str(path or "standard input")
     return tagged_files.lines_to_tag(lines, format, beside=beside + (tag_column,) * score, where=where)

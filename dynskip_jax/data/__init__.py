@@ -2,8 +2,6 @@
 
 from dynskip_jax.data.batches import Batch as Batch
 from dynskip_jax.data.batches import Examples as Examples
-from dynskip_jax.data.batches import GeneratedData as GeneratedData
-from dynskip_jax.data.batches import epoch_order as epoch_order
 from dynskip_jax.data.batches import length_buckets as length_buckets
 from dynskip_jax.data.batches import num_segments as num_segments
 from dynskip_jax.data.batches import pad_sequences as pad_sequences
@@ -14,7 +12,6 @@ from dynskip_jax.data.language import LanguageCorpus as LanguageCorpus
 from dynskip_jax.data.language import Pieces as Pieces
 from dynskip_jax.data.language import make_corpus as make_corpus
 from dynskip_jax.data.number_prediction import load_number_prediction as load_number_prediction
-from dynskip_jax.data.sentences import sentence_corpus as sentence_corpus
 from dynskip_jax.data.tagged import find_tagged_corpus as find_tagged_corpus
 from dynskip_jax.data.vocabularies import EOS as EOS
 from dynskip_jax.data.vocabularies import UNK as UNK

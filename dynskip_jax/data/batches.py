@@ -16,7 +16,7 @@ Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examp
 _MOST_BUCKETS = 8
 # Fewest batches per epoch for each compiled program: compiling takes as long as hundreds of steps.
 _BATCHES_PER_PROGRAM = 20
-_MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY = 5, 5.0, 0.05
+_MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY, _LENGTH_MULTIPLE = 5, 5.0, 0.05, 10
 
 
 class Batch(NamedTuple):
@@ -48,7 +48,7 @@ def segments(
     """Cut a text into segments whose rows continue those of the segment before.
 
     The text is laid out as `batch_size` contiguous rows, which are cut every `num_steps` columns. The input
-    for each target is the token before it; for the first target it is `first_token`.
+    for each target is the token before it; for the first target it is `first_token`, usually `<eos>`.
 
     Args:
         tokens: Token ids of the text.
@@ -57,12 +57,14 @@ def segments(
         drop_tail: True for training: rows have N // B tokens, and columns that do not fill a segment are
             dropped (Zaremba et al. 2014). False for evaluation: rows have ceil(N / B) tokens, and padding is
             masked, so that every token counts once.
-        first_token: Input for the first target, usually `<eos>`.
+        first_token: Input for the first target.
     """
-    row_length = _row_length(tokens.size, batch_size, drop_tail)
-    if isinstance(num_steps, int):
-        count = num_segments(tokens.size, batch_size, num_steps, drop_tail=drop_tail)
-        num_steps = [num_steps if drop_tail else min(num_steps, max(1, row_length))] * count
+    row_length = tokens.size // batch_size if drop_tail else -(-tokens.size // batch_size)
+    if isinstance(num_steps, int) and drop_tail:
+        num_steps = [num_steps] * num_segments(tokens.size, batch_size, num_steps)
+    elif isinstance(num_steps, int):
+        steps = min(num_steps, max(1, row_length))
+        num_steps = [steps] * -(-row_length // steps)
     inputs = np.concatenate([np.array([first_token], np.int32), tokens[:-1].astype(np.int32)])
     missing = max(0, sum(num_steps) - row_length)
 
@@ -79,46 +81,37 @@ def segments(
     return (Batch(*(whole[:, start:stop] for whole in sheets)) for start, stop in spans)
 
 
-def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail: bool) -> int:
-    """Return the number of segments that `segments` yields for a text of `num_tokens` tokens."""
-    row_length = _row_length(num_tokens, batch_size, drop_tail)
-    if not drop_tail:
-        return -(-row_length // num_steps)
-    if row_length < num_steps:
+def num_segments(num_tokens: int, batch_size: int, num_steps: int) -> int:
+    """Return the number of segments in which `segments` cuts a training text."""
+    count = num_tokens // batch_size // num_steps
+    if not count:
         raise UserError(
             f"the training text of {num_tokens:,} tokens does not fill one segment of {shown(batch_size)} "
             f"rows by {shown(num_steps)} steps: use a smaller --batch-size or --num-steps"
         )
-    return row_length // num_steps
+    return count
 
 
-def _row_length(num_tokens: int, batch_size: int, drop_tail: bool) -> int:
-    return num_tokens // batch_size if drop_tail else -(-num_tokens // batch_size)
-
-
-def bptt_lengths(
-    num_tokens_per_stream: int, num_steps: int, rng: np.random.Generator, *, multiple: int = 10
-) -> list[int]:
+def bptt_lengths(num_tokens_per_stream: int, num_steps: int, rng: np.random.Generator) -> list[int]:
     """Draw the lengths of an epoch's segments (Merity et al. 2018, Section 4.1).
 
     As in the authors' code, a length is a sample of N(mean, 5), at least 5; the mean is `num_steps`, or
-    `num_steps / 2` with probability 0.05. It is then rounded to a multiple of `multiple`, because each
-    length needs a compiled program; 1 gives the published lengths. Tokens that do not fill a last segment
-    are dropped.
+    `num_steps / 2` with probability 0.05. It is then rounded to a multiple of 10, because each length needs
+    a compiled program. Tokens that do not fill a last segment are dropped.
     """
-    shortest = -(-_MIN_LENGTH // multiple) * multiple
-    if num_tokens_per_stream < shortest:
+    least = _LENGTH_MULTIPLE
+    if num_tokens_per_stream < least:
         raise UserError(
-            f"a stream of {num_tokens_per_stream:,} tokens does not fill one segment of {shortest} steps: "
-            "use a smaller --batch-size, or leave out --random-lengths"
+            f"a stream of {num_tokens_per_stream:,} tokens does not fill one segment of {least} steps: use a "
+            "smaller --batch-size, or another --recipe than awd"
         )
     lengths: list[int] = []
     rest = num_tokens_per_stream
-    while rest >= shortest:
+    while rest >= least:
         mean = num_steps if rng.random() < 1.0 - _SHORT_PROBABILITY else num_steps / 2
         length = max(_MIN_LENGTH, int(rng.normal(mean, _LENGTH_STD)))
-        length = max(shortest, (length + multiple // 2) // multiple * multiple)
-        lengths.append(min(length, rest // multiple * multiple))
+        rounded = max(least, (length + least // 2) // least * least)
+        lengths.append(min(rounded, rest // least * least))
         rest -= lengths[-1]
     return lengths
 
@@ -286,8 +279,7 @@ def pad_sequences(
 
 def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
     """Return at most `count` lengths, multiples of 8, such that sequences need the least padding."""
-    rounded = -(-np.maximum(seq_lengths, 1) // 8) * 8
-    sizes, numbers = np.unique(rounded, return_counts=True)
+    sizes, numbers = np.unique(-(-np.maximum(seq_lengths, 1) // 8) * 8, return_counts=True)
     up_to = np.cumsum(numbers)
     # Padded steps of the sequences up to each size, and the buckets that they are padded to.
     steps, buckets = sizes * up_to, [(int(size),) for size in sizes]
@@ -295,8 +287,7 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
         # [j, i]: one more bucket, for the sizes after j up to i.
         more = steps[:, None] + sizes * (up_to - up_to[:, None])
         more = np.where(np.tri(len(sizes), dtype=bool), np.iinfo(np.int64).max, more)
-        best = more.argmin(axis=0)
-        is_better = more.min(axis=0) < steps
+        best, is_better = more.argmin(axis=0), more.min(axis=0) < steps
         buckets = [(*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)]
         steps = np.minimum(steps, more.min(axis=0))
     return buckets[-1]

@@ -1,4 +1,4 @@
-"""Define the TFDS builders, and prepare and read their data sets without noise and without TensorFlow."""
+"""Keep records as TFDS data sets, and read them, without noise and without TensorFlow."""
 
 import contextlib
 import io
@@ -8,21 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from typing_extensions import override
-
-from dynskip_jax.data import corpora
-from dynskip_jax.data import number_prediction as task
-from dynskip_jax.data.files import PathLike
+from dynskip_jax.data.files import NotAvailable, is_prepared
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
 
 with needs("experiments"):
     import tensorflow_datasets as tfds
 
-# Writing and reading number prediction with one example per record is a hundred times slower.
-_PER_RECORD = 1000
-Records = Mapping[str, Iterable[dict[str, Any]]]
+Records = Mapping[str, Iterable[Mapping[str, Any]]]  # of each split
+Features = Mapping[str, type]  # str is a text
 
 
 class _Info(tfds.core.DatasetInfo):
@@ -32,113 +26,64 @@ class _Info(tfds.core.DatasetInfo):
         """Do nothing: TFDS's version queries a server and leaves a temporary folder behind."""
 
 
-class _Builder(tfds.core.GeneratorBasedBuilder):
-    """A builder of records in their order, from the corpus in `folder`; None downloads it."""
+class Builder(tfds.core.GeneratorBasedBuilder):
+    """A TFDS builder of the records that a function returns, in their order."""
 
     # TFDS's look-up of checksums needs importlib_resources, which it does not declare
     # (tensorflow/datasets#11212).
     url_infos = None
-    features: Mapping[str, Any]
 
-    def __init__(self, *, folder: PathLike | None = None, data_dir: PathLike | None = None, **kwargs: Any):
-        self.folder = folder
-        super().__init__(data_dir=data_dir, file_format="array_record", **kwargs)
-
-    def records(self) -> Records:
-        """Return the records of each split."""
-        raise NotImplementedError
+    def __init__(
+        self, directory: Path, name: str, version: str, features: Features, records: Callable[[], Records]
+    ):
+        self.name, self.VERSION = name, tfds.core.Version(version)
+        self._features, self._records = features, records
+        super().__init__(data_dir=directory, file_format="array_record")
 
     def _info(self) -> tfds.core.DatasetInfo:
-        features = tfds.features.FeaturesDict(self.features)
-        return _Info(builder=self, description=self.__doc__, features=features, disable_shuffling=True)
+        features = {
+            name: tfds.features.Text() if dtype is str else tfds.features.Scalar(dtype=dtype)
+            for name, dtype in self._features.items()
+        }
+        return _Info(builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-        return {split: self._generate_examples(records) for split, records in self.records().items()}
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Mapping[str, Any]]]]:
+        return {split: self._generate_examples(records) for split, records in self._records().items()}
 
-    def _generate_examples(self, records: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(
+        self, records: Iterable[Mapping[str, Any]]
+    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield from enumerate(records)
 
 
-class Ptb(_Builder):
-    """Penn Treebank, lower case, numbers as N, rare words as <unk> (Mikolov et al. 2010)."""
+def kept_records(
+    directory: Path, name: str, version: str, features: Features, records: Callable[[], Records]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the records of each split of the data set `name` in TFDS's `directory`.
 
-    VERSION = tfds.core.Version(corpora.PTB_VERSION)
-    features = {"text": tfds.features.Text()}  # noqa: RUF012
-
-    @override
-    def records(self) -> Records:
-        return {
-            split: ({"text": line} for line in lines)
-            for split, lines in corpora.read_ptb(self.folder).items()
-        }
-
-
-class Imdb(_Builder):
-    """Movie reviews, positive (1) or negative (0) (Maas et al. 2011)."""
-
-    VERSION = tfds.core.Version(corpora.IMDB_VERSION)
-    features = {"text": tfds.features.Text(), "label": tfds.features.Scalar(dtype=np.int32)}  # noqa: RUF012
-
-    @override
-    def records(self) -> Records:
-        return {
-            split: ({"text": review.text, "label": int(review.label)} for review in reviews)
-            for split, reviews in corpora.read_imdb(self.folder).items()
-        }
-
-
-class NumberPrediction(_Builder):
-    """Predict the digit that the last digit points to (Gui et al. 2019); 1,000 examples per record."""
-
-    VERSION = tfds.core.Version(task.VERSION)
-
-    def __init__(self, length: int, sizes: Mapping[str, int], data_dir: PathLike):
-        self.arguments = length, 0, sizes
-        digits = tfds.features.Tensor(shape=(None, length), dtype=np.int32)
-        self.features = {"digits": digits, "labels": tfds.features.Tensor(shape=(None,), dtype=np.int32)}
-        config = tfds.core.BuilderConfig(name=task.config_name(length, sizes), version=task.VERSION)
-        super().__init__(data_dir=data_dir, config=config)
-
-    @override
-    def records(self) -> Records:
-        splits = task.generate_splits(*self.arguments)
-        return {split: self._parts(digits, labels) for split, (digits, labels) in splits.items()}
-
-    def _parts(self, digits: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, Any]]:
-        for start in range(0, len(digits), _PER_RECORD):
-            part = slice(start, start + _PER_RECORD)
-            yield {"digits": digits[part], "labels": labels[part]}
-
-
-def prepare(builder: _Builder) -> None:
-    """Write a data set to its TFDS directory, without output."""
-    with tempfile.TemporaryDirectory() as downloads, _quietly():
-        builder.download_and_prepare(download_dir=downloads)
-
-
-def read_splits(make_builder: Callable[[], _Builder], folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return all records of all splits of the prepared data set in `folder`, in order."""
+    If the data set is not there, the records that `records` returns are written first.
+    """
+    folder, arguments = directory / name / version, (directory, name, version, features, records)
+    if not is_prepared(folder):
+        try:
+            with tempfile.TemporaryDirectory() as downloads, _quietly():
+                Builder(*arguments).download_and_prepare(download_dir=downloads)
+        except Exception as error:
+            if not is_prepared(folder):  # no other process has prepared it in the meantime
+                raise NotAvailable(f"its download failed: {' '.join(str(error).split())[:200]}") from error
     try:
         with _quietly():
-            sources = make_builder().as_data_source()
-            records = {split: source.__getitems__([*range(len(source))]) for split, source in sources.items()}
-        if not records:
-            raise ValueError("it has no splits")
+            sources = Builder(*arguments).as_data_source()
+            read = {split: source.__getitems__([*range(len(source))]) for split, source in sources.items()}
         # ArrayRecord reads some truncated files without an error, as records without content.
-        if any(value is None for own in records.values() for example in own for value in example.values()):
-            raise ValueError("it has empty records")
+        if not read or any(value is None for own in read.values() for one in own for value in one.values()):
+            raise ValueError("it has empty records, or no splits")
     # TFDS, protobuf and ArrayRecord raise different errors for damaged files; the remedy is always the same.
     except Exception as error:
-        raise damaged(folder, error) from error
-    return records
-
-
-def damaged(folder: Path, reason: object) -> UserError:
-    """Return the error for a prepared data set that is damaged."""
-    line = " ".join(str(reason).split())[:200] or type(reason).__name__
-    return UserError(
-        f"the prepared dataset in {folder} is damaged ({line}): delete that folder and run again"
-    )
+        line = " ".join(str(error).split())[:200] or type(error).__name__
+        problem = f"the prepared dataset in {folder} is damaged ({line}): delete that folder and run again"
+        raise UserError(problem) from error
+    return read
 
 
 @contextlib.contextmanager

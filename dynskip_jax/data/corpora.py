@@ -9,18 +9,20 @@ import re
 import sys
 import tempfile
 import threading
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import regex
 
 from dynskip_jax.data.files import (
     DATA_VARIABLE,
     SPLIT_WORDS,
     SPLITS,
+    NotAvailable,
     PathLike,
     data_folder,
     find_splits,
@@ -85,7 +87,6 @@ _SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
 # Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the package
 # regex also matches combining marks.
 PROSE_WORD = regex.compile(r"\d+(?:[.,]\d+)*|[^\W\d]\w*(?:['.-]\w+)*|[.,;:?!()]|--")
-_SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 _SENTENCE_END = re.compile(r"(?<=[.?!])\)? +(?=[A-Z(])")
 _FOOTNOTE_OR_BULLET = re.compile(r"^(?:[*-] |\[\d+\] |\d+\. )+|\[\d+\]")
 # Quotes and stars around names are markup, not part of the sentence.
@@ -94,25 +95,20 @@ _MARKUP = str.maketrans(
 )
 
 
-class NotAvailable(UserError):
-    """A corpus is neither in the TFDS cache nor can it be downloaded."""
-
-
 # --- Language modelling ---
 
 
 def find_language_corpus(
     data: PathLike | None, dataset: str | None = None, *, pieces: Pieces | None = None
 ) -> LanguageCorpus:
-    """Load a corpus from the first of these places that has one.
+    """Load a corpus, of words or of `pieces`, from the first of these places that has one.
 
     1. `data`, a folder or a file of the user's, see `read_corpus`; `dataset` is then its name;
     2. the sub-folder `dataset` of `$DYNSKIP_DATA_DIR`, or ptb if `dataset` is None;
     3. PTB in the TFDS cache, or its upstream archive; without a network, this fails at once;
     4. the embedded corpus "pydoc-topics", unless `dataset` names another.
 
-    A corpus named "ptb" must be the published text, word for word. `pieces` are the units into which words
-    are split; None keeps words whole.
+    A corpus named "ptb" must be the published text, word for word.
     """
     path = named_folder(dataset or PTB) if data is None else Path(data).expanduser()
     if dataset == PYDOC_TOPICS:
@@ -128,48 +124,48 @@ def find_language_corpus(
         name = dataset or (PTB if data is None else corpus_name(path))
         if name != PTB and not (dataset is None and _published_ptb_files(path)):
             return read_corpus(path, name=dataset, pieces=pieces)
-        source, lines = f"the folder {path}", read_ptb(path)
-    else:
-        try:
-            records, source = _from_tfds("Ptb", PTB, PTB_VERSION, PTB_URL)
-        except NotAvailable as error:
-            if dataset is not None:
-                raise UserError(
-                    f"the dataset {dataset!r} was not found ({error}): put ptb.train.txt, ptb.valid.txt and "
-                    f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
-                ) from None
-            corpus = embedded_corpus(pieces)
-            return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
-        lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}
-        check_ptb(lines, source, "delete that folder and run again")
+        return make_corpus(PTB, read_ptb(path), f"the folder {path}", pieces=pieces)
+    try:
+        records, source = _kept(PTB, PTB_VERSION, PTB_URL, {"text": str}, _ptb_records)
+    except NotAvailable as error:
+        if dataset is not None:
+            raise UserError(
+                f"the dataset {dataset!r} was not found ({error}): put ptb.train.txt, ptb.valid.txt and "
+                f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
+            ) from None
+        corpus = embedded_corpus(pieces)
+        return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
+    lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}
+    check_ptb(lines, source, "delete that folder and run again")
     return make_corpus(PTB, lines, source, pieces=pieces)
 
 
-def read_ptb(folder: PathLike | None = None) -> dict[str, list[str]]:
-    """Return the lines of Mikolov's Penn Treebank from a folder or, if that is None, from upstream."""
-    if folder is not None:
-        paths = _published_ptb_files(Path(folder)) or find_splits(folder, TEXT_ENDINGS)
-        lines = {split: [line for line in iter_lines(path) if line.strip()] for split, path in paths.items()}
-        remedy = f"get {PTB_URL} (data/), or call neither its folder nor its files ptb"
-        check_ptb(lines, folder, remedy)
-        return lines
+def read_ptb(folder: PathLike) -> dict[str, list[str]]:
+    """Return the lines of Mikolov's Penn Treebank from a folder."""
+    paths = _published_ptb_files(Path(folder)) or find_splits(folder, TEXT_ENDINGS)
+    lines = {split: [line for line in iter_lines(path) if line.strip()] for split, path in paths.items()}
+    check_ptb(lines, folder, f"get {PTB_URL} (data/), or call neither its folder nor its files ptb")
+    return lines
+
+
+def _ptb_records() -> dict[str, Iterator[dict[str, str]]]:
+    """Return the lines of the upstream archive."""
     with _downloaded(PTB_URL, None) as archive:
         files = {found[1]: data for found, data in tar_files(archive, _PTB_MEMBER, PTB_URL)}
     texts = {split: io.BytesIO(files.get(words[0], b"")) for split, words in SPLIT_WORDS.items()}
     lines = {split: [*stream_lines(text, PTB_URL)] for split, text in texts.items()}
     check_ptb(lines, PTB_URL, "get PTB elsewhere")
-    return lines
+    return {split: ({"text": line} for line in own) for split, own in lines.items()}
 
 
 def check_ptb(lines: Mapping[str, Sequence[str]], where: PathLike, remedy: str) -> None:
     """Raise a `UserError` if the lines are not the published text."""
     for split, expected in PTB_SHA256.items():
-        digest = hashlib.sha256()
-        for line in lines[split]:
-            digest.update(f"{' '.join(line.split())}\n".encode())
-        if digest.hexdigest() != expected:
-            count = sum(len(line.split()) + 1 for line in lines[split])
-            sums = f"{count:,} tokens, SHA-256 {digest.hexdigest()[:12]}…, not {expected[:12]}…"
+        text = "".join(f"{' '.join(line.split())}\n" for line in lines[split])
+        found = hashlib.sha256(text.encode()).hexdigest()
+        if found != expected:
+            count = len(text.split()) + len(lines[split])
+            sums = f"{count:,} tokens, SHA-256 {found[:12]}…, not {expected[:12]}…"
             what = f"is not the published text in the {split} split ({sums})"
             raise UserError(f"PTB in {shown(where, 75)} {what}: {remedy}")
 
@@ -182,20 +178,28 @@ def _published_ptb_files(folder: Path) -> dict[str, Path]:
 
 
 def embedded_corpus(pieces: Pieces | None = None) -> LanguageCorpus:
-    """Return "pydoc-topics": about 50,000 words of the running Python's language reference."""
-    try:
-        topics = importlib.import_module("pydoc_data.topics").topics
-    except ImportError as error:
-        problem = "this Python has no pydoc_data.topics, the embedded corpus"
-        raise UserError(f"{problem}: name another with --data DIR") from error
-    lines = topic_lines(topics)
-    parts = split_topics({topic: sum(line.count(" ") + 2 for line in own) for topic, own in lines.items()})
-    splits = {split: [line for topic in names for line in lines[topic]] for split, names in parts.items()}
+    """Return "pydoc-topics": about 50,000 words of the running Python's language reference.
+
+    Whole topics go to train, dev and test, with about 80, 10 and 10 % of the tokens: the largest ones first,
+    each to the split that lacks the most tokens.
+    """
+    lines = _topic_lines(importlib.import_module("pydoc_data.topics").topics)
+    sizes = {topic: sum(line.count(" ") + 2 for line in own) for topic, own in lines.items()}
+    shares = {"train": 0.8, "dev": 0.1, "test": 0.1}
+    missing = {split: share * sum(sizes.values()) for split, share in shares.items()}
+    chosen: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for topic in sorted(sizes, key=lambda topic: (-sizes[topic], hashlib.sha256(topic.encode()).digest())):
+        split = max(SPLITS, key=missing.__getitem__)
+        missing[split] -= sizes[topic]
+        chosen[split].append(topic)
+    splits = {
+        split: [line for topic in sorted(own) for line in lines[topic]] for split, own in chosen.items()
+    }
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return make_corpus(PYDOC_TOPICS, splits, f"CPython {version}'s own pydoc_data.topics", pieces)
 
 
-def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
+def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the sentences of each topic as lines of tokens, without paragraphs that occurred before."""
     seen: set[str] = set()
     lines: dict[str, list[str]] = {}
@@ -205,21 +209,6 @@ def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
         seen.update(fresh)
         lines[topic] = [line for paragraph in fresh if _is_prose(paragraph) for line in _sentences(paragraph)]
     return lines
-
-
-def split_topics(sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """Assign whole topics to train, dev and test, with about 80, 10 and 10 % of the tokens.
-
-    The largest topics come first (ties by the names' hashes), each to the split that lacks the most tokens.
-    """
-    total = sum(sizes.values())
-    missing = {split: share * total for split, share in _SHARES.items()}
-    chosen: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for topic in sorted(sizes, key=lambda topic: (-sizes[topic], hashlib.sha256(topic.encode()).digest())):
-        split = max(SPLITS, key=missing.__getitem__)
-        missing[split] -= sizes[topic]
-        chosen[split].append(topic)
-    return {split: sorted(names) for split, names in chosen.items()}
 
 
 def _is_prose(paragraph: str) -> bool:
@@ -249,30 +238,40 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
     folder = named_folder("imdb") if data is None else Path(data).expanduser()
     if folder is not None:
         return read_imdb(folder), f"the folder {folder}"
+    features = {"text": str, "label": np.int32}
     try:
-        records, source = _from_tfds("Imdb", "imdb", IMDB_VERSION, IMDB_URL)
+        records, source = _kept("imdb", IMDB_VERSION, IMDB_URL, features, _imdb_records)
     except NotAvailable as error:
         raise UserError(
             f"IMDB was not found ({error}): fetch {IMDB_URL}, and name it, or the folder of what is in it, "
             f"with --data, or unpack it into ${DATA_VARIABLE}/imdb"
         ) from None
-    reviews = {}
-    for split, own in records.items():
-        fields = [(record["text"].decode(), str(record["label"])) for record in own]
-        reviews[split] = [LabelledText(*text, source, number) for number, text in enumerate(fields, 1)]
+    reviews = {
+        split: [
+            LabelledText(record["text"].decode(), str(record["label"]), source, number)
+            for number, record in enumerate(own, 1)
+        ]
+        for split, own in records.items()
+    }
     return reviews, source
 
 
-def read_imdb(place: PathLike | None = None) -> dict[str, list[LabelledText]]:
+def _imdb_records() -> dict[str, list[dict[str, Any]]]:
+    """Return the reviews of the upstream archive."""
+    with _downloaded(IMDB_URL, IMDB_SHA256) as archive:
+        reviews = read_imdb(archive)
+    return {
+        split: [{"text": one.text, "label": int(one.label)} for one in own] for split, own in reviews.items()
+    }
+
+
+def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
     """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for positive.
 
     `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on each line;
-    or it is the upstream archive, or a folder with what is in it. None downloads that archive. Reviews are in
-    the order of their numbers, all negative ones first.
+    or the upstream archive, or a folder with what is in it. Reviews are in the order of their numbers, all
+    negative ones first.
     """
-    if place is None:
-        with _downloaded(IMDB_URL, IMDB_SHA256) as archive:
-            return read_imdb(archive)
     place = Path(place)
     if any(place.glob("*.jsonl*")):
         return {split: read_labelled_file(only_file(place, f"{split}.jsonl")) for split in ("train", "test")}
@@ -316,42 +315,34 @@ def find_sst(data: PathLike | None, *, phrases: bool = False) -> tuple[dict[str,
 
 
 def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
-    r"""Read a file with one tree on each line, such as `(3 (2 It) (4 shines))` (Socher et al. 2013).
+    r"""Read a file of trees such as `(3 (2 It) (4 shines))` (Socher et al. 2013), in lower case.
 
-    Words are converted to lower case. Brackets become `(` and `)`, whether the file escapes them or not, and
-    `\/` and `\*` become / and *. With `phrases`, a sentence is followed by all other nodes as they open.
+    `-LRB-` becomes `(`, and `\/` becomes /. With `phrases`, a sentence is followed by all other nodes as they
+    open.
     """
-    texts: list[Labelled] = []
-    for number, line in enumerate(iter_lines(path), 1):
-        texts += _tree(number, line, path)[: None if phrases else 1]
-    if not texts:
-        raise bad_file(path, "is empty: fetch it again, each split needs some trees")
-    return texts
-
-
-def _tree(number: int, line: str, path: PathLike) -> list[Labelled]:
-    """Return the nodes of the tree on a line."""
-    nodes: list[Labelled] = []  # their words are added as they are read
+    texts: list[Labelled] = []  # their words are added as they are read
     open_nodes: list[Labelled] = []
-    for piece in tree_pieces([(number, line)], path):
+    for piece in tree_pieces(enumerate(iter_lines(path), 1), path):
         if piece.kind == "close":
             open_nodes.pop()
             continue
-        if nodes and not open_nodes:
-            raise bad_line(path, number, "a second tree begins: each line has one")
         if piece.label not in ("0", "1", "2", "3", "4"):
             problem = f"{quoted(piece.label)} is no label: 0, 1, 2, 3 or 4 follows a bracket"
-            raise bad_line(path, number, problem)
-        open_nodes.append(Labelled([], int(piece.label)))
-        nodes.append(open_nodes[-1])
+            raise bad_line(path, piece.line, problem)
+        node = Labelled([], int(piece.label))
+        if phrases or not open_nodes:
+            texts.append(node)
+        open_nodes.append(node)
         if piece.kind == "leaf":
             leaf = unescaped(piece.word.lower()).split()  # a leaf may contain a no-break space
             if not leaf:
-                raise bad_line(path, number, "a node has no words")
+                raise bad_line(path, piece.line, "a node has no words")
             for node in open_nodes:
                 node.words.extend(_SST_BRACKETS.get(word, word) for word in leaf)
             open_nodes.pop()
-    return nodes
+    if not texts:
+        raise bad_file(path, "is empty: fetch it again, each split needs some trees")
+    return texts
 
 
 def find_sick(data: PathLike | None) -> tuple[dict[str, list[Labelled]], str]:
@@ -398,36 +389,25 @@ def is_reachable(url: str, seconds: float = 2.5) -> bool:
     return bool(answers)
 
 
-def _check_reachable(url: str) -> None:
-    if not is_reachable(url):
-        raise NotAvailable("its upstream address does not answer")
-
-
 @contextlib.contextmanager
 def _downloaded(url: str, sha256: str | None) -> Iterator[Path]:
     """Yield a downloaded file, whose hash is checked if it is known; the file is deleted afterwards."""
-    _check_reachable(url)
     with needs("experiments"):
         import pooch
     with tempfile.TemporaryDirectory() as folder:
         yield Path(pooch.retrieve(url, sha256 and f"sha256:{sha256}", "archive", folder))
 
 
-def _from_tfds(
-    builder: str, name: str, version: str, url: str
-) -> tuple[dict[str, list[Mapping[str, bytes]]], str]:
-    """Return the records of each split from the TFDS cache, filled if need be, and their place."""
+def _kept(
+    name: str, version: str, url: str, features: Mapping[str, Any], records: Callable[[], Any]
+) -> tuple[dict[str, list[Mapping[str, Any]]], str]:
+    """Return the records of each split from the TFDS cache, filled from `url` if need be, and their place."""
     folder = tfds_folder(name, version)
     source = f"the TFDS cache {folder}"
     if not is_prepared(folder):
-        _check_reachable(url)  # before TFDS is imported, which takes seconds
+        if not is_reachable(url):  # before TFDS is imported, which takes seconds
+            raise NotAvailable("its upstream address does not answer")
         source = f"{url}, now kept in {folder}"
     from dynskip_jax.data import builders
 
-    kind = getattr(builders, builder)
-    try:
-        if not is_prepared(folder):
-            builders.prepare(kind(data_dir=tfds_folder()))
-    except Exception as error:  # no error of TFDS, pooch or the file system may stop a first run
-        raise NotAvailable(f"its download failed: {' '.join(str(error).split())[:200]}") from error
-    return builders.read_splits(lambda: kind(data_dir=tfds_folder()), folder), source
+    return builders.kept_records(tfds_folder(), name, version, features, records), source

@@ -1,4 +1,4 @@
-"""Find and read users' files: text line by line, members of archives, JSON.
+"""Find and read users' files: text line by line, and members of archives.
 
 Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a carriage
 return, or both. Named pipes and devices are refused, because reading them may never end, and so are lines of
@@ -8,7 +8,6 @@ more than `MAX_LINE` characters, for which memory may lack.
 import contextlib
 import gzip
 import io
-import json
 import lzma
 import os
 import re
@@ -17,11 +16,11 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
+from dynskip_jax.data.messages import bad_file, bad_line, shown
 from dynskip_jax.errors import UserError
 
 PathLike = str | os.PathLike[str]
@@ -68,8 +67,11 @@ def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[st
 
 def tfds_folder(*parts: str) -> Path:
     """Return the folder of a data set below the data directory of TFDS."""
-    directory = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return Path(directory, *parts).expanduser()
+    return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", *parts).expanduser()
+
+
+class NotAvailable(UserError):
+    """A corpus is neither in the TFDS cache nor can it be downloaded."""
 
 
 def is_prepared(folder: Path) -> bool:
@@ -89,21 +91,19 @@ def folder_entries(folder: PathLike) -> list[Path]:
 
 def only_file(folder: Path, pattern: str) -> Path:
     """Return the only file in `folder` whose name matches the pattern, perhaps with .gz."""
-    found = [path for ending in ("", ".gz") for path in sorted(folder.glob(pattern + ending))]
+    found = sorted((*folder.glob(pattern), *folder.glob(f"{pattern}.gz")))
     if len(found) != 1:
         names = ", ".join(shown(path.name) for path in found[:3]) or "none"
         raise bad_file(folder, f"needs one file named {pattern} (or .gz), and has {names}: use --data DIR")
     return found[0]
 
 
-def find_splits(
-    folder: PathLike, endings: Sequence[str], *, needed: Collection[str] = SPLITS, folders: bool = False
-) -> dict[str, Path]:
+def find_splits(folder: PathLike, endings: Sequence[str], *, folders: bool = False) -> dict[str, Path]:
     """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
 
-    A name is one of the split's words (`SPLIT_WORDS`) and one of the endings, in any case, perhaps with .gz.
-    Other text may precede the word if it ends with a dot, a hyphen or an underscore. With `folders`, a folder
-    whose name is one of the words counts as a file.
+    A name is one of the split's words (`SPLIT_WORDS`), perhaps after other text and a dot, a hyphen or an
+    underscore, with one of the endings, in any case, perhaps with .gz. With `folders`, a folder whose name is
+    one of the words counts as a file, and splits may be missing.
     """
     entries, found = folder_entries(folder), {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
@@ -117,7 +117,7 @@ def find_splits(
             raise bad_file(folder, f"has more than one file for the {split} split ({listed}): keep one")
         if chosen:
             found[split] = chosen[0]
-        elif split in needed:
+        elif not folders:
             wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {', '.join(endings[1:4])}, .gz)"
             raise bad_file(folder, f"has no file for the {split} split: put one there named {wanted}")
     return found
@@ -176,27 +176,6 @@ def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[t
 def place(path: PathLike, member: str | None = None) -> str:
     """Return the name of a file, or of a member of an archive, for messages."""
     return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
-
-
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text; a repeated key or half a surrogate pair is a `ValueError`, too."""
-    try:
-        value = json.loads(text, object_pairs_hook=_without_repeats)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{quoted(error.object[error.start])} is half of a character") from None
-    return value
-
-
-def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
-    return found
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from dynskip_jax.data.files import (
     find_splits,
     folder_entries,
     iter_lines,
-    parse_json,
     read_text,
 )
 from dynskip_jax.data.messages import bad_file, bad_line, printable, quoted, shown
@@ -33,10 +32,7 @@ Rows = Iterator[tuple[int, list[str]]]  # number of the first line, and fields
 
 _JSON_ENDINGS = ("jsonl", "ndjson", "json")
 _ENDINGS = ("tsv", "csv", *_JSON_ENDINGS)
-# A column of labels has few different values: if more than this fraction differ, it is the wrong column.
-# Files with at most `_FEW_EXAMPLES` texts are not checked.
-_MOST_CLASSES, _FEW_EXAMPLES = 0.5, 20
-_COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
+_COLUMN_NUMBER = re.compile(r"[0-9]{1,6}")
 _LISTED = 12  # number of classes that are listed in a message
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
@@ -70,19 +66,16 @@ class LabelledTextCorpus:
     @property
     def about(self) -> str:
         """Readable line with the number of texts of each class, and the accuracy of the majority baseline."""
-        counts = {
-            split: collections.Counter(text.label for text in own) for split, own in self.splits.items()
-        }
-        majority = max(self.classes, key=counts["train"].__getitem__)
-        sizes = ", ".join(f"{len(texts):,} of {split}" for split, texts in self.splits.items())
-        classes = ", ".join(f"{shown(name)} {counts['train'][name]:,}" for name in self.classes[:_LISTED])
-        more = len(self.classes) - _LISTED
-        right = {split: 100 * counts[split][majority] / len(texts) for split, texts in self.splits.items()}
-        accuracies = ", ".join(f"{percent:.1f} % of {split}" for split, percent in right.items())
+        labels = {split: [text.label for text in texts] for split, texts in self.splits.items()}
+        counts = collections.Counter(labels["train"])
+        majority = max(self.classes, key=counts.__getitem__)
+        sizes = ", ".join(f"{len(own):,} of {split}" for split, own in labels.items())
+        classes = ", ".join(f"{shown(name)} {counts[name]:,}" for name in self.classes[:_LISTED])
+        more = ", …" if len(self.classes) > _LISTED else ""
+        shares = (f"{100 * own.count(majority) / len(own):.1f} % of {split}" for split, own in labels.items())
         return (
-            f"texts: {sizes}; {len(self.classes)} classes, in train {classes}"
-            + (f", and {more} more" if more > 0 else "")
-            + f"; always predicting {quoted(majority)} is right for {accuracies}"
+            f"texts: {sizes}; {len(self.classes)} classes, in train {classes}{more}; always predicting "
+            f"{quoted(majority)} is right for {', '.join(shares)}"
         )
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
@@ -117,7 +110,7 @@ def find_labelled_text(
     """Read labelled texts from a file or a folder.
 
     A folder holds files for train, dev and test (TSV, CSV or JSON lines), or folders for train, dev and test
-    with a folder per class that contains one file per text, or a folder per class, or one file.
+    with a folder per class that contains one file per text, or a folder per class.
 
     Args:
         data: The folder or file.
@@ -134,18 +127,13 @@ def find_labelled_text(
     counts = collections.Counter(example.label for example in train)
     if len(counts) < 2:
         raise bad_file(path, f"has only the class {quoted(train[0].label)} in train: two are needed")
-    if len(train) > _FEW_EXAMPLES and len(counts) > _MOST_CLASSES * len(train):
-        problem = f"has {len(counts):,} different labels in {len(train):,} texts of train"
-        raise bad_file(path, f"{problem}: is the column of labels the right one?")
     if _begins_with_header(train, counts):
         notes.append(
             f"the first line of {train[0].file} looks like a header, and is read as a text with the label "
             f"{quoted(train[0].label)}: --header yes leaves it out"
         )
     if missing := [split for split in ("dev", "test") if split not in found]:
-        drawn = stratified_split(
-            [example.label for example in train], dict.fromkeys(missing, share), split_seed
-        )
+        drawn = stratified_split([example.label for example in train], missing, share, split_seed)
         found |= {split: [train[i] for i in places] for split, places in drawn.items()}
         sizes = " and ".join(f"{len(found[split]):,} as {split}" for split in missing)
         notes.append(f"drawn from train with the seed {split_seed}, the same share of each class: {sizes}")
@@ -181,30 +169,23 @@ def read_labelled_file(
 
 
 def stratified_split(
-    labels: Sequence[Any], shares: Mapping[str, float], seed: int
+    labels: Sequence[Any], parts: Sequence[str], share: float, seed: int
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Split examples at random, with about the same fraction of each class in each part.
+    """Split examples at random into parts and train, with about the same fraction of each class in each one.
 
-    Each part gets its share of all examples, at least one. Every class that has at least two examples per
-    part gives one to each; fractions of an example go to classes drawn at random, so that many small classes
-    are represented, too. Every class keeps an example in train.
+    Each part gets its share of all examples, at least one, and every class keeps an example in train.
     """
     rng = np.random.default_rng(seed)
-    index = {label: i for i, label in enumerate(sorted(set(labels)))}
-    numbers = np.array([index[label] for label in labels])
-    sizes = np.bincount(numbers)
-    classes = np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1])
-    rest, parts = [rng.permutation(members) for members in classes], {}
-    for part, share in shares.items():
-        exact, room = share * sizes, np.array([len(members) - 1 for members in rest])
-        least = sizes >= 2 * (len(shares) + 1)
-        counts = np.minimum(np.maximum(np.floor(exact + 1e-9), least), room).astype(int)
-        missing = max(1, round(share * len(labels))) - counts.sum()
-        order = np.lexsort((rng.random(len(sizes)), counts - exact))  # largest remainders first
-        counts[order[counts[order] < room[order]][: max(0, missing)]] += 1
-        cut = [np.split(members, [count]) for members, count in zip(rest, counts, strict=True)]
-        parts[part], rest = np.sort(np.concatenate([one for one, _ in cut])), [other for _, other in cut]
-    return parts | {"train": np.sort(np.concatenate(rest))}
+    _, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    # Each class is spread evenly over [0, 1), from which each part takes the next examples.
+    place = np.ones(len(labels))
+    for members in np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]):
+        free = rng.permutation(members)[1:]
+        place[free] = (np.arange(len(free)) + rng.random()) / len(members)
+    size, room = max(1, round(share * len(labels))), len(labels) - len(sizes)
+    ends = np.minimum(size * np.arange(1, len(parts) + 1), room)
+    split = np.split(np.argsort(place, kind="stable"), ends)
+    return {part: np.sort(members) for part, members in zip((*parts, "train"), split, strict=True)}
 
 
 def _begins_with_header(train: Sequence[LabelledText], counts: Mapping[str, int]) -> bool:
@@ -219,22 +200,12 @@ def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict
     """Return the texts of the splits found at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
-    if found := find_splits(path, (*_ENDINGS, "txt"), needed=(), folders=True):
-        if "train" not in found:
-            raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
-        return {split: (_read_classes if own.is_dir() else read)(own) for split, own in found.items()}
-    entries = folder_entries(path)
-    files = [own for own in entries if own.is_file() and _ending(own) in _ENDINGS]
-    classes = [own for own in entries if own.is_dir()]
-    if classes and not files:
+    found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
+    if not found:
         return {"train": _read_classes(path)}
-    if len(files) == 1 and not classes:
-        return {"train": read(files[0])}
-    listed = ", ".join(shown(own.name) for own in [*files[:2], *classes[:2]]) or "neither"
-    problem = f"needs one file of labelled texts or a folder for each class, and has {listed}: name one of"
-    raise bad_file(
-        path, f"{problem} its files with --data, or name files train.tsv, train.csv or train.jsonl"
-    )
+    if "train" not in found:
+        raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
+    return {split: (_read_classes if own.is_dir() else read)(own) for split, own in found.items()}
 
 
 def _read_classes(path: Path) -> list[LabelledText]:
@@ -246,7 +217,8 @@ def _read_classes(path: Path) -> list[LabelledText]:
         texts += [_example(file, 1, read_text(file), label) for file in entries if file.is_file()]
         folders += [(own, label) for own in reversed(entries) if own.is_dir()]
     if not texts:
-        raise bad_file(path, "has no texts: it needs a folder for each class, with a text in each file")
+        problem = "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"
+        raise bad_file(path, f"{problem} with a text in each file")
     return texts
 
 
@@ -259,21 +231,26 @@ def _json_records(path: PathLike, text: Column, label: Column) -> Rows:
         if not line.strip():
             continue
         try:
-            found = parse_json(line)
-        except ValueError as error:
+            found = json.loads(line, object_pairs_hook=_without_repeats)
+            if not isinstance(found, dict):
+                raise ValueError(f"got {quoted(found)}")
+        except (ValueError, RecursionError) as error:
             raise bad_line(path, number, f"expected a JSON object on each line ({error})") from None
-        if not isinstance(found, dict):
-            raise bad_line(path, number, f"expected a JSON object on each line, got {quoted(found)}")
-        for key in (text, label):
-            if key not in found:
-                have = ", ".join(shown(name, 20) for name in list(found)[:5]) or "none"
-                raise bad_line(path, number, f"no key {quoted(key)} among {have}: name the right one")
+        for key, kinds, kind in ((text, str, "text"), (label, (str, int, float), "text or a number")):
+            if not isinstance(found.get(key), kinds) or found[key] != found[key]:  # NaN
+                raise bad_line(path, number, f"expected {kind} under {quoted(key)} in {quoted(found)}")
         value = found[label]
-        for key, kinds in ((text, str), (label, (str, int, float))):
-            if not isinstance(found[key], kinds) or found[key] != found[key]:  # NaN
-                kind = "text" if key == text else "text or a number"
-                raise bad_line(path, number, f"expected {kind} under {quoted(key)}, got {quoted(found[key])}")
-        yield number, [found[text], value if isinstance(value, str) else json.dumps(value)]
+        # Half a surrogate pair becomes "?".
+        words = found[text].encode(errors="replace").decode()
+        yield number, [words, value if isinstance(value, str) else json.dumps(value)]
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
+    return found
 
 
 def tab_rows(path: PathLike) -> Rows:
@@ -286,14 +263,13 @@ def tab_rows(path: PathLike) -> Rows:
 def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Rows:
     """Yield the rows of a CSV file, each with the number of its first line."""
     lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
-    before, number = csv.field_size_limit(min(MAX_LINE, 2**31 - 1)), 1
+    limit, number = csv.field_size_limit(MAX_LINE), 1
     try:
-        head = next(lines, "")
-        firsts = {
-            mark: next(csv.reader([head], delimiter=mark, skipinitialspace=True), []) for mark in ",;\t"
-        }
-        fits = [mark for mark, first in firsts.items() if all(_places(first, column) for column in columns)]
-        how = dict(delimiter=fits[0] if fits else ",", strict=True, skipinitialspace=True)
+        head, mark = next(lines, ""), ","
+        for candidate in "\t;,":
+            first = next(csv.reader([head], delimiter=candidate, skipinitialspace=True), [])
+            mark = candidate if all(_places(first, column) for column in columns) else mark
+        how = dict(delimiter=mark, strict=True, skipinitialspace=True)
         rows = csv.reader(itertools.chain([head], lines), **how)
         for row in rows:
             if len(row) > 1 or "".join(row).strip():
@@ -303,7 +279,7 @@ def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Rows:
         problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
         raise bad_line(path, number, problem) from None
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
 
 
 def chosen_columns(path: PathLike, rows: Rows, columns: Sequence[Column], *, header: bool) -> Rows:
@@ -330,11 +306,10 @@ def chosen_columns(path: PathLike, rows: Rows, columns: Sequence[Column], *, hea
 
 
 def _places(names: Sequence[str], column: Column) -> list[int]:
-    """Return the indices of the columns of this name, or of the one with this number, also from the end."""
+    """Return the indices of the columns of this name, or of the one with this number."""
     if not _COLUMN_NUMBER.fullmatch(str(column)):
         return [place for place, name in enumerate(names) if name.strip() == column]
-    number = int(column)
-    return [number % len(names)] if -len(names) <= number < len(names) else []
+    return [int(column)] if int(column) < len(names) else []
 
 
 def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:

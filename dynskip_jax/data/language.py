@@ -29,7 +29,6 @@ from dynskip_jax.errors import UserError
 TEXT_ENDINGS = ("txt", "tokens")
 _MANY_UNKNOWN = 0.1  # fraction of a split's tokens above which `<unk>` makes its perplexity misleading
 _CUTS = (0.8, 0.9)  # where a single file is cut into train, dev and test, as fractions of its tokens
-_CHUNK = 1 << 20
 _LONGEST_WORD = 50_000  # characters; the library of byte pairs takes time and memory for longer words
 
 Ids = Int[np.ndarray, " tokens"]
@@ -54,7 +53,7 @@ class LanguageCorpus:
     """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after each line.
 
     Attributes:
-        name: Name of the corpus in results: "ptb", "pydoc-topics" or the name of its folder.
+        name: Name of the corpus in results.
         vocabulary: Tokens of the ids, built from the training text only.
         source: Phrase for messages that describes where the corpus was found.
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
@@ -135,12 +134,30 @@ def make_corpus(
 
     Args:
         name: Name of the corpus.
-        lines: Lines of train, dev and test, each read once; only their ids are kept in memory.
+        lines: Lines of train, dev and test, each read once; those of train only are cut into three.
         source: Phrase that describes where the corpus was found.
         pieces: Units into which words are split; None keeps words whole.
     """
-    numbered = _numbered({split: lines[split] for split in SPLITS})
-    return _numbered_corpus(name, *numbered, source, pieces)
+    words, ids, own_ends = _numbered(lines)
+    sizes, kind, min_count = {}, pieces and pieces.kind, 1
+    if ids.keys() == {"train"}:
+        ids = _cut(name, ids["train"])
+    if pieces is not None:
+        ids, vocabulary, sizes = _in_pieces(name, words, ids, pieces)
+        words = vocabulary.tokens
+    if kind != "bpe":
+        vocabulary, ids, min_count = _with_vocabulary(words, ids)
+    if kind == "characters":
+        vocabulary = CharacterVocabulary(vocabulary.tokens)
+    return LanguageCorpus(
+        name,
+        **ids,
+        vocabulary=vocabulary,
+        source=source,
+        min_count=min_count,
+        text_sizes=sizes,
+        own_ends=own_ends,
+    )
 
 
 def corpus_name(path: Path) -> str:
@@ -150,26 +167,16 @@ def corpus_name(path: Path) -> str:
 
 
 def read_corpus(path: PathLike, *, name: str | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
-    """Read a folder with a text file for each of train, dev and test, or cut one file into 80, 10 and 10 %.
+    """Read a folder with a text file for each of train, dev and test, or cut one file into three.
 
-    Files are streamed: memory contains 4 bytes for each token, and each distinct token once.
+    Files are streamed: memory contains a few bytes for each token, and each distinct token once.
     """
     path = Path(path)
-    name = name or corpus_name(path)
+    files, source = {"train": path}, f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
     if not path.is_file():
-        lines = {split: text_lines(file) for split, file in find_splits(path, TEXT_ENDINGS).items()}
-        return make_corpus(name, lines, f"the folder {path}", pieces)
-    tokens, found, own_ends = _numbered({"train": text_lines(path)})
-    ids = found["train"]
-    ends = np.flatnonzero(ids == 0) + 1
-    if len(ends) < len(SPLITS):
-        raise bad_file(path, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
-    # Each split gets at least one line.
-    first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
-    second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
-    parts = dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
-    source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
-    return _numbered_corpus(name, tokens, parts, own_ends, source, pieces)
+        files, source = find_splits(path, TEXT_ENDINGS), f"the folder {path}"
+    lines = {split: text_lines(file) for split, file in files.items()}
+    return make_corpus(name or corpus_name(path), lines, source, pieces)
 
 
 def text_lines(path: PathLike) -> Iterator[str]:
@@ -209,37 +216,19 @@ def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, 
     return list(numbers), ids, own_ends
 
 
-def _numbered_corpus(
-    name: str,
-    words: Sequence[str],
-    ids: Mapping[str, Ids],
-    own_ends: int,
-    source: str,
-    pieces: Pieces | None,
-) -> LanguageCorpus:
-    """Build a corpus from what `_numbered` returns; see `make_corpus`."""
-    sizes, kind, min_count = {}, pieces and pieces.kind, 1
-    if pieces is not None:
-        ids, vocabulary, sizes = _in_pieces(name, words, ids, pieces)
-        words = vocabulary.tokens
-    if kind != "bpe":
-        vocabulary, ids, min_count = _with_vocabulary(words, ids)
-    if kind == "characters":
-        vocabulary = CharacterVocabulary(vocabulary.tokens)
-    return LanguageCorpus(
-        name,
-        **ids,
-        vocabulary=vocabulary,
-        source=source,
-        min_count=min_count,
-        text_sizes=sizes,
-        own_ends=own_ends,
-    )
+def _cut(name: str, ids: Ids) -> dict[str, Ids]:
+    """Cut a text into train, dev and test at line ends; each of them gets at least one line."""
+    ends = np.flatnonzero(ids == 0) + 1
+    if len(ends) < len(SPLITS):
+        raise bad_file(name, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
+    first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
+    second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
+    return dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
 
 
 def _with_vocabulary(tokens: Sequence[str], ids: Mapping[str, Ids]) -> tuple[Vocabulary, dict[str, Ids], int]:
     """Return the vocabulary of train, the ids of all splits, and the count from which tokens are kept."""
-    counted = _counts(ids["train"], len(tokens))
+    counted = np.bincount(ids["train"], minlength=len(tokens))
     counts = {tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)}
     is_complete = UNK in counts or all(counted[ids[split]].all() for split in ("dev", "test"))
     rarest = min((count for token, count in counts.items() if token != EOS), default=0)
@@ -267,7 +256,7 @@ def _in_pieces(
         if longest > _LONGEST_WORD:
             problem = f"byte pairs read words of at most {_LONGEST_WORD:,} characters"
             raise UserError(f"{name} has a word of {longest:,} characters, and {problem}: add spaces")
-        counts = _counts(form_ids["train"], len(forms))
+        counts = np.bincount(form_ids["train"], minlength=len(forms))
         counted = {forms[i]: int(counts[i]) for i in np.flatnonzero(counts) if forms[i] != EOS}
         vocabulary: Vocabulary = learn_byte_pairs(counted, pieces.size)
         split_forms = vocabulary.split_all(forms)
@@ -276,33 +265,13 @@ def _in_pieces(
         vocabulary = Vocabulary(tuple(dict.fromkeys(itertools.chain(*split_forms))))
     tables = [[vocabulary.index[piece] for piece in form] for form in split_forms]
     lengths = np.array([1 if form == EOS else len(form) for form in forms])
-    sizes = {
-        split: TextSize(own.size, sum(int(lengths[part].sum()) for part in _parts(own)))
-        for split, own in form_ids.items()
-    }
-    return {split: _expand(own, tables) for split, own in form_ids.items()}, vocabulary, sizes
+    sizes = {split: TextSize(own.size, int(lengths[own].sum())) for split, own in form_ids.items()}
+    return {split: _expanded(own, tables) for split, own in form_ids.items()}, vocabulary, sizes
 
 
-def _expand(form_ids: Ids, tables: Sequence[Sequence[int]]) -> Ids:
+def _expanded(form_ids: Ids, tables: Sequence[Sequence[int]]) -> Ids:
     """Return the piece ids of a text, one form after another; `tables[i]` has the piece ids of form i."""
-    lengths = np.array([len(table) for table in tables])
-    starts = np.cumsum(lengths) - lengths
-    flat = np.fromiter(itertools.chain.from_iterable(tables), np.int32, int(lengths.sum()))
-    found = []
-    for part in _parts(form_ids):
-        ends = np.cumsum(lengths[part])
-        offsets = np.repeat(starts[part] - (ends - lengths[part]), lengths[part])
-        found.append(flat[offsets + np.arange(len(offsets))])
-    return np.concatenate(found)
-
-
-def _counts(ids: Ids, size: int) -> Int[np.ndarray, " size"]:
-    return sum((np.bincount(part, minlength=size) for part in _parts(ids)), np.zeros(size, np.int64))
-
-
-def _parts(ids: Ids) -> Iterator[Ids]:
-    """Yield views of consecutive parts of `ids`, so that temporary arrays stay small."""
-    return (ids[start : start + _CHUNK] for start in range(0, ids.size, _CHUNK))
+    return np.fromiter(itertools.chain.from_iterable(map(tables.__getitem__, form_ids)), np.int32)
 
 
 def _shares(of_splits: Mapping[str, float]) -> str:

@@ -35,10 +35,8 @@ def printable(text: object) -> str:
 
 def shortened(text: str, limit: int) -> str:
     """Return `text`; if it has more than `limit` characters, an ellipsis replaces its middle."""
-    if len(text) <= limit:
-        return text
     tail = (limit - 1) // 2
-    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+    return text if len(text) <= limit else f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def shown(text: object, limit: int = _MAX_QUOTED) -> str:

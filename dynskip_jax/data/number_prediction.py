@@ -5,17 +5,15 @@ one-hop task whose pointer can point to any position before the last.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import GeneratedData
-from dynskip_jax.data.files import SPLITS, PathLike, is_prepared, named_folder
-from dynskip_jax.data.messages import bad_file, shown
+from dynskip_jax.data.files import SPLITS
+from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
-NAME, VERSION = "number_prediction", "1.1.0"
 DEFAULT_SIZES: Mapping[str, int] = {"train": 100_000, "dev": 10_000, "test": 10_000}
 SHORTEST, LONGEST, TWO_HOPS = 11, 501, 21
 NUM_DIGITS = 10
@@ -47,22 +45,17 @@ def hops_of(digits: Digits) -> Int[np.ndarray, "examples hops"]:
     return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 
-def check_length(length: int) -> None:
-    """Raise a `UserError` if the task is not defined for a sequence length."""
-    if not SHORTEST <= length <= LONGEST:
-        raise UserError(
-            f"number prediction has no length {shown(length)}: use --length {TWO_HOPS} (two hops) or any "
-            f"other from {SHORTEST} to {LONGEST} (one hop)"
-        )
-
-
 def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tuple[Digits, Labels]:
     """Draw examples whose digits are uniform in 0..9.
 
     With one hop, y = x[x[T-1]], and the last symbol is uniform in 0..T-2. With two, x' = x[x[T-1]] and
     y = x[x'], and rows are drawn again unless x' < x[T-1]. Each `stream` of a seed is independent.
     """
-    check_length(length)
+    if not SHORTEST <= length <= LONGEST:
+        raise UserError(
+            f"number prediction has no length {shown(length)}: use --length {TWO_HOPS} (two hops) or any "
+            f"other from {SHORTEST} to {LONGEST} (one hop)"
+        )
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     limits, hops = np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)]), num_hops(length)
     rows = np.empty((0, length), np.int32)
@@ -74,51 +67,10 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
     return digits, follow(digits, hops)
 
 
-def generate_splits(length: int, seed: int, sizes: Mapping[str, int]) -> dict[str, tuple[Digits, Labels]]:
-    """Return the digits and labels of each split, drawn from independent random streams of `seed`."""
-    return {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}
-
-
 def load_number_prediction(
-    length: int, *, data: PathLike | None = None, num_train: int = DEFAULT_SIZES["train"]
+    length: int, num_train: int = DEFAULT_SIZES["train"], seed: int = 0
 ) -> GeneratedData:
-    """Return the examples of one length, generated in memory or, with a TFDS directory, kept there.
-
-    The directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. Each length
-    and number of training examples is a TFDS config.
-    """
-    check_length(length)
-    name, kept = f"{NAME}/length_{length}", named_folder(NAME)
+    """Generate the splits of one length, from independent random streams of `seed`."""
     sizes = {**DEFAULT_SIZES, "train": num_train}
-    directory = Path(data).expanduser() if data is not None else kept and kept.parent
-    if directory is None:
-        return GeneratedData(name, generate_splits(length, 0, sizes))
-    from dynskip_jax.data import builders
-
-    def builder() -> builders.NumberPrediction:
-        return builders.NumberPrediction(length, sizes, directory)
-
-    folder = directory / NAME / config_name(length, sizes) / VERSION
-    source = f"{'the' if is_prepared(folder) else 'generated into the'} TFDS cache {folder}"
-    try:
-        if not is_prepared(folder):
-            builders.prepare(builder())
-    except OSError as error:
-        if not is_prepared(folder):  # no other process has prepared it in the meantime
-            reason = error.strerror or " ".join(str(error).split())
-            problem = f"cannot be written ({reason}): name another folder with --data, or leave it out"
-            raise bad_file(folder, problem) from error
-    splits = {
-        split: tuple(np.concatenate([record[key] for record in records]) for key in ("digits", "labels"))
-        for split, records in builders.read_splits(builder, folder).items()
-    }
-    data = GeneratedData(name, splits, source)
-    if data.sizes != sizes:
-        raise builders.damaged(folder, f"its sizes are {data.sizes}")
-    return data
-
-
-def config_name(length: int, sizes: Mapping[str, int]) -> str:
-    """Return the name of the TFDS config: `length_11`, with the number of training examples if not usual."""
-    more = "" if sizes == DEFAULT_SIZES else f"-train_{sizes['train']}"
-    return f"length_{length}{more}"
+    splits = {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}
+    return GeneratedData(f"number_prediction/length_{length}", splits)

@@ -62,9 +62,8 @@ class SentenceCorpus:
     """A corpus of labelled texts or rated pairs, with words as ids.
 
     Attributes:
-        vocabulary: `<unk>`, the words of train, and words of dev and test that are known without train.
+        vocabulary: `<unk>`, the words of train, and other known words of dev and test.
         num_frequent: First id of the rare words, which occur at most once in train.
-        source: Phrase for messages that describes where the corpus was found.
         cropped: Number of texts in each split that were cropped to the maximum length.
     """
 

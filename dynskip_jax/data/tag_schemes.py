@@ -2,12 +2,10 @@
 
 A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
 
-* IOB1 (CoNLL-2003): Each word of an entity has `I-X`. The first word has `B-X` if an entity of the same type
-  ends just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two); it becomes
-  `I-X` when tags are written.
+* IOB1 (CoNLL-2003): Each word of an entity has `I-X`; the first one `B-X` if an entity of the same type ends
+  just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two).
 * BIO2 (CoNLL-2000): The first word of each entity has `B-X`, the others have `I-X`.
-* BIOES: The only word of an entity has `S-X`. In a longer entity, the first word has `B-X`, the last one
-  `E-X`, and the words between them `I-X`.
+* BIOES: As BIO2, but the last word of an entity has `E-X`, and its only word `S-X`.
 
 If there is only one kind of entity, tags may be plain letters: `B`, `I`, `O`. The type is then empty.
 """
@@ -126,25 +124,20 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
     other = next((tag for tag in tags if not _TAG.fullmatch(tag)), None)
     if other is not None:
         return DetectedScheme(None, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}")
-    if not kinds:
-        return DetectedScheme(None, "no scheme: there is no tag but O")
-    if len(kinds) > 1 and "" in kinds:
-        return DetectedScheme(None, "no scheme: some tags have a type and some have none")
+    if not kinds or (len(kinds) > 1 and "" in kinds):
+        problem = "some tags have a type and some have none" if kinds else "there is no tag but O"
+        return DetectedScheme(None, f"no scheme: {problem}")
     letters = []  # of the words at which the type changes
     for sentence in sentences:
         types = [None, *(None if tag == "O" else tag[2:] for tag in sentence)]
         changes = (now != before for before, now in itertools.pairwise(types))
         letters += [tag[0] for tag in itertools.compress(sentence, changes)]
     if any(tag[0] in "ES" for tag in tags):
-        scheme, shows = "BIOES", "entities end with E or S"
+        scheme, says = "BIOES", "BIOES: entities end with E or S"
     elif letters.count("I") > letters.count("B"):
-        scheme, shows = "IOB1", "entities begin with I, and with B after one of the same type"
+        scheme, says = "IOB1", "IOB1: entities begin with I, and with B after one of the same type"
     else:
-        scheme, shows = "BIO2", "entities begin with B"
-    says = f"{scheme}: {shows}" + ("" if kinds != {""} else "; tags have no types")
-    wrong = sum(first_problem(sentence, scheme) is not None for sentence in sentences)
-    if wrong:
-        says += f"; {wrong:,} of {len(sentences):,} sentences break its rules"
+        scheme, says = "BIO2", "BIO2: entities begin with B"
     return DetectedScheme(scheme, says)
 
 

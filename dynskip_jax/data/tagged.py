@@ -15,20 +15,15 @@ from dynskip_jax.data.batches import Batch, Examples, pad_sequences
 from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file, zip_names
 from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
-from dynskip_jax.data.tagged_files import TaggedSentence, read_columns, read_conllu, read_parses
+from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns, read_parses
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
 from dynskip_jax.errors import UserError
 
 Sentences = Sequence[TaggedSentence]
-TaggedDataset = Literal["conll2003", "conll2000", "ud", "wsj", "columns"]
 
-COLUMN_ENDINGS = ("txt", "conll", "tsv", "iob", "iob2", "bio", "bio2", "bioes", "stagged", "")
+_ENDINGS = ("txt", "conll", "tsv", "iob", "iob2", "bio", "bio2", "bioes", "stagged", "")
 _CONLL2003 = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
-_UD = "files with names such as en_ewt-ud-train.conllu"
 _MOST_DRAWN = 1000  # sentences of a split that is drawn from train; at most a tenth of them
-# If the distinct values of a tag column exceed this fraction of the number of words, the column contains
-# words. The check needs at least `_MANY_WORDS` words.
-_MOST_TAGS, _MANY_WORDS = 0.35, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +73,12 @@ class TaggedCorpus:
 
 
 def find_tagged_corpus(
-    dataset: TaggedDataset,
+    dataset: Literal["conll2003", "conll2000", "ud", "wsj", "columns"],
     data: PathLike | None = None,
     *,
     tag: Literal["upos", "xpos"] = "upos",
     tag_column: int = -1,
     beside: Sequence[int] = (),
-    seed: int = 0,
 ) -> TaggedCorpus:
     """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG categories.
 
@@ -98,41 +92,32 @@ def find_tagged_corpus(
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags for `columns`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
-        seed: Seed of the random choice of dev and test.
     """
     read = functools.partial(read_columns, beside=beside)
-    if dataset == "ud":
-        folder = data_folder(data, "ud_ewt", "the treebank", [_UD])
-        splits = {
-            split: read_conllu(path, tag=tag) for split, path in find_splits(folder, ["conllu"]).items()
-        }
-        name = f"{printable(folder.resolve().name)}, {tag.upper()}"
-        return TaggedCorpus(name, f"the folder {folder}", splits)
     if dataset == "wsj":
         path = _archive(data, "treebank.zip")
         names = sorted(name for name in zip_names(path) if name.endswith(".mrg"))
         parts = [read_parses(path, member=name) for name in names]
-        return _with_drawn_splits("wsj_sample", path, {"train": [*itertools.chain(*parts)]}, seed)
+        return _with_drawn_splits("wsj_sample", path, {"train": [*itertools.chain(*parts)]})
     if dataset == "conll2000":
         path = _archive(data, "conll2000.zip")
         splits = {split: read(path, member=f"conll2000/{split}.txt") for split in ("train", "test")}
-        return dataclasses.replace(_with_drawn_splits("conll2000", path, splits, seed), scheme="BIO2")
+        return dataclasses.replace(_with_drawn_splits("conll2000", path, splits), scheme="BIO2")
     if dataset == "conll2003":
         folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
         splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
         return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1")
-    if data is None:
+    if dataset == "ud":
+        folder = data_folder(data, "ud_ewt", "the treebank", ["files such as en_ewt-ud-train.conllu"])
+        read, endings = functools.partial(read_columns, format="conllu", tag=CONLLU_COLUMNS[tag]), ["conllu"]
+    elif data is None:
         problem = "--dataset columns reads a folder of your own, with files for train, dev and test"
         raise UserError(f"{problem}: name it with --data DIR")
-    folder = Path(data).expanduser()
-    files = find_splits(folder, COLUMN_ENDINGS)
-    splits = {split: read(path, tag=tag_column) for split, path in files.items()}
-    corpus = TaggedCorpus(printable(folder.resolve().name), f"the folder {folder}", splits)
-    tags, words = len(corpus.train_tags), sum(len(sentence.words) for sentence in splits["train"])
-    if words >= _MANY_WORDS and tags > _MOST_TAGS * words:
-        problem = f"has {tags:,} different tags for {words:,} words in column {tag_column}"
-        raise bad_file(files["train"], f"{problem}: is it the column of tags?")
-    return corpus
+    else:
+        folder, read, endings = Path(data).expanduser(), functools.partial(read, tag=tag_column), _ENDINGS
+    splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
+    name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
+    return TaggedCorpus(name, f"the folder {folder}", splits)
 
 
 def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedCorpus:
@@ -167,19 +152,19 @@ def _archive(data: PathLike | None, name: str) -> Path:
     return path if path.is_file() else path / name
 
 
-def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences], seed: int) -> TaggedCorpus:
+def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences]) -> TaggedCorpus:
     """Return a corpus whose missing dev and test are drawn from train, in the order of the file."""
     train, missing = splits["train"], [split for split in ("dev", "test") if split not in splits]
     size = min(_MOST_DRAWN, len(train) // 10)
     if not size:
         raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
-    order = np.random.default_rng(seed).permutation(len(train))
+    order = np.random.default_rng(0).permutation(len(train))
     parts = np.split(order, size * np.arange(1, len(missing) + 1))
     drawn = {
         split: [train[i] for i in np.sort(part)]
         for split, part in zip((*missing, "train"), parts, strict=True)
     }
-    note = f"{' and '.join(missing)}: {size:,} sentences of train each, drawn with the seed {seed}"
+    note = f"{' and '.join(missing)}: {size:,} sentences of train each, drawn at random"
     return TaggedCorpus(name, str(path), {**splits, **drawn}, note=note)
 
 

@@ -5,7 +5,6 @@ sentence. CoNLL-U has ten columns separated by tabs, and besides words also line
 nodes (`8.1`).
 """
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -17,9 +16,10 @@ Format = Literal["columns", "conllu"]
 
 CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "misc": 9}
 UNSPECIFIED = "_"
-_CONLLU_WIDTH, _CONLLU_FORM = 10, 1
-_DOCUMENT_START = "-DOCSTART-"
+_CONLLU_WIDTH = 10
+_WORD_COLUMN = {"columns": 0, "conllu": 1}
 _ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
+_END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
 _NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
@@ -51,24 +51,18 @@ class LinesToTag(NamedTuple):
     """Consecutive lines of a file, with the words of at most one sentence.
 
     Attributes:
-        lines: All lines, without their line ends, including comments and the empty line after the sentence.
+        lines: All lines, including comments and the empty line after the sentence.
         words: Words to tag.
         places: Index in `lines` of each word's line.
         columns: For each word, the contents of the other requested columns.
+        start: Number of the first line, counted from 1.
     """
 
     lines: list[str]
     words: list[str]
     places: list[int]
     columns: list[tuple[str, ...]]
-
-
-class Row(NamedTuple):
-    """A line of a file: its number from 1, its text, and its columns if it has a word."""
-
-    number: int
-    line: str
-    fields: list[str] | None
+    start: int = 1
 
 
 class TreePiece(NamedTuple):
@@ -80,39 +74,43 @@ class TreePiece(NamedTuple):
     word: str = ""
 
 
-def sentence_rows(lines: Iterable[str], format: Format, where: str) -> Iterator[list[Row]]:
-    """Yield the lines of a file in parts with at most one sentence, each of which ends with an empty line.
+def lines_to_tag(
+    lines: Iterable[str],
+    format: Format = "columns",
+    *,
+    beside: Sequence[int] = (),
+    where: str = "standard input",
+) -> Iterator[LinesToTag]:
+    """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
 
     A line of columns that begins with `#` is a comment only before the first word of a sentence, and only if
-    it looks like `# key = value` or `# id …`, if its first column begins with `# `, or by its number of
-    columns.
+    it looks like `# key = value` or `# id …`. `beside` are the other columns to read.
     """
-    lines, head, width = iter(lines), [], 0
-    for line in lines if format == "columns" else ():  # up to the first line that is surely a word
-        head.append(line)
-        if line.strip(" \t") and not line.startswith(("#", _DOCUMENT_START)):
-            width = len(_columns(line))
-            break
-    rows: list[Row] = []
-    count = 0  # of the sentence's words
-    for number, line in enumerate(itertools.chain(head, lines), 1):
-        fields, is_end = None, not line.strip()
-        if format == "conllu" and not is_end and not line.startswith("#"):
-            fields = _conllu_columns(line, count + 1, where, number)
-        elif format == "columns":
+    block, columns, width = LinesToTag([], [], [], []), (_WORD_COLUMN[format], *beside), 0
+    for number, line in enumerate(lines, 1):
+        fields, is_end = None, _END.fullmatch(line) is not None
+        if format == "conllu" and not (is_end or line.startswith("#")):
+            fields = _conllu_columns(line, len(block.words) + 1, where, number)
+        elif format == "columns" and not is_end and (block.words or not _KEYED_COMMENT.match(line)):
             fields = _columns(line)
-            is_end = not line.strip(" \t") or fields[0].partition(" ")[0] == _DOCUMENT_START
-            is_comment = len(fields) != (width or len(fields)) or fields[0][1:2] == " "
-            is_comment = line.startswith("#") and (is_comment or bool(_KEYED_COMMENT.match(line)))
-            if is_end or (not count and is_comment):
-                fields = None
-        rows.append(Row(number, line, fields))
-        count += fields is not None
+        if fields is not None:
+            width = width or _checked_width(len(fields), columns, where, number)
+            if len(fields) != width:
+                problem = f"{len(fields)} columns, but the first line has {width}"
+                raise bad_line(where, number, problem)
+            word, *others = (fields[column] for column in columns)
+            if not word.strip(" "):
+                problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
+                raise bad_line(where, number, problem)
+            block.words.append(word)
+            block.places.append(len(block.lines))
+            block.columns.append(tuple(others))
+        block.lines.append(line)
         if is_end:
-            yield rows
-            rows, count = [], 0
-    if rows:
-        yield rows
+            yield block
+            block = LinesToTag([], [], [], [], number + 1)
+    if block.lines:
+        yield block
 
 
 def _columns(line: str) -> list[str]:
@@ -135,32 +133,15 @@ def _conllu_columns(line: str, word: int, where: str, number: int) -> list[str] 
     return fields
 
 
-def _pick(row: Row, columns: Sequence[int], where: str) -> list[str]:
-    """Return the fields of `row` in these columns; the first one is a word."""
-    width = len(row.fields)
+def _checked_width(width: int, columns: Sequence[int], where: str, number: int) -> int:
+    """Return the number of columns of a file, which has all that are read."""
     for column in columns:
         if not -width <= column < width:
-            raise bad_line(where, row.number, f"no column {column} among {width}, counted from 0")
-    if not row.fields[columns[0]].strip(" "):
-        problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
-        raise bad_line(where, row.number, problem)
-    return [row.fields[column] for column in columns]
-
-
-def lines_to_tag(
-    lines: Iterable[str],
-    format: Format = "columns",
-    *,
-    beside: Sequence[int] = (),
-    where: str = "standard input",
-) -> Iterator[LinesToTag]:
-    """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags."""
-    word = _CONLLU_FORM if format == "conllu" else 0
-    for rows in sentence_rows((line.rstrip("\r\n") for line in lines), format, where):
-        places = [at for at, row in enumerate(rows) if row.fields is not None]
-        picked = [_pick(rows[at], (word, *beside), where) for at in places]
-        words, columns = [own[0] for own in picked], [tuple(own[1:]) for own in picked]
-        yield LinesToTag([row.line for row in rows], words, places, columns)
+            raise bad_line(where, number, f"no column {column} among {width}, counted from 0")
+    if len({column % width for column in columns}) < len(columns):
+        problem = f"columns of words and tags cannot be read twice, and the line has {width}"
+        raise bad_line(where, number, f"{problem}: leave them out of --columns")
+    return width
 
 
 def tagged_lines(
@@ -200,7 +181,6 @@ def read_columns(
     *,
     member: str | None = None,
     format: Format = "columns",
-    word: int = 0,
     tag: int = -1,
     beside: Sequence[int] = (),
 ) -> list[TaggedSentence]:
@@ -208,33 +188,18 @@ def read_columns(
 
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip archive.
     """
-    where, width, sentences = place(path, member), 0, []
-    for rows in sentence_rows(iter_lines(path, member), format, where):
-        sentence = TaggedSentence([], [], [], [] if beside else (), where)
-        for row in rows:
-            if row.fields is None:
-                continue
-            text, chosen, *others = _pick(row, (word, tag, *beside), where)
-            if not width:
-                width = len(row.fields)
-                if {word % width, tag % width} & {other % width for other in beside}:
-                    problem = "columns of words and tags cannot be read as other columns"
-                    raise bad_line(where, row.number, f"{problem}: leave them out of --columns")
-            if len(row.fields) != width:
-                problem = f"{len(row.fields)} columns, but the first line has {width}"
-                raise bad_line(where, row.number, problem)
-            if format == "conllu" and chosen == UNSPECIFIED:
-                raise bad_line(where, row.number, f"the word {quoted(text)} has no tag in column {tag}")
-            _add(sentence, text, chosen, row.number)
-            if beside:
-                sentence.columns.append(tuple(others))
-        sentences += [sentence] if sentence.words else []
+    where, sentences = place(path, member), []
+    for block in lines_to_tag(iter_lines(path, member), format, beside=(tag, *beside), where=where):
+        lines = [block.start + at for at in block.places]
+        tags = [first for first, *_ in block.columns]
+        for word, tag_of_word, line in zip(block.words, tags, lines, strict=True):
+            if format == "conllu" and tag_of_word == UNSPECIFIED:
+                raise bad_line(where, line, f"the word {quoted(word)} has no tag in column {tag}")
+            _check_tag(tag_of_word, word, where, line)
+        if lines:
+            others = [tuple(rest) for _, *rest in block.columns] if beside else ()
+            sentences.append(TaggedSentence(block.words, tags, lines, others, where))
     return _some(sentences, where)
-
-
-def read_conllu(path: PathLike, *, tag: Literal["upos", "xpos"] = "upos") -> list[TaggedSentence]:
-    """Read the syntactic words of a CoNLL-U file, with their universal tags or those of the treebank."""
-    return read_columns(path, format="conllu", word=_CONLLU_FORM, tag=CONLLU_COLUMNS[tag])
 
 
 def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
@@ -245,19 +210,20 @@ def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSent
             sentences.append(TaggedSentence([], [], [], (), where))
         depth += {"open": 1, "close": -1, "leaf": 0}[piece.kind]
         if piece.kind == "leaf" and piece.label != "-NONE-":
-            _add(sentences[-1], unescaped(piece.word), piece.label, piece.line)
+            word = unescaped(piece.word)
+            _check_tag(piece.label, word, where, piece.line)
+            for values, value in zip(sentences[-1], (word, piece.label, piece.line), strict=False):
+                values.append(value)
     return _some([sentence for sentence in sentences if sentence.words], where)
 
 
-def _add(sentence: TaggedSentence, word: str, tag: str, line: int) -> None:
-    """Append a word; its tag must be printable, because tags are printed to terminals and tables."""
+def _check_tag(tag: str, word: str, where: str, line: int) -> None:
+    """Raise an error for a tag that is empty, or not printable: tags are printed to terminals and tables."""
     if not tag.strip():
-        raise bad_line(sentence.file, line, f"the tag of the word {quoted(word)} is empty")
+        raise bad_line(where, line, f"the tag of the word {quoted(word)} is empty")
     if not tag.isprintable():
         problem = f"the tag {quoted(tag)} has characters that do not print: replace them"
-        raise bad_line(sentence.file, line, problem)
-    for values, value in zip(sentence[:3], (word, tag, line), strict=True):
-        values.append(value)
+        raise bad_line(where, line, problem)
 
 
 def _some(sentences: list[TaggedSentence], where: str) -> list[TaggedSentence]:

@@ -83,13 +83,14 @@ class Vocabulary(Stored):
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
         """Return the ids (int32) of `tokens`; tokens that the vocabulary lacks become `<unk>`."""
         index, unknown = self.index, self.index.get(UNK)
-        if unknown is None:
-            missing = next((token for token in tokens if token not in index), None)
-            if missing is not None:
-                raise UserError(
-                    f"the token {quoted(missing)} is not among the {len(self):,} of the vocabulary, which "
-                    f"has no {UNK}: replace the token, or add {UNK} to the vocabulary"
-                )
+        missing = (
+            None if unknown is not None else next((token for token in tokens if token not in index), None)
+        )
+        if missing is not None:
+            raise UserError(
+                f"the token {quoted(missing)} is not among the {len(self):,} of the vocabulary, which has no "
+                f"{UNK}: replace the token, or add {UNK} to the vocabulary"
+            )
         ids = (index.get(token, unknown) for token in tokens)
         return np.fromiter(ids, dtype=np.int32, count=len(tokens))
 
@@ -104,13 +105,10 @@ def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocab
     It always has `<eos>`. It has `<unk>` if the text does or if a token is rarer than `min_count`; the count
     of `<unk>` includes the tokens that it replaces.
     """
-    counts = collections.Counter(counts)
-    dropped = {word for word in counts.keys() - {EOS, UNK} if counts[word] < min_count}
-    kept = {EOS, *counts} - dropped
-    if dropped:
-        kept.add(UNK)
-        counts[UNK] += sum(counts[word] for word in dropped)
-    return Vocabulary(tuple(sorted(kept, key=lambda token: (-counts[token], token))))
+    kept: collections.Counter[str] = collections.Counter({EOS: 0})
+    for token, count in counts.items():
+        kept[token if count >= min_count or token in (EOS, UNK) else UNK] += count
+    return Vocabulary(tuple(sorted(kept, key=lambda token: (-kept[token], token))))
 
 
 def word_vocabulary(
@@ -210,10 +208,9 @@ def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary l
     spelt = [(word,) if re.fullmatch(r"<[^<>]+>", word) else tuple(word) for word in words]
     symbols = tuple(sorted({symbol for word in spelt for symbol in word}))
     index = {symbol: i for i, symbol in enumerate(symbols, _FIRST_SYMBOL)}
-    rows = [[_START, *(index[symbol] for symbol in word), _END] for word in spelt]
-    table = np.full((len(rows), max(map(len, rows), default=2)), _PADDING, np.int32)
-    for row, ids in zip(table, rows, strict=True):
-        row[: len(ids)] = ids
+    table = np.full((len(spelt), max(map(len, spelt), default=0) + 2), _PADDING, np.int32)
+    for row, word in zip(table, spelt, strict=True):
+        row[: len(word) + 2] = [_START, *(index[symbol] for symbol in word), _END]
     return table, symbols
 
 
@@ -242,15 +239,16 @@ def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
 
 def capitalisation(word: str) -> int:
     """Return which letters are capitals, as an index of `CAPITALS`; `all` needs several letters."""
-    cased = [letter for letter in word if letter.isupper() or letter.islower()]
-    upper = sum(letter.isupper() for letter in cased)
-    if not cased:
-        return CAPITALS.index("none")
-    if upper == 0:
-        return CAPITALS.index("lower")
-    if upper == 1 and cased[0].isupper():
-        return CAPITALS.index("first")
-    return CAPITALS.index("all" if upper == len(cased) else "mixed")
+    are_upper = [letter.isupper() for letter in word if letter.isupper() or letter.islower()]
+    if not are_upper:
+        name = "none"
+    elif not any(are_upper):
+        name = "lower"
+    elif are_upper[0] and sum(are_upper) == 1:
+        name = "first"
+    else:
+        name = "all" if all(are_upper) else "mixed"
+    return CAPITALS.index(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,7 +333,6 @@ def tagger_vocabulary(
     *,
     lowercase: bool = False,
     digits: Digits = "keep",
-    min_count: int = 1,
     word_length: int = 20,
     more_words: Collection[str] = (),
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
@@ -345,7 +342,6 @@ def tagger_vocabulary(
 
     Args:
         train: Words of each sentence.
-        min_count: Normal forms that occur less often become `<unk>`.
         more_words: Additional normal forms, such as words with pretrained vectors.
         columns: Values of other columns for each word of each sentence.
     """
@@ -353,12 +349,12 @@ def tagger_vocabulary(
     counts: collections.Counter[str] = collections.Counter()
     for word, count in forms.items():
         counts[normal_form(word, lowercase=lowercase, digits=digits)] += count
-    words = word_vocabulary(counts, min_count=min_count, more_words=more_words).tokens
+    words = word_vocabulary(counts, more_words=more_words).tokens
     symbols = collections.Counter(symbol for word in forms for symbol in word)
     values = zip(*(values for sentence in columns for values in sentence), strict=True)
     return TaggerVocabulary(
         words=words,
-        num_frequent=1 + sum(counts[word] > max(1, min_count - 1) for word in words[1:]),
+        num_frequent=1 + sum(counts[word] > 1 for word in words[1:]),
         # Others are unknown, so that the embedding of unknown characters is learned.
         characters=tuple(sorted(symbol for symbol, count in symbols.items() if count > 1)),
         tags=tuple(tags),

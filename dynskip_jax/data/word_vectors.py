@@ -43,21 +43,18 @@ def read_word_vectors(
 ) -> dict[str, Float[np.ndarray, " width"]]:
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
-    A first line of two whole numbers, as in word2vec's files, contains the number of words and the width of
-    their vectors. Words may contain spaces: the last `width` columns are the vector. If a word occurs twice,
-    its first vector is used. The numbers are checked only for the given words.
+    A first line of two whole numbers, as in word2vec's files, is left out. Words may contain spaces: the last
+    `width` columns are the vector. If a word occurs twice, its first vector is used. The numbers are checked
+    only for the given words.
     """
     given = vector_width(path)
     if given != width:
         problem = f"has vectors of {given} numbers, but the model's embeddings have {width}"
         raise bad_file(path, f"{problem}: give --embedding-features {given}")
     found: dict[str, np.ndarray] = {}
-    announced, seen = None, 0
-    for number, fields in _rows(path):
-        if not seen and announced is None and len(fields) == 2 and width > 1:
-            announced = int(fields[0])  # `vector_width` has checked that this line has two whole numbers
-            continue
-        seen += 1
+    for place, (number, fields) in enumerate(_rows(path)):
+        if not place and len(fields) == 2 and width > 1:
+            continue  # `vector_width` has checked that this line has two whole numbers
         if len(fields) - 1 < width:
             problem = f"{len(fields) - 1} numbers after the word, but {width} are wanted on each line"
             raise bad_line(path, number, problem)
@@ -70,9 +67,6 @@ def read_word_vectors(
                 field = quoted(fields[wrong[0] - width])
                 problem = f"the vector of {quoted(word)} has {field}, which is no finite number in 32 bits"
                 raise bad_line(path, number, problem)
-    if announced is not None and seen < announced:
-        problem = f"holds {seen:,} vectors, but its first line says {announced:,}: it is cut, fetch it again"
-        raise bad_file(path, problem)
     return found
 
 

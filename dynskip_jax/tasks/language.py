@@ -82,8 +82,8 @@ class LanguageModelling(Task):
         """Return the segments' lengths in an epoch; random ones are the same in another order."""
         size = len(self.corpus.train)
         if not self.random_lengths:
-            return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps, drop_tail=True)
-        row_length = num_segments(size, self.batch_size, 1, drop_tail=True)
+            return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps)
+        row_length = num_segments(size, self.batch_size, 1)
         lengths = bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
         return np.random.default_rng([0, epoch]).permutation(lengths).tolist() if epoch > 0 else lengths
 

@@ -19,16 +19,7 @@ from pathlib import Path
 import pytest
 
 from dynskip_jax.data import Pieces, builders, corpora, find_language_corpus
-from dynskip_jax.data.corpora import (
-    embedded_corpus,
-    find_imdb,
-    find_sick,
-    find_sst,
-    imdb_splits,
-    is_reachable,
-    read_imdb,
-    read_ptb,
-)
+from dynskip_jax.data.corpora import embedded_corpus, find_imdb, find_sick, find_sst, imdb_splits, read_imdb
 from dynskip_jax.data.files import tfds_folder
 from dynskip_jax.errors import UserError
 
@@ -63,6 +54,13 @@ def small_ptb(monkeypatch):
     monkeypatch.setattr(corpora, "PTB_SHA256", SHA256)
 
 
+def kept():
+    """Write `LINES` into the TFDS cache as PTB; return their folder."""
+    records = {split: [{"text": line} for line in lines] for split, lines in LINES.items()}
+    builders.kept_records(tfds_folder(), "ptb", corpora.PTB_VERSION, {"text": str}, lambda: records)
+    return tfds_folder("ptb", corpora.PTB_VERSION)
+
+
 def write(folder, prefix="ptb.", **texts):
     folder.mkdir(parents=True, exist_ok=True)
     for split, lines in LINES.items():
@@ -91,11 +89,8 @@ def test_published_ptb():
 def test_another_text_is_not_ptb(small_ptb, tmp_path, texts, problem):
     folder = write(tmp_path / "x", **texts)
     with pytest.raises(UserError, match=re.escape(problem)) as caught:
-        read_ptb(folder)
+        find_language_corpus(folder)
     assert "call neither its folder nor its files ptb" in str(caught.value)
-    with pytest.raises(UserError, match=re.escape(problem)):
-        builders.prepare(builders.Ptb(folder=folder, data_dir=tfds_folder()))
-    assert not list((tmp_path / "tfds").rglob("dataset_info.json"))
 
 
 def test_typography_and_other_files_do_not_count(small_ptb, tmp_path):
@@ -114,7 +109,7 @@ def test_places_in_order(small_ptb, tmp_path, home):
     corpus = find_language_corpus(write(tmp_path / "cats", ""))
     assert corpus.name == "cats" and str(tmp_path / "cats") in corpus.source
     assert find_language_corpus(write(tmp_path / "any")).name == "ptb"
-    builders.prepare(builders.Ptb(folder=tmp_path / "any", data_dir=tfds_folder()))
+    kept()
     for dataset in (None, "ptb"):
         cached = find_language_corpus(None, dataset)
         assert cached.name == "ptb" and "TFDS cache" in cached.source
@@ -152,12 +147,22 @@ def test_what_is_not_there(tmp_path, monkeypatch, arguments, problem):
         find_language_corpus(*arguments)
 
 
-def test_a_cache_of_another_text_names_the_folder(small_ptb, tmp_path, monkeypatch, capfd):
-    builders.prepare(builders.Ptb(folder=write(tmp_path / "text"), data_dir=tfds_folder()))
+def test_a_cache_that_is_damaged_or_of_another_text_names_its_folder(small_ptb, monkeypatch, capfd):
+    folder = kept()
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setattr(corpora, "PTB_SHA256", SHA256 | {"test": SHA256["dev"]})
-    with pytest.raises(UserError, match=r"text in the test split .*delete that folder and run again"):
-        find_language_corpus(None)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpora, "PTB_SHA256", SHA256 | {"test": SHA256["dev"]})
+        with pytest.raises(UserError, match=r"text in the test split .*delete that folder and run again"):
+            find_language_corpus(None)
+    for name in ("ptb-train.array_record-00000-of-00001", "dataset_info.json"):
+        data = (folder / name).read_bytes()
+        for keep in (0.5, 0):
+            (folder / name).write_bytes(data[: int(len(data) * keep)])
+            with pytest.raises(UserError, match=r"is damaged .*delete that folder") as caught:
+                find_language_corpus(None)
+            assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+        (folder / name).write_bytes(data)
+    assert find_language_corpus(None).name == "ptb"
 
 
 def archive(files):
@@ -196,10 +201,10 @@ def served(data, folder, monkeypatch):
         thread.join()
 
 
-def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd):
+def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd, nothing_temporary_left):
     with served(ptb_archive(), tmp_path, monkeypatch) as url:
         monkeypatch.setattr(corpora, "PTB_URL", url)
-        assert not is_reachable(url.replace("archive", "absent"))
+        assert not corpora.is_reachable(url.replace("archive", "absent"))
         assert f"{url}, now kept in {tmp_path}" in find_language_corpus(None).source
     again = find_language_corpus(None, "ptb")
     assert "TFDS cache" in again.source
@@ -240,12 +245,12 @@ def test_a_network_that_swallows_everything_is_given_up(monkeypatch):
 
     monkeypatch.setattr(corpora.urllib.request, "urlopen", hang)
     start = time.monotonic()
-    assert not is_reachable("http://example.invalid/", seconds=0.2)
+    assert not corpora.is_reachable("http://example.invalid/", seconds=0.2)
     assert time.monotonic() - start < 2
     released.set()
 
 
-def test_imdb_reads_alike_in_all_forms(tmp_path):
+def test_imdb_reads_alike_in_all_forms(tmp_path, monkeypatch):
     parts = itertools.product(("train", "test"), ("neg", "pos"), (10, 2))
     files = {f"aclImdb/{split}/{kind}/{i}_9.txt": f"so {kind} {i}<br />\r\nyes" for split, kind, i in parts}
     for name, text in files.items():
@@ -261,8 +266,15 @@ def test_imdb_reads_alike_in_all_forms(tmp_path):
     for split in found:
         lines = [json.dumps({"text": r.text, "label": int(r.label)}) for r in found[split]]
         (tmp_path / "json" / f"{split}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    builders.prepare(builders.Imdb(folder=tmp_path, data_dir=tfds_folder()))
-    others = (*(read_imdb(tmp_path / name) for name in ("aclImdb", "a.tgz", "json")), find_imdb(None)[0])
+    monkeypatch.setattr(corpora, "is_reachable", lambda url: True)
+    monkeypatch.setattr(corpora, "_downloaded", lambda *_: contextlib.nullcontext(tmp_path / "a.tgz"))
+    downloaded, cached = find_imdb(None), find_imdb(None)
+    assert corpora.IMDB_URL in downloaded[1] and "the TFDS cache" in cached[1]
+    others = (
+        *(read_imdb(tmp_path / name) for name in ("aclImdb", "a.tgz", "json")),
+        downloaded[0],
+        cached[0],
+    )
     for other, split in itertools.product(others, found):
         assert [review[:2] for review in other[split]] == [review[:2] for review in found[split]]
 
@@ -318,7 +330,6 @@ def test_sick(tmp_path):
 @pytest.mark.parametrize(
     ("read", "text", "problem"),
     [
-        (corpora.read_trees, "(3 (2 a)) (1 b)", "line 1: a second tree begins: each line has one"),
         (corpora.read_trees, "\n(7 a)", "line 2: '7' is no label: 0, 1, 2, 3 or 4 follows a bracket"),
         (corpora.read_trees, "(2 \u00a0)", "line 1: a node has no words"),
         (corpora.read_trees, "\n", "is empty"),

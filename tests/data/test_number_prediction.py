@@ -1,13 +1,12 @@
-"""Check number prediction: labels and rejection against their definition, random streams, the TFDS cache."""
+"""Check number prediction: labels and rejection against their definition, and random streams."""
 
 import hashlib
 
 import numpy as np
 import pytest
 
-from dynskip_jax.data import GeneratedData, load_number_prediction
-from dynskip_jax.data.number_prediction import DEFAULT_SIZES, generate, generate_splits, hops_of, num_symbols
-from dynskip_jax.errors import UserError
+from dynskip_jax.data import load_number_prediction
+from dynskip_jax.data.number_prediction import DEFAULT_SIZES, generate, hops_of, num_symbols
 
 UNIFORM_BOUND = 33.7  # 99.99 % quantile of chi-square with nine degrees of freedom
 
@@ -35,9 +34,11 @@ def test_labels_by_definition(length):
 
 
 @pytest.mark.parametrize("length", [11, 21])
-def test_the_papers_lengths_keep_their_examples(length):
+def test_the_papers_lengths_keep_their_examples(monkeypatch, length):
     """The examples are the allowed rows of digits, in the order drawn; the fingerprint is their SHA-256."""
     sizes = {"train": 700, "dev": 30, "test": 1}
+    for split in ("dev", "test"):
+        monkeypatch.setitem(DEFAULT_SIZES, split, sizes[split])
     digest = hashlib.sha256()
     for stream, (split, size) in enumerate(sizes.items()):
         rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(stream,)))
@@ -47,7 +48,7 @@ def test_the_papers_lengths_keep_their_examples(length):
         digest.update(f"{split} ({size}, {length})\n".encode())
         for values in (rows, labels):
             digest.update(np.array(values, "<i4").tobytes())
-    assert GeneratedData("", generate_splits(length, 5, sizes)).fingerprint == digest.hexdigest()
+    assert load_number_prediction(length, 700, seed=5).fingerprint == digest.hexdigest()
 
 
 def chi_square(digits, kinds=10):
@@ -64,43 +65,3 @@ def test_digits_and_pointers_are_uniform(length):
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in (0, 9, length - 2))
     assert chi_square(labels) < UNIFORM_BOUND
     assert chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND  # independent of the pointer
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    for split, size in (("dev", 40), ("test", 1)):
-        monkeypatch.setitem(DEFAULT_SIZES, split, size)
-
-
-def test_where_examples_are_kept(tmp_path, monkeypatch, nothing_temporary_left):
-    root = tmp_path / "root"
-    (root / "ptb").mkdir(parents=True)
-    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(root))
-    data = load_number_prediction(11, num_train=2300)
-    assert data.source == "generated in memory" and data.name == "number_prediction/length_11"
-    assert not (root / "number_prediction").exists()
-    (root / "number_prediction").mkdir()  # if the sub-folder exists, the data are written to it as files
-    folder = root / "number_prediction" / "length_11-train_2300" / "1.1.0"
-    for source in (f"generated into the TFDS cache {folder}", f"the TFDS cache {folder}"):
-        kept = load_number_prediction(11, num_train=2300)
-        assert kept.source == source and kept.fingerprint == data.fingerprint
-    for length in (21, 501):
-        kept = load_number_prediction(length, data=tmp_path / "own", num_train=2300)
-        expected = generate_splits(length, 0, kept.sizes)
-        for split, arrays in kept.splits.items():
-            for array, wanted in zip(arrays, expected[split], strict=True):
-                np.testing.assert_array_equal(array, wanted)
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(UserError, match=r"cannot be written.*name another folder with --data"):
-        load_number_prediction(11, data=tmp_path / "file", num_train=10)
-
-
-@pytest.mark.parametrize("keep", [0.5, 0.0])
-@pytest.mark.parametrize("file", ["dataset_info.json", "number_prediction-train.array_record-00000-of-00001"])
-def test_damaged_cache_names_the_folder(tmp_path, file, keep):
-    load_number_prediction(301, data=tmp_path, num_train=2300)
-    (path,) = tmp_path.rglob(file)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
-    with pytest.raises(UserError, match=r"is damaged .*delete that folder") as caught:
-        load_number_prediction(301, data=tmp_path, num_train=2300)
-    assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)

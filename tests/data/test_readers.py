@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus, sentence_corpus
+from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
 from dynskip_jax.data.files import iter_lines
 from dynskip_jax.data.language import read_corpus
 from dynskip_jax.data.messages import printable
-from dynskip_jax.data.sentences import review_words
+from dynskip_jax.data.sentences import review_words, sentence_corpus
 from dynskip_jax.data.tagged import with_entities
 from dynskip_jax.data.tagged_files import lines_to_tag, read_columns, tagged_lines
 from dynskip_jax.data.word_vectors import read_word_vectors
@@ -113,7 +113,7 @@ FILES = {
     "one text": {"novel.txt": TEXT},
     "vectors": {"v.gz": VECTORS},
     "tsv": splits(".tsv", "text\tlabel\nso good\tjoy\nbad\tgrief\n"),
-    "csv": {"x.csv": CSV},
+    "csv": {"train.csv": CSV},
     "json lines": splits(".jsonl", REVIEWS),
     "folders of classes": {
         f"{name}/{i}.txt": f"so {name} {i}" for name in ("good", "bad") for i in range(10)

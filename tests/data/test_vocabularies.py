@@ -108,8 +108,6 @@ def test_a_taggers_vocabulary():
     assert ids.characters.tolist() == [[1, t], [1, 1], [t, 0]]
     assert vocabulary.num_characters == len(vocabulary.characters) + 2 and ids.columns.shape == (3, 0)
     assert vocabulary.knows("DOG") and not vocabulary.knows("zebra")
-    rare = tagger_vocabulary(SENTENCES, (), lowercase=True, min_count=2, more_words={"dog"})
-    assert rare.words == (UNK, "cat", "the", "dog") and rare.num_frequent == 3
 
 
 def test_other_columns():

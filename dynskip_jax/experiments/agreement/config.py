@@ -13,7 +13,6 @@ anywhere before, and asks for the form in which it was. Nothing in the text says
 import dataclasses
 from typing import ClassVar
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.layers_config import LayersSettings
 from dynskip_jax.experiments.number_prediction.config import FAR, RelaxedTraining, SyntheticData
@@ -27,21 +26,12 @@ class MaskedAgent(Agent):
     empty_slots: ClassVar[str] = "masked"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneratedData(SyntheticData):
-    """The examples, which are always generated."""
-
-    def __post_init__(self) -> None:
-        if self.data is not None:
-            raise UserError("the examples are generated, and nothing is read: leave --data out")
-
-
 EXPERIMENT = Experiment(
     name="agreement",
     about=__doc__,
     settings=with_groups(
         LayersSettings,
-        data=GeneratedData(length=50, train_examples=50_000),
+        data=SyntheticData(length=50, train_examples=50_000),
         agent=MaskedAgent(),
         training=RelaxedTraining(sampled_decay=0.5),
     ),

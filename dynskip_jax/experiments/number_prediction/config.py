@@ -5,8 +5,7 @@
     python -m experiments.number_prediction explain --run-dir DIR --text "3 1 4 1 5 9 2 6 5 3 4"
 
 The last symbol of a sequence says where the answer stands: one hop, at length 11 and any other up to 501. At
-length 21 it says where the position of the answer stands: two hops. With --data DIR the examples are stored
-in a folder.
+length 21 it says where the position of the answer stands: two hops.
 
     relaxed   the default: relaxed epochs, then rollouts; length 11: dynamic:10 100.00 %, lstm 76.24 ± 1.09 %
     two_hops  the default at length 21: digits come with the number of their step
@@ -21,6 +20,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from dynskip_jax.config import Bounds, Count, Positive
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published
 from dynskip_jax.experiments.layers_config import LayersModel, LayersSettings
 from dynskip_jax.settings import Data, Training, with_groups
@@ -67,6 +67,11 @@ class SyntheticData(Data):
     """Length of the longest sequence."""
     train_examples: Count = 100_000
     """Number of training examples."""
+
+    def __post_init__(self) -> None:
+        """Refuse --data."""
+        if self.data is not None:
+            raise UserError("the examples are generated, and nothing is read: leave --data out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,8 @@ from dynskip_jax.tasks import Classification, Learner
 
 
 def load(settings: Any) -> Dataset:
-    """Load or generate the examples."""
-    data = settings.data
-    found = load_number_prediction(data.length, data=data.data, num_train=data.train_examples)
+    """Generate the examples."""
+    found = load_number_prediction(settings.data.length, settings.data.train_examples)
     return Dataset(found.name, found.sizes, found.fingerprint, found.source, content=found.splits)
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 from dynskip_jax.config import For
 from dynskip_jax.experiment import ACCURACY, Experiment
-from dynskip_jax.experiments.agreement.config import GeneratedData, MaskedAgent
-from dynskip_jax.experiments.number_prediction.config import RelaxedTraining
+from dynskip_jax.experiments.agreement.config import MaskedAgent
+from dynskip_jax.experiments.number_prediction.config import RelaxedTraining, SyntheticData
 from dynskip_jax.settings import Model, Settings, with_groups
 from dynskip_jax.training.model_names import COPYING
 
@@ -33,7 +33,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     settings=with_groups(
         Settings,
-        data=GeneratedData(length=64, train_examples=100_000),
+        data=SyntheticData(length=64, train_examples=100_000),
         model=RecallModel(),
         agent=MaskedAgent(),
         training=RelaxedTraining(),
