@@ -56,7 +56,6 @@ def classification(
     *,
     skip="dynamic:3",
     mix=None,
-    num_classes=CLASSES,
     model=None,
     cell=None,
     task=Classification,
@@ -67,7 +66,7 @@ def classification(
 ):
     """Return a learner of classifiers with one layer of 6 units; `mix` is λ of a skip given by name."""
     skips, own = (skip_of(skip, mix),), {"agent_features": 4} | (cell or {}) | (model or {})
-    make_model = lambda rngs: SequenceClassifier(SYMBOLS, 6, num_classes, skips, rngs=rngs, **own)
+    make_model = lambda rngs: SequenceClassifier(SYMBOLS, 6, CLASSES, skips, rngs=rngs, **own)
     made = task(splits, make_model, batch_size=batch_size, evaluation_rows=evaluation_rows)
     return learner(made, seeds, **options)
 

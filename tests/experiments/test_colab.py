@@ -68,29 +68,6 @@ def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
 
 
 @pytest.mark.parametrize(
-    ("files", "smi", "expected"),
-    [
-        ((), None, ("cpu", 0)),
-        (("accel0",), None, ("tpu", 0)),
-        (("vfio/vfio",), "echo failed; exit 9", ("cpu", 0)),
-        ((), "echo 580.95.05", ("gpu", 580)),
-    ],
-)
-def test_find_the_device(files, smi, expected, monkeypatch, tmp_path):
-    functions = namespace_of("install-functions")
-    for name in ("TPU_NAME", "TPU_ACCELERATOR_TYPE"):
-        monkeypatch.delenv(name, raising=False)
-    if smi is not None:
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name in files:
-        (tmp_path / "dev" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "dev" / name).touch()
-    assert (functions["find_device"](tmp_path / "dev"), functions["nvidia_driver"]()) == expected
-
-
-@pytest.mark.parametrize(
     ("device", "driver", "there", "jax"),
     [
         ("cpu", 0, {"jax": "0.7.2"}, f"jax{PINS}"),

@@ -67,11 +67,6 @@ def test_it_predicts_and_explains(toy, compared):
     assert_user_error(execute(toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
-@pytest.mark.slow
-def test_rollouts_are_a_preset_of_it(toy, tmp_path):
-    succeed(toy, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
-
-
 # --- Pages ---
 
 

@@ -1,7 +1,5 @@
 """Check that word vectors made from texts are reproducible and can be read, and that errors are one line."""
 
-import gzip
-
 import numpy as np
 import pytest
 from commands import assert_user_error, execute, succeed, tool
@@ -35,13 +33,11 @@ def test_words_in_like_company_are_alike(tmp_path):
 
 def test_training_texts_are_found(tmp_path, monkeypatch):
     tagged = {f"eng.{split}": f"{split} NNP I-NP I-ORG\n" for split in ("train", "testa", "testb")}
-    wiki = {"wiki.train.tokens.gz": " = A Title = \n\n state @-@ of @-@ the <unk> 1 @,@ 000\n"}
+    wiki = {"wiki.train.tokens": " = A Title = \n\n state @-@ of @-@ the <unk> 1 @,@ 000\n"}
     for name, texts in {"wikitext2": wiki, "conll2003": tagged}.items():
         (tmp_path / name).mkdir()
         for file, content in texts.items():
-            opened = gzip.open if file.endswith(".gz") else open
-            with opened(tmp_path / name / file, "wt") as written:
-                written.write(content)
+            (tmp_path / name / file).write_text(content)
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
     found = word_vectors.known_texts()
     assert found.keys() == {"wikitext2", "conll2003"}

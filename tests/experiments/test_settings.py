@@ -21,7 +21,6 @@ from dynskip_jax.settings import (
     fields_of,
     fill,
     from_config,
-    get,
     read_config_file,
     replace,
     resolve,
@@ -44,11 +43,9 @@ def settings_of(name, preset=None, **given):
 @pytest.mark.parametrize(
     ("text", "hint", "value"),
     [
-        ("3", Count, 3),
         ("none", Count | None, None),
         ("0.1,0.2", Rate | tuple[Rate, ...], (0.1, 0.2)),
         ("0.1", Rate | tuple[Rate, ...], 0.1),
-        ("0.1", tuple[Rate, ...], (0.1,)),
         ("0.5,0.5", tuple[Rate, ...] | Path | None, (0.5, 0.5)),
         ("plateau", Count | Literal["plateau"], "plateau"),
         ("~/a b", Path | None, Path.home() / "a b"),
@@ -123,12 +120,6 @@ def test_schedules_follow_the_settings(name, model, given, rates):
     np.testing.assert_allclose([schedule(epoch, history[:epoch])[0] for epoch in range(5)], rates)
 
 
-def test_two_hops_and_far_lengths_have_presets_of_their_own():
-    choose = find_experiment("number_prediction").default_preset
-    chosen = [choose(given) for given in ({}, {"length": 11}, {"length": 21}, {"length": 51})]
-    assert chosen == ["relaxed", "relaxed", "two_hops", "far"]
-
-
 def test_config_modules_need_no_jax():
     code = "import sys\nfrom dynskip_jax.cli import list_experiments\nlist_experiments()\n"
     code += "assert not {'jax', 'flax', 'scipy', 'pandas', 'matplotlib'} & {*sys.modules}"
@@ -139,27 +130,11 @@ def test_config_modules_need_no_jax():
 # --- Where settings come from ---
 
 
-def test_flags_win_over_presets_and_presets_over_defaults():
-    found = resolve(QuickSettings, {"small": {"epochs": 3, "clip": 1.0}}, "small", {"epochs": 5})
-    assert (get(found.settings, "epochs"), get(found.settings, "clip")) == (5, 1.0)
-    sources = {name: found.sources[name] for name in ("epochs", "clip", "seeds")}
-    assert sources == {"epochs": "flag", "clip": "preset small", "seeds": "default"}
-    assert found.settings.run.preset == "small"
-
-
 def test_a_model_that_is_typed_replaces_that_of_a_preset():
     experiment = find_experiment("ptb")
     found = resolve(experiment.settings, experiment.presets, "far", {"compare": "lstm,fixed:2"})
     assert found.settings.run.models("x") == found.typed_names == ("lstm", "fixed:2")
     assert resolve(experiment.settings, experiment.presets, "far", {}).typed_names == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "seeds"),
-    [(dict(seeds=3), (0, 1, 2)), (dict(seed=4, seeds=2), (4, 5)), (dict(seeds=(1, 5, 9)), (1, 5, 9))],
-)
-def test_seeds_are_a_number_or_a_list(given, seeds):
-    assert tuple(fill(QuickSettings, given).run.all_seeds) == seeds
 
 
 def test_a_run_of_another_format_is_refused(finished_quick):
