@@ -229,7 +229,9 @@ def add_slots(
     unique = slot.ndim == 1  # several slots of an example may be the same
 
     def compare(history, t, slot, d):
-        return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
+        # Reading the row out of the new window would be an operation of its own.
+        row = at(history, t + K - 1) + jnp.where(slot[:, None] == 0, d, 0)
+        return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))[0], row
 
     def index(history, t, slot, d):
         row = t + K - 1 - slot
