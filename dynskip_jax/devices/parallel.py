@@ -20,7 +20,7 @@ from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
 
 PyTree = Any
-
+Devices = tuple[jax.Device, ...]
 PER_SEED = P("seeds")  # parameters, optimizer state, sums, keys, rates: (seeds, ...)
 PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
 
@@ -36,7 +36,7 @@ class Parallel:
     # Mapped axis over which the update has to reduce sums and means; None if it sees whole batches or seeds.
     axis_name: str | None = None
 
-    def __init__(self, devices: tuple[jax.Device, ...] | None = None, processes: Processes | None = None):
+    def __init__(self, devices: Devices | None = None, processes: Processes | None = None):
         self.devices = devices or (jax.devices()[0],)
         self.processes = processes or Processes()
 
@@ -67,9 +67,7 @@ class Parallel:
 class ShardedJit(Parallel):
     """One program over a mesh (seeds x data): the compiler divides the arrays."""
 
-    def __init__(
-        self, devices: tuple[jax.Device, ...], shape: tuple[int, int], processes: Processes | None = None
-    ):
+    def __init__(self, devices: Devices, shape: tuple[int, int], processes: Processes | None = None):
         super().__init__(devices, processes)
         self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
         self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
@@ -102,7 +100,7 @@ class Pmap(Parallel):
     The divided axis of an array is split into two axes, (..., devices, share, ...); the first one is mapped.
     """
 
-    def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
+    def __init__(self, devices: Devices, shape: tuple[int, int]):
         super().__init__(devices)
         self._divided = "seeds" if shape[0] > 1 else "data"
         self.axis_name = "data" if self._divided == "data" else None
@@ -176,9 +174,6 @@ def make_parallel(
     if way == "pmap":
         return Pmap(devices, shape)
     return Parallel() if num_devices == 1 else ShardedJit(devices, shape, processes)
-
-
-# Functions for use inside the update; without a mapped axis they exchange nothing.
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:

@@ -147,16 +147,13 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
 
 def _check_belonging(run: RunDir, restored: Restored | None) -> None:
     """Refuse a folder whose checkpoint, result and metrics are not those of one run at one time."""
-    problem = None
+    remedy = "restore it, or choose another --run-dir"
+    # A dev record is followed by a checkpoint, so that only the last record may be without.
     if restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
-        # A dev record is followed by a checkpoint, so that only the last record may be without.
-        problem = "metrics.jsonl has records of finished epochs, and there is no checkpoint"
-    elif restored is not None and restored.meta["run"] != run.identity:
-        problem = f"checkpoint {restored.fingerprint['step']} is another run's, or of other settings"
-    if problem is not None:
-        raise UserError(
-            f"{run.path} is incomplete or mixed ({problem}): restore it, or choose another --run-dir"
-        )
+        raise UserError(f"{run.path} has records of finished epochs, and there is no checkpoint: {remedy}")
+    if restored is not None and restored.meta["run"] != run.identity:
+        step = restored.fingerprint["step"]
+        raise UserError(f"{run.path}: checkpoint {step} is another run's, or of other settings: {remedy}")
     if restored is None or not restored.skipped:
         check_checkpoint(run, restored and restored.fingerprint)
 

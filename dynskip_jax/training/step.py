@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,8 @@ Sums = dict[str, Any]  # arrays, or trees of them
 Metrics = dict[str, np.ndarray]  # one value per seed
 
 
-@runtime_checkable
 class Trainable(Protocol):
-    """Interface of what the loop trains.
-
-    `init`, `initial_carry` and `loss` are for one seed; the loop maps them over seeds with `vmap`.
-    """
+    """What the loop trains; `init`, `initial_carry` and `loss` are for one seed, and mapped over seeds."""
 
     monitor: str  # dev metric that selects the best epoch, such as `dev_perplexity`
     higher_is_better: bool  # whether a larger value of `monitor` is better
@@ -89,7 +85,7 @@ LAYOUT = TrainState(
 
 
 class SeedKeys(NamedTuple):
-    """Independent PRNG keys of each seed, one for each use, (seeds,)."""
+    """Independent PRNG keys of each seed, one for each use."""
 
     init: Key[Array, " seeds"]
     train: Key[Array, " seeds"]
@@ -118,13 +114,9 @@ def start_state(
     optimizer: optax.GradientTransformation,
     keys: SeedKeys,
     params: PyTree | None = None,
-    *,
     averaged: bool = False,
 ) -> TrainState:
-    """Return the state before the first step, from `params`, (seeds, ...), or from random ones.
-
-    `averaged` adds a mean of the iterates.
-    """
+    """Return the state before the first step, from `params`, (seeds, ...), or from random ones."""
     if params is None:
         # Initialize one seed after the other: on a CPU with few cores, concurrent batched QR
         # decompositions (for orthogonal matrices) can deadlock on each other's threads.

@@ -1,7 +1,4 @@
-"""Check that outputs and gradients of layers and unrolls on several devices equal those on one device.
-
-The layers run with explicit and automatic sharding, with `shard_map` and checked types, and with `pmap`.
-"""
+"""Check layers and unrolls on a sharded batch, in `shard_map` and in `pmap` against one device."""
 
 import functools
 import itertools
@@ -24,20 +21,15 @@ X = np.random.default_rng(0).normal(size=(ROWS, TIME, INPUT)).astype(np.float32)
 LENGTHS = np.array([5, 4, 3, 1, 5, 0, 2, 5], np.int32)
 KEYS = jax.random.split(jax.random.key(1), ROWS)
 SKIPS = {
-    "previous": F.Previous(),
-    "fixed": F.Fixed(3),
     "mean": F.Mean(3),
     "random": F.Random(3),
     "dynamic": F.Dynamic(4, 0.5, empty_slots="masked"),
     "content": F.Dynamic(4, agent="content"),
-    "sees the mean": F.Dynamic(3, agent_input="mean"),
-    "first step carried": F.Dynamic(3, first_step="carried"),
+    "sees the mean": F.Dynamic(3, agent_input="mean", first_step="carried"),
     "attention": F.Attention(4),
     "skip_rnn": F.SkipRNN(),
     "lstm_jump": F.LSTMJump(),
 }
-
-
 # Unrolls, whose initial state is made without `like=`, compile faster than layers.
 UNROLLS = {"unroll, lstm": F.Recurrence(), "unroll, dynamic": F.Recurrence(F.Dynamic(3, 0.5))}
 
@@ -62,11 +54,11 @@ def layer(skip, implementation):
 def unroll(name, implementation):
     recurrence = UNROLLS[name]
     params = recurrence.init(jax.random.key(0), INPUT, HIDDEN, agent_features=5)
+    how = dict(recurrence=recurrence, implementation=implementation)
 
     def loss(params, x, lengths, keys):
         carry = F.initial_carry(keys, recurrence, F.zero_state(recurrence.transition, (len(x), HIDDEN)))
-        how = dict(seq_lengths=lengths, implementation=implementation)
-        end, out = F.unroll(params, carry, x, recurrence, **how)
+        end, out = F.unroll(params, carry, x, seq_lengths=lengths, **how)
         total = jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots[0] ** 2)
         return total, (out.h, out.decision.action)
 
@@ -122,17 +114,14 @@ WAYS = {
     "shard_map": in_shard_map,
     "pmap": in_pmap,
 }
-
-
 CASES = [
-    *itertools.product(WAYS, UNROLLS, ["fused", "reference"]),
-    *itertools.product(WAYS, SKIPS, ["fused"]),
-    *((way, "dynamic", "reference") for way in WAYS),
+    *itertools.product(WAYS, [*UNROLLS, *SKIPS], ["fused"]),
+    *itertools.product(WAYS, [*UNROLLS, "dynamic"], ["reference"]),
 ]
 BY_DEFAULT = [
     ("explicit", "unroll, lstm", "fused"),
-    *itertools.product(["shard_map"], ["unroll, lstm"], ["fused", "reference"]),
-    *itertools.product(["pmap"], ["unroll, dynamic"], ["fused", "reference"]),
+    *(("shard_map", "unroll, lstm", implementation) for implementation in ("fused", "reference")),
+    *(("pmap", "unroll, dynamic", implementation) for implementation in ("fused", "reference")),
 ]
 
 

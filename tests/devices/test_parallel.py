@@ -11,7 +11,7 @@ from learners import classification, drawn_params, language_modelling, letters, 
 from marks import and_slow
 
 from dynskip_jax import rl
-from dynskip_jax.devices.parallel import PER_SEED, Parallel, Pmap, ShardedJit, batch_spec, make_parallel
+from dynskip_jax.devices.parallel import PER_SEED, batch_spec, make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks import Classification
 from dynskip_jax.training.agent_settings import AgentSettings
@@ -41,9 +41,8 @@ def classifiers(num_seeds, baseline, lengths=None, **options):
 
 def language_models(num_seeds):
     objective = AgentSettings(baseline="batch", entropy_coef=0.1, discount=0.9)
-    options = dict(batch_size=BATCH, num_steps=5, objective=objective)
-    noise = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2})
-    return language_modelling(letters(38, 6, 6), range(num_seeds), **noise, **options)
+    options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2}, objective=objective)
+    return language_modelling(letters(38, 6, 6), range(num_seeds), batch_size=BATCH, num_steps=5, **options)
 
 
 class Small:
@@ -96,7 +95,6 @@ class Small:
 TASKS = {
     "classification": lambda n: classifiers(n, "rollouts", **NOISE),
     "classification, batch baseline": lambda n: classifiers(n, "batch", **NOISE),
-    "classification, one step": lambda n: classifiers(n, "batch"),
     "classification, penalties": lambda n: classifiers(n, "none", [1, 2, 6], task=PenalizedStates),
     "language modelling": language_models,
     "small": lambda n: Small(n, None),  # all seeds read the same batches
@@ -111,45 +109,33 @@ def learner_of(kind, num_seeds):
     return TASKS[kind](num_seeds)
 
 
-def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_after=None):
-    task = learner_of(kind, num_seeds)
-    assert task.num_batches >= 4
-    settings = FitSettings(
-        seeds=tuple(range(num_seeds)),
-        epochs=epochs,
-        optimizer=OPTIMIZER,
-        learning_rate=lambda epoch, history: np.full(num_seeds, 0.2),
-        log_every=2,
-    )
-    return fit(
-        task,
-        settings,
-        RunDir.open(folder, {}),
-        parallel=make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH),
-        should_stop=lambda step: step == stop_after,
-    )
+def train(kind, folder, *, num_seeds=1, devices=1, way="jit", stop_after=None):
+    rate = lambda epoch, history: np.full(num_seeds, 0.2)
+    settings = FitSettings(tuple(range(num_seeds)), 2, OPTIMIZER, rate, log_every=2)
+    parallel = make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH)
+    options = dict(parallel=parallel, should_stop=lambda step: step == stop_after)
+    return fit(learner_of(kind, num_seeds), settings, RunDir.open(folder, {}), **options)
 
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    """Return a function of a kind and a number of seeds: (result, records) of a run on one device."""
+    """Return a function of a kind and a number of seeds: (result, folder) of a run on one device."""
 
     @functools.cache
     def get(kind, num_seeds=1):
         folder = tmp_path_factory.mktemp("one")
-        result = train(kind, folder, num_seeds=num_seeds)
-        return result, RunDir.open(folder, {}).records()
+        return train(kind, folder, num_seeds=num_seeds), folder
 
     return get
 
 
 def assert_same_run(result, folder, expected):
-    expected_result, expected_records = expected
+    expected_result, expected_folder = expected
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, result.params, expected_result.params)
     assert result.best_epoch.tolist() == expected_result.best_epoch.tolist()
-    records = RunDir.open(folder, {}).records()
-    for one, other in zip(records, expected_records, strict=True):
+    records = (RunDir.existing(path).records() for path in (folder, expected_folder))
+    for one, other in zip(*records, strict=True):
         assert one.keys() == other.keys() and one.pop("split") == other["split"]
         for name, value in one.items():
             np.testing.assert_allclose(value, other[name], rtol=1e-4)
@@ -165,20 +151,17 @@ CASES = [
     ("small, own batches", 1, 4, "pmap"),
     ("small, own batches", 1, 8, "jit"),
     ("classification", 1, 2, "jit"),
-    ("classification", 1, 8, "pmap"),
     ("classification, batch baseline", 1, 4, "pmap"),
     ("classification, penalties", 1, 4, "pmap"),
     ("language modelling", 1, 2, "pmap"),
     ("language modelling", 1, 4, "jit"),
     ("small, own batches", 4, 2, "jit"),
     ("small, own batches", 4, 2, "pmap"),
-    ("classification", 4, 2, "jit"),
     ("language modelling", 4, 2, "pmap"),
-    ("small, own batches", 3, 2, "jit"),
     ("small", 3, 2, "pmap"),
     ("classification", 3, 2, "jit"),
 ]
-BY_DEFAULT = [CASES[0], CASES[1], CASES[9]]  # with pmap, the update itself calls collectives
+BY_DEFAULT = [CASES[0], CASES[1], CASES[8]]  # with pmap, the update itself calls collectives
 
 
 @pytest.mark.parametrize(
@@ -216,32 +199,18 @@ def test_run_resumes_on_other_devices_and_bit_for_bit_on_the_same(kind, first, s
 # --- What the compiled programs do ---
 
 
-@functools.cache
-def compiled_step(kind, num_seeds, devices, way="jit"):
-    """Return the `Parallel`, the compiled update, and its arguments placed on the devices."""
-    task = learner_of(kind, num_seeds)
-    parallel = make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH)
-    keys = seed_keys(tuple(range(num_seeds)))
+def program_of(kind, num_seeds, devices):
+    """Return the text of the compiled update."""
+    task, keys = learner_of(kind, num_seeds), seed_keys(tuple(range(num_seeds)))
+    parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
     params = None if is_small(kind) else together(*(drawn_params(task, seed) for seed in range(num_seeds)))
     state = start_state(task, OPTIMIZER, keys, params)
-    batch = next(iter(task.train_batches(0)))
     state = TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
-    batch = parallel.place(batch, batch_spec(task.batch_axis))
+    batch = parallel.place(next(iter(task.train_batches(0))), batch_spec(task.batch_axis))
     own = keys.train, jnp.ones(num_seeds), task.scheduled(0), jnp.zeros(num_seeds, bool)
     key, rate, scheduled, averaged = (parallel.place(part, PER_SEED) for part in own)
-    arguments = state, batch, key, 0, rate, scheduled, averaged
-    return parallel, make_step(task, OPTIMIZER, parallel).lower(*arguments).compile(), arguments
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["jit", "pmap"])
-def test_an_update_of_a_shared_batch_is_that_of_one_device(way):
-    found = []
-    for devices, how in ((4, way), (1, "jit")):
-        parallel, step, (state, *others) = compiled_step("classification, one step", 1, devices, how)
-        after = step(jax.tree.map(jnp.copy, state), *others)  # a step reuses its memory
-        found.append(jax.device_get(parallel.gather((after.params, after.sums))))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *found)
+    step = make_step(task, OPTIMIZER, parallel)
+    return step.lower(state, batch, key, 0, rate, scheduled, averaged).compile().as_text()
 
 
 def test_parameters_are_placed_where_seeds_train():
@@ -256,48 +225,32 @@ def test_parameters_are_placed_where_seeds_train():
     assert by_batch.spread(params) is params
 
 
-# Collectives that would move activations between devices.
-OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
-
-
 @pytest.mark.parametrize("num_seeds", [4, 1])
 @pytest.mark.parametrize("kind", and_slow(["small", "classification", "language modelling"], is_small))
 def test_devices_exchange_sums_if_they_share_a_batch_and_nothing_else(kind, num_seeds):
-    program = compiled_step(kind, num_seeds, 4)[1].as_text()
+    program = program_of(kind, num_seeds, 4)
     assert ("all-reduce" in program) == (num_seeds == 1)
-    assert not any(name in program for name in OTHER_COLLECTIVES)
+    # These would move activations between devices.
+    assert not any(name in program for name in ("all-gather", "all-to-all", "collective-permute"))
 
 
 # --- The choice of a way to run in parallel ---
 
 
-@pytest.mark.parametrize(
-    ("devices", "way", "seeds", "kind", "mesh"),
-    [
-        (1, "jit", 4, Parallel, None),
-        (4, "jit", 8, ShardedJit, (4, 1)),
-        (4, "jit", 2, ShardedJit, (1, 4)),
-        (4, "jit", 1, ShardedJit, (1, 4)),
-        (4, "pmap", 1, Pmap, None),
-    ],
-)
-def test_seeds_are_divided_first(devices, way, seeds, kind, mesh):
-    parallel = make_parallel(devices, way, num_seeds=seeds, batch_size=8)
-    assert type(parallel) is kind
-    assert parallel.devices == tuple(jax.devices()[:devices])
-    if mesh:
-        assert parallel.mesh.devices.shape == mesh
+@pytest.mark.parametrize(("seeds", "mesh"), [(8, (4, 1)), (2, (1, 4)), (1, (1, 4))])
+def test_seeds_are_divided_first(seeds, mesh):
+    parallel = make_parallel(4, num_seeds=seeds, batch_size=8)
+    assert parallel.devices == tuple(jax.devices()[:4]) and parallel.mesh.devices.shape == mesh
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("devices", "way", "message"),
     [
-        ((8, "jit", 1, 20), "--batch-size 20 cannot be shared by 8 devices: choose a multiple of 8"),
-        ((3, "pmap", 2, 20), "--batch-size 20 cannot be shared by 3 devices: choose a multiple of 3"),
-        ((16, "jit", 1, 32), "--devices 16 is more than there are: this machine has 8"),
+        (8, "jit", "--batch-size 20 cannot be shared by 8 devices: choose a multiple of 8"),
+        (3, "pmap", "--batch-size 20 cannot be shared by 3 devices: choose a multiple of 3"),
+        (16, "jit", "--devices 16 is more than there are: this machine has 8"),
     ],
 )
-def test_devices_that_cannot_be_had(arguments, message):
-    devices, way, seeds, batch_size = arguments
+def test_devices_that_cannot_be_had(devices, way, message):
     with pytest.raises(UserError, match=message):
-        make_parallel(devices, way, num_seeds=seeds, batch_size=batch_size)
+        make_parallel(devices, way, num_seeds=1, batch_size=20)

@@ -96,8 +96,12 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path)
 
 def test_a_finished_run_is_only_accepted_with_its_checkpoint(finished_quick, folder):
     """Regression: with a result of another time, or without checkpoints, it was said to be finished."""
-    shutil.rmtree(folder / "checkpoints")
     before = (folder / "result.json").read_bytes()
+    for description in folder.glob("checkpoints/*/document/metadata"):
+        description.write_text("{")
+    outcome = execute(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
+    assert_user_error(outcome, "is another or damaged", "--run-dir")
+    shutil.rmtree(folder / "checkpoints")
     outcome = execute(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
     assert_user_error(outcome, "lacks the checkpoint", "--run-dir")
     assert (folder / "result.json").read_bytes() == before

@@ -39,17 +39,6 @@ def test_before_the_trigger_the_mean_is_the_parameters_bit_for_bit():
     assert state.count == 1
 
 
-def test_the_mean_of_many_iterates_in_single_precision():
-    iterates = 1.0 + np.random.default_rng(2).normal(size=(6_640, 8)).astype(np.float32)  # ten epochs of PTB
-    state, _ = jax.lax.scan(
-        lambda state, w: (average_update(state, w, True), None),
-        average_start(jnp.asarray(iterates[0])),
-        iterates[1:],
-    )
-    np.testing.assert_allclose(state.mean, iterates.astype(np.float64).mean(0), rtol=1e-5)
-    assert state.count == len(iterates) and state.mean.dtype == jnp.float32
-
-
 def test_torch_averages_the_same_but_begins_two_steps_after_the_trigger():
     torch, t0 = pytest.importorskip("torch"), 4
     matrix = np.random.default_rng(3).normal(size=(4, 4))

@@ -140,12 +140,13 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_checkpoint_is_skipped_and_replaced(two, damage, saved, capfd):
+def test_damaged_checkpoint_is_skipped_and_replaced(two, damage, capfd):
     DAMAGES[damage](two / "7")
     checkpoints = Checkpoints(two)
     restored = checkpoints.restore_latest(make_state())
     assert (restored.fingerprint["step"], restored.meta) == (6, {"epoch": 6})
-    assert checkpoints.fingerprint() != Checkpoints(saved).fingerprint() or "document" not in damage
+    if "document" in damage:
+        assert checkpoints.fingerprint() == {"step": 7, "sha256": ""}
     assert_identical(restored.state, make_state(6))
     (line,) = restored.skipped
     assert re.fullmatch(rf"checkpoint 7 in {two} is unreadable \([^\n]*\)", line)

@@ -156,7 +156,6 @@ def test_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_
         (dict(format="x" * 10**6), "a run of format xxxx"),
         (dict(models=[".."]), "does not hold a valid configuration"),
         (dict(models=["a"] * 10**5), "does not hold a valid configuration"),
-        (dict(model="m" * 10**4), "does not hold a valid configuration"),
         (b"\xff", "does not hold a valid configuration"),
         (bytes(999), "has more than 998 bytes"),
     ],
@@ -204,8 +203,8 @@ def test_a_file_is_never_written_through_a_link(name, tmp_path):
     assert victim.read_text() == "precious"
 
 
-ENTRIES = [{"seeds": 10**15}, {"seeds": [10**400]}, {"seeds": list(range(10**5))}, {"model": ".."}]
-ENTRIES += [{"epochs_asked": "3"}, {"checkpoint": None}, {"wall_seconds": None}]
+ENTRIES = [{"seeds": 10**15}, {"seeds": [10**400]}, {"seeds": [0] * 10**5}]
+ENTRIES += [{"model": ".."}, {"checkpoint": None}]
 
 
 @pytest.mark.parametrize("entries", ENTRIES, ids=lambda entries: str(entries)[:30])
