@@ -16,20 +16,19 @@ STOPPED = 2 * NUM_BATCHES + 1
 
 
 def finished(folder, *, seed=0, epochs=2, **options):
-    """Train a run, write its result, and return its folder and its parameters."""
+    """Train a run, write its result, and return its parameters."""
     run = RunDir.open(folder, {"seed": seed, "epochs": epochs}, may_grow=["epochs"])
     settings = FitSettings((seed,), epochs, SGD, lambda epoch, history: np.ones(1), log_every=1)
     result = fit(Scripted([3, 2, 2.5, 1]), settings, run, **options)
     row = {"model": "m", "parameters": 1, "seeds": [seed], "metrics": {}, "wall_seconds": 1}
     run.write_result({"rows": [row | {"checkpoint": Checkpoints(run.checkpoints).fingerprint()}]})
-    return folder, result
+    return result.params
 
 
 def unfinished(folder, **options):
-    """Train a run that stops in its third epoch, and return its folder."""
+    """Train a run that stops in its third epoch."""
     with pytest.raises(Stopped):
         finished(folder, epochs=4, should_stop=lambda step: step == STOPPED, **options)
-    return folder, None
 
 
 def assert_refused_and_unchanged(folder, message):
@@ -54,8 +53,9 @@ def assert_refused_and_unchanged(folder, message):
 )
 def test_files_of_two_runs_are_refused(made, seed, name, message, tmp_path):
     """Another run's checkpoints were once taken, and its numbers reported as this run's."""
-    folder, _ = made(tmp_path / "run")
-    other, _ = made(tmp_path / "other", seed=seed)
+    folder, other = tmp_path / "run", tmp_path / "other"
+    made(folder)
+    made(other, seed=seed)
     (folder / name).rename(tmp_path / "away")
     (other / name).rename(folder / name)
     assert_refused_and_unchanged(folder, message)
@@ -70,7 +70,8 @@ def test_files_of_two_runs_are_refused(made, seed, name, message, tmp_path):
     ],
 )
 def test_files_of_two_times_are_refused(name, message, tmp_path):
-    folder, _ = finished(tmp_path / "run")
+    folder = tmp_path / "run"
+    finished(folder)
     older = shutil.copytree(folder, tmp_path / "older")
     finished(folder, epochs=3)
     (folder / name).rename(tmp_path / "away")
@@ -81,24 +82,25 @@ def test_files_of_two_times_are_refused(name, message, tmp_path):
 @pytest.mark.parametrize("made", [finished, unfinished])
 def test_lost_checkpoints_are_named_before_anything_is_removed(made, tmp_path):
     """The run once began again at epoch 1, without its old result and records."""
-    folder, _ = made(tmp_path / "run")
+    folder = tmp_path / "run"
+    made(folder)
     (folder / "checkpoints").rename(tmp_path / "away")
     (folder / "checkpoints").mkdir()
     assert_refused_and_unchanged(folder, r"checkpoint of step 6 .*\(it has none\)|there is no checkpoint")
 
 
 def test_without_its_newest_checkpoint_or_its_metrics_a_run_goes_on_and_says_so(tmp_path, caplog):
-    whole, result = finished(tmp_path / "whole", epochs=4)
-    folder, _ = unfinished(tmp_path / "older checkpoint")
+    expected = finished(tmp_path / "whole", epochs=4)
+    unfinished(folder := tmp_path / "older checkpoint")
     shutil.rmtree(folder / "checkpoints" / str(STOPPED))
-    assert_identical(finished(folder, epochs=4)[1].params, result.params)
-    assert metrics(folder) == metrics(whole)
-    folder, _ = unfinished(tmp_path / "no metrics")
+    assert_identical(finished(folder, epochs=4), expected)
+    assert metrics(folder) == metrics(tmp_path / "whole")
+    unfinished(folder := tmp_path / "no metrics")
     os.remove(folder / "metrics.jsonl")
-    assert_identical(finished(folder, epochs=4)[1].params, result.params)
+    assert_identical(finished(folder, epochs=4), expected)
     assert f"the records up to step {STOPPED} are lost" in caplog.text
     assert metrics(folder)[0]["step"] == STOPPED + 1
-    newest = finished(tmp_path / "damaged")[0] / "checkpoints" / "6" / "document" / "metadata"
-    newest.write_text("{")
-    assert_identical(finished(tmp_path / "damaged", epochs=4)[1].params, result.params)
-    assert f"checkpoint 6 in {newest.parents[2]} is unreadable (" in caplog.text
+    finished(folder := tmp_path / "damaged")
+    (folder / "checkpoints" / "6" / "document" / "metadata").write_text("{")
+    assert_identical(finished(folder, epochs=4), expected)
+    assert f"checkpoint 6 in {folder / 'checkpoints'} is unreadable (" in caplog.text

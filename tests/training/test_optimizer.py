@@ -26,14 +26,12 @@ def directions(optimizer):
 
 def of(names, trees):
     """Return the numbers of these modules in each tree, (steps, size), in float64."""
-
-    def modules(tree):
+    steps = []
+    for tree in trees:
         layer = tree["layers"]["0"]
-        return {"agent": layer["agent"]["b"], "w": layer["w"], "softmax": tree["softmax"]}
-
-    return np.stack([np.concatenate([np.ravel(modules(tree)[n]) for n in names]) for tree in trees]).astype(
-        float
-    )
+        modules = {"agent": layer["agent"]["b"], "w": layer["w"], "softmax": tree["softmax"]}
+        steps.append(np.concatenate([np.ravel(modules[name]) for name in names]))
+    return np.stack(steps).astype(float)
 
 
 def by_hand(kind, grads, clip=np.inf, weight_decay=0.0, momentum=0.0):
