@@ -27,13 +27,9 @@ _KINDS = "abcdefgh"
 
 
 class Texts(NamedTuple):
-    """A batch of texts with their answers.
+    """Texts, padded with 0 at the end, and their answers.
 
-    Attributes:
-        symbols: Symbol ids, padded with 0 at the end, (examples, time).
-        lengths: Number of words of each text, (examples,).
-        forms: The answers: form of the word that opens the last clause, (examples,).
-        places: Positions of these opening words, counted from 0, (examples,).
+    `forms` are the forms of the words that open the last clauses, and `places` the positions of these words.
     """
 
     symbols: Int[np.ndarray, "examples time"]

@@ -22,12 +22,7 @@ _MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY, _LENGTH_MULTIPLE = 5, 5.0, 0.05, 1
 class Batch(NamedTuple):
     """A batch for one step, rows first; optional fields are None if a task does not use them.
 
-    Attributes:
-        inputs: Inputs of the model, such as token ids (rows, time).
-        targets: Targets, such as classes (rows,) or the token after each input (rows, time).
-        mask: False for padding rows (rows,) or padding steps (rows, time), which do not count.
-        seq_lengths: True lengths of padded rows, (rows,).
-        index: Index of each row's example in its split, (rows,).
+    `mask` is False for padding rows or steps, which do not count. `index` is each row's example in its split.
     """
 
     inputs: Any
@@ -45,19 +40,13 @@ def segments(
     drop_tail: bool,
     first_token: int,
 ) -> Iterator[Batch]:
-    """Cut a text into segments whose rows continue those of the segment before.
+    """Cut a text of N tokens into segments whose rows continue those of the segment before.
 
-    The text is laid out as `batch_size` contiguous rows, which are cut every `num_steps` columns. The input
-    for each target is the token before it; for the first target it is `first_token`, usually `<eos>`.
-
-    Args:
-        tokens: Token ids of the text.
-        batch_size: Number of rows, B.
-        num_steps: Number of columns of every segment, or of each one.
-        drop_tail: True for training: rows have N // B tokens, and columns that do not fill a segment are
-            dropped (Zaremba et al. 2014). False for evaluation: rows have ceil(N / B) tokens, and padding is
-            masked, so that every token counts once.
-        first_token: Input for the first target.
+    The text is laid out as B = `batch_size` contiguous rows, which are cut every `num_steps` columns; several
+    numbers are those of each segment. The input for each target is the token before it; for the first target
+    it is `first_token`, usually `<eos>`. With `drop_tail`, for training, rows have N // B tokens, and columns
+    that do not fill a segment are dropped (Zaremba et al. 2014). Without it, for evaluation, rows have
+    ceil(N / B) tokens, and padding is masked, so that every token counts once.
     """
     row_length = tokens.size // batch_size if drop_tail else -(-tokens.size // batch_size)
     if isinstance(num_steps, int) and drop_tail:
@@ -121,9 +110,9 @@ class Examples:
     """The examples of a split.
 
     Attributes:
-        inputs: Inputs of the model, each array (examples, ...). Sequences are padded to the longest one.
-        targets: Targets, each array (examples, ...).
-        seq_lengths: True lengths, (examples,); None if all sequences have the same length.
+        inputs: Each array is (examples, ...). Sequences are padded to the longest one.
+        targets: Each array is (examples, ...).
+        seq_lengths: True lengths; None if all sequences have the same length.
         buckets: Increasing lengths to which batches are padded; empty keeps the arrays' length. Every array
             whose second axis is as long as the first input's is cut or padded: give an array without a time
             axis another second axis, as in (examples, 1, features), if its width may equal that length.

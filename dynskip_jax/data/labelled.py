@@ -50,11 +50,8 @@ class LabelledText(NamedTuple):
 class LabelledTextCorpus:
     """Texts of any number of classes in three splits.
 
-    Attributes:
-        name: Name of its folder or file.
-        source: Phrase for messages that describes where it was found.
-        classes: Classes of train, sorted by name, or by value if all are numbers.
-        notes: Lines for messages: which splits were drawn from train, and what looks wrong.
+    Classes of train are sorted by name, or by value if all are numbers. `notes` are lines for messages: which
+    splits were drawn from train, and what looks wrong.
     """
 
     name: str
@@ -117,8 +114,7 @@ def find_labelled_text(
         split_seed: Random seed for drawing dev and test from train if they are missing (`stratified_split`).
         text: Column or JSON key of the texts. A column is a name or a number counted from 0.
         label: Column or JSON key of the classes.
-        header: Whether the first line of TSV and CSV contains the names of the columns. None: it does if
-            `text` or `label` is a name.
+        header: Whether the first line names the columns. None: it does if `text` or `label` is a name.
         share: Fraction of the texts that is drawn for a missing split.
     """
     path = Path(data).expanduser()

@@ -53,8 +53,6 @@ class LanguageCorpus:
     """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after each line.
 
     Attributes:
-        name: Name of the corpus in results.
-        vocabulary: Tokens of the ids, built from the training text only.
         source: Phrase for messages that describes where the corpus was found.
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
         text_sizes: Length of each split if tokens are pieces of words; else empty.
@@ -124,19 +122,13 @@ class LanguageCorpus:
 def make_corpus(
     name: str, lines: Mapping[str, Iterable[str]], source: str, pieces: Pieces | None = None
 ) -> LanguageCorpus:
-    """Build a corpus of token ids from lines of text.
+    """Build a corpus of token ids from the lines of train, dev and test; train only is cut into three.
 
     Words that train lacks become `<unk>` in dev and test. They count as tokens, because leaving them out
     would make the perplexity too low. So `<unk>` must occur in training: otherwise the model would never
     learn its probability. If dev or test need an `<unk>` that train lacks, the rarest words of train become
     `<unk>`; their fraction of the text is the usual estimate of the fraction of unseen words (Good 1953).
-    Likewise for characters; byte pairs need no `<unk>`.
-
-    Args:
-        name: Name of the corpus.
-        lines: Lines of train, dev and test, each read once; those of train only are cut into three.
-        source: Phrase that describes where the corpus was found.
-        pieces: Units into which words are split; None keeps words whole.
+    Likewise for characters; byte pairs need no `<unk>`. `source` says in messages where the text was found.
     """
     words, ids, own_ends = _numbered(lines)
     sizes, kind, min_count = {}, pieces and pieces.kind, 1

@@ -1,10 +1,12 @@
 """Turn labelled texts, or rated pairs of sentences, into padded arrays of word ids."""
 
+import collections
 import dataclasses
 import functools
 import hashlib
 import itertools
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -133,32 +135,26 @@ def sentence_corpus(
         batch_size: Number of texts per training step; see `with_buckets`.
         known: Function that returns the words of dev and test to add to the vocabulary.
     """
-    numbers: dict[str, int] = {}  # of words, in the order of first occurrence
-    read: dict[str, list[tuple[np.ndarray, int, float]]] = {}  # ids, length of the first sentence, label
-    cropped = dict.fromkeys(splits, 0)
+    read, cropped = {}, dict.fromkeys(splits, 0)  # words, number of words of the first sentence, and label
     for split, texts in splits.items():
         read[split] = []
         for text in texts:
             first = text.words[:max_length]
             cropped[split] += len(first) < len(text.words)
-            words = [*first, *text.second]
-            ids = (numbers.setdefault(word, len(numbers)) for word in words)
-            read[split].append((np.fromiter(ids, np.int32, len(words)), len(first), text.label))
-    words = list(numbers)
-
-    def count(split: str) -> dict[str, int]:
-        found = np.concatenate([np.zeros(0, np.int32), *(ids for ids, *_ in read[split])])
-        counts = np.bincount(found, minlength=len(words))
-        return {words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
-
-    counts = count("train")
-    more = known(counts.keys(), {word for split in read if split != "train" for word in count(split)})
-    vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words, more_words=more)
+            words = [sys.intern(word) for word in (*first, *text.second)]  # each distinct word is kept once
+            read[split].append((words, len(first), text.label))
+    counts = {
+        split: collections.Counter(word for words, *_ in texts for word in words)
+        for split, texts in read.items()
+    }
+    train = counts.pop("train")
+    more = known(train.keys(), set().union(*counts.values()))
+    vocabulary = word_vocabulary(train, min_count=min_count, max_words=max_words, more_words=more)
     # Words that `known` adds come last, also those of train that are not kept otherwise.
-    frequent = itertools.takewhile(lambda word: counts.get(word, 0) > 1, vocabulary.tokens[1:])
-    num_frequent, renumbered, examples = 1 + sum(1 for _ in frequent), vocabulary.encode(words), {}
+    frequent = itertools.takewhile(lambda word: train[word] > 1, vocabulary.tokens[1:])
+    num_frequent, examples = 1 + sum(1 for _ in frequent), {}
     for split, texts in read.items():
-        inputs, lengths = pad_sequences([renumbered[ids] for ids, *_ in texts])
+        inputs, lengths = pad_sequences([vocabulary.encode(words) for words, *_ in texts])
         firsts, labels = (np.array([text[i] for text in texts]) for i in (1, 2))
         if (firsts < lengths).any():
             steps = np.arange(inputs.shape[1])

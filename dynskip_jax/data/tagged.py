@@ -31,7 +31,6 @@ class TaggedCorpus:
     """Sentences with a tag for each word, in three splits.
 
     Attributes:
-        name: Name of the corpus in results.
         source: Phrase for messages that describes where the corpus was found.
         splits: Sentences of `train`, `dev` and `test`; `with_entities` makes their tags those of BIOES.
         scheme: Scheme of the tags in the files; None if it is unknown or the tags do not mark entities.
@@ -87,8 +86,7 @@ def find_tagged_corpus(
             Treebank, and `ud` a folder of CoNLL-U files, by default the English EWT. `columns` is any folder
             with files for train, dev and test that have one word on each line, and its tag in another column.
             What `conll2000` and `wsj` lack, dev and test, is drawn from train: a tenth each, at most 1,000.
-        data: Folder of the corpus; for `conll2000` and `wsj` NLTK's archive or its folder. None searches
-            `$DYNSKIP_DATA_DIR`, except for `columns`.
+        data: Folder, or NLTK's archive; None searches `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags for `columns`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
@@ -172,9 +170,7 @@ def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences]) -
 class TaggedExamples(Examples):
     """Sentences as ids; the characters of words are looked up for each batch, to save memory.
 
-    Attributes:
-        spellings: Character ids of each distinct word, (forms, length). `inputs.characters` contains the row
-            of each word in this table; `batch` replaces the row numbers by the characters.
+    `spellings` has the characters of each distinct word, and `inputs.characters` each word's row in it.
     """
 
     spellings: Int[np.ndarray, "forms length"]

@@ -30,15 +30,7 @@ _TREE_PIECE = re.compile(rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BL
 
 
 class TaggedSentence(NamedTuple):
-    """A sentence with a tag for each word.
-
-    Attributes:
-        words: Words as the file spells them.
-        tags: Tag of each word.
-        lines: Line number of each word, counted from 1, for error messages.
-        columns: Values of other columns for each word; empty if no other columns were requested.
-        file: Name of the file, for error messages.
-    """
+    """A sentence with a tag for each word, its line, counted from 1, and the values of other columns."""
 
     words: list[str]
     tags: list[str]
@@ -50,12 +42,8 @@ class TaggedSentence(NamedTuple):
 class LinesToTag(NamedTuple):
     """Consecutive lines of a file, with the words of at most one sentence.
 
-    Attributes:
-        lines: All lines, including comments and the empty line after the sentence.
-        words: Words to tag.
-        places: Index in `lines` of each word's line.
-        columns: For each word, the contents of the other requested columns.
-        start: Number of the first line, counted from 1.
+    The words stand in the lines at `places`; `columns` are the contents of the other requested columns, and
+    `start` is the number of the first line, counted from 1.
     """
 
     lines: list[str]

@@ -217,11 +217,8 @@ def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary l
 class TokenIds(NamedTuple):
     """Encoded words of a tagger, int32.
 
-    Attributes:
-        words: Id of each word's normal form, (..., time).
-        characters: Ids of each word's characters, (..., time, length), padded with 0.
-        capitals: Capitalisation of each word, an index of `CAPITALS`, (..., time).
-        columns: Ids of each word's values in other columns of a file, (..., time, columns).
+    `words` are ids of normal forms, and `capitals` indices of `CAPITALS`, (..., time). `characters` are
+    padded with 0, (..., time, length), and `columns` are values of other columns, (..., time, columns).
     """
 
     words: Any
@@ -256,10 +253,9 @@ class TaggerVocabulary(Stored):
     """Words, characters and tags, each in a fixed order.
 
     Attributes:
-        words: Normal forms: `<unk>`, then the words of train, most frequent first.
+        words: Normal forms: `<unk>`, then those of train, most frequent first.
         num_frequent: First id of the rare words, which occur at most once in train.
         characters: Known characters, from id 2; 0 is padding and 1 is unknown.
-        tags: Tags that may be predicted.
         word_length: Number of characters of a word that are read; of a longer word the first and last half.
         columns: Known values of each other column, from id 1; 0 is unknown.
         scheme: Scheme of the tags in the files of train; None if the tags do not mark entities.
@@ -338,12 +334,9 @@ def tagger_vocabulary(
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
     scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
-    """Return the vocabulary of a training split; arguments not listed are fields of `TaggerVocabulary`.
+    """Return the vocabulary of the words of each training sentence, and of their values in other columns.
 
-    Args:
-        train: Words of each sentence.
-        more_words: Additional normal forms, such as words with pretrained vectors.
-        columns: Values of other columns for each word of each sentence.
+    `more_words` are additional normal forms, such as words with pretrained vectors.
     """
     forms = collections.Counter(word for sentence in train for word in sentence)
     counts: collections.Counter[str] = collections.Counter()
