@@ -7,26 +7,24 @@ import importlib.util
 import inspect
 import itertools
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.config import call, flag, hints_of, listed, parse, program, short, shown, text_width
+from dynskip_jax.config import call, flag, listed, parse, program, short, shown
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, Experiment, find_experiment
 from dynskip_jax.failures import log_to_standard_output, run_main
-from dynskip_jax.own_pieces import import_module, is_own_piece
+from dynskip_jax.own_pieces import import_module
 from dynskip_jax.settings import (
     Resolved,
     check_effects,
-    config_rows,
     fields_of,
+    get,
     groups_of,
-    read_config_file,
+    replace,
     resolve,
 )
-from dynskip_jax.training.model_names import MODEL_NAMES, MODELS
 
 TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
 
@@ -39,8 +37,6 @@ class Output:
     """Print every setting and where it comes from, without training."""
     debug: bool = False
     """Show the traceback of an error."""
-    log_file: Path | None = None
-    """Also write what is printed to this file."""
 
 
 def start(name: str | None = None) -> None:
@@ -64,12 +60,7 @@ def list_experiments() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `NAME [COMMAND] [FLAGS]`.
-
-    Raises:
-        UserError: If the command fails for a reason that the user can fix.
-        Stopped: If training was interrupted.
-    """
+    """Run `NAME [COMMAND] [FLAGS]`."""
     name, *rest = arguments
     if name in TOOLS:
         run_command(name, program(name), rest)
@@ -90,18 +81,15 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         known = listed(["train", *experiment.commands, "--help"])
         raise UserError(f"there is no command {short(command)}: choose {known}")
     resolved, output = read_training(experiment, words)
-    for name in resolved.settings.run.models(experiment.model):
-        if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name, MODEL_NAMES):
-            raise UserError(f"there is no model {short(name)}: choose {listed(MODELS)}")
     if output.print_config:
-        for name, value, source in config_rows(resolved, experiment.model):
-            importlib.import_module("dynskip_jax.console").say(f"{name:<32} {shown(value):<16} {source}")
+        for name, (group, _, _) in fields_of(experiment.settings).items():
+            value, run = get(resolved.settings, name), resolved.settings.run
+            value = experiment.model if name == "model" and value is run.compare is None else value
+            line = f"{group}.{name}".ljust(32) + f" {shown(value):<16} {resolved.sources[name]}"
+            importlib.import_module("dynskip_jax.console").say(line)
         return
-    log_to_standard_output(output.log_file)
-    try:
-        importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
-    finally:
-        log_to_standard_output()  # closes the file
+    log_to_standard_output()
+    importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
 
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
@@ -123,13 +111,12 @@ def about(name: str) -> str:
 
 def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
     """Read the command line of training: its settings, with their sources, and what is printed."""
-    kind, default_preset = experiment.settings, next(iter(experiment.presets))
-    plain, parameters = experiment.presets[default_preset], []
-    for group, of in groups_of(kind).items():
-        usual = {name: plain[name] for name in hints_of(of) if name in plain}
-        default = dataclasses.replace(getattr(kind(), group), **usual)
-        parameters.append(_parameter(group, of, default))
-    parameters.append(_parameter("output", Output, Output()))
+    kind, preset = experiment.settings, next(iter(experiment.presets))
+    defaults, keyword = replace(kind(), **experiment.presets[preset]), inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, annotation=of, default=getattr(defaults, name, Output()))
+        for name, of in {**groups_of(kind), "output": Output}.items()
+    ]
     values = parse(program(experiment.name), help_of(experiment), parameters, arguments)
     typed = {word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
     given = {
@@ -138,38 +125,21 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
         if typed & {flag(name), flag(f"no_{name}")}
     }
     if experiment.default_preset is not None:
-        default_preset = experiment.default_preset(given)
-    stored = None
-    if given.get("config") is not None:
-        if given.get("preset") is not None:
-            raise UserError("--preset and --config both say where settings come from: leave one out")
-        stored = read_config_file(kind, experiment.name, given["config"])
-    resolved = resolve(kind, experiment.presets, default_preset, given, stored)
+        preset = experiment.default_preset(given)
+    resolved = resolve(kind, experiment.presets, preset, given)
     check_effects(resolved.settings, given, resolved.settings.run.models(experiment.model))
     return resolved, values["output"]
 
 
-def _parameter(name: str, kind: type, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-
-
 def help_of(experiment: Experiment) -> str:
     """Return the text of an experiment's `--help`: what it is, its commands, and what its presets set."""
-    lines = [experiment.about.rstrip(), "", "commands (each has --help):", "", "    train (the default)"]
-    for name in experiment.commands:
-        lines += _hanging(f"{name}: {about(name)}")
-    lines += ["", "presets, and what they set:", ""]
-    for name, values in experiment.presets.items():
-        # No line ends within a flag.
-        flags = [_typed(setting, value).replace(" ", "\0") for setting, value in values.items()]
-        lines += [line.replace("\0", " ") for line in _hanging(f"{name}: {' '.join(flags)}")]
-    return "\n".join(lines)
-
-
-def _hanging(text: str) -> list[str]:
-    """Return a text's lines, indented, and the first one less."""
-    how = dict(initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False)
-    return textwrap.wrap(text, text_width(), **how)
+    commands = [f"{name}: {about(name)}" for name in experiment.commands]
+    presets = [
+        f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"
+        for name, values in experiment.presets.items()
+    ]
+    parts = [experiment.about, "Commands, each with --help:", "train (the default)", *commands]
+    return "\n\n".join([*parts, "Presets, and what they set:", *presets])
 
 
 def _typed(name: str, value: Any) -> str:

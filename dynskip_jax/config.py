@@ -5,7 +5,6 @@ A setting is one line: name, type with bounds, default, and a docstring that is 
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import inspect
 import io
@@ -22,8 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.errors import UserError
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import UserError, needs
 
 MAX_SEED = 2**32 - 1  # for larger seeds JAX would repeat the keys of smaller ones
 _MOST_QUOTED = 80  # characters of a value in a message
@@ -41,9 +39,8 @@ class Bounds:
     def hold(self, value: float) -> bool:
         """Return whether `value` satisfies the bounds; NaN and infinity never do."""
         holds = dict(at_least=operator.ge, at_most=operator.le, above=operator.gt, below=operator.lt)
-        bounds = {name: bound for name, bound in vars(self).items() if bound is not None}
         is_finite = isinstance(value, int) or math.isfinite(value)
-        return is_finite and all(holds[name](value, bound) for name, bound in bounds.items())
+        return is_finite and all(b is None or holds[name](value, b) for name, b in vars(self).items())
 
     def __str__(self) -> str:
         """Return the requirement as part of an error message, such as "at least 1"."""
@@ -84,6 +81,13 @@ class _Leaf(typing.NamedTuple):
         """The words that a `Literal` allows."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
+    def read(self, text: str) -> Any:
+        """Return one value from its text; raise a `ValueError` or `TypeError` if it is not of this kind."""
+        if self.words and text not in self.words:
+            raise ValueError(text)
+        value = text if self.words else self.kind(text)
+        return value.expanduser() if isinstance(value, Path) else value
+
     def has(self, value: Any) -> bool:
         """Return whether one value is of this kind; `bool` is no number, and whole numbers are numbers."""
         if self.words:
@@ -113,11 +117,6 @@ def _leaves(hint: Any) -> tuple[_Leaf, ...]:
     return (_Leaf(hint),)
 
 
-def bounds_of(hint: Any) -> Bounds:
-    """Return the bounds of a type's numbers."""
-    return next((leaf.bounds for leaf in _leaves(hint) if leaf.bounds), Bounds())
-
-
 def is_path(hint: Any) -> bool:
     """Return whether a type allows nothing but a path, or None."""
     return Path in (kinds := {leaf.kind for leaf in _leaves(hint)}) and kinds <= {Path, types.NoneType}
@@ -133,18 +132,12 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path",
 def read_value(text: str, hint: Any) -> Any:
     """Convert a text to a type of a setting. A text that does not fit stays as it is: see `problem`."""
     leaves = _leaves(hint)
-    if any(leaf.several and leaf.words for leaf in leaves):
-        return tuple(text.split(","))
-    if text in _words_of(leaves):
-        return text
     if text == "none" and any(leaf.kind is types.NoneType for leaf in leaves):
         return None
     for leaf in leaves:
-        if leaf.kind in (int, float, str, Path):
-            with contextlib.suppress(ValueError):
-                values = tuple(leaf.kind(part) for part in (text.split(",") if leaf.several else [text]))
-                values = tuple(v.expanduser() if isinstance(v, Path) else v for v in values)
-                return values if leaf.several else values[0]
+        with contextlib.suppress(TypeError, ValueError):
+            values = tuple(leaf.read(part) for part in (text.split(",") if leaf.several else [text]))
+            return values if leaf.several else values[0]
     return text
 
 
@@ -225,56 +218,43 @@ def parse(
     values_of.__doc__ = about
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_primitive)
-    told = io.StringIO()
     how = dict(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
         description="",  # tyro joins and splits lines of its own
-        return_unknown_args=True,
+        registry=registry,
     )
     if {"-h", "--help"} & set(arguments):
         print(_wrapped(re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]))
-    try:
-        with contextlib.redirect_stderr(told):
-            values, unknown = tyro.cli(values_of, prog=prog, args=arguments, registry=registry, **how)
-    except SystemExit as left:
-        if not left.code:
-            raise
-        raise UserError(f"{_first_part(told.getvalue())} (--help lists the flags)") from None
-    hints, flat = {}, {}
+    with contextlib.redirect_stderr(io.StringIO()) as box:
+        try:
+            values = tyro.cli(values_of, prog=prog, args=arguments, **how)
+        except SystemExit as left:
+            if not left.code:
+                raise
+            raise UserError(f"{_inside(box.getvalue())} (--help lists the flags)") from None
     for each in parameters:
-        is_group = dataclasses.is_dataclass(each.annotation)
-        hints |= hints_of(each.annotation) if is_group else {each.name: each.annotation}
-        flat |= vars(values[each.name]) if is_group else {each.name: values[each.name]}
-    if unknown:
-        typed = unknown[0].partition("=")[0]
-        flags = [flag(name) for name in hints] + [flag(f"no_{n}") for n, h in hints.items() if h is bool]
-        alike = difflib.get_close_matches(typed, flags, n=1, cutoff=0.7)
-        meant = f": did you mean {alike[0]}?" if alike else ""
-        raise UserError(f"there is no flag {short(' '.join(unknown))}{meant} (--help lists the flags)")
-    for name, hint in hints.items():
-        if (what := problem(flat[name], hint)) is not None:
-            raise UserError(f"{flag(name)} {what}")
+        is_group, value = dataclasses.is_dataclass(each.annotation), values[each.name]
+        hints = hints_of(each.annotation) if is_group else {each.name: each.annotation}
+        for name, hint in hints.items():
+            if (what := problem(getattr(value, name) if is_group else value, hint)) is not None:
+                raise UserError(f"{flag(name)} {what}")
     return values
-
-
-def text_width() -> int:
-    """Return how many columns of the terminal a text may fill."""
-    return min(100, shutil.get_terminal_size().columns)
 
 
 def _wrapped(text: str) -> str:
     """Return a text with its paragraphs wrapped; indented ones, such as commands and tables, stay."""
-    how = dict(width=text_width(), break_on_hyphens=False, break_long_words=False)
+    width = min(100, shutil.get_terminal_size().columns)
+    how = dict(width=width, break_on_hyphens=False, break_long_words=False)
     parts = [part for part in re.split(r"\n\s*\n", text.rstrip()) if part.strip()]
     parts = [p if p.startswith(" ") else textwrap.fill(" ".join(p.split()), **how) for p in parts]
     return "\n\n".join(parts) + "\n"
 
 
-def _first_part(box: str) -> str:
-    """Return the text in the box that tyro draws around an error, up to its first rule."""
-    lines = [line.strip("│|╭╮╰╯+ ") for line in box.splitlines()[1:]]
-    text = itertools.dropwhile(lambda line: not line.strip("─-"), lines)
-    return " ".join(" ".join(itertools.takewhile(lambda line: line.strip("─-"), text)).split())
+def _inside(box: str) -> str:
+    """Return the text in the box that tyro draws around an error, without its last line: see --help."""
+    lines = (line.strip("│|╭╮╰╯+ ") for line in box.splitlines()[1:])
+    lines = itertools.takewhile(lambda line: not line.startswith("For full helptext"), lines)
+    return " ".join(line for line in lines if line.strip("─-"))
 
 
 _READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}

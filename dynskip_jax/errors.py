@@ -1,5 +1,8 @@
 """Exceptions whose messages are written for the user of the command line."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 def described(value: object) -> str:
     """Return a short text for error messages: dtype and shape of an array, the type of any other value."""
@@ -17,3 +20,18 @@ class UserError(ValueError):
 
 class Stopped(Exception):
     """Training was interrupted after it had saved a checkpoint."""
+
+
+class MissingExtra(ImportError, UserError):
+    """A required package is part of an optional dependency group and is not installed."""
+
+
+@contextlib.contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Guard the imports of packages of the group `extra`: the error names the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f'{error.name} is not installed: pip install -e ".[{extra}]" in a checkout', name=error.name
+        ) from None

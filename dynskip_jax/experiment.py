@@ -80,23 +80,18 @@ ACCURACY = columns_of("accuracy", "accuracy", ".2%") | {
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One task. Its module `task` has two functions, and is imported when something runs.
-
-    * `load(settings) -> Dataset`
-    * `make_task(spec, settings, data, vocabulary) -> Task`; without data (None) it reads single texts only.
-
-    It may also have functions of `dynskip_jax.hooks` that it does otherwise: what is measured and drawn
-    besides, and how it reads a text.
+    """One task.
 
     Attributes:
         name: Name of the experiment, as in `dynskip <name>`.
         about: Text of `--help`; the first line is shown in the list of experiments.
-        task: Name of the module; by default `dynskip_jax.experiments.NAME.task`.
+        task: Name of a module (default: `dynskip_jax.experiments.NAME.task`) with `load(settings) -> Dataset`
+            and `make_task(spec, settings, data, vocabulary) -> Task`; without data (None) the task reads
+            single texts only. It may also have functions in place of those of `dynskip_jax.hooks`.
         settings: Class of the settings.
         presets: Values of each preset, by the names of preset and setting; the first is the default.
         model: Model that is trained by default.
         columns: Heading and format of each metric in the printed table, by the metric's name.
-        curves: Metrics that are drawn as learning curves.
         commands: Names of the commands that read a finished run.
         published: Published results.
         sample_text: Text that `explain` reads by default.
@@ -112,7 +107,6 @@ class Experiment:
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"default": {}})
     model: str = "dynamic:5"
     columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
-    curves: tuple[str, ...] = ("dev_accuracy",)
     commands: tuple[str, ...] = ("predict", "explain", "oracle")
     published: tuple[Published, ...] = ()
     sample_text: str | None = None
@@ -156,11 +150,8 @@ class Experiment:
 
 
 _KNOWN: dict[str, Experiment] = {}
-# Of this package.
-NAMES = (
-    *("agreement", "classify", "conll2003", "imdb", "number_prediction"),
-    *("pos", "ptb", "recall", "sick", "sst"),
-)
+_OF_THIS_PACKAGE = "agreement classify conll2003 imdb number_prediction pos ptb recall sick sst"
+NAMES = tuple(_OF_THIS_PACKAGE.split())
 
 
 def find_experiment(name: str) -> Experiment:

@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from dynskip_jax.errors import Stopped, UserError
@@ -20,27 +19,13 @@ _REMEDIES = {
 }
 _SMALLER = "use smaller batches, networks or numbers of seeds: see --help"
 _MOST_CHARACTERS = 900  # of an error
-_PLATFORMS = 'leave it out, or install JAX for it (pip install -e ".[cuda]", for GPUs of NVIDIA)'
 
 
-def log_to_standard_output(log_file: Path | None = None) -> None:
-    """Print the library's log messages, and also append them to `log_file` if it is given."""
+def log_to_standard_output() -> None:
+    """Print the library's log messages."""
     logger = logging.getLogger("dynskip_jax")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-        handler.close()
-    logger.propagate = False
+    logger.handlers, logger.propagate = [_StandardOutput()], False
     logger.setLevel(logging.INFO)
-    handlers: list[logging.Handler] = [_StandardOutput()]
-    if log_file is not None:
-        try:
-            handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"--log-file {log_file} cannot be written ({error.strerror})") from None
-        handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for handler in handlers:
-        handler.addFilter(_as_one_line)
-        logger.addHandler(handler)
 
 
 def _printable(text: object) -> str:
@@ -49,18 +34,13 @@ def _printable(text: object) -> str:
     return printable(text)
 
 
-def _as_one_line(record: logging.LogRecord) -> bool:
-    """Escape control characters in a record, which may contain names from users' files; return True."""
-    record.msg, record.args = _printable(record.getMessage()), ()
-    return True
-
-
 class _StandardOutput(logging.Handler):
-    """Logging handler that prints to the current `sys.stdout`, which notebooks and tests may replace."""
+    """Print records to the current `sys.stdout`, as one line each: names from users' files are escaped."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record as one line, with the prefix `warning: ` from that level on."""
-        print(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{record.getMessage()}", flush=True)
+        """Print a record, with the prefix `warning: ` from that level on."""
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        print(f"{prefix}{_printable(record.getMessage())}", flush=True)
 
 
 def run_main(main: Callable[[], None]) -> None:
@@ -115,7 +95,7 @@ def _open_standard_streams() -> None:
 
 
 def _of_the_machine(error: Exception) -> str | None:
-    """Return a message for errors of the file system, of memory and of missing devices, or None."""
+    """Return a message for errors of the file system and of memory, or None."""
     if isinstance(error, OSError) and error.strerror:
         where = f" ({_printable(error.filename)})" if error.filename else ""
         return f"{error.strerror}{where}: {_REMEDIES.get(error.errno, 'name another place')}"
@@ -124,11 +104,6 @@ def _of_the_machine(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or (is_of_a_device and str(error).startswith("RESOURCE_EXHAUSTED")):
         first = str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".")
         return f"{_printable(first) or 'Out of memory'}: {_SMALLER}"
-    if jax is not None and jax.config.jax_platforms and isinstance(error, AssertionError | RuntimeError):
-        try:
-            jax.devices()  # some errors of missing devices have neither a message nor a type of their own
-        except (AssertionError, RuntimeError):
-            return f"JAX finds no device for JAX_PLATFORMS={jax.config.jax_platforms}: {_PLATFORMS}"
     return None
 
 

@@ -32,14 +32,6 @@ class Trainable(NamedTuple):
     fit: FitSettings
 
 
-def make_trainable(
-    experiment: Experiment, settings: Settings, spec: ModelSpec, data: Dataset, vocabulary: Any
-) -> Trainable:
-    """Return a model's learner, and how it is trained."""
-    learner = make_learner(experiment, settings, spec, data, vocabulary)
-    return Trainable(spec, learner, make_fit_settings(settings, spec, learner))
-
-
 def make_learner(
     experiment: Experiment, settings: Settings, spec: ModelSpec, data: Dataset | None, vocabulary: Any
 ) -> Learner:
@@ -116,7 +108,7 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
     if spec.name not in runs:
         raise UserError(f"--start-from {run_dir} holds no finished run of {spec.name}")
     run = runs[spec.name]
-    stored = json.loads((run.path / VOCABULARY).read_text(encoding="utf-8"))
-    if stored != json.loads(json.dumps(learner.task.corpus.vocabulary.to_json())):
+    words = json.dumps(learner.task.corpus.vocabulary.to_json())
+    if json.loads((run.path / VOCABULARY).read_text(encoding="utf-8")) != json.loads(words):
         raise UserError(f"--start-from {run_dir} was trained on other words than those of this data")
     return selected_params(run, learner.abstract_params(), len(learner.seeds))

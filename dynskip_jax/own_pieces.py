@@ -11,7 +11,7 @@ from typing import Any
 from dynskip_jax.config import short
 from dynskip_jax.errors import UserError
 
-_PIECE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)(?P<arguments>\(.*\))?")
+_PIECE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)(\(.*\))?")
 
 
 class NotImported(UserError):
@@ -33,28 +33,27 @@ def make_own_piece(text: str, kind: type, options: dict[str, Any], *, may_import
         may_import: Whether to import the module. If not, the program must have imported it already: only
             names that are typed on the command line import code.
     """
-    found = _PIECE.fullmatch(text)
-    name = found["module"]
+    module, name, arguments = _PIECE.fullmatch(text).groups()
     if may_import:
-        import_module(name, f"the module of {short(text)},")
-    elif name not in sys.modules:
+        import_module(module, f"the module of {short(text)},")
+    elif module not in sys.modules:
         raise NotImported(
             f"{short(text)} is a piece of your own, and reading a run imports no code: type its name on the "
-            f"command line, or give --code {name}"
+            f"command line, or give --code {module}"
         )
-    piece = getattr(sys.modules[name], found["name"], None)
+    piece = getattr(sys.modules[module], name, None)
     if not (isinstance(piece, type) and issubclass(piece, kind)):
-        raise UserError(f"{text}: {name} has no class {found['name']} derived from {kind.__name__}")
+        raise UserError(f"{text}: {module} has no class {name} derived from {kind.__name__}")
+    fields = [field.name for field in dataclasses.fields(piece)]
+    given = {name: value for name, value in options.items() if name in fields}
     try:
-        call = ast.parse(f"f{found['arguments'] or '()'}", mode="eval").body
-        positional = [ast.literal_eval(argument) for argument in call.args]
-        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+        call = ast.parse(f"f{arguments or '()'}", mode="eval").body
+        given |= zip(fields, map(ast.literal_eval, call.args), strict=False)
+        given |= {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, AttributeError):
         raise UserError(f"{text}: arguments are numbers, words in quotes, True, False or None") from None
-    fields = [field.name for field in dataclasses.fields(piece)]
-    given = dict(zip(fields, positional, strict=False)) | named
     try:
-        return piece(**{name: value for name, value in options.items() if name in fields} | given)
+        return piece(**given)
     except TypeError as error:
         raise UserError(f"{text}: {error}") from None
 

@@ -1,27 +1,17 @@
 """Prepare the results of a run for people: tables with mean and spread over seeds, and curves."""
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dynskip_jax.analysis import plots
-from dynskip_jax.config import bounds_of
 from dynskip_jax.console import print_table, say
 from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.settings import Settings, fields_of
-from dynskip_jax.spec import ModelSpec
+from dynskip_jax.settings import Settings
 
 # Symbols of swept settings in tables and plots.
-_SIGNS = {
-    "mix": "λ",
-    "max_skip": "K",
-    "entropy_coef": "β",
-    "learning_rate": "rate",
-    "update_cost": "cost",
-}
+_SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
 
 # Texts that the name of a row adds for the settings in `ModelSpec.variant`.
 _VARIANT = {
@@ -39,12 +29,11 @@ _VARIANT = {
 def print_results(
     experiment: Experiment,
     settings: Settings,
-    specs: Sequence[ModelSpec],
     data: Dataset,
     results: Sequence[dict[str, Any]],
 ) -> None:
     """Print a table with the rows of a run, and the published ones below them."""
-    models = [spec.name for spec in specs]
+    models = [result["model"] for result in results]
     published, note = experiment.published_rows(settings, data, models)
     measured = [*(result["metrics"] for result in results), *dict(published).values()]
     columns = {
@@ -86,17 +75,6 @@ def summary(values: np.ndarray) -> dict[str, Any]:
     return {"mean": values.mean(axis=0).tolist(), "std": spread.tolist(), "per_seed": values.tolist()}
 
 
-def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> int:
-    """Return the index of the sweep value with the best mean dev metric.
-
-    A value with a NaN, from a model that has failed, is not selected unless all values have one.
-    """
-    means = np.asarray(dev, float).reshape(num_values, -1).mean(axis=1)
-    if np.isnan(means).all():
-        return 0
-    return int(np.nanargmax(means) if higher_is_better else np.nanargmin(means))
-
-
 def label_of(model: str, value: Mapping[str, Any]) -> str:
     """Return the name of a row or a curve, as in `dynamic:10, λ=0.5`."""
     return ", ".join([model, *(f"{_SIGNS[name]}={setting}" for name, setting in value.items())])
@@ -122,41 +100,6 @@ def curves_of(
 def by_epoch(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the records of whole epochs; records within an epoch are means over a part of it."""
     return [dict(r) for r in records if float(r.get("epoch", 0.5)).is_integer()]
-
-
-def edges_of_sweep(kind: type[Settings], values: Sequence[Mapping[str, Any]], selected: int) -> Iterator[str]:
-    """Yield a line for each setting whose best value is the smallest or the largest of those tried.
-
-    There is no line for fewer than three values, or if the best value equals a bound of the setting.
-    """
-    bounds = {name: bounds_of(hint) for name, (_, hint, _) in fields_of(kind).items()}
-    for name, best in values[selected].items():
-        tried, allowed = sorted({value[name] for value in values}), bounds[name]
-        if len(tried) < 3 or best in (allowed.at_least, allowed.at_most) or best not in (tried[0], tried[-1]):
-            continue
-        end, other = ("largest", "larger") if best == tried[-1] else ("smallest", "smaller")
-        yield f"{_SIGNS[name]} = {best:g} is best on dev, and the {end} that was tried: try {other} ones"
-
-
-def draw_sweep(
-    experiment: Experiment,
-    data: Dataset,
-    spec: ModelSpec,
-    by_value: Sequence[Mapping[str, Any]],
-    folder: Path,
-) -> None:
-    """Draw the metric of the table's first column over each swept setting, with a curve for all others."""
-    metric, (heading, _) = next(iter(experiment.columns.items()))
-    for axis in spec.values[0]:
-        if len({value[axis] for value in spec.values}) < 2:
-            continue
-        groups: dict[str, list] = {}
-        for value, metrics in zip(spec.values, by_value, strict=True):
-            label = label_of(spec.name, {name: other for name, other in value.items() if name != axis})
-            point = {_SIGNS[axis]: value[axis], heading: metrics[metric]["per_seed"]}
-            groups.setdefault(label, []).append(point)
-        path, title = folder / f"{metric}_over_{axis}.png", f"{data.name}: {heading} over {_SIGNS[axis]}"
-        plots.learning_curves(groups, _SIGNS[axis], [heading], path, title)
 
 
 def row_name(row: Mapping[str, Any]) -> str:

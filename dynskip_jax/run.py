@@ -30,12 +30,13 @@ from dynskip_jax.devices.processes import Processes, connect
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.evaluation import evaluate_model, of_train
 from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.learners import VOCABULARY, Trainable, make_trainable
-from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_results
+from dynskip_jax.learners import VOCABULARY, Trainable, make_fit_settings, make_learner
+from dynskip_jax.results import by_epoch, curves_of, print_results
 from dynskip_jax.settings import Devices, Resolved, Settings, replace, to_config
 from dynskip_jax.small_data import fit_to_size
-from dynskip_jax.spec import ModelSpec, check_specs, make_spec
+from dynskip_jax.spec import ModelSpec, check_sweep, make_spec
 from dynskip_jax.tasks import Learner
+from dynskip_jax.trained import Trained
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.event_files import check_tensorboard, event_files
 from dynskip_jax.training.files import sha256_of, write_atomically
@@ -46,7 +47,6 @@ from dynskip_jax.training.results import check_checkpoint, finished_runs, row_of
 logger = logging.getLogger(__name__)
 
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-_SHARE = re.compile(r"dev_agent_share_\d+")  # metric: how often a layer's agent chose each k on dev
 _TURNS = 4  # approximate number of virtual devices that take turns on a core of a CPU
 
 
@@ -57,8 +57,8 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         settings = replace(settings, control_of=learnt_rates(settings.agent.control_of, experiment.name))
     # Unknown names raise an error before anything starts.
     names = settings.run.models(experiment.model)
-    specs = [make_spec(name, settings, resolved.typed_names) for name in names]
-    check_specs(specs, settings)
+    specs = [make_spec(name, settings, may_import=True) for name in names]
+    check_sweep(specs, settings)
     with join(settings.devices, max(len(spec.all_seeds) for spec in specs)) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
@@ -71,8 +71,12 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
         for line in data.lines:
             logger.info("%s", line)
-        chosen = "the default" if resolved.sources["preset"] == "default" else "as asked"
-        logger.info("preset: %s (%s); %s", settings.run.preset, chosen, _devices_line(parallel))
+        used, devices = parallel.devices, jax.device_count()
+        logger.info(
+            "preset: %s (%s); %d of %d %s device(s), %d process(es)",
+            *(settings.run.preset, resolved.sources["preset"], len(used), devices, used[0].platform),
+            processes.count,
+        )
         run(experiment, settings, specs, data, parallel)
 
 
@@ -90,7 +94,7 @@ def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
     found = {}
     for model, run_of_model in finished_runs(run_dir, experiment).items():
         metrics = row_of(run_of_model)["metrics"]
-        shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
+        shares = [of["mean"] for name, of in metrics.items() if name.startswith("dev_agent_share_")]
         if shares:
             found[model] = np.mean(shares, axis=0)
     if len(found) != 1:
@@ -114,7 +118,10 @@ def run(
     several, vocabulary, run_dir = len(specs) > 1, data.vocabulary, settings.run.run_dir
     if settings.run.tensorboard:
         check_tensorboard()
-    models = [make_trainable(experiment, settings, spec, data, vocabulary) for spec in specs]
+    models = []
+    for spec in specs:
+        learner = make_learner(experiment, settings, spec, data, vocabulary)
+        models.append(Trainable(spec, learner, make_fit_settings(settings, spec, learner)))
     # Settings and models are checked before any folder is created.
     if not parallel.processes.first:
         _follow(models, parallel)
@@ -126,11 +133,11 @@ def run(
     # With --entropy-coef-final, which the last epoch reaches, more epochs would change those already trained.
     if settings.agent.entropy_coef_final is None:
         may_grow += ["settings.training.epochs", "settings.training.patience"]
-    open_run = partial(RunDir.open, about=about, may_grow=may_grow)
-    top, config = None, _config(experiment, settings, data)
+    dataset = {"name": data.name, "fingerprint": data.fingerprint}
+    config = {"experiment": experiment.name, "dataset": dataset, "settings": to_config(settings)}
+    open_run, top = partial(RunDir.open, about=about, may_grow=may_grow), None
     if several:
         top = open_run(run_dir, config | {"models": [spec.name for spec in specs]})
-        _warn_of_changes(top, about)
     logger.info("run folder: %s", run_dir)
     for spec, learner, _ in models:
         for line in experiment.hook("warnings")(spec, settings, learner):
@@ -153,13 +160,13 @@ def run(
             raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
         curves |= curves_of(name, by_epoch(here.records()), model.spec.values)
     if top is not None:
-        for metric in experiment.curves:
-            path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
-            plots.learning_curves(curves, "epoch", [metric, of_train(metric)], path, title)
+        metric = models[0].learner.monitor
+        path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
+        plots.learning_curves(curves, "epoch", [metric, of_train(metric)], path, title)
         top.go_on()  # a finished model may be new to this comparison
         top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # there are no more models
-    print_results(experiment, settings, specs, data, results)
+    print_results(experiment, settings, data, results)
 
 
 def _follow(models: Sequence[Trainable], parallel: Parallel) -> None:
@@ -202,22 +209,21 @@ def _run_model(
     logs = event_files(run_dir, spec.seeds) if settings.run.tensorboard else contextlib.nullcontext()
     with logs:
         fitted = fit(learner, how, run_dir, parallel=parallel)
-    trained_at = time.monotonic()
-    evaluated = evaluate_model(experiment, settings, data, model, fitted, run_dir, parallel)
-    for line in edges_of_sweep(type(settings), spec.values, evaluated.selected):
-        logger.warning("%s: %s", spec.name, line)
-    _warn_of_constant(learner, spec.name, evaluated.by_value[evaluated.selected])
+    trained_at, params = time.monotonic(), parallel.spread(fitted.params)
+    trained = Trained(run_dir, experiment, settings, data.vocabulary, spec, learner, params)
+    metrics, selected = evaluate_model(trained, data.name, fitted)
+    _warn_of_constant(learner, spec.name, metrics[selected])
     best_epochs = np.split(np.asarray(fitted.best_epoch), count)
     row = {
         "model": spec.name,
         **spec.variant,
         "parameters": parameters,
         "seeds": spec.seeds,
-        "metrics": evaluated.by_value[evaluated.selected],
+        "metrics": metrics[selected],
         "epochs": fitted.epochs,
         "epochs_asked": how.epochs,
         "patience": how.patience,
-        "best_epoch": best_epochs[evaluated.selected],
+        "best_epoch": best_epochs[selected],
         "wall_seconds": round(fitted.seconds + time.monotonic() - trained_at, 1),
         "backend": jax.default_backend(),
         "devices": [device.device_kind for device in parallel.devices],
@@ -226,11 +232,9 @@ def _run_model(
         "checkpoint": Checkpoints(run_dir.checkpoints).fingerprint(),
     }
     if count > 1:
-        rows = [
-            {"value": value, "metrics": of, "best_epoch": epochs}
-            for value, of, epochs in zip(spec.values, evaluated.by_value, best_epochs, strict=True)
-        ]
-        row |= {"selected": spec.values[evaluated.selected], "sweep": rows}
+        each = zip(spec.values, metrics, best_epochs, strict=True)
+        rows = [{"value": value, "metrics": of, "best_epoch": epochs} for value, of, epochs in each]
+        row |= {"selected": spec.values[selected], "sweep": rows}
     if (run_dir.path / VOCABULARY).exists():
         row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))
@@ -253,12 +257,6 @@ def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, A
 
 
 # --- Run folders ---
-
-
-def _config(experiment: Experiment, settings: Settings, data: Dataset) -> dict[str, Any]:
-    """Return the configuration that a run folder must match to be resumed, without its models."""
-    dataset = {"name": data.name, "fingerprint": data.fingerprint}
-    return {"experiment": experiment.name, "dataset": dataset, "settings": to_config(settings)}
 
 
 def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
@@ -333,11 +331,6 @@ def choose_devices(settings: Settings, specs: Sequence[ModelSpec], processes: Pr
         devices = min(fitting, key=lambda n: abs(n - _TURNS * _num_cores()))
     how = dict(num_seeds=num_models, batch_size=settings.training.batch_size, processes=processes)
     return make_parallel(devices, settings.devices.parallel, **how)
-
-
-def _devices_line(chosen: Parallel) -> str:
-    line = f"{len(chosen.devices)} of {jax.device_count()} {chosen.devices[0].platform} device(s)"
-    return line if chosen.processes.count == 1 else f"{line}, {chosen.processes.count} processes"
 
 
 def _num_cores() -> int:

@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,7 +25,7 @@ from dynskip_jax.config import (
     short,
 )
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import FORMAT, read_bytes
+from dynskip_jax.training.files import FORMAT
 from dynskip_jax.training.model_names import CHOOSING, READING_LESS, REWARDED, WITH_AGENT, WITH_K, is_one_of
 
 _MOST_SEEDS = 1000  # trained together
@@ -49,8 +47,6 @@ class Run:
     """Train several models, separated by commas, into one table; a resumed run may gain some."""
     preset: str | None = None
     """Use a named set of settings, listed above; explicit flags take precedence."""
-    config: Path | None = None
-    """Take the settings of a run from its config.json; explicit flags take precedence."""
     run_dir: Path | None = None
     """Run folder; the same command resumes it. By default runs/<task>/<model>-<time>."""
     seed: Seed = 0
@@ -285,31 +281,15 @@ def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     return replace(kind(), **values)
 
 
-def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Return the settings of each value of a sweep: all combinations; one empty one without a sweep."""
-    swept = [name for name in fields_of(type(settings)) if name in names]
-    axes = [
-        [{name: v} for v in get(settings, name)] for name in swept if isinstance(get(settings, name), tuple)
-    ]
-    return tuple({k: v for part in parts for k, v in part.items()} for parts in itertools.product(*axes))
-
-
 # --- Presets, flags and files ---
 
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """Settings, and the source of each, by name: `default`, `preset NAME`, `config FILE` or `flag`."""
+    """Settings, and the source of each, by name: `default`, `preset NAME` or `flag`."""
 
     settings: Settings
     sources: Mapping[str, str]
-
-    @property
-    def typed_names(self) -> tuple[str, ...]:
-        """Models and transition that were typed: only these names may import code."""
-        run, typed = self.settings.run, lambda name: self.sources[name] == "flag"
-        models = run.models("lstm") if typed("model") or typed("compare") else ()
-        return (*models, *((self.settings.model.transition,) if typed("transition") else ()))
 
 
 def resolve(
@@ -317,31 +297,19 @@ def resolve(
     presets: Mapping[str, Mapping[str, Any]],
     default_preset: str,
     given: Mapping[str, Any],
-    stored: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Resolve all settings from a preset, and the flags given in addition to it.
-
-    Args:
-        kind: Class of the settings.
-        presets: Values of each preset, by its name.
-        default_preset: Preset to use if the command line names none.
-        given: Settings that the command line gives, by name.
-        stored: Settings of a run, by name, in place of a preset's.
-    """
-    if stored is None:
-        preset = given.get("preset") or default_preset
-        if preset not in presets:
-            raise UserError(f"there is no preset {short(preset)}: choose one of {', '.join(presets)}")
-        values, source, named = {**presets[preset]}, f"preset {preset}", {"preset": preset}
-    else:
-        values, source, named = dict(stored), f"config {given['config']}", {}
+    """Resolve all settings from a preset, and those that the command line gives in addition."""
+    preset = given.get("preset") or default_preset
+    if preset not in presets:
+        raise UserError(f"there is no preset {short(preset)}: choose one of {', '.join(presets)}")
+    values = {**presets[preset]}
     for name, other in (("compare", "model"), ("model", "compare")):
         if name in given:
             values.pop(other, None)
     if "seed" in given and isinstance(given.get("seeds"), tuple):
         raise UserError("--seed has no effect beside a list of --seeds: leave one out")
-    sources = dict.fromkeys(fields_of(kind), "default") | dict.fromkeys(values, source)
-    settings = fill(kind, {**values, **given, **named})
+    sources = dict.fromkeys(fields_of(kind), "default") | dict.fromkeys(values, f"preset {preset}")
+    settings = fill(kind, {**values, **given, "preset": preset})
     return Resolved(settings, sources | dict.fromkeys(given, "flag"))
 
 
@@ -350,14 +318,11 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
     fields = fields_of(type(settings))
     for name, value in given.items():
         _, hint, default = fields[name]
-        kinds = next(
-            (each.models for each in getattr(hint, "__metadata__", ()) if isinstance(each, For)), None
-        )
-        if kinds is None or value == default or any(is_one_of(model, kinds) for model in models):
-            continue
-        raise UserError(
-            f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train {kinds[0]}"
-        )
+        kinds = [mark.models for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
+        if kinds and value != default and not any(is_one_of(model, kinds[0]) for model in models):
+            raise UserError(
+                f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train {kinds[0][0]}"
+            )
 
 
 def to_config(settings: Settings) -> dict[str, Any]:
@@ -382,33 +347,8 @@ def from_config(kind: type[Settings], config: Mapping[str, Any]) -> dict[str, An
             f"expected a run in format {FORMAT}, found format {short(config.get('format'))}: train again, or "
             "read it with the version that wrote it"
         )
-    values = {name: value for group in config["settings"].values() for name, value in group.items()}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    stored = [setting for group in config["settings"].values() for setting in group.items()]
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
     last = values | (config.get("about") or [{}])[-1].get("paths", {})
     paths = [name for name, (_, hint, _) in fields_of(kind).items() if is_path(hint)]
     return values | {name: Path(last[name]) for name in paths if isinstance(last.get(name), str)}
-
-
-def read_config_file(kind: type[Settings], experiment: str, path: Path) -> dict[str, Any]:
-    """Read the settings of a run by name, including its models, from the run's `config.json`."""
-    try:
-        config = json.loads(read_bytes(path.resolve()).decode("utf-8"))
-        if config["experiment"] != experiment:
-            raise ValueError(f"it is of {short(config['experiment'])}")
-        values, models = from_config(kind, config), config.get("models")
-        named = {"model": config["model"]} if models is None else {"compare": ",".join(models)}
-    except (OSError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        what = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)[:200]
-        raise UserError(
-            f"--config {path}: expected the config.json of a run of {experiment} ({what})"
-        ) from None
-    return values | named
-
-
-def config_rows(resolved: Resolved, default_model: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield every setting, its value and its source."""
-    for name, (group, _, _) in fields_of(type(resolved.settings)).items():
-        value = get(resolved.settings, name)
-        if name == "model" and resolved.settings.run.compare is None:
-            (value,) = resolved.settings.run.models(default_model)
-        yield f"{group}.{name}", value, resolved.sources[name]

@@ -1,7 +1,8 @@
 """Resolve a model's name and the settings into one specification, `ModelSpec`."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.own_pieces import is_own_piece, make_own_piece
-from dynskip_jax.settings import Settings, fields_of, get, sweep_of
+from dynskip_jax.settings import Settings, fields_of, get
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.sweep import Sweep
 
@@ -78,8 +79,8 @@ class ModelSpec:
         K = self.skip.max_skip
         return min(K, self.max_skip) if self.skip.has_agent and self.max_skip is not None else K
 
-    def choices_matter(self, value: Mapping[str, Any] | None = None) -> bool:
-        """Return whether sampled choices change the model's output, for a value of a sweep or any of them.
+    def choices_matter(self) -> bool:
+        """Return whether sampled choices change the model's output, for any value of a sweep.
 
         With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
         """
@@ -87,29 +88,41 @@ class ModelSpec:
             return False
         if self.copy == "chosen" or not self.skip.writes_all:
             return True
-        return any(of.get("mix", self.skip.mix) for of in (self.values if value is None else (value,)))
+        return any(value.get("mix", self.skip.mix) for value in self.values)
 
 
-def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -> ModelSpec:
+def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> ModelSpec:
     """Return the specification of a model, from its name and the settings.
 
     Args:
         name: Name on the command line, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
         settings: All settings.
-        may_import: Names of user-defined skips and transitions whose modules may be imported, because they
-            were typed on the command line.
+        may_import: Whether user-defined skips and transitions may be imported: those of a command line only.
     """
     agent, model = settings.agent, settings.model
     named = _named_skip(name, settings, may_import)
     skip = _controlled(named, settings)
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
+    agent_learning_rate = agent.agent_learning_rate if skip.is_stochastic else None
+    depth_skip = None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip)
     values, seeds = _swept_values(skip, settings), tuple(settings.run.all_seeds)
     K = agent.max_skip if isinstance(agent.max_skip, int) else None
     limited = [({} if K is None or not skip.has_agent else {"max_skip": K}) | value for value in values]
     largest = max(value.get("max_skip", 0) for value in limited)
     if largest > skip.max_skip:
         raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
-    depth_skip = None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip)
+    if isinstance(named, F.Dynamic) and agent.stride > 1 and named.num_candidates == 1:
+        raise UserError(f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller")
+    if isinstance(settings.training.learning_rate, tuple) and agent_learning_rate:
+        raise UserError(
+            "a sweep over --learning-rate needs agents that share the network's optimizer: give "
+            "--agent-learning-rate none"
+        )
+    if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
+        raise UserError(
+            f"--depth-skip {model.depth_skip} joins a layer with the one {depth_skip.layers_below} below: it "
+            f"needs {depth_skip.layers_below + 1} layers or more, got {model.num_layers}"
+        )
     copies = skip.max_skip > 1 and skip.has_distribution
     spec = ModelSpec(
         name=name,
@@ -124,7 +137,7 @@ def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -
         seeds=seeds,
         evaluation_mode="sample" if is_untrained else agent.evaluation_mode,
         is_untrained=is_untrained,
-        agent_learning_rate=agent.agent_learning_rate if skip.is_stochastic else None,
+        agent_learning_rate=agent_learning_rate,
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
         cell_options=_cell_options(settings),
         max_skip=K,
@@ -133,47 +146,32 @@ def make_spec(name: str, settings: Settings, may_import: Collection[str] = ()) -
     return dataclasses.replace(spec, variant=_variant(spec, settings))
 
 
-def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` if the models and the settings do not fit together."""
-    agent, names = settings.agent, ", ".join(spec.name for spec in specs)
-    for spec in specs:
-        skip = spec.named_skip
-        if isinstance(skip, F.Dynamic) and agent.stride > 1 and skip.num_candidates == 1:
-            raise UserError(f"--stride {agent.stride} leaves {spec.name} nothing but k = 1: choose a smaller")
-    if isinstance(settings.training.learning_rate, tuple) and any(spec.agent_learning_rate for spec in specs):
-        raise UserError(
-            "a sweep over --learning-rate needs agents that share the network's optimizer: give "
-            "--agent-learning-rate none"
-        )
-    depth_skip, layers = specs[0].depth_skip, settings.model.num_layers
-    if depth_skip is not None and layers <= depth_skip.layers_below:
-        raise UserError(
-            f"--depth-skip {settings.model.depth_skip} joins a layer with the one {depth_skip.layers_below} "
-            f"below: it needs {depth_skip.layers_below + 1} layers or more, got {layers}"
-        )
+def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
+    """Raise a `UserError` if no model has a setting that is swept."""
     for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
         is_used = any(name in value for spec in specs for value in spec.values)
-        if isinstance(getattr(agent, name), tuple) and not is_used:
+        if isinstance(get(settings, name), tuple) and not is_used:
+            names = ", ".join(spec.name for spec in specs)
             example = "skip_rnn" if name == "update_cost" else "dynamic:10"
             raise UserError(f"{names} has no {name} to be swept over: name a model that has: {example}")
 
 
-def _named_skip(name: str, settings: Settings, may_import: Collection[str]) -> F.TimeSkip:
+def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
     """Return the time skip that a model's name describes, before a control replaces it."""
     agent = settings.agent
     options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
-    options["mix"] = each(agent.mix)[0]
+    options["mix"] = _first(agent.mix)
     if settings.model.recipe == "released":
         options |= dict(agent_input="mean", first_step="carried")
     return _piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
 
 
 def _piece(
-    name: str, kind: type, known: Any, parse: Callable[..., Any], may_import: Collection[str], **options: Any
+    name: str, kind: type, known: Any, parse: Callable[..., Any], may_import: bool, **options: Any
 ) -> Any:
     """Return the time skip or transition of a name, which may be a user-defined one."""
     if is_own_piece(name, known):
-        return make_own_piece(name, kind, options, may_import=name in may_import)
+        return make_own_piece(name, kind, options, may_import=may_import)
     return parse(name, **options)
 
 
@@ -192,12 +190,13 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
     agents and for skips that cannot be relaxed.
     """
-    agent = settings.agent
+    agent, coefs = settings.agent, {}
     names = ("reward", "rl_coef", "entropy", "discount", "entropy_coef_final", "baseline", "rollouts")
     names += ("entropy_coef", "update_cost", "relaxation", "relaxed_epochs")
-    both, given = ("relaxed_entropy_coef", "relaxed_entropy_coef_final"), agent.relaxed_entropy_coef or ()
-    coefs = dict(zip(both, given, strict=False))
-    objective = AgentSettings(**{name: each(getattr(agent, name))[0] for name in names}, **coefs)
+    if agent.relaxed_entropy_coef is not None:
+        both = ("relaxed_entropy_coef", "relaxed_entropy_coef_final")
+        coefs = dict(zip(both, agent.relaxed_entropy_coef, strict=False))
+    objective = AgentSettings(**{name: _first(getattr(agent, name)) for name in names}, **coefs)
     objective.check()
     if not skip.is_stochastic:
         return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
@@ -209,10 +208,13 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
 
 
 def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any], ...]:
-    names = ["learning_rate", *(["mix", "max_skip"] if skip.has_agent else [])]
+    """Return the settings of each value of a sweep: all combinations; one empty one without a sweep."""
+    names = ["mix", "max_skip"] if skip.has_agent else []
     names += ["entropy_coef"] if skip.is_stochastic else []
     pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
-    return sweep_of(settings, [*names, *(["update_cost"] if pays_for_updates else [])])
+    names += [*(["update_cost"] if pays_for_updates else []), "learning_rate"]
+    swept = {name: get(settings, name) for name in names if isinstance(get(settings, name), tuple)}
+    return tuple(dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values()))
 
 
 def of_each(values: Sequence[Mapping[str, Any]], name: str, num_seeds: int) -> tuple:
@@ -244,6 +246,6 @@ def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     return variant | ({} if spec.copy == "none" else {"copy": spec.copy})
 
 
-def each(value: Any) -> tuple:
-    """Return the values of a setting that may be swept; a single value becomes a tuple of one."""
-    return value if isinstance(value, tuple) else (value,)
+def _first(value: Any) -> Any:
+    """Return the first value of a setting that may be swept."""
+    return value[0] if isinstance(value, tuple) else value

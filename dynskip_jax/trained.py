@@ -80,11 +80,6 @@ class Trained:
         """The specification of this one model."""
         return self.together.of_one(self.member)
 
-    @property
-    def selected(self) -> dict[str, Any]:
-        """Settings of the selected value of a sweep; empty without a sweep."""
-        return self.together.values[self.seeds.start // len(self.together.seeds)]
-
     @functools.cached_property
     def params(self) -> nnx.State:
         """The parameters of the best epoch on dev."""
@@ -125,11 +120,7 @@ class Trained:
 
     @property
     def metrics(self) -> "pandas.DataFrame":
-        """Logged and final metrics of the run: a row for each seed, epoch and split.
-
-        Columns: `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is NaN in the rows of the
-        final evaluation, which uses the parameters of the best epoch.
-        """
+        """Logged and final metrics of the run, as `training.results.metrics_table` returns them."""
         return metrics_table(self.run)
 
     # --- Data ---
@@ -137,9 +128,8 @@ class Trained:
     def data(self, folder: str | Path | None = None) -> Dataset:
         """Return the data that the run was trained on, and fail if it has changed.
 
-        Args:
-            folder: Folder or file of the data. None for the last --data of the run if it still exists, else
-                for the places where the experiment looks by default.
+        By default `folder` is the last --data of the run if it still exists, and otherwise the places where
+        the experiment looks for data.
         """
         place = self.settings.data
         if folder is None and place.data is not None and place.data.exists():
@@ -149,26 +139,18 @@ class Trained:
             # Without a name, which corpus is found depends on the files that exist now.
             place = dataclasses.replace(place, dataset=self.run.config()["dataset"]["name"])
         data = self.experiment.module.load(dataclasses.replace(self.settings, data=place))
-        self.check_data(data)
-        return data
-
-    def check_data(self, data: Dataset) -> None:
-        """Raise a `UserError` if the run was trained on other data."""
         trained_on = self.run.config()["dataset"]
         if trained_on["fingerprint"] != data.fingerprint:
             raise UserError(
                 f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "
                 "its folder with --data"
             )
+        return data
 
     def learner_with(self, data: Dataset, *, together: bool = False) -> Learner:
         """Return a learner that reads `data`: of this model, or of all that were trained together."""
         spec = self.together if together else self.spec
         return make_learner(self.experiment, self.settings, spec, data, self.vocabulary)
-
-    def task_with(self, data: Dataset, kind: Any) -> Any:
-        """Return the task that reads `data`, of another class of tasks."""
-        return self.experiment.module.make_task(self.together, self.settings, data, self.vocabulary, kind)
 
     # --- Texts ---
 

@@ -130,8 +130,7 @@ def read_command(line):
         return
     package, _, name = module.rpartition(".")
     if package == "experiments":
-        if "--config" not in arguments:  # that of a run folder exists only after training
-            flags_of(name, arguments)
+        flags_of(name, arguments)
         return
     found = importlib.import_module(module)
     if not hasattr(found, "Flags"):  # a package that is run

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dynskip_jax.analysis.plots import save, skip_color
 from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import needs
 
 with needs("experiments"):
     from matplotlib.axes import Axes

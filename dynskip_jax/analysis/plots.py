@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import needs
 from dynskip_jax.training.files import write_atomically
 
 with needs("experiments"):

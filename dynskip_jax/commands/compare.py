@@ -29,32 +29,32 @@ def compare(
         code: Import this module first: the one with your own skip or transition.
     """
     keep_compiled_programs()
-    models = {}
+    counts, tests, corpus = {}, {}, ""
     for folder in dict.fromkeys(run_dir):
-        own = load_models(folder, command="compare")
-        read = next(iter(own.values())).data(data)  # all models of a folder have the same
-        models |= {name if len(run_dir) == 1 else f"{folder}: {name}": (own[name], read) for name in own}
-    if len(models) < 2:
+        models = load_models(folder, command="compare")
+        read = next(iter(models.values())).data(data)  # all models of a folder have the same
+        corpus = corpus or read.name
+        for name, model in models.items():
+            label = name if len(run_dir) == 1 else f"{folder}: {name}"
+            tests[label] = [(sentence.words, sentence.tags) for sentence in read.content.splits["test"]]
+            counts[label] = _counts(model, read)
+    if len(counts) < 2:
         raise UserError(
             f"{', '.join(map(str, run_dir))} holds one model: name several run folders, separated by commas, "
             "or train several models with --compare a,b"
         )
-    first, *others = models
-    corpora = {name: read.content for name, (_, read) in models.items()}
-    tests = {name: [(s.words, s.tags) for s in corpora[name].splits["test"]] for name in models}
-    for name in others:
-        if tests[name] != tests[first]:
-            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-    counts = {name: _counts(*model) for name, model in models.items()}
+    first, *others = counts
     means = {name: float(np.mean(statistics.f1(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:
+        if tests[name] != tests[first]:
+            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
         found = statistics.paired_bootstrap(counts[first], counts[name], samples)
         difference, low, high = (f"{100 * number:+.2f}" for number in found[:3])
         says = "may be chance" if found.low <= 0 <= found.high else "differs"
         rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{found.p:.3f}", says])
     headings = ["model", "score", "difference", "95 % of resamples", "p", ""]
-    print_table(f"{models[first][1].name}, test, beside {first}", headings, rows)
+    print_table(f"{corpus}, test, beside {first}", headings, rows)
 
 
 def _counts(model: Trained, data: Any) -> np.ndarray:

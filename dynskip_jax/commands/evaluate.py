@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 import jax
 import numpy as np
 
-from dynskip_jax.commands.finished import FinishedRun, warned
+from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds, Count, Weight, flag
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Dataset
 from dynskip_jax.results import cell, summary
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language import CachedLanguageModelling
@@ -23,10 +24,9 @@ from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.step import evaluation_keys
 
 Share = Annotated[float, Bounds(at_least=0, below=1)]
-Grid = tuple[tuple[float, ...], tuple[float, ...]]
-# Of a split, the values of two hyperparameters and `advance`: the perplexity without the method, (seeds,),
+# A function of a split and the values of two hyperparameters: the perplexity without the method, (seeds,),
 # and with it, (seeds, first hyperparameter, second hyperparameter).
-Perplexities = Callable[[str, Grid, Callable[[float], None]], tuple[np.ndarray, np.ndarray]]
+Perplexities = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 # The hyperparameters of each method: its size, then the two that are chosen on dev.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -52,7 +52,6 @@ def evaluate(
     is then evaluated once. The numbers are also written into the run folder, as `evaluate-METHOD.json`.
 
     Args:
-        run: A finished run.
         method: cache: make words of the recent past likelier; dynamic: train on the text while reading it.
         data: Folder of the run's data; by default where the run found it.
         cache: N, number of words that the cache stores (500).
@@ -72,21 +71,27 @@ def evaluate(
     size, *grid = flags.values()
     keep_freed_memory()
     models = run.models("evaluate")
-    read = next(iter(models.values())).data(data)
-    corpus, make = read.content, _cached if method == "cache" else _dynamic
-    for model in models.values():
-        model.check_data(read)
-    made = {name: make(model, read, size, grid) for name, model in models.items()}
-    signs = ("θ", "weight") if method == "cache" else ("η", "λ")
+    read = next(iter(models.values())).data(data)  # all models of a folder have the same
+    corpus, signs, title, start = read.content, ("θ", "weight"), f"a cache of {size} words", _cached
+    reads = 2  # of a split, by each model
+    if method == "dynamic":
+        signs, title, start = ("η", "λ"), f"segments of {size} words", _dynamic
+        reads += len(grid[0]) * len(grid[1])
     rows, results = [], {}
-    with Progress(sum(work for work, _ in made.values()), "evaluating") as progress:
-        for name, (_, perplexities) in made.items():
-            found = results[name] = _select_on_dev(perplexities, grid, progress.advance)
-            texts = {column: cell(found[column], ".2f") for column in found if column != "chosen"}
-            rows.append([name, texts["dev"], texts["test"], ""])
-            chosen = ", ".join(f"{s} = {value:g}" for s, value in zip(signs, found["chosen"], strict=True))
-            rows.append([f"  + {method}", texts["dev_with"], texts["test_with"], chosen])
-    title = f"a cache of {size} words" if method == "cache" else f"segments of {size} words"
+    with Progress(reads * len(models), "evaluating") as progress:
+        for name, model in models.items():
+            perplexities = start(model, read, size, progress.advance)
+            dev, dev_with = perplexities("dev", *grid)
+            i, j = np.unravel_index(dev_with.mean(axis=0).argmin(), dev_with.shape[1:])
+            chosen = grid[0][i], grid[1][j]
+            test, test_with = perplexities("test", chosen[:1], chosen[1:])
+            found = {"dev": dev, "test": test, "dev_with": dev_with[:, i, j], "test_with": test_with[:, 0, 0]}
+            found = {column: summary(values) for column, values in found.items()}
+            results[name] = found | {"chosen": chosen}
+            texts = [cell(column, ".2f") for column in found.values()]
+            rows.append([name, *texts[:2], ""])
+            best = ", ".join(f"{sign} = {value:g}" for sign, value in zip(signs, chosen, strict=True))
+            rows.append([f"  + {method}", *texts[2:], best])
     print_table(f"{corpus.name}, perplexity with {title}", ["model", "dev", "test", "chosen on dev"], rows)
     if corpus.text_sizes:
         powers = [
@@ -95,55 +100,38 @@ def evaluate(
         ]
         say(f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}.")
     path, told = run.run_dir / f"evaluate-{method}.json", dict(data=corpus.name, flags=flags, models=results)
-    with warned(run.run_dir):
+    with run.warned():
         write_atomically(path, json.dumps(told, indent=1) + "\n")
         say(f"written: {path}")
 
 
-def _cached(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Perplexities]:
-    """Return the evaluation with a neural cache, and how often it reads a split, as `advance` counts."""
-    learner, keys = model.learner, evaluation_keys(model.learner.seeds)
+def _cached(model: Trained, data: Dataset, size: int, advance: Callable[[float], None]) -> Perplexities:
+    """Return the evaluation with a neural cache."""
 
-    def perplexities(split, grid, advance):
-        caches = dict(size=size, flatness=grid[0], weight=grid[1])
-        task = model.task_with(data, functools.partial(CachedLanguageModelling, **caches))
-        found = learner.evaluate(model.all_params, split, keys, batch_size=1, task=task)
+    def perplexities(split, flatness, weight):
+        caches = functools.partial(CachedLanguageModelling, size=size, flatness=flatness, weight=weight)
+        make = model.experiment.module.make_task
+        how = dict(batch_size=1, task=make(model.together, model.settings, data, model.vocabulary, caches))
+        found = model.learner.evaluate(model.all_params, split, evaluation_keys(model.learner.seeds), **how)
         advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))
 
-    return 2, perplexities
+    return perplexities
 
 
-def _dynamic(model: Trained, data: Any, size: int, grid: Grid) -> tuple[int, Perplexities]:
-    """Return dynamic evaluation, and how often it reads a split: train, dev for each pair, and test."""
+def _dynamic(model: Trained, data: Dataset, size: int, advance: Callable[[float], None]) -> Perplexities:
+    """Return dynamic evaluation, whose gradients are scaled by those on train."""
     learner = model.learner_with(data, together=True)
     keys = evaluation_keys(learner.seeds)
-    params, policy, own = jax.tree.map(
-        lambda leaf: leaf[model.seeds], (model.all_params, learner.policy(), keys)
-    )
+    together = (model.all_params, learner.policy(), keys)
+    params, policy, own = jax.tree.map(lambda leaf: leaf[model.seeds], together)
     dynamic = DynamicEvaluation(learner, params, own, policy, size)
-    scale = functools.cache(dynamic.gradient_scale)  # computed on train, once for dev and test
+    scale = dynamic.gradient_scale(advance)
 
-    def perplexities(split, grid, advance):
+    def perplexities(split, learning_rate, return_rate):
         found = learner.evaluate(model.all_params, split, keys, batch_size=1)
-        adapted = functools.partial(dynamic.perplexity, split, scale(advance), advance=advance)
-        changed = [[adapted(learning_rate=rate, decay=decay) for decay in grid[1]] for rate in grid[0]]
+        adapted = functools.partial(dynamic.perplexity, split, scale, advance=advance)
+        changed = [[adapted(learning_rate=r, decay=decay) for decay in return_rate] for r in learning_rate]
         return found[f"{split}_perplexity"][model.seeds], np.moveaxis(np.array(changed), -1, 0)
 
-    return 2 + len(grid[0]) * len(grid[1]), perplexities
-
-
-def _select_on_dev(
-    perplexities: Perplexities, grid: Grid, advance: Callable[[float], None]
-) -> dict[str, Any]:
-    """Select the hyperparameters on dev, and evaluate test once with them.
-
-    Returns:
-        Summaries over seeds: `dev` and `test` without the method, `dev_with` and `test_with`, and `chosen`.
-    """
-    dev, dev_with = perplexities("dev", grid, advance)
-    i, j = np.unravel_index(dev_with.mean(axis=0).argmin(), dev_with.shape[1:])
-    best = grid[0][i], grid[1][j]
-    test, test_with = perplexities("test", ((best[0],), (best[1],)), advance)
-    columns = {"dev": dev, "test": test, "dev_with": dev_with[:, i, j], "test_with": test_with[:, 0, 0]}
-    return {name: summary(values) for name, values in columns.items()} | {"chosen": best}
+    return perplexities

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.page import page_html
-from dynskip_jax.commands.finished import FinishedRun, folder_of_pictures, warned
+from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
@@ -21,7 +21,6 @@ def explain(
     """Show to which earlier word the agent connects each word of a text, and the predictions' probabilities.
 
     Args:
-        run: A finished run.
         text: Words as the data writes them, separated by spaces; by default a sample.
         raw_text: Tokenize and lowercase the text as the data is.
         html: Write an HTML page that shows where each word reaches.
@@ -40,32 +39,26 @@ def explain(
     if text is None or not hook("split")(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")
     readings = {name: trained.read(text) for name, trained in models.items()}
-    unknown: dict[tuple[str, ...], list[str]] = {}
-    for name, reading in readings.items():
-        unknown.setdefault(tuple(dict.fromkeys(reading.unknown)), []).append(name)
-    for words, names in unknown.items():
-        if words:
-            typed = "" if raw_text else " (--raw-text reads a text as people type it)"
-            say(f"not known to {', '.join(names)}, and read as {UNK}: {', '.join(words)}{typed}")
-    chooses = {name: any(found.skips) or any(found.backward or ()) for name, found in readings.items()}
+    unknown = dict.fromkeys(readings[first.name].unknown)  # all models of a run have one vocabulary
+    if unknown:
+        typed = "" if raw_text else " (--raw-text reads a text as people type it)"
+        say(f"not known, and read as {UNK}: {', '.join(unknown)}{typed}")
+    choosing = [name for name, found in readings.items() if any(found.skips) or any(found.backward or ())]
     panels = {}
-    for name, found in readings.items():
-        for direction, reading in found.directions().items():
-            if any(chooses.values()) and not chooses[name]:
-                continue
+    for name in choosing or readings:
+        for direction, reading in readings[name].directions().items():
             order = -1 if direction == "backward" else 1
-            likely = {other: given.probabilities[::order] for other, given in readings.items()}
+            likely = {other: found.probabilities[::order] for other, found in readings.items()}
             heading = ", ".join(filter(None, (name, direction)))
             panels[heading] = reading, likely
             if direction:
                 say(f"{heading}:")
             print_table("", *table_of_choices(reading, likely))
-            if chooses[name]:
+            if name in choosing:
                 note = "" if all(reading.skips) else "words without an arc are not read"
-                title = f"{heading}: where each word goes back to"
-                with warned(run.run_dir):
-                    path = folder_of_pictures(run.run_dir) / _picture(name, first.seed, text, direction)
-                    draw_arcs(reading, likely, path, title, note)
+                with run.warned():
+                    path = run.plots() / _picture(name, first.seed, text, direction)
+                    draw_arcs(reading, likely, path, f"{heading}: where each word goes back to", note)
                     say(f"picture: {path}")
     says = {name: found.prediction for name, found in readings.items()}
     for name, prediction in says.items():

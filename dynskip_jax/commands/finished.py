@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dynskip_jax.console import say
+from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from dynskip_jax.trained import Trained, load_models, load_run
 
@@ -25,26 +26,26 @@ class FinishedRun:
 
     def models(self, command: str) -> dict[str, Trained]:
         """Return the chosen models by name; the run's experiment must have the command."""
+        keep_compiled_programs()
         return load_models(self.run_dir, self.model, self.of_seed, command)
 
     def last(self, command: str) -> Trained:
         """Return the chosen model; the run's experiment must have the command."""
+        keep_compiled_programs()
         return load_run(self.run_dir, self.model, self.of_seed, command)
 
+    def plots(self) -> Path:
+        """Make the folder of pictures, and return it."""
+        folder = self.run_dir / "plots"
+        if folder.is_symlink():
+            raise UserError(f"{folder} is a link: remove it, because pictures would be written elsewhere")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
-def folder_of_pictures(run_dir: Path) -> Path:
-    """Return the folder `plots` of a run folder, and make it; a link is refused."""
-    folder = run_dir / "plots"
-    if folder.is_symlink():
-        raise UserError(f"{folder} is a link: remove it, because pictures would be written elsewhere")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@contextlib.contextmanager
-def warned(run_dir: Path) -> Iterator[None]:
-    """Print a warning if a file cannot be written into the run folder: the output is worth more."""
-    try:
-        yield
-    except OSError as error:  # such as a read-only folder or a full disk
-        say(f"warning: nothing can be written into {run_dir} ({error.strerror or error})")
+    @contextlib.contextmanager
+    def warned(self) -> Iterator[None]:
+        """Print a warning if a file cannot be written into the run folder: the output is worth more."""
+        try:
+            yield
+        except OSError as error:  # such as a read-only folder or a full disk
+            say(f"warning: nothing can be written into {self.run_dir} ({error.strerror or error})")

@@ -20,18 +20,17 @@ def generate(
     """Write text with a trained language model.
 
     Args:
-        run: A finished run.
         text: Beginning of the text.
         words: Number of words (or characters, or byte pairs) to write.
         temperature: Below 1, likely words become likelier.
         key: Seed of the text.
     """
     trained = run.last("generate")
-    vocabulary = trained.vocabulary
+    vocabulary, policy = trained.vocabulary, dataclasses.replace(trained.policy, mode="sample")
     tokens, begun = trained.encode(text)
     unknown = [token for token in dict.fromkeys(vocabulary.split(text)) if token not in vocabulary.index]
     if unknown:
         say(f"not known, and read as {UNK}: {', '.join(unknown)}", sys.stderr)
-    how = dict(temperature=temperature, policy=dataclasses.replace(trained.policy, mode="sample"))
-    written = reading.generate(trained.model, jnp.asarray(tokens), words, jax.random.key(key), **how)
+    prompt, how = jnp.asarray(tokens), dict(temperature=temperature, policy=policy)
+    written = reading.generate(trained.model, prompt, words, jax.random.key(key), **how)
     write(vocabulary.join([*begun[1:], *vocabulary.decode(np.asarray(written))]) + "\n")

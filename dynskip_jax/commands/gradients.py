@@ -9,7 +9,7 @@ import numpy as np
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import state_gradient_norms
-from dynskip_jax.commands.finished import FinishedRun, folder_of_pictures, warned
+from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.errors import UserError
@@ -27,50 +27,47 @@ def gradients(
     ‖∂L_T/∂h_t‖ of the top forward layer is averaged over sentences of test, and divided by its sum over t.
 
     Args:
-        run: A finished run.
         data: Folder of the run's data; by default where the run found it.
         steps: T: take the loss of the T-th word.
     """
     models = run.models("gradients")
     first = next(iter(models.values()))  # all models of a folder have the same data and vocabulary
     last, known = steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
-    sentences = [
-        sentence
-        for sentence in first.data(data).content.splits["test"]
-        if len(sentence.words) > last and sentence.tags[last] in known
-    ]
+    test = first.data(data).content.splits["test"]
+    sentences = [each for each in test if len(each.words) > last and each.tags[last] in known]
     if not sentences:
         raise UserError(
             f"no sentence of test has {steps} words, with a tag of train at the last: choose other --steps"
         )
     tokens = [first.vocabulary.encode(each.words[:steps], each.columns[:steps]) for each in sentences]
-    targets = np.array([known[sentence.tags[last]] for sentence in sentences], np.int32)
+    targets = np.array([known[each.tags[last]] for each in sentences], np.int32)
     shares = {}
     for name, model in models.items():
         starts = range(0, len(tokens), _AT_ONCE)
         norms = [_norms(model, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
         mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
-        shares[name] = mean / mean.sum()
+        shares[name] = (mean / mean.sum()).tolist()
+    curves = {
+        name: [dict(step=t, share_of_gradient=value) for t, value in enumerate(share, 1)]
+        for name, share in shares.items()
+    }
     title = f"‖∂L_T/∂h_t‖ as a share of its sum, T = {steps}, {len(sentences):,} sentences of test"
     rows = [[str(t + 1), *(f"{share[t]:.2e}" for share in shares.values())] for t in range(steps)]
     print_table(title, ["t", *shares], rows)
-    curves = {
-        name: [dict(step=t, share_of_gradient=value) for t, value in enumerate(share.tolist(), 1)]
-        for name, share in shares.items()
-    }
-    title = f"how much of the gradient at step {steps} reaches each h(t)"
-    with warned(run.run_dir):
-        path = folder_of_pictures(run.run_dir) / "gradients.png"
+    with run.warned():
+        path, title = (
+            run.plots() / "gradients.png",
+            f"how much of the gradient at step {steps} reaches each h(t)",
+        )
         plots.learning_curves(curves, "step", ["share_of_gradient"], path, title, log=True)
         say(f"picture: {path}")
 
 
 def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:
     """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of the same length T with these tags at step T."""
-    model, count = trained.model, len(tokens)
+    model, keys = trained.model, jax.random.split(jax.random.key(0), len(tokens))
     cell = model.stack.cells[-model.stack.num_directions]
     inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
-    keys = jax.random.split(jax.random.key(0), count)
     output = model(inputs, policy=trained.policy, rngs=keys)
     x, _ = output.observations[-model.stack.num_directions]
     w = model.emissions.kernel[...][: cell.hidden_features]
@@ -81,5 +78,5 @@ def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:
         return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[:, None], axis=1)[:, 0]
 
     policy = trained.policy if cell.skip.has_agent else trained.policy.without_agent()
-    carry = cell.initialize_carry((count, cell.in_features), rngs=keys)
+    carry = cell.initialize_carry((len(tokens), cell.in_features), rngs=keys)
     return state_gradient_norms(cell.params(), carry, x, cell.recurrence, last_loss, policy=policy)

@@ -1,6 +1,6 @@
 """The command `oracle`: measure how much a finished model could gain from other choices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,6 @@ from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreeme
 from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds, Count
 from dynskip_jax.console import print_table, say
-from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks import LanguageModelling, interventions
@@ -34,7 +33,6 @@ def oracle(
     Seeds that were trained together are compared. Nothing is written into the run folder.
 
     Args:
-        run: A finished run.
         data: Folder of the run's data; by default where the run found it.
         split: Split to read.
         steps: Number of choices to examine, from the start of the split.
@@ -42,17 +40,16 @@ def oracle(
         rows: Number of sequences, or streams of a text, to read side by side.
     """
     keep_freed_memory()
-    keep_compiled_programs()
     own = run.last("oracle")
-    learner = own.learner_with(own.data(data), together=True)
+    learner, policy, read = own.learner_with(own.data(data), together=True), own.policy, dict(rows=rows)
     others = {f"seed {seed}": own.of_seed(seed) for seed in own.together.seeds if seed != own.seed}
     several = [own.params, *(other.params for other in others.values())]
-    possible = [interventions.choices_of(skip, own.policy) for skip in learner.skips]
+    possible = [interventions.choices_of(skip, policy) for skip in learner.skips]
     choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic and len(possible[i]) > 1]
-    about, read = f"{own.experiment.name}, {own.name}", dict(rows=rows)
+    about = f"{own.experiment.name}, {own.name}"
     if own.spec.copy == "expected":
-        pieces = interventions.copied_words(learner, several, own.policy, split, **read)
-        _print_copied(f"{about}, {split}", pieces, possible[-1], steps, list(others))
+        pieces = _until(interventions.copied_words(learner, several, policy, split, **read), steps, "copying")
+        _print_copied(f"{about}, {split}", pieces, possible[-1], steps, others)
         if not choosing:
             return
     if not choosing:
@@ -61,18 +58,17 @@ def oracle(
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
-    choices = possible[examined]
-    matters, constants = own.together.choices_matter(own.selected), []
+    choices, skip, read = possible[examined], learner.skips[examined], read | dict(layer=examined)
+    matters, constants = own.spec.choices_matter(), []
     if matters:
-        how = dict(layer=examined, states=min(learner.skips[examined].max_skip, _SHOWN), **read)
-        pieces = interventions.single_interventions(learner, own.params, own.policy, split, **how)
-        result = _examined(pieces, choices, steps)
+        states = min(skip.max_skip, _SHOWN)
+        pieces = interventions.single_interventions(learner, own.params, policy, split, states=states, **read)
+        result = _examined(_until(pieces, steps, "examining"), choices, steps)
         title = f"{about}, layer {examined + 1}, {split}: nats, mean of the last {result.count:,} steps"
         _print(title, _rows(result, choices), "beside random", result.random)
         say(result.verdict())
         constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, result.fixed - 1})]).tolist()
-    how = dict(layer=examined, constants=constants, **read)
-    pieces = interventions.policy_interventions(learner, several, own.policy, split, **how)
+    pieces = interventions.policy_interventions(learner, several, policy, split, constants=constants, **read)
     pieces = list(_until(pieces, steps, "reading in other ways"))
     _print_agreement(pieces, choices, is_text=isinstance(learner.task, LanguageModelling))
     if not matters:
@@ -114,10 +110,9 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
             f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
         )
     if is_text:  # consecutive batches form one text per row
-        names = ("inputs", "actions", "in_steps")
-        parts = ([getattr(piece, name) for piece in pieces] for name in names)
-        words, actions, counts = (np.concatenate(part, axis=1) for part in parts)
-        back = same_word(words, actions[..., 0], counts, choices=choices)
+        parts = ((piece.inputs, piece.actions[..., 0], piece.in_steps) for piece in pieces)
+        text = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+        back = same_word(*text, choices=choices)
         reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
         say(
             f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
@@ -127,15 +122,10 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
 
 def _examined(pieces: Iterator[Any], choices: np.ndarray, limit: int) -> OracleLosses:
     """Return the losses of the agent and of others at the first `limit` steps."""
-    parts = []
-    for piece in _until(pieces, limit, "examining"):
-        parts.append([part[piece.counts] for part in (piece.losses, piece.taken, piece.x, piece.before)])
-    losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
-    last = before.reshape(len(before), -1)
-    seen = {
-        "s(t)": np.concatenate([x, before[:, 0]], axis=-1),
-        f"x(t) and the last {before.shape[1]} states": np.concatenate([x, last], axis=-1),
-    }
+    parts = [[part[piece.counts] for part in piece[1:]] for piece in pieces]
+    taken, losses, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    latest = {"s(t)": before[:, 0], f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1)}
+    seen = {name: np.concatenate([x, states], axis=-1) for name, states in latest.items()}
     # The agent's choices as indices, from 1, into `choices`.
     return oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
 
@@ -154,11 +144,10 @@ def _rows(result: OracleLosses, choices: np.ndarray) -> list[tuple[str, float]]:
 
 
 def _print_copied(
-    about: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, others: Sequence[str]
+    about: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, others: Iterable[str]
 ) -> None:
     """Print a language model's loss if words are copied with other probabilities than its own."""
-    read = _until(pieces, limit, "copying otherwise")
-    parts = [[part[piece.counts] for part in piece[1:]] for piece in read]
+    parts = [[part[piece.counts] for part in piece[1:]] for piece in pieces]
     losses, of_each, likeliest = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
     own, even, another, *theirs = losses.mean(axis=0)
     constants = of_each.mean(axis=0)

@@ -1,10 +1,8 @@
 """The command `predict`: write the prediction of a finished model for each line or sentence of a text."""
 
-import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +14,6 @@ from dynskip_jax.data.files import stream_lines
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, LinesToTag
 from dynskip_jax.data.vocabularies import TaggerVocabulary
-from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.tagger_task import written
 from dynskip_jax.tasks.label_score import score_labels
@@ -25,56 +22,40 @@ from dynskip_jax.trained import Trained
 Format = Literal["text", "words", "columns", "conllu"]
 
 
-def predict(
-    run: FinishedRun, input: Path | None = None, format: Format = "text", score: bool = False
-) -> None:
+def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> None:
     """Read one text per line, and write a prediction for each; taggers write a tag for each word.
 
-    Tags of entities and chunks are written in BIO2.
+    It reads standard input: `predict --run-dir DIR < FILE`. Tags of entities and chunks are written in BIO2.
 
     Args:
-        run: A finished run.
-        input: File to read; by default standard input.
         format: Taggers: text (a sentence per line), words (the same, separated by spaces), columns (a word
             per line, an empty line after each sentence) or conllu.
         score: Taggers: compare with the tags in the input (columns or conllu), and print scores to stderr.
     """
-    keep_compiled_programs()
     trained = run.last("predict")
     is_tagger = isinstance(trained.vocabulary, TaggerVocabulary)
     if not is_tagger and (format != "text" or score):
         raise UserError("--format and --score are for taggers: leave them out")
     count = 0
-    for text, is_empty in _tagged(trained, input, format, score) if is_tagger else _read(trained, input):
+    for text, is_empty in _tagged(trained, format, score) if is_tagger else _read(trained):
         if not count and not is_empty:  # now, so that an error in the input is the only message
             say(f"predictions by {trained.name}, seed {trained.seed}", sys.stderr)
         count += not is_empty
         write(text)
         sys.stdout.flush()
     if not count:
-        raise UserError(f"{input or 'standard input'} has no text: write one text per line")
+        raise UserError("standard input has no text: write one text per line")
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
-    """Yield the lines of a file or of standard input as they arrive, cut where training cuts them."""
-    where = "standard input" if path is None else f"--input {path}"
-    try:
-        with contextlib.ExitStack() as opened:
-            source: Any = getattr(sys.stdin, "buffer", sys.stdin)
-            if path is not None:
-                source = opened.enter_context(open(path, "rb"))
-            if source is None:
-                raise UserError("standard input is closed: give --input FILE")
-            yield from source if isinstance(source, io.TextIOBase) else stream_lines(source, where)
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: for example, the path contains a NUL
-        raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+def input_lines() -> Iterator[str]:
+    """Yield the lines of standard input as they arrive, cut where training cuts them."""
+    source: Any = getattr(sys.stdin, "buffer", sys.stdin)
+    yield from source if isinstance(source, io.TextIOBase) else stream_lines(source, "standard input")
 
 
-def _read(trained: Trained, path: Path | None) -> Iterator[tuple[str, bool]]:
+def _read(trained: Trained) -> Iterator[tuple[str, bool]]:
     """Yield the prediction of each line, and whether the line has no text."""
-    for line in input_lines(path):
+    for line in input_lines():
         prediction = trained.read(line).prediction if trained.experiment.hook("split")(line) else ""
         yield f"{prediction}\n", not prediction
 
@@ -82,12 +63,12 @@ def _read(trained: Trained, path: Path | None) -> Iterator[tuple[str, bool]]:
 # --- Taggers ---
 
 
-def _tagged(trained: Trained, path: Path | None, format: Format, score: bool) -> Iterator[tuple[str, bool]]:
+def _tagged(trained: Trained, format: Format, score: bool) -> Iterator[tuple[str, bool]]:
     """Yield each sentence with its tags, and whether it has no words; at the end, print the scores."""
     vocabulary, own, data = trained.vocabulary, trained.learner.task.scheme, trained.settings.data
     column = CONLLU_COLUMNS[getattr(data, "tag", "upos") if own is None else "misc"]
     gold, predicted = [], []
-    for sentence in _sentences(path, format, data, column if format == "conllu" else data.tag_column, score):
+    for sentence in _sentences(format, data, column if format == "conllu" else data.tag_column, score):
         words, columns = sentence.words, sentence.columns
         if score:
             gold.append([values[-1] for values in columns])
@@ -102,24 +83,26 @@ def _tagged(trained: Trained, path: Path | None, format: Format, score: bool) ->
         if format in ("columns", "conllu"):
             lines = tagged_files.tagged_lines(sentence, tags, format, column=column)
         yield "".join(f"{line}\n" for line in lines), not words
-    if not score:
-        return
+    if score:
+        say("\n".join(_scores(gold, predicted, own, format)), sys.stderr)
+
+
+def _scores(gold: list[Any], predicted: list[Any], own: str | None, format: Format) -> list[str]:
+    """Return the lines of a table of scores; `own` is the scheme of the model's tags of entities."""
     if format == "conllu" and own is not None:
         gold = [[tagged_files.entity_of_misc(misc) for misc in tags] for tags in gold]
-    if any(tag == tagged_files.UNSPECIFIED for tags in gold for tag in tags):
+    tags = {tag for of_sentence in gold for tag in of_sentence}
+    if tagged_files.UNSPECIFIED in tags:
         raise UserError("--score: some words of the input have no tag (_): leave out --score")
     found = tag_schemes.detect_scheme(gold)
-    if own is not None and found.scheme is None and any(tag != "O" for tags in gold for tag in tags):
+    if own is not None and found.scheme is None and tags - {"O"}:
         raise UserError(f"--score: expected tags of entities in the tags' column, found {found.says}")
-    scored = score_labels(gold, predicted, has_entities=own is not None)
-    say("\n".join(scored.lines("tag" if own is None else "type")), sys.stderr)
+    return score_labels(gold, predicted, has_entities=own is not None).lines("tag" if own is None else "type")
 
 
-def _sentences(
-    path: Path | None, format: Format, data: Any, tag_column: int, score: bool
-) -> Iterator[LinesToTag]:
+def _sentences(format: Format, data: Any, tag_column: int, score: bool) -> Iterator[LinesToTag]:
     """Return an iterator over the sentences; with `score`, the last of a word's `columns` is its true tag."""
-    lines, beside = input_lines(path), tuple(getattr(data, "columns", None) or ())
+    lines, beside = input_lines(), tuple(getattr(data, "columns", None) or ())
     if format in ("text", "words"):
         if score:
             raise UserError("--score reads the true tags from the input: add --format columns, or conllu")
@@ -130,5 +113,5 @@ def _sentences(
             f"this tagger also reads columns of its training files (--columns {','.join(map(str, beside))}), "
             "which CoNLL-U does not have: give --format columns"
         )
-    lines, where = (line.rstrip("\r\n") for line in lines), str(path or "standard input")
-    return tagged_files.lines_to_tag(lines, format, beside=beside + (tag_column,) * score, where=where)
+    lines = (line.rstrip("\r\n") for line in lines)
+    return tagged_files.lines_to_tag(lines, format, beside=beside + (tag_column,) * score)

@@ -11,13 +11,14 @@ from dynskip_jax.config import listed, program
 from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
 
-_GENERATED = ("number_prediction", "agreement", "recall")  # experiments that read no files
+_FOLDER = Path("runs", "reproduce")  # of all run folders
+_VECTORS = "vectors.txt"  # word vectors of the tables that need some
 
 
 class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
-    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` the file of --embeddings.
+    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors.
     """
 
     name: str
@@ -35,22 +36,15 @@ def all_tables() -> dict[str, Table]:
     return found
 
 
-def reproduce(
-    names: tuple[str, ...] = (),
-    data: Path | None = None,
-    embeddings: Path | None = None,
-    out: Path = Path("runs", "reproduce"),
-) -> None:
+def reproduce(names: tuple[str, ...] = ()) -> None:
     """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
 
-    Each command has a run folder below --out. The last one of a table is a report over all of them. What was
-    stopped goes on with the same commands. Without a name, all tables are listed.
+    Data are looked for in $DYNSKIP_DATA_DIR, and word vectors in vectors.txt, which is made if it is missing.
+    Run folders are in runs/reproduce; what was stopped goes on with the same commands. The last one of a
+    table is a report over all of them. Without a name, all tables are listed.
 
     Args:
         names: Tables.
-        data: Folder of the tables' corpus; by default where the experiments look for it.
-        embeddings: File of word vectors, which some tables need; word_vectors makes one.
-        out: Folder of all run folders.
     """
     tables = all_tables()
     if not names:
@@ -59,28 +53,17 @@ def reproduce(
     for name in names:
         if name not in tables:
             raise UserError(f"there is no {name!r}: choose {listed([*tables])}")
-        trained = []
-        for run, (experiment, *line) in commands_of(tables[name], data, embeddings, out / name):
+        lines = list(commands_of(tables[name]))
+        if any(_VECTORS in line for line in lines):
+            say(f"test -e {_VECTORS} || {program('word_vectors')} --output {_VECTORS}")
+        trained = [line[-1] for line in lines if line[1].startswith("--")]
+        for experiment, *line in [*lines, ["report", *trained]]:
             say(shlex.join([*program(experiment).split(), *line]))
-            if line[0].startswith("--"):
-                trained.append(out / name / run)
-        say(shlex.join([*program("report").split(), *map(str, trained)]))
 
 
-def commands_of(
-    table: Table, data: Path | None, embeddings: Path | None, out: Path
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield each run of a table with its command line, which begins with the experiment's name."""
-    paths = {run: str(out / run) for run in table.runs} | {"vectors": str(embeddings)}
+def commands_of(table: Table) -> Iterator[list[str]]:
+    """Yield each command line of a table, which begins with the experiment's name."""
+    paths = {run: str(_FOLDER / table.name / run) for run in table.runs} | {"vectors": _VECTORS}
     for run, command in table.runs.items():
-        if "{vectors}" in command and embeddings is None:
-            raise UserError(
-                f"{run} begins with word vectors: give --embeddings FILE; "
-                "python -m experiments.word_vectors --output FILE makes one"
-            )
-        experiment, *line = shlex.split(command)
-        is_training, is_embedded = line[0].startswith("--"), "pydoc-topics" in line
-        if data is not None and "--run-dir" not in line and not (is_embedded or experiment in _GENERATED):
-            line += ["--data", str(data)]
-        line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in line]
-        yield run, [experiment, *line, *(["--run-dir", paths[run]] if is_training else [])]
+        line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
+        yield [*line, "--run-dir", paths[run]] if line[1].startswith("--") else line

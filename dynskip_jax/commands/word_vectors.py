@@ -1,11 +1,9 @@
 """Train word vectors of one's own, as a file for `--embeddings`."""
 
-import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from dynskip_jax.config import Count, Size
 from dynskip_jax.data.corpora import find_imdb
@@ -14,17 +12,16 @@ from dynskip_jax.data.language import text_lines
 from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
 from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK, normal_form
-from dynskip_jax.errors import UserError
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import UserError, needs
 from dynskip_jax.training.files import check_new, write_atomically
-from dynskip_jax.training.progress import Progress
 
-Sentences = Sequence[Sequence[str]]
+Sentences = Iterable[Sequence[str]]
 
 # WikiText separates the marks inside words and numbers: `state @-@ of`, `1 @,@ 000`.
 _JOINED = {" @-@ ": "-", " @,@ ": ",", " @.@ ": "."}
 _MOST_WORDS = 10_000  # of a sentence; gensim silently drops the rest
-_WINDOW, _NEGATIVE, _LEAST_COUNT = 5, 10, 3  # words on each side, negative samples; rarer words get no vector
+# Skip-gram with negative samples (Mikolov et al. 2013); words that are rarer than `min_count` get no vector.
+_SKIP_GRAM = dict(sg=1, window=5, negative=10, min_count=3, seed=1, workers=1)
 
 
 def word_vectors(
@@ -43,22 +40,29 @@ def word_vectors(
         epochs: Passes over the texts.
     """
     check_new(output)
-    texts = {str(path): _plain(path) for path in text} if text else known_texts()
-    if not texts:
-        raise UserError(f"no text found: name files with --text, or a folder with ${DATA_VARIABLE}")
+    with needs("vectors"):
+        from gensim.models import Word2Vec
+    logging.getLogger("gensim").setLevel(logging.ERROR)
+    texts, pieces = {str(path): _plain(path) for path in text} if text else known_texts(), []
     for name, sentences in texts.items():
-        print(f"{name}: {sum(map(len, sentences)):,} words")
-    pieces = [
-        [normal_form(word, lowercase=True, digits="nine") for word in words[start : start + _MOST_WORDS]]
-        for words in itertools.chain(*texts.values())
-        for start in range(0, len(words), _MOST_WORDS)
-    ]
-    words, vectors = skip_gram(pieces, width, epochs)
-    lines = [f"{len(words)} {width}"]  # a word2vec text file
-    for word, vector in zip(words, vectors, strict=True):
-        lines.append(" ".join([word, *(f"{number:.5g}" for number in vector)]))
+        before = sum(map(len, pieces))
+        for words in sentences:
+            words = [normal_form(word, lowercase=True, digits="nine") for word in words]
+            pieces += [words[start : start + _MOST_WORDS] for start in range(0, len(words), _MOST_WORDS)]
+        print(f"{name}: {sum(map(len, pieces)) - before:,} words")
+    if not pieces:
+        raise UserError(f"no text found: name files with --text, or a folder with ${DATA_VARIABLE}")
+    model = Word2Vec(vector_size=width, **_SKIP_GRAM)
+    model.build_vocab(pieces)
+    vectors = model.wv
+    if not vectors.index_to_key:
+        raise UserError(f"no word occurs {_SKIP_GRAM['min_count']} times: give more text")
+    model.train(pieces, total_examples=len(pieces), epochs=epochs)
+    lines = [f"{len(vectors)} {width}"]  # a word2vec text file
+    for word in sorted(vectors.index_to_key, key=lambda word: (-vectors.get_vecattr(word, "count"), word)):
+        lines.append(" ".join([word, *(f"{number:.5g}" for number in vectors[word])]))
     write_atomically(output, "\n".join(lines) + "\n")
-    print(f"{len(words):,} vectors of {width} numbers in {output}")
+    print(f"{len(vectors):,} vectors of {width} numbers in {output}")
 
 
 def known_texts() -> dict[str, Sentences]:
@@ -67,49 +71,18 @@ def known_texts() -> dict[str, Sentences]:
     return {name: _READERS[name](folder) for name, folder in folders.items() if folder is not None}
 
 
-def skip_gram(sentences: Sentences, width: int, epochs: int) -> tuple[list[str], np.ndarray]:
-    """Train a skip-gram model with negative samples (Mikolov et al. 2013).
-
-    Returns:
-        The words, most frequent first, and their vectors, (words, width), float32.
-    """
-    logging.getLogger("gensim").setLevel(logging.ERROR)
-    with needs("vectors"):
-        from gensim.models import Word2Vec
-    how = dict(window=_WINDOW, min_count=_LEAST_COUNT, sg=1, negative=_NEGATIVE, seed=1, workers=1)
-    model = Word2Vec(vector_size=width, **how)
-    model.build_vocab(sentences)
-    if not model.wv.index_to_key:
-        raise UserError(f"no word occurs {_LEAST_COUNT} times: give more text")
-    with Progress(epochs * len(sentences), "skip-gram") as progress:
-
-        class Read:
-            """The sentences, which gensim reads again in every epoch, beside a progress bar."""
-
-            def __iter__(self) -> Iterator[Sequence[str]]:
-                for words in sentences:
-                    progress.advance()
-                    yield words
-
-        model.train(Read(), total_examples=len(sentences), epochs=epochs)
-    order = sorted(model.wv.index_to_key, key=lambda word: (-model.wv.get_vecattr(word, "count"), word))
-    return order, np.stack([model.wv[word] for word in order])
-
-
 def _plain(path: Path) -> Sentences:
-    return [treebank_words(line) for line in text_lines(path) if line.strip()]
+    return [treebank_words(line) for line in text_lines(path)]
 
 
 def _wikitext(folder: Path) -> Sentences:
     files = sorted(folder.glob("wiki.train.tokens*"))
     if not files:
         raise UserError(f"{folder} has no wiki.train.tokens or wiki.train.tokens.gz")
-    sentences = []
     for line in text_lines(files[0]):
         for mark, joined in _JOINED.items():
             line = line.replace(mark, joined)
-        sentences.append([word for word in line.split() if word != UNK])
-    return [words for words in sentences if words]
+        yield [word for word in line.split() if word != UNK]
 
 
 def _reviews(folder: Path) -> Sentences:
@@ -117,12 +90,9 @@ def _reviews(folder: Path) -> Sentences:
     return [treebank_words(LINE_BREAK.sub(" ", review.text)) for review in reviews["train"]]
 
 
-def _entities(folder: Path) -> Sentences:
-    return [sentence.words for sentence in find_tagged_corpus("conll2003", folder).splits["train"]]
+def _tagged(corpus: str, folder: Path) -> Sentences:
+    return [sentence.words for sentence in find_tagged_corpus(corpus, folder).splits["train"]]
 
 
-def _treebank(folder: Path) -> Sentences:
-    return [sentence.words for sentence in find_tagged_corpus("ud", folder).splits["train"]]
-
-
-_READERS = {"wikitext2": _wikitext, "imdb": _reviews, "conll2003": _entities, "ud_ewt": _treebank}
+_READERS = dict(wikitext2=_wikitext, imdb=_reviews)
+_READERS |= dict(conll2003=partial(_tagged, "conll2003"), ud_ewt=partial(_tagged, "ud"))

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dynskip_jax.data.files import NotAvailable, is_prepared
-from dynskip_jax.errors import UserError
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import UserError, needs
 
 with needs("experiments"):
     import tensorflow_datasets as tfds

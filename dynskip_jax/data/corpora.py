@@ -53,8 +53,7 @@ from dynskip_jax.data.language import (
 from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
 from dynskip_jax.data.sentences import Labelled, held_out, review_words, treebank_words
 from dynskip_jax.data.tagged_files import tree_pieces, unescaped
-from dynskip_jax.errors import UserError
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import UserError, needs
 
 PTB, PYDOC_TOPICS = "ptb", "pydoc-topics"
 PTB_VERSION, IMDB_VERSION = "2.0.0", "1.0.0"

@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from dynskip_jax.data.messages import quoted
 from dynskip_jax.data.tag_schemes import Scheme
-from dynskip_jax.errors import UserError
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import UserError, needs
 
 EOS = "<eos>"
 UNK = "<unk>"

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import needs
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import NO_METRICS
 

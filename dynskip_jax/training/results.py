@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynskip_jax.errors import UserError
-from dynskip_jax.extras import needs
+from dynskip_jax.errors import UserError, needs
 from dynskip_jax.training.files import is_of
 from dynskip_jax.training.folder import RunDir, file_name, is_model_name
 

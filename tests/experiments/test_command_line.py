@@ -1,12 +1,11 @@
 """Check the command line: what is refused, in one line, and what is printed before anything is trained."""
 
-import json
 import os
 import subprocess
 import sys
 
 import pytest
-from commands import assert_user_error, execute, finished_run, load, row_of, snapshot, succeed
+from commands import assert_user_error, execute, finished_run, load, row_of, succeed
 from quick import Quick
 
 from dynskip_jax import cli, load_run, run
@@ -31,10 +30,10 @@ BAD = {
     "a seed beside a list": (("--seed", 3, "--seeds", "1,2"), "--seed has no effect"),
     "twice in a sweep": (("--learning-rate", "0.1,0.1"), "twice: 0.1,0.1"),
     "one of a few words": (("--precision", "f64"), "--precision takes f32 or bf16"),
-    "misspelt": (("--epoch", 2), "did you mean --epochs?"),
+    "misspelt": (("--epoch", 2), "Perhaps you meant: --epochs"),
     "stray word": (("stray",), "no command 'stray'"),
     "no preset": (("--preset", "large"), "no preset 'large'"),
-    "no model": (("--model", "foo:3"), "no model 'foo:3'"),
+    "no model": (("--model", "foo:3"), "unknown model 'foo:3'"),
     "two models": (("--model", "lstm,fixed:2"), "--compare"),
     "both": (("--model", "lstm", "--compare", "fixed:2,lstm"), "either --model or --compare"),
     "long model": (("--model", f"dynamic:{LONG}"), "numbers in its name"),
@@ -51,14 +50,10 @@ BAD = {
     "a process past the end": (("--coordinator", "a:9", "--process", "2/2"), "--process"),
     "processes and pmap": (("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"), "pmap"),
     "a process beside auto": (("--coordinator", "auto", "--process", "0/1"), "leave --process out"),
-    "a device": (("--config", "/dev/zero"), "/dev/zero"),
-    "a folder": (("--config", "."), "--config"),
-    "preset beside a file": (("--config", "x", "--preset", "small"), "leave one out"),
-    "log": (("--log-file", "no/such/folder/log"), "--log-file"),
     "no code": (("predict", "--run-dir", "x", "--code", "no_such_module"), "--code 'no_such_module'"),
     "no folder": (("predict", "--run-dir", "nowhere"), "nowhere"),
     **{f"absurd {flag}": ((f"--{flag}={'x' * 10**5}",), "xx") for flag in ("mix", "transition", "x")},
-    "absurd path": (("--config", "x" * 10**5), " … "),
+    "absurd path": (("--run-dir", "x" * 10**5), " … "),
     "dangling link": (("--run-dir", "dangling"), "dangling"),
 }
 
@@ -76,22 +71,6 @@ def test_what_is_wrong_is_said_in_one_line(name, empty):
     outcome = execute(Quick, *arguments)
     assert_user_error(outcome, part)
     assert len(outcome.err) < 1000
-
-
-@pytest.mark.parametrize("kind", ["fifo", "other", "list", "deep", "run of ptb", "no text"])
-def test_a_file_that_is_no_config_of_a_run_is_refused(kind, here, finished_quick):
-    path = here / "config.json"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "no text":
-        path.write_bytes(b"\xff\xfe" + b"secret" * 1000)
-    else:
-        config = load(finished_quick.folder / "config.json")
-        contents = {"other": {}, "list": [1], "run of ptb": {**config, "experiment": "ptb"}}
-        path.write_text("[" * 10**5 if kind == "deep" else json.dumps(contents[kind]))
-    outcome = execute(Quick, "--config", path)
-    assert_user_error(outcome, "--config", "expected the config.json of a run")
-    assert "secret" not in outcome.err
 
 
 # --- Whole commands, as typed ---
@@ -172,16 +151,6 @@ def test_closed_streams_lead_to_the_null_device_and_open_ones_stay(tmp_path):
 def test_characters_that_standard_output_lacks_are_question_marks():
     done = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "") and "?, the weight" in done.stdout
-
-
-def test_config_repeats_a_run(finished_quick, here):
-    config = finished_quick.folder / "config.json"
-    folder = finished_run(Quick, here / "again", "--config", config, "--devices", 1).folder
-    assert row_of(folder)["metrics"] == row_of(finished_quick.folder)["metrics"]
-    before = snapshot(finished_quick.folder)
-    same = succeed(Quick, "--config", config, "--devices", 1, "--run-dir", finished_quick.folder)
-    assert "finished already" in same.out
-    assert {**before, **snapshot(finished_quick.folder)}.keys() == before.keys()
 
 
 def test_a_list_of_seeds_trains_these_seeds(tmp_path):

@@ -94,7 +94,7 @@ def one_process(corpus_folder, tmp_path_factory):
 def test_two_processes_train_as_one_does(one_process, tmp_path):
     folder, arguments, _ = one_process
     first, second = finish(*arguments, "--run-dir", tmp_path / "run")
-    assert "4 of 4 cpu device(s), 2 processes" in first[0] and own_lines(second[0]) == []
+    assert "4 of 4 cpu device(s), 2 process(es)" in first[0] and own_lines(second[0]) == []
     assert own_lines(second[1]) == ["process 1 waits for process 0, which evaluates dynamic:3 and draws"]
     assert_same_result(tmp_path / "run", folder)
     assert len(row_of(tmp_path / "run")["devices"]) == 4

@@ -43,8 +43,8 @@ def pieces(tmp_path, monkeypatch):
     sys.modules.pop("my_pieces", None)
 
 
-def spec_of(name, may_import=None, **given):
-    return make_spec(name, fill(QuickSettings, given), (name,) if may_import is None else may_import)
+def spec_of(name, **given):
+    return make_spec(name, fill(QuickSettings, given), may_import=True)
 
 
 def test_arguments_and_settings_reach_the_piece(pieces):
@@ -52,7 +52,7 @@ def test_arguments_and_settings_reach_the_piece(pieces):
     assert (type(skip).__name__, skip.max_skip, skip.mix) == ("Near", 3, 0.25)
     skip = spec_of("my_pieces:Near(max_skip=3, mix=1.0)", mix=0.25).skip
     assert (skip.max_skip, skip.mix) == (3, 1.0)
-    cell = spec_of("lstm", ("my_pieces:Cell",), transition="my_pieces:Cell").transition
+    cell = spec_of("lstm", transition="my_pieces:Cell").transition
     assert type(cell).__name__ == "Cell"
     assert names_in("lstm, a:B(1,2),c:D(x=(1,2))") == ("lstm", "a:B(1,2)", "c:D(x=(1,2))")
 
@@ -76,19 +76,18 @@ def test_what_is_wrong_with_a_piece_is_said_in_one_line(pieces, name, part):
 # --- Folders of strangers ---
 
 
-@pytest.mark.parametrize("name", ["model", "compare", "transition"])
+@pytest.mark.parametrize("name", ["model", "transition"])
 def test_a_config_file_runs_no_code(pieces, name, finished_quick, tmp_path):
-    config = load(finished_quick.folder / "config.json")
+    folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
+    config, result = load(folder / "config.json"), load(folder / "result.json")
     if name == "transition":
         config["settings"]["model"]["transition"] = "my_pieces:Cell"
-    elif name == "compare":
-        config["models"] = ["lstm", "my_pieces:Near(3)"]
-        del config["model"]
     else:
-        config["model"] = "my_pieces:Near(3)"
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert_user_error(execute(Quick, "--config", "config.json"), "my_pieces", "imports no code")
-    assert not pieces.exists() and not (tmp_path / "runs").exists()
+        config["model"] = result["rows"][0]["model"] = "my_pieces:Near(3)"
+    (folder / "config.json").write_text(json.dumps(config))
+    write_result(folder, result)
+    assert_user_error(execute(Quick, "explain", "--run-dir", folder), "my_pieces", "imports no code")
+    assert not pieces.exists()
 
 
 @pytest.mark.parametrize("code", ["my_pieces:Near", "dynskip_jax.cli:start", None])

@@ -2,13 +2,14 @@
 
 import csv
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from commands import assert_user_error, execute, load, succeed, tool
 from scipy import stats
 
-from dynskip_jax.commands.report import Found, compare_rows, report
+from dynskip_jax.commands.report import compare_rows, report
 
 REPORT = tool("report")
 
@@ -19,13 +20,26 @@ def table_of(path, metric):
 
 
 def found_of(*rows):
-    """Return the contents of run folders with these rows: name, values of each seed, fingerprint."""
-    listed = [
-        dict(model=name, seeds=[*range(len(values))], metrics={"test_f1": values})
-        | dict(dataset="corpus_a", fingerprint=fingerprint * 64, parameters=10)
+    """Return rows of runs: name, values of each seed, fingerprint."""
+    return [
+        dict(model=name, metrics={"test_f1": dict(enumerate(values))}, name="corpus_a")
+        | dict(fingerprint=fingerprint * 64, parameters=10)
         for name, values, fingerprint in rows
     ]
-    return Found(listed, {"test_f1": ("test F1", ".2%")}, [])
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Return a function that makes a report over one folder with these rows."""
+
+    def make(*rows, **flags):
+        module, columns = "dynskip_jax.commands.report", {"test_f1": ("test F1", ".2%")}
+        monkeypatch.setattr(f"{module}.runs_of_models", lambda folder: {"": None})
+        monkeypatch.setattr(f"{module}.rows_of", lambda *_: found_of(*rows))
+        monkeypatch.setattr(f"{module}.experiment_of", lambda run: SimpleNamespace(columns=columns))
+        report(("",), **flags)
+
+    return make
 
 
 def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, tmp_path):
@@ -101,20 +115,17 @@ def test_errors_are_one_line(arguments, part, compared_ptb, here):
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
-def test_no_cell_of_a_csv_file_is_a_formula(start, monkeypatch, tmp_path):
-    found = found_of((f"{start}1+1", [-1.0, 2.0], "1"))
-    monkeypatch.setattr("dynskip_jax.commands.report.read_folders", lambda folders: found)
-    report((tmp_path,), csv=tmp_path / "t.csv")
+def test_no_cell_of_a_csv_file_is_a_formula(start, found, tmp_path):
+    found((f"{start}1+1", [-1.0, 2.0], "1"), csv=tmp_path / "t.csv")
     (row,) = table_of(tmp_path / "t.csv", "test_f1")
     assert row["model"].startswith("'") and float(row["low"]) < 0  # numbers stay numbers
 
 
-def test_corpora_of_one_name_have_tables_of_their_own(capsys, monkeypatch, tmp_path):
-    found = found_of(("a", [0.5], "1"), ("b", [0.25], "2"))
-    monkeypatch.setattr("dynskip_jax.commands.report.read_folders", lambda folders: found)
-    report(("",), csv=tmp_path / "t.csv")
+def test_corpora_of_one_name_have_tables_of_their_own(capsys, found, tmp_path):
+    rows = ("a", [0.5], "1"), ("b", [0.25], "2")
+    found(*rows, csv=tmp_path / "t.csv")
     row, _ = table_of(tmp_path / "t.csv", "test_f1")
     assert row["sd"] == row["low"] == row["difference_low"] == ""  # of one seed
     said = capsys.readouterr().out
     assert said.count("test F1 on corpus_a (test_f1), data") == 2 and "data 22222222" in said
-    assert set(compare_rows(found)["difference_pairs"]) == {0}
+    assert set(compare_rows(found_of(*rows))["difference_pairs"]) == {0}

@@ -61,7 +61,6 @@ EXPERIMENT = Experiment(
     settings=with_groups(TaggerSettings, data=EntityData()),
     presets=PRESETS,
     columns=columns_of("f1", "F1", ".2%") | {"test_accuracy": ("test accuracy", ".2%")},
-    curves=("dev_f1",),
     commands=COMMANDS,
     published=(
         Published(

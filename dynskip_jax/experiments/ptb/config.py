@@ -154,7 +154,6 @@ EXPERIMENT = Experiment(
     presets=PRESETS,
     columns=columns_of("perplexity", "perplexity", ".2f")
     | {"test_word_perplexity": ("per word", ".2f"), "test_bits_per_character": ("bits/char", ".3f")},
-    curves=("dev_perplexity",),
     commands=("explain", "oracle", "generate", "evaluate"),
     published=(
         _published(
