@@ -94,7 +94,7 @@ def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
     found = {}
     for model, run_of_model in finished_runs(run_dir, experiment).items():
         metrics = row_of(run_of_model)["metrics"]
-        shares = [of["mean"] for name, of in metrics.items() if name.startswith("dev_agent_share_")]
+        shares = [of["mean"] for name, of in metrics.items() if re.fullmatch(r"dev_agent_share_\d+", name)]
         if shares:
             found[model] = np.mean(shares, axis=0)
     if len(found) != 1:
