@@ -49,8 +49,7 @@ class RunDir:
     """The folder of one run, which may come from a stranger: links, pipes and devices in it are refused.
 
     `config.json` contains a format number, a random identity and all settings, `metrics.jsonl` one JSON
-    object (record) per line, and `result.json` the final result. NaN and infinity, which JSON lacks, are
-    written as the strings "NaN", "Infinity" and "-Infinity"; `records` and `result` convert them back.
+    object (record) per line, and `result.json` the final result. NaN and infinity are written as strings.
     """
 
     def __init__(self, path: Path, *, resumed: bool):
@@ -78,15 +77,9 @@ class RunDir:
         """Start a run in a new or empty folder, or resume the run of the same settings, `config`.
 
         A folder with other settings, with files but no run, or in use by another process is refused, and
-        nothing in it is changed.
-
-        Args:
-            path: Path of the folder.
-            config: All settings of the run.
-            about: How the run was started, for the list `about`, which is not compared.
-            may_grow: Names of settings, such as `settings.training.epochs`, whose number may be larger, or
-                whose list longer, than in the folder. `go_on` writes the new values.
-            within: Run of several models that contains this one.
+        nothing in it is changed. `about` is how the run was started. The settings named in `may_grow`, such
+        as `settings.training.epochs`, may have larger numbers or longer lists than in the folder; `go_on`
+        writes them. `within` is a run of several models that contains this one.
         """
         run = cls(Path(path), resumed=False)
         try:

@@ -196,23 +196,6 @@ def test_run_resumes_on_other_devices_and_bit_for_bit_on_the_same(kind, first, s
         assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-# --- What the compiled programs do ---
-
-
-def program_of(kind, num_seeds, devices):
-    """Return the text of the compiled update."""
-    task, keys = learner_of(kind, num_seeds), seed_keys(tuple(range(num_seeds)))
-    parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
-    params = None if is_small(kind) else together(*(drawn_params(task, seed) for seed in range(num_seeds)))
-    state = start_state(task, OPTIMIZER, keys, params)
-    state = TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
-    batch = parallel.place(next(iter(task.train_batches(0))), batch_spec(task.batch_axis))
-    own = keys.train, jnp.ones(num_seeds), task.scheduled(0), jnp.zeros(num_seeds, bool)
-    key, rate, scheduled, averaged = (parallel.place(part, PER_SEED) for part in own)
-    step = make_step(task, OPTIMIZER, parallel)
-    return step.lower(state, batch, key, 0, rate, scheduled, averaged).compile().as_text()
-
-
 def test_parameters_are_placed_where_seeds_train():
     params = jax.vmap(learner_of("small", 4).init)(seed_keys((0, 1, 2, 3)).init)
     for devices in (2, 1):
@@ -220,21 +203,25 @@ def test_parameters_are_placed_where_seeds_train():
         spread = parallel.spread(params)
         assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(spread)} == {devices}
         jax.tree.map(np.testing.assert_array_equal, spread, params)
-    # If devices share a batch, evaluation is not divided.
-    by_batch = make_parallel(2, num_seeds=1, batch_size=BATCH)
-    assert by_batch.spread(params) is params
+    assert make_parallel(2, num_seeds=1, batch_size=BATCH).spread(params) is params  # they share a batch
 
 
 @pytest.mark.parametrize("num_seeds", [4, 1])
 @pytest.mark.parametrize("kind", and_slow(["small", "classification", "language modelling"], is_small))
 def test_devices_exchange_sums_if_they_share_a_batch_and_nothing_else(kind, num_seeds):
-    program = program_of(kind, num_seeds, 4)
+    task, keys = learner_of(kind, num_seeds), seed_keys(tuple(range(num_seeds)))
+    parallel = make_parallel(4, num_seeds=num_seeds, batch_size=BATCH)
+    params = None if is_small(kind) else together(*(drawn_params(task, seed) for seed in range(num_seeds)))
+    state = start_state(task, OPTIMIZER, keys, params)
+    state = TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
+    batch = parallel.place(next(iter(task.train_batches(0))), batch_spec(task.batch_axis))
+    own = keys.train, jnp.ones(num_seeds), task.scheduled(0), jnp.zeros(num_seeds, bool)
+    key, rate, scheduled, averaged = (parallel.place(part, PER_SEED) for part in own)
+    step = make_step(task, OPTIMIZER, parallel)
+    program = step.lower(state, batch, key, 0, rate, scheduled, averaged).compile().as_text()
     assert ("all-reduce" in program) == (num_seeds == 1)
     # These would move activations between devices.
     assert not any(name in program for name in ("all-gather", "all-to-all", "collective-permute"))
-
-
-# --- The choice of a way to run in parallel ---
 
 
 @pytest.mark.parametrize(("seeds", "mesh"), [(8, (4, 1)), (2, (1, 4)), (1, (1, 4))])
