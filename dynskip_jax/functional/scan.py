@@ -57,7 +57,6 @@ from dynskip_jax.functional.step import (
     in_dtype_of,
     mixed,
     observed,
-    observed_arrays,
     skip_inputs,
 )
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
@@ -671,7 +670,7 @@ def _send_back(layer: _Layer, adjoints: Any, t: Int[Array, ""], x: _Step, undone
     """Add the gradients of what a step read to `adjoints`; return these, and their rows State(t-1)."""
     adjoints, rows = layer.read(x.choice).send_back(adjoints, t, x.flags.alive, undone.reads)
     if undone.window is not None:
-        names = observed_arrays(layer.recurrence)
+        names = layer.recurrence.time_skip.observed_arrays(layer.recurrence.transition)
         for name, part in zip(names, jnp.split(undone.window, len(names), -1), strict=True):
             adjoint, row = hist.add_window(getattr(adjoints, name), t, part)
             adjoints, rows = adjoints._replace(**{name: adjoint}), rows._replace(**{name: row})

@@ -304,15 +304,10 @@ def recurrent_step(
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
-def observed_arrays(recurrence: Recurrence) -> tuple[str, ...]:
-    """Return the names of the state's arrays that choices observe, side by side."""
-    names = recurrence.time_skip.observed_array(recurrence.transition)
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
 def observed(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
     """Return the arrays of a state that choices observe, side by side."""
-    arrays = [getattr(state, name) for name in observed_arrays(recurrence)]
+    names = recurrence.time_skip.observed_arrays(recurrence.transition)
+    arrays = [getattr(state, name) for name in names]
     return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
 
 

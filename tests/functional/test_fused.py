@@ -125,7 +125,7 @@ class SeesCell(F.Dynamic):
 
     name: ClassVar[str] = "sees_cell"
 
-    def observed_array(self, transition):
+    def observed_arrays(self, transition):
         return "h", transition.cell_state
 
     def init(self, key, in_features, hidden, units, init):

@@ -133,9 +133,9 @@ class TimeSkip:
     def action_range(self) -> tuple[int, int]:
         return 1, self.max_skip
 
-    def observed_array(self, transition: Transition) -> str | tuple[str, ...]:
-        """Return the name of the array that `choose` observes, or of several, which stand side by side."""
-        return "h"
+    def observed_arrays(self, transition: Transition) -> tuple[str, ...]:
+        """Return the names of the state's arrays that `choose` observes, side by side."""
+        return ("h",)
 
     def mode_of(self, mode: ActionMode) -> str:
         """Return how the skip makes its choices where the policy has `mode`.

@@ -35,9 +35,9 @@ class SkipRNN(ReadingSkip):
     name = "skip_rnn"
     update_bias: float = 1.0
 
-    def observed_array(self, transition) -> str:
+    def observed_arrays(self, transition) -> tuple[str, ...]:
         """Return the name of the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
-        return transition.cell_state
+        return (transition.cell_state,)
 
     def mode_of(self, mode) -> str:
         return "straight_through"
