@@ -68,13 +68,11 @@ def test_a_picture_shows_the_words_and_their_arcs(tmp_path, figures):
 
 
 def test_nothing_overlaps_or_is_cut_off(tmp_path, figures):
-    words = ["x" * 80, "$", "$a$", "\n", "日本"] * 5
-    skips = [(7 * t) % 6 for t in range(len(words))]
+    words, skips = ["x" * 80, "$", "$a$", "\n", "日本"] * 5, [(7 * t) % 6 for t in range(25)]
     names = ["lstm", *(f"attention over the last {k} states" for k in range(2, 6))]
     probabilities = {name: [1e-12] * len(words) for name in names} | {"none": [0.0] * len(words)}
     draw_arcs(Reading(words, skips), probabilities, tmp_path / "1.png", "A long title " * 20, "note $ " * 20)
-    (figure,) = figures
-    renderer = figure.canvas.get_renderer()
+    (figure,), renderer = figures, figures[0].canvas.get_renderer()
     for row in word_rows(figure):
         boxes = [word.get_window_extent(renderer) for word in row]
         assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from compiled import compiled
 from flax import nnx
-from learners import classification, drawn_params, one_seed, scheduled_of
+from learners import classification, drawn_params, one_seed
 from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.models import SentencePairModel
 from dynskip_jax.tasks import Classification, SentencePairs
-from dynskip_jax.training.agent_settings import AgentSettings
 
 RNG = np.random.default_rng(0)
 LENGTHS = RNG.integers(2, 10, size=11).astype(np.int32)
@@ -22,9 +20,6 @@ INPUTS = RNG.integers(4, size=(11, 9)).astype(np.int32)
 EXAMPLES = Examples(INPUTS, RNG.integers(3, size=11).astype(np.int32), LENGTHS, buckets=(5, 9))
 INSIDE = np.arange(9) < LENGTHS[:, None]
 KEY = jax.random.key(3)
-
-
-# --- Penalties ---
 
 
 @pytest.mark.parametrize("coefs", [(2.0, 0.0), (0.0, 3.0)], ids=["activation", "temporal"])
@@ -43,18 +38,16 @@ def test_penalties_are_means_over_the_steps_of_sequences(coefs):
 
     penalty, h = both(model)
     rows = [np.asarray(own)[:length].astype(float) for own, length in zip(h[:10], LENGTHS[:10], strict=True)]
-    squares = np.concatenate([own.ravel() ** 2 for own in rows])
-    changes = np.concatenate([np.diff(own, axis=0).ravel() ** 2 for own in rows])
+    squares = np.concatenate(rows) ** 2
+    changes = np.concatenate([np.diff(own, axis=0) for own in rows]) ** 2
     np.testing.assert_allclose(penalty, coefs[0] * squares.mean() + coefs[1] * changes.mean(), rtol=1e-5)
 
-
-# --- Ratings of pairs ---
 
 RATINGS = np.array([1.0, 4.6, 5.0, 2.2], np.float32)
 
 
 def test_the_loss_of_a_rating_is_the_divergence_from_the_two_points():
-    task = SentencePairs({}, lambda rngs: SentencePairModel(None, 4, 5, [F.Dynamic(2)], rngs=rngs))
+    task = SentencePairs({}, None)
     log_probs = np.log(RNG.dirichlet(np.ones(5), size=4))
     scored = task.compute_loss(jnp.asarray(log_probs), Batch(None, jnp.asarray(RATINGS)))
     for row, y in enumerate(RATINGS.astype(float)):
@@ -64,8 +57,6 @@ def test_the_loss_of_a_rating_is_the_divergence_from_the_two_points():
         np.testing.assert_allclose(scored.nll[row], kl, rtol=1e-4)
     said = task.predict(jnp.asarray(log_probs), Batch(None, None))
     np.testing.assert_allclose(said, np.exp(log_probs) @ np.arange(1, 6), rtol=1e-5)
-    slope = jax.grad(lambda logits: task.compute_loss(logits, Batch(None, jnp.asarray(RATINGS))).nll.sum())
-    assert np.isfinite(slope(jnp.asarray(log_probs))).all()
 
 
 def test_scores_of_ratings_by_hand():
@@ -76,11 +67,8 @@ def test_scores_of_ratings_by_hand():
     ranks = np.corrcoef([2, 3.5, 3.5, 1], [1, 4, 3, 2])[0, 1]
     np.testing.assert_allclose(scores["spearman"], ranks, rtol=1e-6)
     np.testing.assert_allclose(scores["mse"], ((said - RATINGS) ** 2).mean(), rtol=1e-6)
-    alike = task.host_metrics("dev", [3.0] * 4)
-    assert (alike["pearson"], alike["spearman"]) == (0, 0)
+    assert task.host_metrics("dev", [3.0] * 4)["pearson"] == 0
 
-
-# --- Words left out ---
 
 SKIPS = {
     "skip-rnn": F.SkipRNN(update_bias=-1.0),
@@ -98,17 +86,3 @@ def test_the_share_of_words_read_is_counted_over_words(name):
     assert set(read) == {0, 1}
     for metric in ("dev_read_fraction_1", "dev_read_fraction"):
         np.testing.assert_allclose(metrics[metric], [read.mean()], rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_loss_of_skip_rnn_has_the_cost_of_its_updates():
-    """Campos et al. (2018), Eq. 6: cost times number of words read, averaged over rows."""
-    objectives = [AgentSettings(update_cost=cost) for cost in (0.0, 0.25)]
-    learners = [classification({}, skip=SKIPS["skip-rnn"], objective=objective) for objective in objectives]
-    params = drawn_params(learners[0], scale=3.0)
-    mask = np.array([True] * 9 + [False] * 2)
-    batch = Batch(INPUTS, np.asarray(EXAMPLES.targets), mask, LENGTHS)
-    free, paid = (jax.jit(each.loss)(params, (), batch, KEY, scheduled_of(each))[0] for each in learners)
-    output = compiled(learners[0].model(params))(INPUTS, seq_lengths=LENGTHS, deterministic=True)
-    reads = np.asarray(output.decisions[0].update)[INSIDE & mask[:, None]].sum() / len(mask)
-    np.testing.assert_allclose(paid - free, 0.25 * reads, rtol=1e-4)

@@ -8,20 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled
-from learners import CLASSES, StepTask, classification, drawn_params, language_modelling, letters, one_seed
+from learners import CLASSES, StepTask, classification, drawn_params, language_modelling, letters
 from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.tasks import Classification
-from dynskip_jax.tasks.interventions import (
-    choices_of,
-    copied_words,
-    policy_interventions,
-    single_interventions,
-)
+from dynskip_jax.tasks import Classification, interventions
 
 ROWS, K = 2, 3
 GREEDY = F.Policy("greedy")
@@ -77,8 +71,8 @@ def language(kind="enters the state"):
 @pytest.mark.parametrize("kind", and_slow(LANGUAGE, lambda kind: kind == "enters the state"))
 def test_one_choice_of_a_language_model(kind):
     learner, params, nll_of_stream = language(kind)
-    found = list(single_interventions(learner, params, GREEDY, "dev", layer=1, rows=ROWS, states=K))
-    differences = []
+    how, differences = dict(layer=1, rows=ROWS, states=K), []
+    found = list(interventions.single_interventions(learner, params, GREEDY, "dev", **how))
     for row, t in ((0, 0), (0, 4), (1, 9)):
         losses = np.asarray(found[t].losses[row, 0])
         expected = [nll_of_stream(row, {t: k})[t] for k in range(1, K + 1)]
@@ -98,18 +92,13 @@ def test_one_choice_of_a_language_model(kind):
 def test_every_choice_of_a_language_model_replaced():
     """Each model reads the text separately. Its choices then replace those of the first model."""
     learner, params, nll_of_stream = language()
-    other, how = drawn_params(learner, 4, scale=1.5), dict(layer=1, rows=ROWS)
-    found = list(policy_interventions(learner, [params, other], GREEDY, "dev", constants=(1, 3), **how))
+    other, how = drawn_params(learner, 4, scale=1.5), dict(layer=1, rows=ROWS, constants=(1, 3))
+    found = list(interventions.policy_interventions(learner, [params, other], GREEDY, "dev", **how))
     losses, counts = (sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts"))
     actions, counted, words = whole(found, ("actions", "in_steps", "inputs"))
-    text = learner.task.tokens("dev")
+    text, size = learner.task.tokens("dev"), counted[0].sum()
     assert counts.sum() == counted.sum() == len(text)
-    np.testing.assert_array_equal(words[counted][1 : counted[0].sum()], text[: counted[0].sum() - 1])
-    for number, each in enumerate((params, other)):
-        single = single_interventions(learner, each, GREEDY, "dev", **how)
-        (taken,) = whole(single, ["taken"])
-        shown = counted[:, : taken.shape[1]]
-        np.testing.assert_array_equal(actions[:, : taken.shape[1], number][shown], taken[shown])
+    np.testing.assert_array_equal(words[0, 1:size], text[: size - 1])
     for row in range(ROWS):
         steps = range(int(counts[row]))
         ways = {
@@ -139,12 +128,11 @@ def of_lengths(lengths, per_step=False):
 
 def row_reader(learner, params, split, layer):
     """Return a function: loss of one row of `split`, read alone with given choices of `layer`."""
-    count = len(learner.skips)
 
     @functools.partial(jax.jit, static_argnums=0)
     def losses(row, actions):
         length = int(split.seq_lengths[row])
-        given = [actions[None, :length] if i == layer else None for i in range(count)]
+        given = [actions[None, :length] if i == layer else None for i in range(len(learner.skips))]
         targets = split.targets[[row], :length] if split.targets.ndim > 1 else split.targets[[row]]
         batch = Batch(jnp.asarray(split.inputs[[row], :length]), jnp.asarray(targets))
         how = dict(policy=GREEDY, rngs=jax.random.key(0), shared_key=None, deterministic=True, actions=given)
@@ -166,7 +154,7 @@ def test_one_choice_of_a_sequence(task, layer):
     learner = classification({"dev": split}, mix=1.0, model=model, task=task)
     params = drawn_params(learner, 3)
     loss_of = row_reader(learner, params, split, layer)
-    pieces = single_interventions(learner, params, GREEDY, "dev", layer=layer, rows=2)
+    pieces = interventions.single_interventions(learner, params, GREEDY, "dev", layer=layer, rows=2)
     counts, taken, losses = whole(pieces, ("counts", "taken", "losses"), axis=0)
     for row, length in enumerate(split.seq_lengths.tolist()):
         expected = {StepTask: range(length), Classification: [0 if layer else length - 1]}[task]
@@ -184,7 +172,8 @@ def test_choices_of_another_row_where_lengths_differ():
     learner = classification({"dev": split}, mix=1.0)
     params = drawn_params(learner, 3)
     loss_of = row_reader(learner, params, split, 0)
-    found = policy_interventions(learner, [params], GREEDY, "dev", layer=0, rows=3, constants=(1,))
+    how = dict(layer=0, rows=3)
+    found = interventions.policy_interventions(learner, [params], GREEDY, "dev", **how)
     losses, actions, counts = whole(found, ("losses", "actions", "counts"), axis=0)
     taken = actions[..., 0]
     assert counts.tolist() == [1, 1, 1, 1, 1, 0]
@@ -205,33 +194,22 @@ SKIPS = {
 
 
 def nll_of_copies(weights, copies, softmax, targets):
-    """Compute -log Σ_k π_k p_k of each target by loops, with `weights` as π."""
-    found = np.zeros(targets.shape)
-    for b, t in np.ndindex(targets.shape):
-        p, word, g = 0.0, targets[b, t], 1 / (1 + np.exp(-copies.gates[b, t, 0]))
-        for k, copied in enumerate(copies.words[b, t]):
-            of_k = softmax[b, t, word]
-            if copied != F.NO_WORD:
-                of_k = (1 - g) * of_k + g * (copied == word)
-            p += weights[b, t, k] * of_k
-        found[b, t] = -np.log(p)
-    return found
+    """Compute -log Σ_k π_k p_k of each target in float64, with `weights` as π."""
+    gate, truth = 1 / (1 + np.exp(-copies.gates)), targets[..., None]
+    p = np.take_along_axis(softmax, truth, axis=-1)
+    copied = np.where(copies.words == F.NO_WORD, p, (1 - gate) * p + gate * (copies.words == truth))
+    return -np.log((weights * copied).sum(axis=-1))
 
 
 @pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name == "dynamic"))
-def test_copied_words_by_loops(name):
+def test_copied_words_by_hand(name):
     sure, rows = uniform(4.0), 3
-    learner = language_modelling(
-        letters(6),
-        skips=("lstm", SKIPS[name]),
-        model={"copy": "expected"},
-        init_scale=4.0,
-        cell=dict(kernel_init=sure, recurrent_kernel_init=sure, agent_init=F.Initializers(sure)),
-    )
-    several = params, _ = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
-    found = copied_words(learner, several, GREEDY, "dev", rows=rows)
+    cell = dict(kernel_init=sure, recurrent_kernel_init=sure, agent_init=F.Initializers(sure))
+    how = dict(model={"copy": "expected"}, init_scale=4.0, cell=cell)
+    learner = language_modelling(letters(6), skips=("lstm", SKIPS[name]), **how)
+    several = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
+    found = interventions.copied_words(learner, several, GREEDY, "dev", rows=rows)
     counts, losses, of_each, likeliest = whole(found, ("counts", "losses", "of_each", "likeliest"))
-
     # Read each stream of dev in one piece.
     length = -(-len(learner.task.tokens("dev")) // rows)
     (batch,) = learner.task.windows("dev", rows, length)
@@ -246,34 +224,19 @@ def test_copied_words_by_loops(name):
     np.testing.assert_array_equal(counts[:, shown], mask)
     assert counts.sum() == len(learner.task.tokens("dev"))
 
-    def check(values, weights):
-        expected = nll_of_copies(weights, copies, softmax, batch.targets)
-        np.testing.assert_allclose(values[:, shown][mask], expected[mask], rtol=1e-4, atol=1e-5)
-
     own, one = copies.weights, np.eye(K)
     ways = [own, np.full_like(own, 1 / K), np.roll(own, -1, axis=0), of_other.weights]
+    ways += [*(np.broadcast_to(one[k], own.shape) for k in range(K)), one[own.argmax(axis=-1)]]
+    found = np.concatenate([losses, of_each, likeliest[..., None]], axis=-1)
     for way, weights in enumerate(ways):
-        check(losses[..., way], weights)
-    for k in range(K):
-        check(of_each[..., k], np.broadcast_to(one[k], own.shape))
-    check(likeliest, one[own.argmax(axis=-1)])
-    # The alternatives differ, and the first one equals the evaluation.
+        expected = nll_of_copies(weights, copies, softmax, batch.targets)
+        np.testing.assert_allclose(found[:, shown, way][mask], expected[mask], rtol=1e-4, atol=1e-5)
     means = losses[counts].mean(axis=0)
     assert min(abs(one - other) for one, other in itertools.combinations(means, 2)) > 1e-3
-    evaluated = learner.evaluate(one_seed(params), "dev", jax.random.key(0)[None], batch_size=rows)
-    np.testing.assert_allclose(np.exp(means[0]), evaluated["dev_perplexity"][0], rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("stride", "mask", "expected"),
-    [
-        (1, None, [1, 2, 3, 4, 5]),
-        (2, None, [1, 3, 5]),
-        (1, [0, 1, 0, 1, 1], [2, 4, 5]),
-        (2, [1, 1, 0, 1, 1], [1, 5]),
-    ],
-)
-def test_what_may_be_chosen(stride, mask, expected):
-    skip = F.Dynamic(5, empty_slots="masked", among=F.Every(stride))
-    mask = None if mask is None else jnp.array(mask, bool)
-    assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
+def test_what_may_be_chosen():
+    mask = jnp.array([1, 1, 0, 1, 1], bool)
+    for stride, allowed, expected in ((1, None, [1, 2, 3, 4, 5]), (2, None, [1, 3, 5]), (2, mask, [1, 5])):
+        skip = F.Dynamic(5, empty_slots="masked", among=F.Every(stride))
+        assert interventions.choices_of(skip, F.Policy(mask=allowed)).tolist() == expected
