@@ -123,10 +123,14 @@ def find_labelled_text(
     counts = collections.Counter(example.label for example in train)
     if len(counts) < 2:
         raise bad_file(path, f"has only the class {quoted(train[0].label)} in train: two are needed")
-    if _begins_with_header(train, counts):
+    first = train[0]
+    # No header was read, and there is no file for each text.
+    may_be_header = first.line == 1 < train[-1].line and _ending(first.file) not in _JSON_ENDINGS
+    # The label of the first line occurs nowhere else, or its text is a number.
+    if may_be_header and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
         notes.append(
-            f"the first line of {train[0].file} looks like a header, and is read as a text with the label "
-            f"{quoted(train[0].label)}: --header yes leaves it out"
+            f"the first line of {first.file} looks like a header, and is read as a text with the label "
+            f"{quoted(first.label)}: --header yes leaves it out"
         )
     if missing := [split for split in ("dev", "test") if split not in found]:
         drawn = stratified_split([example.label for example in train], missing, share, split_seed)
@@ -182,14 +186,6 @@ def stratified_split(
     ends = np.minimum(size * np.arange(1, len(parts) + 1), room)
     split = np.split(np.argsort(place, kind="stable"), ends)
     return {part: np.sort(members) for part, members in zip((*parts, "train"), split, strict=True)}
-
-
-def _begins_with_header(train: Sequence[LabelledText], counts: Mapping[str, int]) -> bool:
-    """Return whether the first line is probably no text: its label occurs nowhere else, or it has numbers."""
-    first = train[0]
-    if first.line > 1 or train[-1].line == 1 or _ending(first.file) in _JSON_ENDINGS:
-        return False  # a header was read, or there is a file for each text
-    return counts[first.label] == 1 or bool(_NUMBER.fullmatch(first.text.strip()))
 
 
 def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict[str, list[LabelledText]]:

@@ -63,9 +63,9 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     type, the text after the hyphen, differs from that of the previous tag. It ends before `B` and `O` if the
     previous tag is `B` or `I`, and wherever the type changes.
 
-    `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first, which is common
-    practice; the script itself does not define `S`, and its `E` is that of IOE1 and IOE2. For `O-X`, or an
-    unknown letter without a type such as `PER`, the script may count fewer of these entities as correct.
+    `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first; the script itself
+    does not define `S`. For `O-X`, or an unknown letter without a type such as `PER`, the script may count
+    fewer of these entities as correct.
     """
     found, start = [], None
     last_letter, last_kind = _OUTSIDE

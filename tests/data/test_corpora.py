@@ -124,12 +124,6 @@ def test_places_in_order(small_ptb, tmp_path, home):
     assert not home  # nothing asked the network
 
 
-def test_without_anything_the_embedded_corpus_is_there_at_once(home):
-    corpus = find_language_corpus(None)
-    assert home
-    assert corpus.name == "pydoc-topics" and "no PTB: its upstream address does not answer" in corpus.source
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

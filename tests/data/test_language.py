@@ -1,7 +1,6 @@
 """Check texts as words, characters and byte pairs: every token counted once, and `<unk>` trained."""
 
 import dataclasses
-import gzip
 import hashlib
 import json
 import tracemalloc
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import write
 
 from dynskip_jax.data import EOS, UNK, Pieces, Vocabulary, language, make_corpus
 from dynskip_jax.data.language import read_corpus
@@ -30,17 +30,15 @@ def corpus_of(train, dev="the", test="the", **options):
     return make_corpus("x", {"train": [train], "dev": [dev], "test": [test]}, "here", **options)
 
 
-def write(folder, template="{}.txt", **texts):
-    folder.mkdir(exist_ok=True)
+def write_splits(folder, template="{}.txt", **texts):
     texts = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"} | texts
     for split, text in texts.items():
-        path = folder / template.format(split)
-        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        write(folder / template.format(split), text)
     return folder
 
 
 def test_tokens_and_vocabulary_by_hand(tmp_path):
-    corpus = read_corpus(write(tmp_path / "cats"))
+    corpus = read_corpus(write_splits(tmp_path / "cats"))
     assert corpus.name == "cats" and str(tmp_path / "cats") in corpus.source
     # <eos> and "the" occur twice. The other words occur once and become <unk>, as does "a", which is new.
     assert corpus.vocabulary.tokens == (UNK, EOS, "the")
@@ -48,20 +46,22 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
     assert (corpus.dev.tolist(), corpus.test.tolist()) == ([2, 0, 1], [0, 0, 1, 0, 1])
     assert corpus.sizes == {"train": 7, "dev": 3, "test": 5, "vocabulary": 3}
     assert {ids.dtype for ids in corpus.splits.values()} == {np.dtype(np.int32)}
-    packed = read_corpus(write(tmp_path / "packed", "wiki.{}.tokens.gz"))
+    packed = read_corpus(write_splits(tmp_path / "packed", "wiki.{}.tokens.gz"))
     assert packed.fingerprint == corpus.fingerprint
 
 
 @pytest.mark.parametrize(("template", "kept"), [("{}.txt", 0), ("wiki.{}.tokens", 3)])
 def test_blank_lines_count_in_wikitext_only(tmp_path, template, kept):
-    corpus = read_corpus(write(tmp_path, template, train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat"))
+    corpus = read_corpus(
+        write_splits(tmp_path, template, train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat")
+    )
     assert corpus.vocabulary.decode(corpus.train).count(EOS) == 3 + kept
 
 
 def test_what_a_token_is(tmp_path):
     # Runs of spaces, no last line end, and a form feed, at which str.splitlines would split.
     text = "the  cat\r\nx\u00b7y \x0c\r\n\r\nend"
-    corpus = read_corpus(write(tmp_path, train=text, valid="the", test="cat"))
+    corpus = read_corpus(write_splits(tmp_path, train=text, valid="the", test="cat"))
     assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
     # An <eos> of the text's own, at a line's end, counts once.
     corpus = make_corpus("x", {"train": ["a b <eos>", "<eos>", "a <eos> b"], "dev": ["a"], "test": ["b"]}, "")
@@ -114,7 +114,7 @@ def test_the_fingerprint_depends_on_content_alone():
 def test_texts_are_streamed(tmp_path):
     """A token takes only the few bytes of its id, not a separate string."""
     count = 200_000
-    write(tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a")
+    write_splits(tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a")
     tracemalloc.start()
     corpus = read_corpus(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -135,7 +135,7 @@ def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
     with pytest.raises(UserError, match="has 2 lines of text, too few to cut it into train, dev, test"):
         read_corpus(tmp_path / "novel.txt")
     with pytest.raises(UserError, match=r"valid\.txt is empty"):
-        read_corpus(write(tmp_path / "x", valid=" \n\n"))
+        read_corpus(write_splits(tmp_path / "x", valid=" \n\n"))
 
 
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)

@@ -65,11 +65,6 @@ def test_text_of_tokens(tokens, text):
     assert Vocabulary(()).join(tokens.split()) == text
 
 
-def test_json_keeps_classes():
-    vocabulary = ClassVocabulary((UNK, "a"), ("neg", "pos"))
-    assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
-
-
 def test_characters_between_marks():
     table, symbols = character_table(["cat", UNK, "a", ""])
     assert symbols == (UNK, "a", "c", "t")
@@ -110,7 +105,7 @@ def test_a_taggers_vocabulary():
     assert vocabulary.knows("DOG") and not vocabulary.knows("zebra")
 
 
-def test_other_columns():
+def test_other_columns_and_json():
     columns = [[("N", "x"), ("V", "x")], [("N", "y")]]
     vocabulary = tagger_vocabulary([["a", "b"], ["c"]], ("O",), columns=columns, scheme="IOB1")
     assert vocabulary.columns == (("N", "V"), ("x", "y")) and vocabulary.column_sizes == (3, 3)
@@ -120,4 +115,6 @@ def test_other_columns():
         vocabulary.encode(["a"])
     kept = json.loads(json.dumps(vocabulary.to_json()))
     stored = Vocabulary.from_json(kept)
+    classes = ClassVocabulary((UNK, "a"), ("neg", "pos"))
+    assert Vocabulary.from_json(json.loads(json.dumps(classes.to_json()))) == classes
     assert stored.scheme == "IOB1" and stored.encode(["a"], [("N", "x")]).columns.tolist() == [[1, 1]]
