@@ -32,9 +32,8 @@ class TaggerModel(LayersModel):
     """What the network is made of; sizes of layers are those of each direction."""
 
     recipe: Literal["none", "ma2016", "ncrfpp", "wu2016"] = "none"
-    """Details of a published system that have no flag: ma2016 (Ma & Hovy 2016: dropout of characters; agents
-    of Gui et al. rewarded for whole sentences), ncrfpp (NCRF++: 50 filters), wu2016 (Wu et al. 2016: three
-    words at a time, small initial weights, whole sentences rewarded)."""
+    """Details that have no flag: ma2016 (Ma & Hovy 2016: dropout of characters, sentences rewarded), ncrfpp
+    (50 filters), wu2016 (Wu et al. 2016: windows of three, small weights, sentences rewarded)."""
     output: Literal["crf", "softmax"] = "crf"
     """Predict tags by a CRF, or by a softmax at each word (for many tags)."""
     embedding_features: Size = 100

@@ -33,11 +33,10 @@ def with_vectors(fingerprint: str, vectors: WordVectors | None) -> str:
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:
     """Return an initializer of embeddings: pretrained vectors, and what `init` draws for other words."""
+    if vectors is None:
+        return init
 
     def start(key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
-        drawn = init(key, shape, dtype)
-        if vectors is None:
-            return drawn
-        return jnp.where(vectors.found[:, None], vectors.table.astype(dtype), drawn)
+        return jnp.where(vectors.found[:, None], vectors.table.astype(dtype), init(key, shape, dtype))
 
     return start

@@ -90,6 +90,8 @@ def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal
         ("lstm", {"max_skip": 3}, 1, "lstm"),
         ("lstm", {"transition": "ulstm"}, 1, "ulstm"),
         ("sparse:10", {"top": 3}, 10, "sparse:10, top 3"),
+        ("fixed:3", {"agent": "content", "control": "untrained"}, 3, "fixed:3"),
+        ("dynamic:3", {"agent": "content", "control": "mean"}, 3, "dynamic:3, by content, control: mean"),
         ("segment_dynamic:10", {"stride": 2}, 10, "segment_dynamic:10, stride 2"),
     ],
 )
@@ -147,7 +149,6 @@ def test_control_sequences_in_the_log_and_in_errors_are_escaped(capsys):
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_results_are_escaped_on_terminals_only(is_terminal, terminal):
-    """Output to another program keeps the characters of the file."""
     output = terminal(80, is_terminal)
     console.write(f"word\t{CONTROL}\n")
     assert output.getvalue() == (f"word\t{ESCAPED}\n" if is_terminal else f"word\t{CONTROL}\n")

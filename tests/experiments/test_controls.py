@@ -46,7 +46,6 @@ def test_a_model_that_copies_is_trained_explained_and_writes(copying):
 
 @pytest.mark.slow
 def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(trained, copying):
-    """The untrained control stays at its initial parameters, although it has a gradient."""
     untrained, out = trained("--control", "untrained")
     assert "control: untrained" in out
     for folder, learns in ((copying[0], True), (untrained, False)):
@@ -113,13 +112,3 @@ def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb
 def test_what_is_sampled_is_evaluated_where_it_changes_something(given, model, matter):
     found = fill(PTB.settings, {**PTB.presets["sketch"], **given})
     assert make_spec(model, found).choices_matter() == matter
-
-
-def test_a_row_says_of_a_model_only_what_is_its_own():
-    given = {"copy": "expected", "agent": "content", "control": "untrained"}
-    found = fill(PTB.settings, {**PTB.presets["sketch"], **given})
-    variants = {
-        name: make_spec(f"{name}:3", found).variant for name in ("dynamic", "attention", "mean", "fixed")
-    }
-    copies = {"copy": "expected"}
-    assert variants == {"dynamic": given, "attention": copies, "mean": copies, "fixed": {}}

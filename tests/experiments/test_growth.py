@@ -30,7 +30,6 @@ def folder(finished_quick, tmp_path):
 
 
 def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, tmp_path):
-    """Metrics and parameters are equal bit for bit. A later command with fewer epochs is refused."""
     whole, arguments, _ = finished_quick
     folder = tmp_path / "run"
     succeed(quick.Quick, *arguments, "--epochs", 1, "--run-dir", folder)
@@ -55,7 +54,6 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, tm
 
 
 def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, monkeypatch):
-    """Its checkpoints no longer belong to the old result."""
     log, arguments = RunDir.log, (*finished_quick.arguments, "--epochs", 4, "--run-dir", folder)
 
     def log_and_terminate(run_dir, record):
@@ -74,7 +72,6 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, m
 
 
 def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path):
-    """A command that drops a model, or adds one together with another change, is refused."""
     folder, given = shutil.copytree(swept_quick.folder, tmp_path / "run"), swept_quick.arguments
     first, starts = load(folder / "result.json")["rows"], len(load(folder / "config.json")["about"])
     before = {name: snapshot(folder / name) for name in ("lstm", "fixed-2")}
@@ -118,7 +115,6 @@ def test_a_patience_that_grows_goes_on(finished_quick, tmp_path):
 
 
 def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
-    """Damage is found before anything is changed, and the command finds the finished run after a repair."""
     arguments, metrics = finished_quick.arguments, (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
     before = snapshot(folder)
@@ -142,7 +138,6 @@ def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_generated_data
 
 
 def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, tmp_path):
-    """A renamed folder with the same data is accepted; other data is refused."""
     folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
     renamed = shutil.copytree(corpus_folder, tmp_path / "renamed")
     arguments = [renamed if part == corpus_folder else part for part in finished_ptb.arguments]

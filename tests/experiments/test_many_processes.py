@@ -151,7 +151,6 @@ def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tm
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [0, 1])
 def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp_path):
-    """The run folder is of another run, or the second process lacks the data."""
     folder, arguments, _ = one_process
     if fails == 0:
         run, part = start_two(*arguments, "--features", 9, "--run-dir", folder), "other settings"

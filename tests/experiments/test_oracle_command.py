@@ -7,7 +7,6 @@ from commands import COMMANDS, SMALL_PTB, finished_run, snapshot, succeed
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ptb", "numbers"])
 def test_it_says_what_each_choice_costs_and_writes_nothing(name, request):
-    """Agents of seeds that were trained together are compared, too."""
     task, run = {"numbers": ("number_prediction", "finished_numbers"), "ptb": ("ptb", "compared_ptb")}[name]
     folder = request.getfixturevalue(run).folder
     before = snapshot(folder)
@@ -25,7 +24,6 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, request):
 
 @pytest.mark.slow
 def test_only_what_the_agent_may_choose_is_tried(corpus_folder, tmp_path):
-    """A stride of 2 leaves k = 1, 3 and 5."""
     data, run = ("--data", corpus_folder), tmp_path / "run"
     finished_run(COMMANDS["ptb"], run, *data, "--model", "dynamic:6", "--stride", 2, *SMALL_PTB)
     flags = ("--run-dir", run, *data, "--rows", 4, "--split", "train", "--steps", 100)

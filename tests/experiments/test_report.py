@@ -98,22 +98,6 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path
         assert f"{folder}: lstm" in "".join(outcome.out.split("\n"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("nowhere",), "none of the folders holds a finished run"),
-        ((), "report DIR DIR"),
-        (("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
-        (("RUN", "--baseline", "gru"), "there is no row 'gru' for --baseline: choose lstm or dynamic:3"),
-        (("RUN", "--csv", "no/where.csv"), "does not exist"),
-    ],
-)
-def test_errors_are_one_line(arguments, part, compared_ptb, here):
-    given = [compared_ptb.folder if argument == "RUN" else argument for argument in arguments]
-    assert_user_error(execute(REPORT, *given), part)
-    assert not any(here.iterdir())
-
-
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
 def test_no_cell_of_a_csv_file_is_a_formula(start, found, tmp_path):
     found((f"{start}1+1", [-1.0, 2.0], "1"), csv=tmp_path / "t.csv")

@@ -129,7 +129,6 @@ def test_predict_conllu_and_its_score(predict):
 
 
 def test_predict_scores_what_has_tags(predict, tagged, corpus):
-    """The sentences are read one by one, and have the score of training."""
     outcome = predict((corpus / "eng.testa").read_text(), "--format", "columns", "--score")
     overall = outcome.err.splitlines()[-1].split()
     assert (
@@ -200,18 +199,3 @@ def test_columns_beside_the_words_are_read(predict, tmp_path):
     assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
     assert_user_error(predict("a NN\n", folder=folder), "--format columns")
     assert_user_error(predict("", "--format", "conllu", folder=folder), "(--columns 1), which CoNLL-U")
-
-
-def test_errors_are_one_line(corpus, tmp_path):
-    (tmp_path / "wide.txt").write_text("peter 1 2 3\n")
-    (tmp_path / "bad").mkdir()
-    for name in ("eng.train", "eng.testa", "eng.testb"):
-        (tmp_path / "bad" / name).write_text(columns(SENTENCES).replace("I-MISC", "M-MISC"))
-    for arguments, words in (
-        ((), "was not found: put eng.train"),
-        (("--dataset", "conll2000"), "conll2000.zip"),
-        (("--data", tmp_path / "bad"), "eng.train, line 3: 'M-MISC' is no tag of IOB1"),
-        (("--data", corpus, *SMALL, "--embeddings", tmp_path / "wide.txt"), "wide.txt has vectors of 3"),
-        (("--data", corpus, *SMALL, "--columns", "1,3"), "line 3: columns of words and tags cannot"),
-    ):
-        assert_user_error(execute(NER, *arguments, "--run-dir", tmp_path / "x"), words)

@@ -11,7 +11,6 @@ from dynskip_jax.training.folder import RunDir
 
 
 def test_points_are_written_while_training_and_once_each(tmp_path, monkeypatch):
-    """This holds also if a stopped run resumes from a step before its last point."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     folder, log = tmp_path / "run", RunDir.log
     arguments = ("--seeds", 2, "--epochs", 3, "--devices", 1, "--tensorboard", "--run-dir", folder)

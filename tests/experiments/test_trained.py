@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, assert_user_error, execute, load, row_of, snapshot, write_result
+from commands import COMMANDS, assert_user_error, execute, load, row_of, snapshot, tool, write_result
 from compiled import compiled
 
 from dynskip_jax import functional as F
@@ -19,7 +19,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.trained import Trained, load_run
 
-PTB = COMMANDS["ptb"]
+PTB, REPORT = COMMANDS["ptb"], tool("report")
 LINE = "3 1 4 1"
 
 
@@ -36,7 +36,6 @@ def metric_of(folder, name):
 
 
 def test_a_loaded_model_has_the_score_of_result_json(finished_quick):
-    """The accuracy is computed from one call of the model on all test examples."""
     test = load_run(finished_quick.folder).data().content["test"]
     for seed in (0, 1):
         found = load_run(finished_quick.folder, seed=seed)
@@ -47,7 +46,6 @@ def test_a_loaded_model_has_the_score_of_result_json(finished_quick):
 
 
 def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
-    """The chain rule over the text, encoded with the run's vocabulary, gives the score."""
     assert load_run(compared_ptb.folder).name == "dynamic:3"  # the last model is the default
     for model in ("lstm", "dynamic:3"):
         found = load_run(compared_ptb.folder, model, 1)
@@ -63,7 +61,6 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [0, 3])
 def test_a_sweep_is_read_with_the_value_that_was_selected(value, swept_numbers, tmp_path):
-    """Parameters and policy belong to the value that result.json names."""
     folder = tmp_path / "run"
     shutil.copytree(swept_numbers.folder / "dynamic-10", folder)
     result = load(folder / "result.json")
@@ -191,13 +188,25 @@ BAD = [
     ("compared_ptb", PTB, ("oracle", "--model", "lstm"), "samples no choices: train one such as dynamic:5"),
     ("compared_ptb", PTB, ("oracle", "--layer", 2), "layer 2 samples no choices"),
     ("compared_ptb", PTB, ("oracle", "--split", "valid"), "'valid'"),
+    ("compared_ptb", REPORT, ("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
+    (
+        "compared_ptb",
+        REPORT,
+        ("RUN", "--baseline", "gru"),
+        "no row 'gru' for --baseline: choose lstm or dynamic:3",
+    ),
+    ("compared_ptb", REPORT, ("RUN", "--csv", "no/where.csv"), "does not exist"),
+    ("compared_ptb", REPORT, ("nowhere",), "none of the folders holds a finished run"),
+    ("compared_ptb", REPORT, (), "report DIR DIR"),
 ]
 
 
 @pytest.mark.parametrize(("run", "experiment", "arguments", "part"), BAD)
-def test_what_the_user_can_put_right_is_one_line(run, experiment, arguments, part, request):
-    folder, (name, *flags) = request.getfixturevalue(run).folder, arguments
+def test_what_the_user_can_put_right_is_one_line(run, experiment, arguments, part, request, here):
+    folder = request.getfixturevalue(run).folder
     before = snapshot(folder)
-    outcome = execute(experiment, name, "--run-dir", folder, *flags, standard_input=LINE)
-    assert_user_error(outcome, part)
-    assert snapshot(folder) == before
+    given = [folder if word == "RUN" else word for word in arguments]
+    if experiment is not REPORT:
+        given[1:1] = "--run-dir", folder
+    assert_user_error(execute(experiment, *given, standard_input=LINE), part)
+    assert snapshot(folder) == before and not any(here.iterdir())

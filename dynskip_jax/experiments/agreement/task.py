@@ -1,13 +1,12 @@
 """The texts of the grammar, the model, and what is measured of its choices."""
 
-import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from dynskip_jax import hooks
 from dynskip_jax.data import Examples, Vocabulary, agreement
+from dynskip_jax.data.batches import with_buckets
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.number_prediction.task import classification
 from dynskip_jax.tasks import Classification
@@ -25,12 +24,12 @@ def load(settings: Any) -> Dataset:
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> Classification:
     """Return the task of a model."""
-    # Batches are padded to a few lengths only, because each one compiles a program.
-    buckets = tuple(sorted({math.ceil(settings.data.length * share) for share in (0.4, 0.7, 1.0)}))
-    splits = {
-        name: Examples(texts.symbols, texts.forms, texts.lengths, buckets=buckets)
-        for name, texts in ({} if data is None else data.content).items()
-    }
+    splits = {}
+    if data is not None:
+        rows = {
+            name: Examples(texts.symbols, texts.forms, texts.lengths) for name, texts in data.content.items()
+        }
+        splits = with_buckets(rows, settings.training.batch_size)
     sizes = agreement.NUM_SYMBOLS, agreement.NUM_FORMS
     return classification(spec, settings, splits, *sizes, cell=spec.cell_options)
 
@@ -50,10 +49,8 @@ def draw(trained: Any) -> None:
         hooks.draw_last_choice(trained, chosen[trained.member], right)
 
 
-def _last_choices(
-    trained: Any, split: str
-) -> tuple[Int[np.ndarray, "seeds examples"], Int[np.ndarray, " examples"]]:
-    """Return the k chosen greedily at the last step of each example, and the correct k."""
+def _last_choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last k chosen greedily, (seeds, examples), and the correct k, (examples,)."""
     found, right = [], []
     for batch, chosen in trained.learner.choices(trained.all_params, split, trained.keys, layer=-1):
         lengths = batch.seq_lengths[batch.mask]

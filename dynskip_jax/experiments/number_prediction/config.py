@@ -79,8 +79,7 @@ class NumberModel(LayersModel):
     """What the network is made of."""
 
     recipe: Literal["none", "released", "two_hops"] = "none"
-    """Details that have no flag: released (the code of Gui et al. 2019: what the agent sees, the first step,
-    initial weights), two_hops (the number of the step in the input, and initial weights for it)."""
+    """Details that have no flag: released (the code of Gui et al. 2019), two_hops (the step in the input)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -78,10 +78,8 @@ def _truth_is_known(trained: Any) -> bool:
     return spec.skip.is_stochastic and (length == TWO_HOPS or spec.reach >= length - 1)
 
 
-def _choices(
-    trained: Any, split: str
-) -> tuple[Int[np.ndarray, "seeds examples time"], Int[np.ndarray, "examples hops"]]:
-    """Return the k chosen greedily at each step of each example of a split, and the positions to reach."""
+def _choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return each k chosen greedily, (seeds, examples, time), and the places to reach, (examples, hops)."""
     read = trained.learner.choices(trained.all_params, split, trained.keys, layer=-1)
     chosen = np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)
     return chosen, number_prediction.hops_of(trained.learner.task.splits[split].inputs)

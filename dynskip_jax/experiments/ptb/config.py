@@ -49,9 +49,8 @@ class LanguageModel(RegularizedModel):
     """What the network is made of."""
 
     recipe: Literal["none", "released", "charlm", "charlm_small", "awd"] = "none"
-    """Details of a published system that have no flag: released (Gui et al. 2019: what the agent sees, the
-    first step, the buffer at segments, initial weights), charlm (Kim et al. 2016: words are read by their
-    characters), awd (Merity et al. 2018: tied embeddings, random lengths, AR, TAR, initial weights)."""
+    """Details that have no flag: released (Gui et al. 2019: what agents see, first steps, weights), charlm
+    (Kim et al. 2016: characters), awd (Merity et al. 2018: tied, random lengths, AR, TAR, weights)."""
     init_scale: Positive = 0.1
     """Draw weights from U(-scale, scale)."""
     embedding_features: Size | None = None
