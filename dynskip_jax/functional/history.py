@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from dynskip_jax.functional.sharding import vary_along, varying_axes, zeros_like_batch
+from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes, zeros_like_batch
 from dynskip_jax.functional.transitions.base import Transition
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
@@ -371,7 +371,7 @@ class Read(NamedTuple):
         mean.defvjp(
             lambda _, reads: (reads, None), lambda _, d: (average_adjoint(histories, t, d, self.K), d)
         )
-        return mean(self._living_weights(alive), reads)
+        return mean(match_batch(self._living_weights(alive), jax.tree.leaves(reads)[0]), reads)
 
     def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
         """Apply the transpose of `fetch`: return the histories with `d` added, and their rows State(t-1)."""
