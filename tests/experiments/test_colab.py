@@ -138,7 +138,7 @@ def test_a_failed_command_is_said_in_one_line(in_this_process, here, capsys):
     namespace = namespace_of("install-functions", "helpers", **TINY | dict(MODEL="nope"))
     with pytest.raises(namespace["Hint"], match="status 2"):
         run_cell("numbers", namespace)
-    assert "error: there is no model 'nope'" in capsys.readouterr().out
+    assert "error: unknown model 'nope'" in capsys.readouterr().out
     assert not (here / "runs").exists()
 
 
