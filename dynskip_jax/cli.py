@@ -16,15 +16,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, Experiment, find_experiment
 from dynskip_jax.failures import log_to_standard_output, run_main
 from dynskip_jax.own_pieces import import_module
-from dynskip_jax.settings import (
-    Resolved,
-    check_effects,
-    fields_of,
-    get,
-    groups_of,
-    replace,
-    resolve,
-)
+from dynskip_jax.settings import Resolved, check_effects, fields_of, get, groups_of, replace, resolve
 
 TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
 

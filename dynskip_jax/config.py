@@ -196,11 +196,7 @@ def parse(
 ) -> dict[str, Any]:
     """Read a command line with a flag for each parameter, or for each field of one that is a dataclass.
 
-    Args:
-        prog: Name of the program, for `--help`.
-        about: Text of `--help`; a function's docstring describes its flags.
-        parameters: Parameters as of a function, with annotations.
-        arguments: Command-line arguments.
+    `about` is the text of `--help`: a docstring whose `Args` describe the flags.
     """
     with needs("experiments"):
         import tyro  # takes a tenth of a second, which a program that only loads runs need not spend

@@ -1,6 +1,5 @@
 """Print tables and text. Markup and control characters in users' text and files have no effect."""
 
-import itertools
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -20,39 +19,26 @@ def print_table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
     published: Sequence[Sequence[str]] = (),
-    drop: Sequence[str] = (),
 ) -> None:
-    """Print a table. Numbers are never cut: only the first column is folded, and only on a terminal.
+    """Print a table, with `published` rows below a line; missing cells of a row are empty.
 
-    Args:
-        title: Title of the table.
-        headings: Heading of each column.
-        rows: Cells of each row; missing ones are empty.
-        published: Further rows, below a line.
-        drop: Headings of columns that are left out, in this order, on a terminal that is too narrow.
+    Numbers are never cut: only the first column is folded, and only on a terminal.
     """
     (headings,), *parts = (
         [[printable_lines(cell) for cell in row] for row in part] for part in ([headings], rows, published)
     )
-    names = max(cell_len(row[0]) for row in (headings, *parts[0], *parts[1]))
-    console, kept = Console(**_LITERAL), headings
-    while True:
-        table = Table(title=printable_lines(title), title_justify="left")
-        table.add_column(kept[0], overflow="fold", min_width=_LEAST)
-        for heading in kept[1:]:
-            table.add_column(heading, no_wrap=True, justify="right")
-        for part in parts:
-            for row in part:
-                cells = itertools.zip_longest(headings, row, fillvalue="")
-                table.add_row(*(cell for heading, cell in cells if heading in kept))
-            table.add_section()
-        whole = Console(**_LITERAL, width=10_000).measure(table).maximum
-        least = whole - max(0, names - _LEAST)
-        left = [heading for heading in drop if heading in kept]
-        if not console.is_terminal or least <= console.width or not left:
-            break
-        kept = [heading for heading in kept if heading != left[0]]
-    width = max(least, min(whole, console.width)) if console.is_terminal else whole
+    table = Table(title=printable_lines(title), title_justify="left")
+    table.add_column(headings[0], overflow="fold", min_width=_LEAST)
+    for heading in headings[1:]:
+        table.add_column(heading, no_wrap=True, justify="right")
+    for part in parts:
+        for row in part:
+            table.add_row(*row)
+        table.add_section()
+    console, width = Console(**_LITERAL), Console(**_LITERAL, width=10_000).measure(table).maximum
+    if console.is_terminal:
+        names = max(cell_len(row[0]) for row in (headings, *parts[0], *parts[1]))
+        width = max(width - max(0, names - _LEAST), min(width, console.width))
     Console(**_LITERAL, width=width).print(table)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,14 +17,13 @@ class Dataset:
     """What an experiment reads.
 
     Attributes:
-        name: Name of the data.
         sizes: Sizes by name, such as the number of examples of each split.
         fingerprint: Hash of everything that is read.
         source: Place where the data was found, as a phrase.
         content: The data itself, in the form that the task takes.
-        vocabulary: Vocabulary that a run folder stores, so that models can be used without the data, or None.
+        vocabulary: Vocabulary that a run folder stores, so that models can be used without the data.
         lines: Lines that are printed before training.
-        vectors: Pretrained vectors with which embeddings begin, or None.
+        vectors: Pretrained vectors with which embeddings begin.
     """
 
     name: str
@@ -41,13 +41,10 @@ class Published:
     """Rows of published results, shown beside a run on the same data.
 
     Attributes:
-        dataset: Name of the data.
-        metrics: Name of each metric.
         rows: Model beside which a row is shown ("" for any), name, and value of each metric or None.
         sizes: Sizes of the data; rows are left out beside data of other sizes.
         when: Values of settings with which the rows are shown, several for each.
         alike: Values of settings that make results comparable; with others, `note` is printed.
-        note: Line below the table.
     """
 
     dataset: str
@@ -83,17 +80,14 @@ class Experiment:
     """One task.
 
     Attributes:
-        name: Name of the experiment, as in `dynskip <name>`.
         about: Text of `--help`; the first line is shown in the list of experiments.
         task: Name of a module (default: `dynskip_jax.experiments.NAME.task`) with `load(settings) -> Dataset`
             and `make_task(spec, settings, data, vocabulary) -> Task`; without data (None) the task reads
             single texts only. It may also have functions in place of those of `dynskip_jax.hooks`.
-        settings: Class of the settings.
         presets: Values of each preset, by the names of preset and setting; the first is the default.
         model: Model that is trained by default.
         columns: Heading and format of each metric in the printed table, by the metric's name.
         commands: Names of the commands that read a finished run.
-        published: Published results.
         sample_text: Text that `explain` reads by default.
         samples: Number of predictions that are averaged in the final evaluation.
         final_rows: Number of rows in a batch of the final evaluation; None for the task's default.
@@ -149,9 +143,8 @@ class Experiment:
         return [], f"{data.name}: no published results to compare with" if self.published else ""
 
 
+NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("experiments/*/config.py")))
 _KNOWN: dict[str, Experiment] = {}
-_OF_THIS_PACKAGE = "agreement classify conll2003 imdb number_prediction pos ptb recall sick sst"
-NAMES = tuple(_OF_THIS_PACKAGE.split())
 
 
 def find_experiment(name: str) -> Experiment:
@@ -168,12 +161,7 @@ def find_experiment(name: str) -> Experiment:
 
 def experiment_of(run: Any) -> Experiment:
     """Return the experiment that a run folder belongs to."""
-    name = run.config().get("experiment")
-    if not isinstance(name, str):
-        raise UserError(
-            f"{run.path / 'config.json'} does not say which experiment wrote it: restore it, or train again"
-        )
     try:
-        return find_experiment(name)
+        return find_experiment(run.config().get("experiment", ""))
     except UserError as error:
         raise UserError(f"{run.path}: {error}") from None

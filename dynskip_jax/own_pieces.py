@@ -24,14 +24,10 @@ def is_own_piece(text: str, known: Collection[str]) -> bool:
 
 
 def make_own_piece(text: str, kind: type, options: dict[str, Any], *, may_import: bool) -> Any:
-    """Create the user-defined skip or transition that a name describes.
+    """Create the skip or transition that `module:Class(16, mix=0.5)` describes, of a subclass of `kind`.
 
-    Args:
-        text: `module:Class`, or with literal arguments: `module:Class(16, mix=0.5)`.
-        kind: Base class that the class must be derived from.
-        options: Values of other fields; those that the class does not have are ignored.
-        may_import: Whether to import the module. If not, the program must have imported it already: only
-            names that are typed on the command line import code.
+    Of `options`, which are values of other fields, those that the class does not have are ignored. Without
+    `may_import`, the program must have imported the module: only names typed on the command line import code.
     """
     module, name, arguments = _PIECE.fullmatch(text).groups()
     if may_import:

@@ -13,7 +13,7 @@ from dynskip_jax.settings import Settings
 # Symbols of swept settings in tables and plots.
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
 
-# Texts that the name of a row adds for the settings in `ModelSpec.variant`.
+# Texts that the name of a row adds for the settings that `spec.variant_of` returns.
 _VARIANT = {
     "max_skip": "K = {}",
     "transition": "{}",
@@ -54,7 +54,7 @@ def print_results(
         for name, values in published
     ]
     headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
-    print_table(f"{experiment.name} on {data.name}", headings, rows, beside, drop=("time", "parameters"))
+    print_table(f"{experiment.name} on {data.name}", headings, rows, beside)
     if note:
         say(note)
 
@@ -83,7 +83,7 @@ def label_of(model: str, value: Mapping[str, Any]) -> str:
 def curves_of(
     model: str, records: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the records of each value of a sweep, by the name of its curve."""
+    """Return the records of whole epochs for each value of a sweep, by the name of its curve."""
 
     def part(number: int, entry: Any) -> Any:
         if not isinstance(entry, list):
@@ -91,15 +91,12 @@ def curves_of(
         size = len(entry) // len(values)
         return entry[number * size : (number + 1) * size]
 
+    # Records within an epoch are means over a part of it.
+    whole = [record for record in records if float(record.get("epoch", 0.5)).is_integer()]
     return {
-        label_of(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in records]
+        label_of(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in whole]
         for i, value in enumerate(values)
     }
-
-
-def by_epoch(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records of whole epochs; records within an epoch are means over a part of it."""
-    return [dict(r) for r in records if float(r.get("epoch", 0.5)).is_integer()]
 
 
 def row_name(row: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Run an experiment: choose devices, load the data, train and evaluate each model, print results."""
 
 import contextlib
+import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -28,20 +29,19 @@ from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel, make_parallel
 from dynskip_jax.devices.processes import Processes, connect
 from dynskip_jax.errors import Stopped, UserError
-from dynskip_jax.evaluation import evaluate_model, of_train
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.learners import VOCABULARY, Trainable, make_fit_settings, make_learner
-from dynskip_jax.results import by_epoch, curves_of, print_results
+from dynskip_jax.results import curves_of, print_results, summary
 from dynskip_jax.settings import Devices, Resolved, Settings, replace, to_config
 from dynskip_jax.small_data import fit_to_size
-from dynskip_jax.spec import ModelSpec, check_sweep, make_spec
+from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
 from dynskip_jax.tasks import Learner
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.event_files import check_tensorboard, event_files
 from dynskip_jax.training.files import sha256_of, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
-from dynskip_jax.training.loop import fit
+from dynskip_jax.training.loop import FitResult, fit
+from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.results import check_checkpoint, finished_runs, row_of
 
 logger = logging.getLogger(__name__)
@@ -116,8 +116,6 @@ def run(
     the models that the first one selects. Only the first one runs the final evaluation, draws and prints.
     """
     several, vocabulary, run_dir = len(specs) > 1, data.vocabulary, settings.run.run_dir
-    if settings.run.tensorboard:
-        check_tensorboard()
     models = []
     for spec in specs:
         learner = make_learner(experiment, settings, spec, data, vocabulary)
@@ -158,11 +156,11 @@ def run(
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
             raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
-        curves |= curves_of(name, by_epoch(here.records()), model.spec.values)
+        curves |= curves_of(name, here.records(), model.spec.values)
     if top is not None:
         metric = models[0].learner.monitor
         path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
-        plots.learning_curves(curves, "epoch", [metric, of_train(metric)], path, title)
+        plots.learning_curves(curves, "epoch", [metric, metric.replace("dev_", "train_", 1)], path, title)
         top.go_on()  # a finished model may be new to this comparison
         top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # there are no more models
@@ -206,17 +204,15 @@ def _run_model(
     updates = f"{how.epochs * learner.num_batches:,} updates in all"
     logger.info("%s: %s parameters, seeds %s%s, %s", spec.name, f"{parameters:,}", seeds, swept, updates)
     parallel.processes.agree(spec.name)
-    logs = event_files(run_dir, spec.seeds) if settings.run.tensorboard else contextlib.nullcontext()
-    with logs:
-        fitted = fit(learner, how, run_dir, parallel=parallel)
+    fitted = fit(learner, how, run_dir, parallel=parallel)
     trained_at, params = time.monotonic(), parallel.spread(fitted.params)
     trained = Trained(run_dir, experiment, settings, data.vocabulary, spec, learner, params)
-    metrics, selected = evaluate_model(trained, data.name, fitted)
+    metrics, selected = _evaluate(trained, data.name, fitted)
     _warn_of_constant(learner, spec.name, metrics[selected])
     best_epochs = np.split(np.asarray(fitted.best_epoch), count)
     row = {
         "model": spec.name,
-        **spec.variant,
+        **variant_of(spec, settings),
         "parameters": parameters,
         "seeds": spec.seeds,
         "metrics": metrics[selected],
@@ -254,6 +250,86 @@ def _warn_of_constant(learner: Learner, name: str, metrics: Mapping[str, Any]) -
 def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     dataset = {name: getattr(data, name) for name in ("name", "fingerprint", "source")}
     return {"experiment": experiment.name, "dataset": {**dataset, "sizes": dict(data.sizes)}, "rows": rows}
+
+
+# --- Evaluation ---
+
+
+def _evaluate(trained: Trained, data_name: str, result: FitResult) -> tuple[list[dict[str, Any]], int]:
+    """Evaluate the parameters of the best epoch on dev and test, and draw plots into the run folder.
+
+    Return the metrics of each value of a sweep, and the index of the best one on dev. Models whose choices
+    matter have further metrics, with the suffixes `_greedy`, `_sampled` and `_averaged`.
+    """
+    spec, learner, experiment = trained.together, trained.learner, trained.experiment
+    modes, metrics = {"": (spec.evaluation_mode, 1)}, {}
+    if spec.choices_matter():
+        averaged = ("sample", experiment.samples)
+        modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": averaged}
+    different = dict.fromkeys(modes.values())
+    # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step each.
+    with Progress(2 * len(different) + 2, f"{spec.name}: evaluating and drawing") as progress:
+        for mode, samples in different:
+            how = dict(mode=mode, samples=samples, batch_size=experiment.final_rows, advance=progress.advance)
+            for split in ("dev", "test"):
+                found = learner.evaluate(trained.all_params, split, trained.keys, **how)
+                for suffix in (suffix for suffix, other in modes.items() if other == (mode, samples)):
+                    metrics |= {f"{name}{suffix}": value for name, value in found.items()}
+        metrics |= experiment.hook("metrics")(trained)
+        progress.advance()
+        metrics, count = _of_trained(metrics, trained, result), len(spec.values)
+        # A value with a NaN, from a model that has failed, is not selected unless all values have one.
+        means, selected = metrics[learner.monitor].reshape(count, -1).mean(axis=1), 0
+        if not np.isnan(means).all():
+            selected = int(np.nanargmax(means) if learner.higher_is_better else np.nanargmin(means))
+        parts = {name: np.split(array, count) for name, array in metrics.items()}
+        by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(count)]
+        _draw_training(trained, data_name, selected)
+        experiment.hook("draw")(dataclasses.replace(trained, member=selected * len(spec.seeds)))
+        progress.advance()
+    return by_value, selected
+
+
+def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
+    """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep value."""
+    spec, folder = trained.together, trained.run.plots
+    curves = curves_of(spec.name, trained.run.records(), spec.values)
+    title = f"{trained.experiment.name} on {data_name}: {{}}".format
+    metric = trained.learner.monitor
+    metrics = [metric, metric.replace("dev_", "train_", 1)]
+    plots.learning_curves(curves, "epoch", metrics, folder / "learning_curve.png", title(spec.name))
+    label, own = list(curves.items())[selected]
+    for name in sorted({name for r in own for name in r if name.startswith("dev_agent_share_")}):
+        layer = name.removeprefix("dev_agent_share_")
+        path, heading = folder / f"policy_{layer}.png", title(f"{label}, the policy of layer {layer}")
+        note = f"dev, {spec.evaluation_mode}, mean over seeds"
+        plots.policy_over_training([r for r in own if name in r], name, path, heading, note)
+
+
+def _of_trained(
+    metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResult
+) -> dict[str, np.ndarray]:
+    """Return the metrics, with NaN for each model that has failed.
+
+    A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite. Otherwise a
+    model with NaN parameters could show a plausible accuracy, because it always predicts the same class.
+    """
+    arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
+    failed = np.asarray(result.best_epoch) == 0
+    for name in (trained.learner.monitor, "dev_nll"):
+        if name in arrays:
+            failed = failed | ~np.isfinite(arrays[name])
+    if failed.all():
+        numbers = ", ".join(map(str, trained.together.seeds))
+        raise UserError(
+            f"the dev loss or metric of seed {numbers} is not a finite number "
+            f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
+            "finite), so there is no result: lower --learning-rate or set --clip"
+        )
+    return {
+        name: np.where(failed.reshape(-1, *(1,) * (array.ndim - 1)), np.nan, array)
+        for name, array in arrays.items()
+    }
 
 
 # --- Run folders ---

@@ -53,8 +53,6 @@ class Run:
     """The first seed."""
     seeds: Annotated[int, Bounds(1, _MOST_SEEDS)] | tuple[Seed, ...] = 1
     """Train this many seeds, from --seed on, or these seeds (1,5,9), in one program."""
-    tensorboard: bool = False
-    """Write metrics while training, as TensorBoard event files, to the run folder's tensorboard/."""
 
     @property
     def all_seeds(self) -> Sequence[int]:
@@ -276,11 +274,6 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
     return dataclasses.replace(settings, **changed)
 
 
-def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Return settings with the given values, by name; all other settings have their defaults."""
-    return replace(kind(), **values)
-
-
 # --- Presets, flags and files ---
 
 
@@ -309,7 +302,7 @@ def resolve(
     if "seed" in given and isinstance(given.get("seeds"), tuple):
         raise UserError("--seed has no effect beside a list of --seeds: leave one out")
     sources = dict.fromkeys(fields_of(kind), "default") | dict.fromkeys(values, f"preset {preset}")
-    settings = fill(kind, {**values, **given, "preset": preset})
+    settings = replace(kind(), **{**values, **given, "preset": preset})
     return Resolved(settings, sources | dict.fromkeys(given, "flag"))
 
 
@@ -328,13 +321,13 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
 def to_config(settings: Settings) -> dict[str, Any]:
     """Return the settings that a run's configuration contains, by group and name.
 
-    Names of models, the run's own paths, devices and `tensorboard` are left out. Paths of data may change,
+    Names of models, the run's own paths and devices are left out. Paths of data may change,
     because the fingerprint of the data covers the content.
     """
     config: dict[str, Any] = {}
     for name, (group, hint, _) in fields_of(type(settings)).items():
         may_change = group == "devices" or (group in ("run", "data") and is_path(hint))
-        if not may_change and name not in ("model", "compare", "tensorboard"):
+        if not may_change and name not in ("model", "compare"):
             value = get(settings, name)
             config.setdefault(group, {})[name] = str(value.absolute()) if isinstance(value, Path) else value
     return config

@@ -15,12 +15,8 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
     """Return settings with enough updates for data of this size, and lines that say what has changed.
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and the decay
-    of the learning rate, are stretched until there are 600 updates. Values from flags and files stay.
-
-    Args:
-        resolved: Settings with their sources.
-        settings: The settings to change.
-        size: Number of examples or tokens of train.
+    of the learning rate, are stretched until there are 600 updates. Values from flags stay. `size` is the
+    number of examples or tokens of train.
     """
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets

@@ -24,19 +24,15 @@ class ModelSpec:
     """One model of a run.
 
     Attributes:
-        named_skip: Time skip that the name describes.
         skip: Time skip of the top layer: `named_skip`, or the skip that replaces it in a control.
         copy: How a language model copies words of the past: `none`, `chosen` or `expected`.
-        objective: Objective that trains the agents.
         values: Settings of each value of a sweep, by name; one empty mapping without a sweep.
         sweep: The swept settings, with one value for each model that is trained together.
         seeds: Seeds of each value of the sweep.
-        evaluation_mode: How the agents choose on dev and test.
         is_untrained: Whether the agents keep their initial parameters, as a control.
         agent_learning_rate: Rate of the agents' own Adam; None if they share the network's optimizer.
         cell_options: Options of `SkipCell` in the layer with the time skip.
         max_skip: Limit on k that `--max-skip` sets; None without a limit, or if a sweep varies it.
-        variant: Settings that distinguish the model from others of its name in result rows.
     """
 
     name: str
@@ -55,7 +51,6 @@ class ModelSpec:
     dtype: Any
     cell_options: Mapping[str, Any]
     max_skip: int | None
-    variant: Mapping[str, Any]
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -92,12 +87,9 @@ class ModelSpec:
 
 
 def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> ModelSpec:
-    """Return the specification of a model, from its name and the settings.
+    """Return the specification of a model from its name, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
 
-    Args:
-        name: Name on the command line, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
-        settings: All settings.
-        may_import: Whether user-defined skips and transitions may be imported: those of a command line only.
+    With `may_import` user-defined skips and transitions are imported: for those of a command line only.
     """
     agent, model = settings.agent, settings.model
     named = _named_skip(name, settings, may_import)
@@ -124,7 +116,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
             f"needs {depth_skip.layers_below + 1} layers or more, got {model.num_layers}"
         )
     copies = skip.max_skip > 1 and skip.has_distribution
-    spec = ModelSpec(
+    return ModelSpec(
         name=name,
         named_skip=named,
         skip=skip,
@@ -141,9 +133,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
         cell_options=_cell_options(settings),
         max_skip=K,
-        variant={},
     )
-    return dataclasses.replace(spec, variant=_variant(spec, settings))
 
 
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
@@ -190,20 +180,17 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
     agents and for skips that cannot be relaxed.
     """
-    agent, coefs = settings.agent, {}
-    names = ("reward", "rl_coef", "entropy", "discount", "entropy_coef_final", "baseline", "rollouts")
-    names += ("entropy_coef", "update_cost", "relaxation", "relaxed_epochs")
-    if agent.relaxed_entropy_coef is not None:
-        both = ("relaxed_entropy_coef", "relaxed_entropy_coef_final")
-        coefs = dict(zip(both, agent.relaxed_entropy_coef, strict=False))
-    objective = AgentSettings(**{name: _first(getattr(agent, name)) for name in names}, **coefs)
+    agent, names = settings.agent, [field.name for field in dataclasses.fields(AgentSettings)]
+    values = {name: _first(getattr(agent, name)) for name in names if hasattr(agent, name)}
+    _, *final = agent.relaxed_entropy_coef or (None,)
+    objective = AgentSettings(**values, relaxed_entropy_coef_final=final[0] if final else None)
     objective.check()
     if not skip.is_stochastic:
         return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
     if objective.relaxed_epochs and not relaxes:
-        none = dict.fromkeys(coefs) | dict(relaxation="none", relaxed_epochs=0)
-        objective = dataclasses.replace(objective, **none)
+        none = dict(relaxed_entropy_coef=None, relaxed_entropy_coef_final=None, relaxation="none")
+        objective = dataclasses.replace(objective, relaxed_epochs=0, **none)
     return dataclasses.replace(objective, rl_coef=0.0) if is_untrained else objective
 
 
@@ -232,7 +219,7 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
+def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a model from others of its name, without default values."""
     names = ["transition", "depth_skip"]
     if isinstance(spec.named_skip, F.Dynamic):

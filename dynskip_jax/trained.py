@@ -18,7 +18,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
 from dynskip_jax.own_pieces import NotImported
-from dynskip_jax.settings import Settings, fill, from_config
+from dynskip_jax.settings import Settings, from_config, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import read_bytes, sha256_of
@@ -33,27 +33,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained model: one seed of those that were trained together, with the selected value of a sweep.
-
-    Attributes:
-        run: Run folder; None for a model that was trained without one.
-        experiment: Experiment of the run.
-        settings: All settings of the run.
-        vocabulary: Vocabulary of the ids; None if the experiment has none.
-        together: Specification of all seeds and sweep values that were trained together.
-        learner: Their learner; of a loaded run, without data.
-        all_params: Their selected parameters, in the learner's order.
-        member: Index of this model among them.
-    """
+    """A trained model: one seed of those that were trained together, with the selected value of a sweep."""
 
     run: RunDir | None
     experiment: Experiment
     settings: Settings
     vocabulary: Any
-    together: ModelSpec
-    learner: Learner
-    all_params: nnx.State
-    member: int = 0
+    together: ModelSpec  # of all seeds and sweep values that were trained together
+    learner: Learner  # of all; of a loaded run, without data
+    all_params: nnx.State  # of all: the selected parameters, in the learner's order
+    member: int = 0  # index of this model among all
 
     @property
     def name(self) -> str:
@@ -167,10 +156,9 @@ class Trained:
         return self.experiment.hook("read")(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
-        """Return the fields of `Reading` with the choices of the top layer in each direction.
+        """Return the fields of `Reading` with the top layer's choices in each direction at `count` words.
 
-        `decisions` of each layer and direction have leaves (time,); `observations` are the agents' inputs, or
-        None. `count` is the number of words.
+        `decisions` of each layer and direction have leaves (time,); `observations` are the agents' inputs.
         """
         skip = self.learner.skips[-1]
         is_attention = skip.has_agent and not skip.is_stochastic
@@ -212,7 +200,7 @@ def load_run(
 def load_models(
     run_dir: str | Path, model: str | None = None, seed: int | None = None, command: str | None = None
 ) -> dict[str, Trained]:
-    """Load each finished model of a run folder, or the named one, by the model's name; see `load_run`."""
+    """Load each finished model of a run folder, or the named one, by the model's name, as `load_run` does."""
     runs = finished_runs(run_dir)
     if model is not None and model not in runs:
         raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
@@ -232,7 +220,7 @@ def _load(run: RunDir, name: str) -> Trained:
     config, result = run.config(), row_of(run)
     experiment = experiment_of(run)
     try:
-        settings = fill(experiment.settings, from_config(experiment.settings, config))
+        settings = replace(experiment.settings(), **from_config(experiment.settings, config))
         spec = make_spec(name, settings)
         value = list(spec.values).index(result.get("selected", {}))
         if spec.all_seeds != tuple(result["seeds"]) * len(spec.values):

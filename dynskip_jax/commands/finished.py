@@ -35,7 +35,7 @@ class FinishedRun:
         return load_run(self.run_dir, self.model, self.of_seed, command)
 
     def plots(self) -> Path:
-        """Make the folder of pictures, and return it."""
+        """Return the folder of pictures, which is made if it is missing."""
         folder = self.run_dir / "plots"
         if folder.is_symlink():
             raise UserError(f"{folder} is a link: remove it, because pictures would be written elsewhere")

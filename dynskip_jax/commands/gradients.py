@@ -41,24 +41,18 @@ def gradients(
         )
     tokens = [first.vocabulary.encode(each.words[:steps], each.columns[:steps]) for each in sentences]
     targets = np.array([known[each.tags[last]] for each in sentences], np.int32)
-    shares = {}
+    shares, curves = {}, {}
     for name, model in models.items():
         starts = range(0, len(tokens), _AT_ONCE)
         norms = [_norms(model, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
         mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
         shares[name] = (mean / mean.sum()).tolist()
-    curves = {
-        name: [dict(step=t, share_of_gradient=value) for t, value in enumerate(share, 1)]
-        for name, share in shares.items()
-    }
+        curves[name] = [dict(step=t, share_of_gradient=value) for t, value in enumerate(shares[name], 1)]
     title = f"‖∂L_T/∂h_t‖ as a share of its sum, T = {steps}, {len(sentences):,} sentences of test"
     rows = [[str(t + 1), *(f"{share[t]:.2e}" for share in shares.values())] for t in range(steps)]
     print_table(title, ["t", *shares], rows)
     with run.warned():
-        path, title = (
-            run.plots() / "gradients.png",
-            f"how much of the gradient at step {steps} reaches each h(t)",
-        )
+        path, title = run.plots() / "gradients.png", f"how much of the gradient at step {steps} reaches h(t)"
         plots.learning_curves(curves, "step", ["share_of_gradient"], path, title, log=True)
         say(f"picture: {path}")
 

@@ -120,10 +120,15 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
         )
 
 
+def _counted(pieces: Iterator[Any], limit: int) -> Iterator[np.ndarray]:
+    """Return the arrays of the pieces at the first `limit` steps that count."""
+    parts = [[part[piece.counts] for part in piece[1:]] for piece in pieces]
+    return (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+
+
 def _examined(pieces: Iterator[Any], choices: np.ndarray, limit: int) -> OracleLosses:
     """Return the losses of the agent and of others at the first `limit` steps."""
-    parts = [[part[piece.counts] for part in piece[1:]] for piece in pieces]
-    taken, losses, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    taken, losses, x, before = _counted(pieces, limit)
     latest = {"s(t)": before[:, 0], f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1)}
     seen = {name: np.concatenate([x, states], axis=-1) for name, states in latest.items()}
     # The agent's choices as indices, from 1, into `choices`.
@@ -147,8 +152,7 @@ def _print_copied(
     about: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, others: Iterable[str]
 ) -> None:
     """Print a language model's loss if words are copied with other probabilities than its own."""
-    parts = [[part[piece.counts] for part in piece[1:]] for piece in pieces]
-    losses, of_each, likeliest = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    losses, of_each, likeliest = _counted(pieces, limit)
     own, even, another, *theirs = losses.mean(axis=0)
     constants = of_each.mean(axis=0)
     names = [f"by those of {other}, reading the same text" for other in others]

@@ -82,9 +82,8 @@ def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
     """Return the row of a finished model, or one for each value of a sweep; names begin with `where`."""
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
-    dataset = run.config()["dataset"]
-    about = {name: dataset[name] for name in ("name", "fingerprint")} | {"parameters": row["parameters"]}
-    rows = []
+    data, rows = run.config()["dataset"], []
+    about = dict(dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"])
     for value in row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]:
         name = label_of(row_name({**row, "model": model}), value["value"])
         numbers = {m: of for m, of in value["metrics"].items() if not isinstance(of["mean"], list)}
@@ -96,14 +95,7 @@ def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
 def compare_rows(
     rows: Sequence[Mapping[str, Any]], metrics: Sequence[str] = (), baseline: str | None = None
 ) -> pandas.DataFrame:
-    """Return a table with a row for each model and metric, metric by metric; missing numbers are NaN.
-
-    Args:
-        rows: Of each model `model`, `name` and `fingerprint` of its data, `parameters`, and `metrics`: the
-            value of each seed.
-        metrics: Names of metrics; by default all.
-        baseline: Name of the row that others are compared with; by default the first on the same data.
-    """
+    """Return a table with a line for each row of `rows_of` and metric; missing numbers are NaN."""
     if not rows:
         raise UserError("none of the folders holds a finished run: there is nothing to report")
     names, known = [row["model"] for row in rows], dict.fromkeys(m for row in rows for m in row["metrics"])
@@ -122,12 +114,9 @@ def compare_rows(
             own, base = row["metrics"][metric], bases.get(row["fingerprint"], row)
             theirs = base["metrics"].get(metric, {}) if base is not row else {}
             numbers, difference = t_interval([*own.values()]), paired_difference(own, theirs)._asdict()
-            lines.append(
-                dict(model=row["model"], dataset=row["name"], fingerprint=row["fingerprint"])
-                | dict(parameters=row["parameters"], metric=metric)
-                | numbers._asdict()
-                | {f"difference_{name}": value for name, value in difference.items()}
-            )
+            about = {name: row[name] for name in ("model", "dataset", "fingerprint", "parameters")}
+            about |= {"metric": metric} | numbers._asdict()
+            lines.append(about | {f"difference_{name}": value for name, value in difference.items()})
     names = {"count": "seeds", "difference_count": "difference_pairs"}
     return pandas.DataFrame(lines).rename(columns=names)
 

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ _NOT_COMPARED = ("format", "run", "dataset.name")  # of config.json; a folder of
 _NONE = type(None)
 _CONFIG = {
     "run": str,
+    "experiment": (str, _NONE),
     "model": (str, _NONE),
     "models": ([str], _NONE),
     "settings": (dict, _NONE),
@@ -55,7 +56,6 @@ class RunDir:
     def __init__(self, path: Path, *, resumed: bool):
         self.path, self.resumed = path, resumed  # whether the run existed already
         self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
-        self.on_log: Callable[[dict], None] = lambda record: None  # called with each record that `log` adds
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
         self._config, self._metrics, self._result = (
             path / name for name in ("config.json", "metrics.jsonl", "result.json")
@@ -134,9 +134,7 @@ class RunDir:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a record, whose arrays become lists, to the metrics file, and wait until it is on disk."""
-        written = _to_json(record)
-        append_line(self._metrics, json.dumps(written))
-        self.on_log(_from_json(written))
+        append_line(self._metrics, json.dumps(_to_json(record)))
 
     def records(self) -> list[dict]:
         """Return the logged records, without an incomplete last line of a run that was killed."""

@@ -122,25 +122,6 @@ def records(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def events_in(folder):
-    """Return (step, name, value) of each point in a folder of TensorBoard event files, parsed as protobuf.
-
-    A file that starts at a step replaces the points of earlier files from there on.
-    """
-    from tensorboardX.proto import event_pb2
-
-    found = []
-    for path in sorted(folder.iterdir()):
-        data = path.read_bytes()
-        while data:
-            length = int.from_bytes(data[:8], "little")
-            event, data = event_pb2.Event.FromString(data[12 : 12 + length]), data[16 + length :]
-            if event.HasField("session_log"):
-                found = [point for point in found if point[0] < event.step]
-            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-    return found
-
-
 def snapshot(folder):
     """Return the bytes of each file below a folder by its relative path, and None for each subfolder."""
     return {p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}

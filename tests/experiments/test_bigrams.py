@@ -14,8 +14,4 @@ def test_a_pair_of_words_is_enough(tmp_path):
             for i in range(20):
                 (tmp_path / split / kind / f"{i}_1.txt").write_text(text)
     outcome = succeed(find_experiment("imdb"), "bigrams", "--data", tmp_path)
-    rows = [line.split("│")[1:-1] for line in outcome.out.splitlines() if "100.00%" in line]
-    assert [[cell.strip() for cell in row[:3]] for row in rows] == [
-        ["train", "100.00%", "100.00%"],
-        ["train and dev", "", "100.00%"],
-    ]
+    assert outcome.out.count("100.00%") == 2  # on dev and on test

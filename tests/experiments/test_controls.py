@@ -8,7 +8,7 @@ import pytest
 from commands import COMMANDS, SMALL_PTB, row_of, settings_of, succeed
 
 from dynskip_jax.run import learnt_rates
-from dynskip_jax.settings import fill
+from dynskip_jax.settings import replace
 from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import load_models
 from dynskip_jax.training.step import seed_keys
@@ -87,7 +87,7 @@ def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb
     rates, shares = learnt_rates(folder, "ptb"), row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]
     assert len(set(shares)) > 1
     np.testing.assert_allclose(rates, shares, atol=1e-6)
-    found = fill(PTB.settings, {"control": "histogram", "control_of": rates})
+    found = replace(PTB.settings(), control="histogram", control_of=rates)
     np.testing.assert_allclose(make_spec("dynamic:3", found).skip.rates, shares, atol=1e-6)
 
 
@@ -104,5 +104,5 @@ def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb
     ],
 )
 def test_what_is_sampled_is_evaluated_where_it_changes_something(given, model, matter):
-    found = fill(PTB.settings, {**PTB.presets["sketch"], **given})
+    found = replace(PTB.settings(), **{**PTB.presets["sketch"], **given})
     assert make_spec(model, found).choices_matter() == matter

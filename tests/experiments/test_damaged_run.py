@@ -66,6 +66,7 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(tmp_path, monkeypat
 
 # Edits that leave the JSON syntax valid: the file, the path of the entry, and an invalid value.
 EDITED = [
+    ("config.json", "experiment", ["ptb"]),
     ("config.json", "models", [5]),
     ("config.json", "about", [{"paths": 5}]),
     ("config.json", "settings", 5),

@@ -11,7 +11,7 @@ from quick import Quick, QuickSettings
 
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import fill, names_in
+from dynskip_jax.settings import names_in, replace
 from dynskip_jax.spec import make_spec
 
 PIECES = """
@@ -44,7 +44,7 @@ def pieces(tmp_path, monkeypatch):
 
 
 def spec_of(name, **given):
-    return make_spec(name, fill(QuickSettings, given), may_import=True)
+    return make_spec(name, replace(QuickSettings(), **given), may_import=True)
 
 
 def test_arguments_and_settings_reach_the_piece(pieces):

@@ -22,7 +22,7 @@ def table_of(path, metric):
 def found_of(*rows):
     """Return rows of runs: name, values of each seed, fingerprint."""
     return [
-        dict(model=name, metrics={"test_f1": dict(enumerate(values))}, name="corpus_a")
+        dict(model=name, metrics={"test_f1": dict(enumerate(values))}, dataset="corpus_a")
         | dict(fingerprint=fingerprint * 64, parameters=10)
         for name, values, fingerprint in rows
     ]

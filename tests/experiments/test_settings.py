@@ -17,14 +17,7 @@ from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
-from dynskip_jax.settings import (
-    fields_of,
-    fill,
-    from_config,
-    replace,
-    resolve,
-    to_config,
-)
+from dynskip_jax.settings import fields_of, from_config, replace, resolve, to_config
 from dynskip_jax.spec import make_spec
 from dynskip_jax.training.files import FORMAT
 
@@ -94,7 +87,7 @@ def test_each_preset_describes_a_model_that_can_be_made(name, preset):
     rates = fit.learning_rate(0, np.zeros((0, 1)))
     assert fit.epochs == settings.training.epochs and rates.shape == (1,) and rates[0] > 0
     config = json.loads(json.dumps({"format": FORMAT, "settings": to_config(settings)}))
-    stored = fill(experiment.settings, from_config(experiment.settings, config))
+    stored = replace(experiment.settings(), **from_config(experiment.settings, config))
     assert stored == replace(settings, model=None)
 
 

@@ -8,7 +8,7 @@ from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.learners import make_learner
-from dynskip_jax.settings import fill
+from dynskip_jax.settings import replace
 from dynskip_jax.spec import make_spec
 
 # A text to read, and a metric of test.
@@ -92,7 +92,7 @@ def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
 def test_a_k_that_cannot_reach_every_answer_is_warned_of():
     experiment = COMMANDS["number_prediction"]
     for length, warned in ((11, False), (15, True)):
-        settings = fill(experiment.settings, {"length": length})
+        settings = replace(experiment.settings(), length=length)
         spec = make_spec("dynamic:10", settings)
         lines = experiment.hook("warnings")(
             spec, settings, make_learner(experiment, settings, spec, None, None)
