@@ -111,7 +111,7 @@ def fit(
         console = None if processes.first else Console(quiet=True)
         start = progress.epoch * task.num_batches + progress.batch
         with Progress(total, "training", start=start, console=console) as bar:
-            while progress.epoch < settings.epochs and not progress.finished(settings.patience).all():
+            while progress.epoch < settings.epochs and not (why := epoch.ends_early(progress)):
                 rates = epoch.rates(progress)
                 for after in epoch.steps(state, progress, rates, bar):
                     state = after
@@ -139,9 +139,7 @@ def fit(
                 if stopping:
                     raise Stopped(stopped(progress.step, total))
         if progress.epoch < settings.epochs:
-            better = f"no better {task.monitor.replace('_', ' ')} for {settings.patience} epochs"
-            more = "the same command with a larger --patience goes on"
-            logger.info("stopped after epoch %s: %s; %s", progress.epoch, better, more)
+            logger.info("stopped after epoch %s: %s", progress.epoch, why)
         progress.seconds = saver.seconds()
     skipped = np.asarray(parallel.gather(state.skipped))[:, 1]
     return FitResult(best, progress.best_epoch, progress.epoch, progress.seconds, skipped)
@@ -165,6 +163,15 @@ class Epoch:
     def rates(self, progress: TrainProgress) -> Any:
         """Return the learning rate of each seed, (seeds,)."""
         return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
+
+    def ends_early(self, progress: TrainProgress) -> str:
+        """Return why all seeds need no more epochs; empty if one does."""
+        if progress.finished(self._settings.patience).all():
+            better = f"no better {self._task.monitor.replace('_', ' ')} for {self._settings.patience} epochs"
+            return f"{better}; the same command with a larger --patience goes on"
+        first = self.rates(TrainProgress.start(len(self._settings.seeds)))
+        fallen = (self.rates(progress) < first / 1000).all()
+        return "the learning rate fell below a thousandth of the first" if fallen else ""
 
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress

@@ -154,6 +154,16 @@ def test_training_ends_when_patience_does(script, patience, epochs, best, sign):
     assert result.params["steps"].tolist() == [best * NUM_BATCHES]
 
 
+@pytest.mark.parametrize(("halving", "epochs"), [([8, 8], 4), ([8, 4], 5)])
+def test_training_ends_when_the_rates_of_all_seeds_are_tiny(halving, epochs, caplog):
+    rate = lambda epoch, history: 0.1 / np.array(halving, float) ** epoch
+    with caplog.at_level("INFO", logger="dynskip_jax"):
+        assert run(Scripted(range(6), range(6)), seeds=(0, 1), epochs=6, learning_rate=rate).epochs == epochs
+    assert caplog.messages == [
+        f"stopped after epoch {epochs}: the learning rate fell below a thousandth of the first"
+    ]
+
+
 def test_each_seed_stops_and_is_selected_for_itself():
     # Trained alone, the first seed would have stopped after epoch 4, so its later metrics do not count.
     task = Scripted([5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0])
