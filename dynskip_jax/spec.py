@@ -12,8 +12,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.own_pieces import is_own_piece, make_own_piece
 from dynskip_jax.settings import Settings, fields_of, get
-from dynskip_jax.training.agent_settings import AgentSettings
-from dynskip_jax.training.sweep import Sweep
+from dynskip_jax.training.agent_settings import AgentSettings, Sweep
 
 # Settings that are passed to time skips; each kind of skip uses those that it has.
 _SKIP_SETTINGS = ("agent", "empty_slots", "stride", "top", "max_jump", "read_steps", "max_jumps")
@@ -180,17 +179,16 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
     agents and for skips that cannot be relaxed.
     """
-    agent, names = settings.agent, [field.name for field in dataclasses.fields(AgentSettings)]
-    values = {name: _first(getattr(agent, name)) for name in names if hasattr(agent, name)}
-    _, *final = agent.relaxed_entropy_coef or (None,)
-    objective = AgentSettings(**values, relaxed_entropy_coef_final=final[0] if final else None)
+    values = {field.name: getattr(settings.agent, field.name) for field in dataclasses.fields(AgentSettings)}
+    first = {name: _first(value) for name, value in values.items() if name != "relaxed_entropy_coef"}
+    objective = AgentSettings(**values | first)
     objective.check()
     if not skip.is_stochastic:
         return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
     if objective.relaxed_epochs and not relaxes:
-        none = dict(relaxed_entropy_coef=None, relaxed_entropy_coef_final=None, relaxation="none")
-        objective = dataclasses.replace(objective, relaxed_epochs=0, **none)
+        none = dict(relaxation="none", relaxed_epochs=0, relaxed_entropy_coef=None)
+        objective = dataclasses.replace(objective, **none)
     return dataclasses.replace(objective, rl_coef=0.0) if is_untrained else objective
 
 

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Shaped
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.agent_settings import AgentSettings
-from dynskip_jax.training.sweep import ScheduledValues
+from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues
 
 
 def rewards_of(

@@ -18,9 +18,8 @@ from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated, num_rows, repeat_rows, where_counted
-from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues, Sweep
 from dynskip_jax.training.step import Trainable
-from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
 PyTree = Any
 _MOST_SHARES = 1000  # largest K for which the fraction of each k is a metric

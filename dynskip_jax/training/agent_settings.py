@@ -1,17 +1,19 @@
-"""How agents are trained, and the values of each epoch, without importing JAX."""
+"""How agents are trained, in which settings models trained together differ, and the values of each epoch."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentSettings:
-    """How agents are trained; the defaults are Eq. 3 to 6 of Gui et al. (2019), as printed.
-
-    `dynskip_jax.settings.Agent` describes each of them.
-    """
+    """The settings of `dynskip_jax.settings.Agent`; the defaults are Eq. 3 to 6 of Gui et al. (2019)."""
 
     reward: Literal["log_likelihood", "probability", "correct"] = "log_likelihood"
     rl_coef: float = 1.0
@@ -23,16 +25,13 @@ class AgentSettings:
     rollouts: int = 1
     relaxation: Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"] = "none"
     relaxed_epochs: int = 0
-    relaxed_entropy_coef: float | None = None
-    relaxed_entropy_coef_final: float | None = None
+    relaxed_entropy_coef: tuple[float, ...] | None = None  # of the first and of the last relaxed epoch
     update_cost: float = 0.0
 
     def check(self) -> None:
-        """Check that settings with one value each fit each other."""
+        """Raise a `UserError` if settings do not fit each other."""
         if self.baseline == "rollouts" and self.rollouts == 1:
             raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
-        if self.relaxed_entropy_coef_final is not None and self.relaxed_entropy_coef is None:
-            raise UserError("relaxed_entropy_coef_final needs an initial value: give both")
         if self.relaxation == "none" and self.relaxed_epochs > 0:
             raise UserError(
                 f"{self.relaxed_epochs} relaxed epochs need a relaxation: choose soft, gumbel_softmax, "
@@ -47,7 +46,60 @@ class AgentSettings:
         """Return the weight of the entropy in `epoch`, from 0, of `epochs`."""
         initial, final = self.entropy_coef, self.entropy_coef_final
         if epoch < self.relaxed_epochs and self.relaxed_entropy_coef is not None:
-            initial, final = self.relaxed_entropy_coef, self.relaxed_entropy_coef_final
+            initial, final = self.relaxed_entropy_coef[0], self.relaxed_entropy_coef[-1]
             epochs = self.relaxed_epochs
-        progress = min(epoch / max(epochs - 1, 1), 1.0)  # 0 in the first epoch, 1 in the last epoch
+        progress = min(epoch / max(epochs - 1, 1), 1.0)  # from 0 to 1
         return initial if final is None else initial + (final - initial) * progress
+
+
+class ScheduledValues(NamedTuple):
+    """Values of agents in one epoch. A pytree whose only static part is the policy's mode."""
+
+    policy: F.Policy
+    entropy_coef: float | Float[Array, "..."] | np.ndarray  # β
+    update_cost: float | Float[Array, "..."] | np.ndarray = 0.0  # of each token that is read
+
+
+class Sweep(NamedTuple):
+    """Settings in which the models trained together differ, one value for each model; None if they agree."""
+
+    mix: tuple[float, ...] | None = None  # λ
+    max_skip: tuple[int, ...] | None = None  # largest k; the models share a buffer of the largest K
+    entropy_coef: tuple[float, ...] | None = None  # β
+    update_cost: tuple[float, ...] | None = None  # cost of each word read
+
+    def of_one(self, member: int) -> "Sweep":
+        """Return the settings of one of the models, as those of a single model."""
+        return Sweep(*(None if values is None else (values[member],) for values in self))
+
+    def scheduled(
+        self, objective: AgentSettings, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
+    ) -> ScheduledValues:
+        """Return the scheduled values of `count` models in an epoch (from 0), each leaf (seeds, ...).
+
+        The swept settings replace those of `objective`; `skips` are those of each layer and direction.
+        """
+        swept = {name: getattr(self, name) for name in ("entropy_coef", "update_cost")}
+        swept = {name: values for name, values in swept.items() if values is not None}
+        each = [
+            dataclasses.replace(objective, **{name: values[i] for name, values in swept.items()})
+            for i in range(count)
+        ]
+        return ScheduledValues(
+            self.policy(objective.mode(epoch), count, skips),
+            entropy_coef=np.array([of.beta(epoch, epochs) for of in each], np.float32),
+            update_cost=np.array([of.update_cost for of in each], np.float32),
+        )
+
+    def policy(self, mode: str, count: int, skips: Sequence[F.TimeSkip]) -> F.Policy:
+        """Return the policy of `count` models with the skips of these layers, each leaf (seeds, ...)."""
+        mask = None
+        if self.max_skip is not None:
+            K = max(skip.max_skip for skip in skips)
+            mask = np.arange(1, K + 1)[None, :] <= np.asarray(self.max_skip)[:, None]
+        return F.Policy(
+            mode,
+            temperature=np.ones(count, np.float32),
+            mix=None if self.mix is None else np.asarray(self.mix, np.float32),
+            mask=mask,
+        )

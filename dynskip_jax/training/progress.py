@@ -3,23 +3,22 @@
 import datetime
 import time
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-_REDRAW_SECONDS = 0.25
+_REDRAW_SECONDS = 0.25  # in a terminal
+_LINE_SECONDS = 30  # elsewhere
 _LONG = 1e9  # seconds: the estimate uses all steps that were drawn
 
 
 class Progress:
     """Progress display of a loop: steps done, elapsed time, estimated time left, and current metrics.
 
-    In a terminal it is a bar. Elsewhere it is a plain line, at most every `every` seconds and once at the
-    end. Use it as a context manager, and print to `console` while it is open (by default standard error).
-    The `start` steps that an earlier process has done do not count in the estimate.
+    In a terminal it is a bar. Elsewhere it is a plain line, at most every 30 seconds and once at the end.
+    Use it as a context manager, and print to `console` while it is open (by default standard error). The
+    `start` steps that an earlier process has done do not count in the estimate.
     """
 
     def __init__(
@@ -29,14 +28,13 @@ class Progress:
         *,
         start: int = 0,
         console: Console | None = None,
-        every: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.console = console or Console(stderr=True)
         self._clock, self._done, self._start = clock, float(start), start
-        self._metrics: dict[str, Any] = {}
+        self._metrics: dict[str, Callable[[], float]] = {}
         self._status = ""
-        self._interval = _REDRAW_SECONDS if self.console.is_terminal else every
+        self._interval = _REDRAW_SECONDS if self.console.is_terminal else _LINE_SECONDS
         self._next_draw = clock() + self._interval
         columns = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]")]
         percentage = TextColumn("{task.percentage:.1f}%")
@@ -50,11 +48,10 @@ class Progress:
         )
         self._task = self._bar.add_task(description, total=total, completed=start, text="ETA -")
 
-    def advance(self, n: float = 1, **metrics: Any) -> None:
+    def advance(self, n: float = 1, **metrics: Callable[[], float]) -> None:
         """Count `n` steps, which may be a fraction, and redraw if the last drawing is old enough.
 
-        Metrics are numbers, text, arrays (their mean is shown), or functions without arguments that return
-        one of these and are called only when drawing. A metric that is not passed keeps its last value.
+        Metrics are functions, which are called only when drawing.
         """
         if self._done == self._start:  # the estimate leaves out the first step, which compiles
             self._bar.update(self._task, completed=self._done + n)
@@ -86,8 +83,8 @@ class Progress:
         self._bar.update(self._task, completed=round(self._done, 6))
         task = self._bar.tasks[0]
         left = "-" if task.time_remaining is None else _duration(task.time_remaining)
-        metrics = self._status or "  ".join(f"{name} {_text(value)}" for name, value in self._metrics.items())
-        text = f"ETA {left}  {metrics}".rstrip()
+        shown = (f"{name} {_text(value())}" for name, value in self._metrics.items())
+        text = f"ETA {left}  {self._status or '  '.join(shown)}".rstrip()
         self._bar.update(self._task, text=text)
         if not self.console.is_terminal:
             line = f"{task.description}  {task.percentage:.1f}%  {self._done:.0f}/{task.total}  "
@@ -99,10 +96,6 @@ def _duration(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-def _text(value: Any) -> str:
-    """Format a metric with four significant digits; integers and large numbers are written in full."""
-    value = value() if callable(value) else value
-    if isinstance(value, str | int):
-        return str(value)
-    number = float(np.mean(np.asarray(value, np.float64)))
+def _text(number: float) -> str:
+    """Format a number with four significant digits; large ones are written in full."""
     return f"{number:.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"

@@ -15,8 +15,7 @@ from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.training.agent_settings import AgentSettings
-from dynskip_jax.training.sweep import ScheduledValues
+from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues
 
 ROWS, TIME, ROLLOUTS = 6, 4, 3
 LENGTHS = np.repeat([4, 2], 3)
