@@ -106,7 +106,7 @@ def status(run: Run, flags: Flags) -> str:
     here = flags.out / run.name
     if (here / "result.json").exists() or (here / "recurrence.json").exists():
         return "done"
-    epochs = [record["epoch"] for record in RunDir(here, resumed=True).records()]
+    epochs = [record["epoch"] for record in RunDir(here).records()]
     return f"epoch {max(epochs):.1f}" if epochs else "not begun"
 
 

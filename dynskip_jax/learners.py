@@ -58,7 +58,6 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
         optimizer=_optimizer(settings, spec),
         learning_rate=_learning_rate(settings, spec),
         patience=training.patience,
-        max_skipped=100,
         average=averaging_rule(training.average, after=training.average_after),
         start=None if training.start_from is None else _start(spec, learner, training.start_from),
     )

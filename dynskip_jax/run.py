@@ -351,7 +351,7 @@ def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
 def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
     """Log a warning if a run is resumed with another commit or JAX version, which may change rounding."""
     entries = run_dir.config().get("about", [])
-    for name in ("commit", "jax") if run_dir.resumed and entries else ():
+    for name in ("commit", "jax") if entries else ():
         if entries[-1].get(name) not in (None, about[name]):
             logger.warning(
                 "this run was last trained with %s %s, now it is %s: results may not be the same bit for bit",

@@ -79,16 +79,13 @@ class Sweep(NamedTuple):
 
         The swept settings replace those of `objective`; `skips` are those of each layer and direction.
         """
-        swept = {name: getattr(self, name) for name in ("entropy_coef", "update_cost")}
-        swept = {name: values for name, values in swept.items() if values is not None}
-        each = [
-            dataclasses.replace(objective, **{name: values[i] for name, values in swept.items()})
-            for i in range(count)
-        ]
+        coefs = self.entropy_coef or (objective.entropy_coef,) * count
+        costs = self.update_cost or (objective.update_cost,) * count
+        betas = [dataclasses.replace(objective, entropy_coef=coef).beta(epoch, epochs) for coef in coefs]
         return ScheduledValues(
             self.policy(objective.mode(epoch), count, skips),
-            entropy_coef=np.array([of.beta(epoch, epochs) for of in each], np.float32),
-            update_cost=np.array([of.update_cost for of in each], np.float32),
+            entropy_coef=np.array(betas, np.float32),
+            update_cost=np.array(costs, np.float32),
         )
 
     def policy(self, mode: str, count: int, skips: Sequence[F.TimeSkip]) -> F.Policy:

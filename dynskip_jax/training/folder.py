@@ -53,8 +53,8 @@ class RunDir:
     object (record) per line, and `result.json` the final result. NaN and infinity are written as strings.
     """
 
-    def __init__(self, path: Path, *, resumed: bool):
-        self.path, self.resumed = path, resumed  # whether the run existed already
+    def __init__(self, path: Path):
+        self.path = path
         self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
         self._config, self._metrics, self._result = (
@@ -81,11 +81,11 @@ class RunDir:
         as `settings.training.epochs`, may have larger numbers or longer lists than in the folder; `go_on`
         writes them. `within` is a run of several models that contains this one.
         """
-        run = cls(Path(path), resumed=False)
+        run = cls(Path(path))
         try:
-            run.resumed = _holds_run(run.path)
-            old, new = run.config() if run.resumed else {}, _to_json(config)
-            if run.resumed:
+            exists = _holds_run(run.path)
+            old, new = run.config() if exists else {}, _to_json(config)
+            if exists:
                 _check_settings(run.path, old, new, may_grow)
             started = old.get("about", []) + ([] if about is None else [_to_json(about)])
             written = {"format": FORMAT, "run": old.get("run", uuid.uuid4().hex), **new, "about": started}
@@ -94,7 +94,7 @@ class RunDir:
             run.path.mkdir(parents=True, exist_ok=True)
             run._lock = _lock(run.path)
             run._within, text = within, json.dumps(written, indent=2) + "\n"
-            if not run.resumed:
+            if not exists:
                 write_atomically(run._config, text)
             elif old != written:
                 run._new_config = text
@@ -110,7 +110,7 @@ class RunDir:
     def existing(cls, path: str | Path) -> "RunDir":
         """Return the folder of an existing run for reading, without a lock."""
         check_regular(Path(path))
-        return cls(Path(path), resumed=True)
+        return cls(Path(path))
 
     def config(self) -> dict:
         """Return the configuration of the run; one of another format is refused."""

@@ -18,6 +18,7 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.resume import Saver, TrainProgress, interruptions
+from dynskip_jax.training.schedule import Schedule
 from dynskip_jax.training.step import (
     Metrics,
     PyTree,
@@ -40,13 +41,11 @@ class FitSettings:
     seeds: tuple[int, ...]  # of each model; all models are trained in one program
     epochs: int
     optimizer: optax.GradientTransformation  # direction of descent; see `make_optimizer`
-    # Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the rate of each seed,
-    # (seeds,). In the history lower is better; other metrics are negated.
-    learning_rate: Callable[[int, np.ndarray], np.ndarray]
+    learning_rate: Schedule
     # Function from the same history to whether each seed's iterates are averaged in the next epoch, (seeds,).
     # The means are then evaluated and kept as parameters. None never averages.
     average: Callable[[np.ndarray], np.ndarray] | None = None
-    start: PyTree | None = None  # initial parameters, (seeds, ...); None for random ones
+    start: PyTree | None = None  # initial parameters, (seeds, ...), instead of random ones
     patience: int = 0  # epochs without a better dev metric after which a seed stops; 0 never stops
     max_skipped: int = 100  # largest number of steps in a row that may be skipped as not finite
     log_every: int = 100  # steps between two records of training metrics; the end of an epoch has one
@@ -79,11 +78,8 @@ def fit(
     last step of an epoch, the evaluation on dev is finished first.
 
     Args:
-        task: Task to train.
-        settings: Settings of training.
-        run_dir: Run folder for metrics and checkpoints; None saves nothing. With several processes, only
-            process 0 passes a folder.
-        parallel: Backend that runs the steps; by default one device.
+        run_dir: Folder for metrics and checkpoints; None saves nothing. With several processes, only process
+            0 passes one.
         should_stop: Function of the number of steps taken; training stops if it returns True.
     """
     parallel = parallel or Parallel()
@@ -207,7 +203,7 @@ class Epoch:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
         carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
-        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
+        sums = jax.tree.map(jnp.zeros_like, parallel.gather(state.sums))
         return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
 
     def metrics(self, state: TrainState) -> Metrics:

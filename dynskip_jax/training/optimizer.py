@@ -29,11 +29,10 @@ def make_optimizer(
     `functional.LayerParams`.
 
     Args:
-        kind: Plain gradient descent, Adam with Optax's defaults, or Adagrad with an initial accumulator of 0.
-        clip: Largest global norm of the gradient.
+        kind: Gradient descent with `momentum`, Optax's Adam, or Adagrad with sums that begin at 0.
+        clip: Largest global norm of the gradient; None does not clip.
         weight_decay: Factor of the parameters that is added to the clipped gradient, except for agents with
             an `agent_learning_rate`.
-        momentum: Momentum of plain gradient descent.
         agents_apart: Whether gradients of agents are clipped separately. Score-function gradients are many
             times as large as the network's, and would dominate a joint norm.
         agent_learning_rate: Initial learning rate of a separate Adam for agents, which are then clipped

@@ -65,7 +65,7 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
     config = top.config()
     if "models" not in config:
         return {config.get("model", top.path.name): top}
-    return {model: RunDir(top.path / file_name(model), resumed=True) for model in config["models"]}
+    return {model: RunDir(top.path / file_name(model)) for model in config["models"]}
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
+# Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the rate of each seed.
+# In the history lower is better; other metrics are negated.
 Schedule = Callable[[int, np.ndarray], np.ndarray]
 Rate = float | Float[np.ndarray, " seeds"]  # one rate for all seeds, or one for each
 

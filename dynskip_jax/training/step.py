@@ -123,11 +123,20 @@ def start_state(
         params = jax.jit(partial(jax.lax.map, task.init))(keys.init)
     else:
         params = jax.tree.map(jnp.array, params)  # a copy, because a step donates its arguments
+    carry = jax.jit(jax.vmap(task.initial_carry))(params, of_epoch(keys.carry, 0))
+
+    def sums_of(params, carry, batch, key, scheduled):
+        _, (_, sums) = task.loss(params, carry, batch, _example_keys(key, batch), scheduled)
+        return sums
+
+    batch = next(iter(task.train_batches(0)))
+    of_seeds = jax.vmap(sums_of, in_axes=(0, 0, task.batch_axis, 0, 0))
+    sums = jax.eval_shape(of_seeds, params, carry, batch, keys.train, task.scheduled(0))
     return TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(optimizer.init))(params),
-        carry=jax.jit(jax.vmap(task.initial_carry))(params, of_epoch(keys.carry, 0)),
-        sums=zero_sums(task, params, keys),
+        carry=carry,
+        sums=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums),
         average=jax.vmap(average_start)(params) if averaged else None,
         skipped=jnp.zeros((len(keys.init), 2), jnp.int32),
     )
@@ -168,16 +177,3 @@ def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = No
     """Return one key per example, derived from its index in the whole batch, on whatever device it is."""
     examples = devices.own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)
-
-
-def zero_sums(task: Trainable, params: PyTree, keys: SeedKeys) -> Sums:
-    """Return sums of zero, (seeds, ...), with the structure that `task.loss` returns."""
-    batch = next(iter(task.train_batches(0)))
-    carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
-
-    def loss(params, carry, batch, key, scheduled):
-        return task.loss(params, carry, batch, _example_keys(key, batch), scheduled)
-
-    loss = jax.vmap(loss, in_axes=(0, 0, task.batch_axis, 0, 0))
-    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train, task.scheduled(0))
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)

@@ -73,19 +73,19 @@ def write_sst(here, rng):
 def write_tagged(here, rng, names, line):
     for name, size in zip(names, (40, 15, 15), strict=True):
         pairs = (zip(*tagged(rng), strict=True) for _ in range(size))
-        sentences = ["".join(line(word, tag) for word, tag in words) for words in pairs]
+        sentences = ["".join(line(i, *pair) for i, pair in enumerate(words, 1)) for words in pairs]
         (here / name).write_text("\n".join(sentences) + "\n")
     return "--data", here
 
 
 def write_conll2003(here, rng):
     names = ("eng.train", "eng.testa", "eng.testb")
-    return write_tagged(here, rng, names, lambda word, tag: f"{word} X X {tag}\n")
+    return write_tagged(here, rng, names, lambda i, word, tag: f"{word} X X {tag}\n")
 
 
 def write_pos(here, rng):
     names = [f"en-ud-{split}.conllu" for split in ("train", "dev", "test")]
-    line = lambda word, tag: f"1\t{word}\t_\t{tag[-3:]}" + 6 * "\t_" + "\n"
+    line = lambda i, word, tag: f"{i}\t{word}\t_\t{tag[-3:]}" + 6 * "\t_" + "\n"
     return "--dataset", "ud", *write_tagged(here, rng, names, line)
 
 

@@ -17,7 +17,6 @@ from scripted import NUM_BATCHES, Scripted, assert_identical, metrics, run, shar
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks import Learner
-from dynskip_jax.training import loop
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.loop import Stopped
@@ -380,17 +379,3 @@ def test_deep_models_of_several_seeds_begin():
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", _DEEP], check=True, timeout=300, env=environ)
-
-
-def test_each_length_is_compiled_once_and_said(monkeypatch):
-    class OfLengths(Scripted):
-        def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
-            return super().loss(params, carry, batch[0, :2], keys, scheduled, axis_name)
-
-        def train_batches(self, epoch):
-            return [np.full((1, length), epoch + 1, np.float32) for length in (4, 2, 4)]
-
-    said = []
-    monkeypatch.setattr(loop.Progress, "show", lambda bar, status: said.append(status))
-    run(OfLengths([2.0, 1.0]), seeds=(0,), epochs=2)
-    assert said == ["compiling the training step"] * 2 + ["evaluating"] * 2

@@ -39,43 +39,39 @@ def assert_refused_and_unchanged(folder, message):
     assert content() == before
 
 
+def runs(made, seed):
+    """Make two runs; the second one has this seed."""
+    return lambda folder, other: (made(folder), made(other, seed=seed))
+
+
+def times(folder, older):
+    """Make a run that has grown, and a copy of it before."""
+    finished(folder)
+    shutil.copytree(folder, older)
+    finished(folder, epochs=3)
+
+
 @pytest.mark.parametrize(
-    ("made", "seed", "name", "message"),
+    ("make", "name", "message"),
     [
-        (unfinished, 1, "checkpoints", f"checkpoint {STOPPED} is another run's"),
-        (unfinished, 0, "checkpoints", f"checkpoint {STOPPED} is another run's"),  # of equal settings
-        (unfinished, 1, "config.json", "a run with other settings .*seed was 1"),
-        (unfinished, 0, "config.json", f"checkpoint {STOPPED} is another run's"),
-        (unfinished, 1, "metrics.jsonl", f"does not hold the {STOPPED} steps of the checkpoint"),
-        (finished, 0, "result.json", "does not hold the settings that the model was trained with"),
-        (finished, 0, "checkpoints", "checkpoint 6 is another run's"),
+        (runs(unfinished, 1), "checkpoints", f"checkpoint {STOPPED} is another run's"),
+        (runs(unfinished, 0), "checkpoints", f"checkpoint {STOPPED} is another run's"),  # of equal settings
+        (runs(unfinished, 1), "config.json", "a run with other settings .*seed was 1"),
+        (runs(unfinished, 0), "config.json", f"checkpoint {STOPPED} is another run's"),
+        (runs(unfinished, 1), "metrics.jsonl", f"does not hold the {STOPPED} steps of the checkpoint"),
+        (runs(finished, 0), "result.json", "does not hold the settings that the model was trained with"),
+        (runs(finished, 0), "checkpoints", "checkpoint 6 is another run's"),
+        (times, "checkpoints", "lacks the checkpoint of step 9 .*that of step 6 is another"),
+        (times, "metrics.jsonl", "does not hold the 9 steps of the checkpoint"),
+        (times, "result.json", "does not hold the settings"),
     ],
 )
-def test_files_of_two_runs_are_refused(made, seed, name, message, tmp_path):
+def test_files_of_two_runs_or_times_are_refused(make, name, message, tmp_path):
     """Another run's checkpoints were once taken, and its numbers reported as this run's."""
     folder, other = tmp_path / "run", tmp_path / "other"
-    made(folder)
-    made(other, seed=seed)
+    make(folder, other)
     (folder / name).rename(tmp_path / "away")
     (other / name).rename(folder / name)
-    assert_refused_and_unchanged(folder, message)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("checkpoints", "lacks the checkpoint of step 9 .*that of step 6 is another"),
-        ("metrics.jsonl", "does not hold the 9 steps of the checkpoint"),
-        ("result.json", "does not hold the settings"),
-    ],
-)
-def test_files_of_two_times_are_refused(name, message, tmp_path):
-    folder = tmp_path / "run"
-    finished(folder)
-    older = shutil.copytree(folder, tmp_path / "older")
-    finished(folder, epochs=3)
-    (folder / name).rename(tmp_path / "away")
-    (older / name).rename(folder / name)
     assert_refused_and_unchanged(folder, message)
 
 
