@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas
 
 # The entries of a logged record that are not metrics.
-NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
+_NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 _NONE, _NUMBER = type(None), (int, float)
 _NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
 _METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
@@ -106,7 +106,7 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
         (metric, record[metric][first:], record.get("epoch"))
         for record in run.records()
         for metric in record
-        if metric not in NO_METRICS
+        if metric not in _NO_METRICS
     ]
     metrics += [(metric, of["per_seed"], None) for metric, of in final["metrics"].items()]
     rows: dict[tuple, dict[str, Any]] = {}
