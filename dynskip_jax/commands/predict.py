@@ -94,9 +94,9 @@ def _scores(gold: list[Any], predicted: list[Any], own: str | None, format: Form
     tags = {tag for of_sentence in gold for tag in of_sentence}
     if tagged_files.UNSPECIFIED in tags:
         raise UserError("--score: some words of the input have no tag (_): leave out --score")
-    found = tag_schemes.detect_scheme(gold)
-    if own is not None and found.scheme is None and tags - {"O"}:
-        raise UserError(f"--score: expected tags of entities in the tags' column, found {found.says}")
+    scheme, says = tag_schemes.detect_scheme(gold)
+    if own is not None and scheme is None and tags - {"O"}:
+        raise UserError(f"--score: expected tags of entities in the tags' column, found {says}")
     return score_labels(gold, predicted, has_entities=own is not None).lines("tag" if own is None else "type")
 
 

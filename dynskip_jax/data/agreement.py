@@ -1,13 +1,12 @@
 """Generate the agreement task: the last word of a text closes a clause; predict how that clause was opened.
 
-The text comes from a grammar, so the right skip is known. An opening word has a kind and a form. A closing
-word has only a kind, and closes the open clause of this kind. A clause contains filler words and complete
-other clauses. No kind is opened again while it is open. The answer is the form of the word that opened the
-last clause. The right choice at the last step is the state right after that word.
+An opening word has a kind and a form; a closing word has only a kind, and closes the open one of this kind.
+A clause contains filler words and complete other clauses. No kind is opened again while it is open. The
+answer is the form of the word that opened the last clause; the right skip at the last step leads to the state
+right after that word.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -24,18 +23,6 @@ DEFAULT_SIZES: Mapping[str, int] = {"train": 50_000, "dev": 5_000, "test": 5_000
 _FILLER_RATE = 0.4
 _OPENING_RATE = 0.5  # among words that are not fillers, where both opening and closing are possible
 _KINDS = "abcdefgh"
-
-
-class Texts(NamedTuple):
-    """Texts, padded with 0 at the end, and their answers.
-
-    `forms` are the forms of the words that open the last clauses, and `places` the positions of these words.
-    """
-
-    symbols: Int[np.ndarray, "examples time"]
-    lengths: Int[np.ndarray, " examples"]
-    forms: Int[np.ndarray, " examples"]
-    places: Int[np.ndarray, " examples"]
 
 
 def symbol_names() -> list[str]:
@@ -79,7 +66,7 @@ def _text(
 
 
 def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> GeneratedData:
-    """Draw all examples; each text's length is uniform from 5 to `length`, which is at most 500."""
+    """Draw texts, padded with 0 at the end, their answers, and their lengths, uniform from 5 to `length`."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {shown(length)}")
     splits = {}
@@ -90,16 +77,12 @@ def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 
         for row, (text, _, _) in zip(symbols, drawn, strict=True):
             row[: len(text)] = text
         lengths = np.array([len(text) for text, _, _ in drawn], np.int32)
-        forms, places = (np.array([row[i] for row in drawn], np.int32) for i in (1, 2))
-        splits[split] = Texts(symbols, lengths, forms, places)
+        splits[split] = symbols, np.array([form for _, form, _ in drawn], np.int32), lengths
     return GeneratedData(f"agreement/length_{length}", splits)
 
 
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:
     """Return the form and the position of the word that opened the clause which the last word closes."""
     kind = int(symbols[-1]) - NUM_OPENING
-    places = [t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind]
-    is_open = places and symbols[-1] not in symbols[places[-1] : -1]
-    if not 0 <= kind < NUM_KINDS or not is_open:
-        raise UserError("the last word of a text closes a clause that is open, such as `a3 w0 )a`")
-    return int(symbols[places[-1]]) % NUM_FORMS, places[-1]
+    place = max(t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind)
+    return int(symbols[place]) % NUM_FORMS, place

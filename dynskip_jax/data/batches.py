@@ -59,8 +59,7 @@ def segments(
 
     def sheet(flat: np.ndarray, padding: int | bool) -> np.ndarray:
         whole = np.full(batch_size * row_length, padding, flat.dtype)
-        used = min(whole.size, tokens.size)
-        whole[:used] = flat[:used]
+        whole[: tokens.size] = flat[: whole.size]
         rows = whole.reshape(batch_size, row_length)
         return np.pad(rows, ((0, 0), (0, missing)), constant_values=padding)
 
@@ -74,28 +73,24 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int) -> int:
     """Return the number of segments in which `segments` cuts a training text."""
     count = num_tokens // batch_size // num_steps
     if not count:
-        raise UserError(
-            f"the training text of {num_tokens:,} tokens does not fill one segment of {shown(batch_size)} "
-            f"rows by {shown(num_steps)} steps: use a smaller --batch-size or --num-steps"
-        )
+        problem = f"does not fill one segment of {shown(batch_size)} rows by {shown(num_steps)} steps"
+        remedy = "use a smaller --batch-size or --num-steps"
+        raise UserError(f"the training text of {num_tokens:,} tokens {problem}: {remedy}")
     return count
 
 
 def bptt_lengths(num_tokens_per_stream: int, num_steps: int, rng: np.random.Generator) -> list[int]:
     """Draw the lengths of an epoch's segments (Merity et al. 2018, Section 4.1).
 
-    As in the authors' code, a length is a sample of N(mean, 5), at least 5; the mean is `num_steps`, or
-    `num_steps / 2` with probability 0.05. It is then rounded to a multiple of 10, because each length needs
-    a compiled program. Tokens that do not fill a last segment are dropped.
+    As in the authors' code, a length is a sample of N(mean, 5), at least 5; the mean is `num_steps`, or half
+    of it with probability 0.05. It is rounded to a multiple of 10, because each length needs a compiled
+    program. Tokens that do not fill a last segment are dropped.
     """
-    least = _LENGTH_MULTIPLE
-    if num_tokens_per_stream < least:
-        raise UserError(
-            f"a stream of {num_tokens_per_stream:,} tokens does not fill one segment of {least} steps: use a "
-            "smaller --batch-size, or another --recipe than awd"
-        )
+    least, rest = _LENGTH_MULTIPLE, num_tokens_per_stream
+    if rest < least:
+        problem = f"a stream of {rest:,} tokens does not fill one segment of {least} steps"
+        raise UserError(f"{problem}: use a smaller --batch-size, or another --recipe than awd")
     lengths: list[int] = []
-    rest = num_tokens_per_stream
     while rest >= least:
         mean = num_steps if rng.random() < 1.0 - _SHORT_PROBABILITY else num_steps / 2
         length = max(_MIN_LENGTH, int(rng.normal(mean, _LENGTH_STD)))
@@ -110,12 +105,11 @@ class Examples:
     """The examples of a split.
 
     Attributes:
-        inputs: Each array is (examples, ...). Sequences are padded to the longest one.
-        targets: Each array is (examples, ...).
+        inputs, targets: Arrays (examples, ...). Sequences are padded to the longest one.
         seq_lengths: True lengths; None if all sequences have the same length.
         buckets: Increasing lengths to which batches are padded; empty keeps the arrays' length. Every array
-            whose second axis is as long as the first input's is cut or padded: give an array without a time
-            axis another second axis, as in (examples, 1, features), if its width may equal that length.
+            whose second axis is as long as the first input's is cut or padded: an array without a time axis
+            whose width may equal that length needs another second axis, as in (examples, 1, features).
     """
 
     inputs: Arrays
@@ -179,13 +173,20 @@ class GeneratedData:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over all arrays."""
-        digest = hashlib.sha256()
-        for split, arrays in self.splits.items():
-            digest.update(f"{split} {arrays[0].shape}\n".encode())
-            for array in arrays:
-                digest.update(array.astype("<i4").tobytes())
-        return digest.hexdigest()
+        """Hash of all arrays."""
+        return fingerprint(*itertools.chain(*self.splits.values()))
+
+
+def fingerprint(*content: str | np.ndarray) -> str:
+    """Return the SHA-256 (hex) of texts, and of arrays with their types and shapes."""
+    digest = hashlib.sha256()
+    for part in content:
+        if isinstance(part, str):
+            size, data = len(part), part.encode()
+        else:
+            size, data = f"{part.dtype} {part.shape}", part.tobytes()
+        digest.update(f"{size}\n".encode() + data)
+    return digest.hexdigest()
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
@@ -196,9 +197,8 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "ex
 def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
     """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the examples.
 
-    Without buckets, the examples that do not fill a last batch are dropped; these differ between epochs. With
-    buckets, no example is dropped: the last batch of each bucket is filled with masked rows. Batches of all
-    buckets are shuffled, in the same order for all seeds.
+    Without buckets, the examples that do not fill a last batch are dropped. With buckets, masked rows fill
+    the last batch of each bucket; batches of all buckets are shuffled, in the same order for all seeds.
     """
     sizes = train_batch_sizes(examples, batch_size, epoch)
     orders = np.stack([epoch_order(len(examples), seed, epoch) for seed in seeds])
@@ -219,10 +219,8 @@ def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[i
     """Return the number of examples in each batch that `train_batches` yields, without masked rows."""
     if not examples.buckets:
         if len(examples) < batch_size:
-            raise UserError(
-                f"{len(examples):,} examples do not fill one batch of {shown(batch_size)}: use a smaller "
-                "--batch-size"
-            )
+            problem = f"{len(examples):,} examples do not fill one batch of {shown(batch_size)}"
+            raise UserError(f"{problem}: use a smaller --batch-size")
         return [batch_size] * (len(examples) // batch_size)
     counts = np.bincount(examples.bucket_of_each(), minlength=len(examples.buckets)).tolist()
     sizes = [min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)]

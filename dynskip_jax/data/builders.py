@@ -46,22 +46,17 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         }
         return _Info(builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Mapping[str, Any]]]]:
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Any]]]:
         return {split: self._generate_examples(records) for split, records in self._records().items()}
 
-    def _generate_examples(
-        self, records: Iterable[Mapping[str, Any]]
-    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def _generate_examples(self, records: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         yield from enumerate(records)
 
 
 def kept_records(
     directory: Path, name: str, version: str, features: Features, records: Callable[[], Records]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the records of each split of the data set `name` in TFDS's `directory`.
-
-    If the data set is not there, the records that `records` returns are written first.
-    """
+    """Return the records of each split of a data set of TFDS, which `records` makes if it is not there."""
     folder, arguments = directory / name / version, (directory, name, version, features, records)
     if not is_prepared(folder):
         try:

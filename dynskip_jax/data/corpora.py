@@ -51,7 +51,7 @@ from dynskip_jax.data.language import (
     read_corpus,
 )
 from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
-from dynskip_jax.data.sentences import Labelled, held_out, review_words, treebank_words
+from dynskip_jax.data.sentences import Labelled, review_words, treebank_words
 from dynskip_jax.data.tagged_files import tree_pieces, unescaped
 from dynskip_jax.errors import UserError, needs
 
@@ -69,7 +69,6 @@ _PTB_MEMBER = re.compile(r"(?:\./)?simple-examples/data/ptb\.(train|valid|test)\
 IMDB_LABELS = ("negative", "positive")
 IMDB_URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 IMDB_SHA256 = "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
-_IMDB_DEV_SHARE = 0.15
 _IMDB_FOLDERS = {"neg": "0", "pos": "1"}
 _IMDB_NAME = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt", re.DOTALL)
 
@@ -115,10 +114,8 @@ def find_language_corpus(
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
         return embedded_corpus(pieces)
     if path is None and dataset not in (None, PTB):
-        raise UserError(
-            f"there is no dataset {quoted(dataset)}: use one of {PTB}, {PYDOC_TOPICS}, a sub-folder of "
-            f"${DATA_VARIABLE}, or give the folder of the corpus with --data DIR"
-        )
+        remedy = f"use {PTB}, {PYDOC_TOPICS} or a sub-folder of ${DATA_VARIABLE}, or give --data DIR"
+        raise UserError(f"there is no dataset {quoted(dataset)}: {remedy}")
     if path is not None:
         name = dataset or (PTB if data is None else corpus_name(path))
         if name != PTB and not (dataset is None and _published_ptb_files(path)):
@@ -128,10 +125,9 @@ def find_language_corpus(
         records, source = _kept(PTB, PTB_VERSION, PTB_URL, {"text": str}, _ptb_records)
     except NotAvailable as error:
         if dataset is not None:
-            raise UserError(
-                f"the dataset {dataset!r} was not found ({error}): put ptb.train.txt, ptb.valid.txt and "
-                f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
-            ) from None
+            names = "ptb.train.txt, ptb.valid.txt and ptb.test.txt"
+            remedy = f"put {names} into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
+            raise UserError(f"the dataset {dataset!r} was not found ({error}): {remedy}") from None
         corpus = embedded_corpus(pieces)
         return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
     lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}
@@ -191,11 +187,9 @@ def embedded_corpus(pieces: Pieces | None = None) -> LanguageCorpus:
         split = max(SPLITS, key=missing.__getitem__)
         missing[split] -= sizes[topic]
         chosen[split].append(topic)
-    splits = {
-        split: [line for topic in sorted(own) for line in lines[topic]] for split, own in chosen.items()
-    }
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return make_corpus(PYDOC_TOPICS, splits, f"CPython {version}'s own pydoc_data.topics", pieces)
+    splits = {split: [x for topic in sorted(own) for x in lines[topic]] for split, own in chosen.items()}
+    source = "CPython {}.{}'s own pydoc_data.topics".format(*sys.version_info)
+    return make_corpus(PYDOC_TOPICS, splits, source, pieces)
 
 
 def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
@@ -213,12 +207,9 @@ def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
 def _is_prose(paragraph: str) -> bool:
     """Return whether a paragraph is English prose, not a heading, grammar rule, table or piece of code."""
     letters = sum(character.isalpha() or character == " " for character in paragraph)
-    return (
-        paragraph.endswith((".", ":", "?", "!", ")"))
-        and letters > 0.8 * len(paragraph)
-        and len(paragraph.split()) >= 4
-        and not any(mark in paragraph for mark in ("::=", ">>>", "(Pdb)", "(com)"))
-    )
+    is_long = letters > 0.8 * len(paragraph) and len(paragraph.split()) >= 4
+    is_code = any(mark in paragraph for mark in ("::=", ">>>", "(Pdb)", "(com)"))
+    return is_long and not is_code and paragraph.endswith((".", ":", "?", "!", ")"))
 
 
 def _sentences(paragraph: str) -> Iterator[str]:
@@ -237,21 +228,16 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
     folder = named_folder("imdb") if data is None else Path(data).expanduser()
     if folder is not None:
         return read_imdb(folder), f"the folder {folder}"
-    features = {"text": str, "label": np.int32}
     try:
+        features = {"text": str, "label": np.int32}
         records, source = _kept("imdb", IMDB_VERSION, IMDB_URL, features, _imdb_records)
     except NotAvailable as error:
-        raise UserError(
-            f"IMDB was not found ({error}): fetch {IMDB_URL}, and name it, or the folder of what is in it, "
-            f"with --data, or unpack it into ${DATA_VARIABLE}/imdb"
-        ) from None
-    reviews = {
-        split: [
-            LabelledText(record["text"].decode(), str(record["label"]), source, number)
-            for number, record in enumerate(own, 1)
-        ]
-        for split, own in records.items()
-    }
+        remedy = f"fetch {IMDB_URL}, and name it with --data, or unpack it into ${DATA_VARIABLE}/imdb"
+        raise UserError(f"IMDB was not found ({error}): {remedy}") from None
+    reviews: dict[str, list[LabelledText]] = {}
+    for split, own in records.items():
+        texts = ((record["text"].decode(), str(record["label"])) for record in own)
+        reviews[split] = [LabelledText(*text, source, number) for number, text in enumerate(texts, 1)]
     return reviews, source
 
 
@@ -259,17 +245,14 @@ def _imdb_records() -> dict[str, list[dict[str, Any]]]:
     """Return the reviews of the upstream archive."""
     with _downloaded(IMDB_URL, IMDB_SHA256) as archive:
         reviews = read_imdb(archive)
-    return {
-        split: [{"text": one.text, "label": int(one.label)} for one in own] for split, own in reviews.items()
-    }
+    return {split: [{"text": r.text, "label": int(r.label)} for r in own] for split, own in reviews.items()}
 
 
 def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
     """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for positive.
 
-    `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on each line;
-    or the upstream archive, or a folder with what is in it. Reviews are in the order of their numbers, all
-    negative ones first.
+    `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on each line,
+    the upstream archive, or a folder with what is in it. All negative reviews are first, by their numbers.
     """
     place = Path(place)
     if any(place.glob("*.jsonl*")):
@@ -290,23 +273,19 @@ def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
     return reviews
 
 
-def imdb_splits(
-    reviews: Mapping[str, Sequence[LabelledText]], dev_seed: int = 0
-) -> dict[str, Iterator[Labelled]]:
-    """Return iterators over the words and labels of each split; a random 15 % of train become `dev`."""
+def imdb_splits(reviews: Mapping[str, Sequence[LabelledText]]) -> dict[str, Iterator[Labelled]]:
+    """Return the words and labels of each split; a random 15 % of train become `dev`."""
     train = reviews["train"]
-    rest, held = held_out(len(train), _IMDB_DEV_SHARE, dev_seed)
-    if not len(held):
+    order, count = np.random.default_rng([0, len(train)]).permutation(len(train)), round(0.15 * len(train))
+    held, rest = map(np.sort, np.split(order, [count]))
+    if not count:
         raise UserError(f"train has {len(train)} reviews, too few to hold some out as dev")
     parts = {"train": [train[i] for i in rest], "dev": [train[i] for i in held], "test": reviews["test"]}
     return {split: labelled_words(own, review_words, ("0", "1")) for split, own in parts.items()}
 
 
 def find_sst(data: PathLike | None, *, phrases: bool = False) -> tuple[dict[str, list[Labelled]], str]:
-    """Return the sentences of the Stanford Sentiment Treebank from a folder, and where they were.
-
-    With `phrases`, train has every node of its trees.
-    """
+    """Return the sentences of SST, or with `phrases` every node of train's trees, and where they were."""
     folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
     files = {split: only_file(folder, name) for split, name in zip(SPLITS, _SST_FILES, strict=True)}
     found = {split: read_trees(path, phrases=phrases and split == "train") for split, path in files.items()}

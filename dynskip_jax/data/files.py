@@ -56,10 +56,8 @@ def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[st
     """Return the folder `data` or, if that is None, the folder `name` in `$DYNSKIP_DATA_DIR`."""
     folder = named_folder(name) if data is None else Path(data).expanduser()
     if folder is None:
-        raise UserError(
-            f"{title} was not found: put {', '.join(files)} into a folder and name it with --data DIR, or "
-            f"into ${DATA_VARIABLE}/{name}"
-        )
+        remedy = f"put {', '.join(files)} into a folder and name it with --data DIR, or into"
+        raise UserError(f"{title} was not found: {remedy} ${DATA_VARIABLE}/{name}")
     if not folder.is_dir():
         raise bad_file(folder, f"is no folder: name the one that holds {', '.join(files)}")
     return folder
@@ -101,9 +99,9 @@ def only_file(folder: Path, pattern: str) -> Path:
 def find_splits(folder: PathLike, endings: Sequence[str], *, folders: bool = False) -> dict[str, Path]:
     """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
 
-    A name is one of the split's words (`SPLIT_WORDS`), perhaps after other text and a dot, a hyphen or an
-    underscore, with one of the endings, in any case, perhaps with .gz. With `folders`, a folder whose name is
-    one of the words counts as a file, and splits may be missing.
+    A name is one of `SPLIT_WORDS`, perhaps after other text and a dot, a hyphen or an underscore, with one of
+    the endings, in any case, perhaps with .gz. With `folders`, folders named by a word count, too, and splits
+    may be missing.
     """
     entries, found = folder_entries(folder), {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
@@ -137,8 +135,7 @@ def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
             if len(line) > MAX_LINE:
                 raise bad_line(where, number, f"more than {MAX_LINE:,} characters: break it into lines")
             if not line.isascii() and _UNDECODED.search(line):
-                problem = "no UTF-8 text: convert the file, for example with iconv -t UTF-8"
-                raise bad_line(where, number, problem)
+                raise bad_line(where, number, "no UTF-8 text: convert the file, for example with iconv")
             yield line.removesuffix("\n").lstrip("\ufeff")  # also of files put together
     finally:
         with contextlib.suppress(ValueError):  # the stream is closed already

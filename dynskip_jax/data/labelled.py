@@ -48,17 +48,13 @@ class LabelledText(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTextCorpus:
-    """Texts of any number of classes in three splits.
-
-    Classes of train are sorted by name, or by value if all are numbers. `notes` are lines for messages: which
-    splits were drawn from train, and what looks wrong.
-    """
+    """Texts of any number of classes in three splits."""
 
     name: str
     source: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # of train, sorted by name, or by value if all are numbers
     splits: Mapping[str, Sequence[LabelledText]]
-    notes: Sequence[str] = ()
+    notes: Sequence[str]  # lines for messages: which splits were drawn from train, and what looks wrong
 
     @property
     def about(self) -> str:
@@ -70,13 +66,11 @@ class LabelledTextCorpus:
         classes = ", ".join(f"{shown(name)} {counts[name]:,}" for name in self.classes[:_LISTED])
         more = ", …" if len(self.classes) > _LISTED else ""
         shares = (f"{100 * own.count(majority) / len(own):.1f} % of {split}" for split, own in labels.items())
-        return (
-            f"texts: {sizes}; {len(self.classes)} classes, in train {classes}{more}; always predicting "
-            f"{quoted(majority)} is right for {', '.join(shares)}"
-        )
+        baseline = f"always predicting {quoted(majority)} is right for {', '.join(shares)}"
+        return f"texts: {sizes}; {len(self.classes)} classes, in train {classes}{more}; {baseline}"
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
-        """Return iterators over the words and class indices of each split, for `sentence_corpus`."""
+        """Return the words and class indices of each split, for `sentence_corpus`."""
         return {split: labelled_words(texts, words, self.classes) for split, texts in self.splits.items()}
 
 
@@ -98,7 +92,6 @@ def labelled_words(
 def find_labelled_text(
     data: PathLike,
     *,
-    split_seed: int,
     text: Column = "text",
     label: Column = "label",
     header: bool | None = None,
@@ -111,32 +104,29 @@ def find_labelled_text(
 
     Args:
         data: The folder or file.
-        split_seed: Random seed for drawing dev and test from train if they are missing (`stratified_split`).
         text: Column or JSON key of the texts. A column is a name or a number counted from 0.
         label: Column or JSON key of the classes.
         header: Whether the first line names the columns. None: it does if `text` or `label` is a name.
-        share: Fraction of the texts that is drawn for a missing split.
+        share: Fraction of the texts that is drawn from train for a missing split (`stratified_split`).
     """
     path = Path(data).expanduser()
     found = _read_splits(path, functools.partial(read_labelled_file, text=text, label=label, header=header))
     train, notes = found["train"], []
     counts = collections.Counter(example.label for example in train)
-    if len(counts) < 2:
-        raise bad_file(path, f"has only the class {quoted(train[0].label)} in train: two are needed")
     first = train[0]
+    if len(counts) < 2:
+        raise bad_file(path, f"has only the class {quoted(first.label)} in train: two are needed")
     # No header was read, and there is no file for each text.
     may_be_header = first.line == 1 < train[-1].line and _ending(first.file) not in _JSON_ENDINGS
     # The label of the first line occurs nowhere else, or its text is a number.
     if may_be_header and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
-        notes.append(
-            f"the first line of {first.file} looks like a header, and is read as a text with the label "
-            f"{quoted(first.label)}: --header yes leaves it out"
-        )
+        problem = f"looks like a header, and is read as a text with the label {quoted(first.label)}"
+        notes.append(f"the first line of {first.file} {problem}: --header yes leaves it out")
     if missing := [split for split in ("dev", "test") if split not in found]:
-        drawn = stratified_split([example.label for example in train], missing, share, split_seed)
+        drawn = stratified_split([example.label for example in train], missing, share, seed=0)
         found |= {split: [train[i] for i in places] for split, places in drawn.items()}
         sizes = " and ".join(f"{len(found[split]):,} as {split}" for split in missing)
-        notes.append(f"drawn from train with the seed {split_seed}, the same share of each class: {sizes}")
+        notes.append(f"drawn from train, the same share of each class: {sizes}")
     splits = {split: found[split] for split in SPLITS}
     if not all(splits.values()):
         raise bad_file(path, "has too few texts to draw dev and test from train: give files for them")

@@ -5,7 +5,6 @@ A text consists of words with one space between them, and one `<eos>` after each
 
 import array
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.files import SPLIT_WORDS, SPLITS, PathLike, find_splits, iter_lines
+from dynskip_jax.data.batches import fingerprint
+from dynskip_jax.data.files import SPLITS, PathLike, find_splits, iter_lines
 from dynskip_jax.data.messages import bad_file, printable
 from dynskip_jax.data.vocabularies import (
     EOS,
@@ -103,20 +103,14 @@ class LanguageCorpus:
         lines.append(f"{of_train}: {_shares(self.unknown)}")
         many = {split: share for split, share in self.unknown.items() if share > _MANY_UNKNOWN}
         if many:
-            lines.append(
-                f"{_shares(many)} is {UNK}, which is easy to predict: perplexities are lower than with all "
-                "words known and cannot be compared between splits; --vocabulary bpe has no unknown words"
-            )
+            problem = "which is easy to predict: perplexities are low, and cannot be compared between splits"
+            lines.append(f"{_shares(many)} is {UNK}, {problem}; --vocabulary bpe has no unknown words")
         return lines
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the vocabulary and of the token ids of all splits."""
-        digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
-        for split, ids in self.splits.items():
-            digest.update(f"\n{SPLIT_WORDS[split][0]} {ids.size}\n".encode())
-            digest.update(np.ascontiguousarray(ids, "<i4").data)
-        return digest.hexdigest()
+        """Hash of the vocabulary and of the token ids of all splits."""
+        return fingerprint(*self.vocabulary.tokens, *self.splits.values())
 
 
 def make_corpus(
@@ -124,10 +118,9 @@ def make_corpus(
 ) -> LanguageCorpus:
     """Build a corpus of token ids from the lines of train, dev and test; train only is cut into three.
 
-    Words that train lacks become `<unk>` in dev and test. They count as tokens, because leaving them out
-    would make the perplexity too low. So `<unk>` must occur in training: otherwise the model would never
-    learn its probability. If dev or test need an `<unk>` that train lacks, the rarest words of train become
-    `<unk>`; their fraction of the text is the usual estimate of the fraction of unseen words (Good 1953).
+    Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the perplexity
+    would be too low. If dev or test need an `<unk>` that train lacks, the rarest words of train become
+    `<unk>`, so that its probability is learned; their share estimates that of unseen words (Good 1953).
     Likewise for characters; byte pairs need no `<unk>`. `source` says in messages where the text was found.
     """
     words, ids, own_ends = _numbered(lines)
@@ -141,15 +134,8 @@ def make_corpus(
         vocabulary, ids, min_count = _with_vocabulary(words, ids)
     if kind == "characters":
         vocabulary = CharacterVocabulary(vocabulary.tokens)
-    return LanguageCorpus(
-        name,
-        **ids,
-        vocabulary=vocabulary,
-        source=source,
-        min_count=min_count,
-        text_sizes=sizes,
-        own_ends=own_ends,
-    )
+    about = dict(min_count=min_count, text_sizes=sizes, own_ends=own_ends)
+    return LanguageCorpus(name, **ids, vocabulary=vocabulary, source=source, **about)
 
 
 def corpus_name(path: Path) -> str:
@@ -174,8 +160,8 @@ def read_corpus(path: PathLike, *, name: str | None = None, pieces: Pieces | Non
 def text_lines(path: PathLike) -> Iterator[str]:
     """Yield the lines of a text file that have words.
 
-    Blank lines usually only separate paragraphs, and an `<eos>` for each would lower the perplexity. They are
-    kept in files whose names end with `.tokens`, those of WikiText, whose published numbers include them.
+    Blank lines, whose `<eos>` would lower the perplexity, are kept only in WikiText's files (`.tokens`): its
+    published numbers include them.
     """
     path = Path(path)
     keeps_blank = path.name.lower().removesuffix(".gz").endswith(".tokens")
@@ -199,7 +185,7 @@ def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, 
         found = array.array("i")
         for line in lines:
             words = line.split()
-            if words and words[-1] == EOS:
+            if words[-1:] == [EOS]:
                 own_ends += 1
                 words.pop()
             found.extend([numbers.setdefault(word, len(numbers)) for word in words])
@@ -244,8 +230,7 @@ def _in_pieces(
     for split, of_split in ids.items():
         form_ids[split][1:] += of_split[:-1] != 0
     if pieces.kind == "bpe":
-        longest = max(map(len, words))
-        if longest > _LONGEST_WORD:
+        if (longest := max(map(len, words))) > _LONGEST_WORD:
             problem = f"byte pairs read words of at most {_LONGEST_WORD:,} characters"
             raise UserError(f"{name} has a word of {longest:,} characters, and {problem}: add spaces")
         counts = np.bincount(form_ids["train"], minlength=len(forms))
@@ -258,12 +243,11 @@ def _in_pieces(
     tables = [[vocabulary.index[piece] for piece in form] for form in split_forms]
     lengths = np.array([1 if form == EOS else len(form) for form in forms])
     sizes = {split: TextSize(own.size, int(lengths[own].sum())) for split, own in form_ids.items()}
-    return {split: _expanded(own, tables) for split, own in form_ids.items()}, vocabulary, sizes
-
-
-def _expanded(form_ids: Ids, tables: Sequence[Sequence[int]]) -> Ids:
-    """Return the piece ids of a text, one form after another; `tables[i]` has the piece ids of form i."""
-    return np.fromiter(itertools.chain.from_iterable(map(tables.__getitem__, form_ids)), np.int32)
+    in_pieces = {
+        split: np.fromiter(itertools.chain.from_iterable(map(tables.__getitem__, own)), np.int32)
+        for split, own in form_ids.items()
+    }
+    return in_pieces, vocabulary, sizes
 
 
 def _shares(of_splits: Mapping[str, float]) -> str:

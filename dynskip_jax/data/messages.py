@@ -45,11 +45,10 @@ def shown(text: object, limit: int = _MAX_QUOTED) -> str:
     return shortened(printable(shortened(str(text), limit)), limit)
 
 
-def quoted(value: object, limit: int = _MAX_QUOTED) -> str:
-    """Return the `repr` of a value from a file in about `limit` (at most `2 * limit`) characters."""
-    if isinstance(value, str):
-        return shortened(repr(shortened(value, limit)), 2 * limit)
-    return shortened(printable(_REPR.repr(value)), 2 * limit)
+def quoted(value: object) -> str:
+    """Return the `repr` of a value from a file in about 40 (at most 80) characters."""
+    text = repr(shortened(value, _MAX_QUOTED)) if isinstance(value, str) else printable(_REPR.repr(value))
+    return shortened(text, 2 * _MAX_QUOTED)
 
 
 def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:

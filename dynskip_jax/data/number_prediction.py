@@ -52,10 +52,8 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
     y = x[x'], and rows are drawn again unless x' < x[T-1]. Each `stream` of a seed is independent.
     """
     if not SHORTEST <= length <= LONGEST:
-        raise UserError(
-            f"number prediction has no length {shown(length)}: use --length {TWO_HOPS} (two hops) or any "
-            f"other from {SHORTEST} to {LONGEST} (one hop)"
-        )
+        lengths = f"{TWO_HOPS} (two hops) or any other from {SHORTEST} to {LONGEST} (one hop)"
+        raise UserError(f"number prediction has no length {shown(length)}: use --length {lengths}")
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     limits, hops = np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)]), num_hops(length)
     rows = np.empty((0, length), np.int32)
@@ -67,9 +65,7 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
     return digits, follow(digits, hops)
 
 
-def load_number_prediction(
-    length: int, num_train: int = DEFAULT_SIZES["train"], seed: int = 0
-) -> GeneratedData:
+def load_number_prediction(length: int, num_train: int, seed: int = 0) -> GeneratedData:
     """Generate the splits of one length, from independent random streams of `seed`."""
     sizes = {**DEFAULT_SIZES, "train": num_train}
     splits = {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}

@@ -25,10 +25,8 @@ Rows = tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples time"]]
 def load_recall(length: int, train_examples: int) -> GeneratedData:
     """Generate all splits for rows of `length` words; `twice` has test rows of twice the length."""
     if length < 2 * STEPS_OF_A_PAIR or length % STEPS_OF_A_PAIR:
-        raise UserError(
-            f"--length is {2 * STEPS_OF_A_PAIR} or another multiple of {STEPS_OF_A_PAIR}, one pair for each "
-            f"{STEPS_OF_A_PAIR} words, got {length}"
-        )
+        lengths = f"{2 * STEPS_OF_A_PAIR} or another multiple of {STEPS_OF_A_PAIR}"
+        raise UserError(f"--length is {lengths}, got {length}")
     sizes = {"train": train_examples, **DEFAULT_SIZES}
     rows = {split: generate(length, size, seed) for seed, (split, size) in enumerate(sizes.items())}
     rows["twice"] = generate(2 * length, DEFAULT_SIZES["test"], len(sizes))
@@ -52,9 +50,7 @@ def generate(length: int, num_examples: int, seed: int) -> Rows:
     return np.where(words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words), targets
 
 
-def _distinct(
-    rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]
-) -> Int[np.ndarray, "rows n"]:
+def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:
     """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn again."""
     drawn = rng.integers(low, high, shape)
     while (repeated := (np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1)).any():

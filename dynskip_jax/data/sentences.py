@@ -2,8 +2,6 @@
 
 import collections
 import dataclasses
-import functools
-import hashlib
 import itertools
 import re
 import sys
@@ -14,7 +12,7 @@ import numpy as np
 import regex
 from jaxtyping import Int
 
-from dynskip_jax.data.batches import Examples, pad_sequences, with_buckets
+from dynskip_jax.data.batches import Examples, fingerprint, pad_sequences, with_buckets
 from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
 
 # A function of the words of train, and the words of dev and test, that returns those words of dev and test
@@ -27,7 +25,6 @@ LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _LETTER = r"[\w\p{N}]"
 # Any other visible character, together with its combining characters, as in a joined emoji.
 _SYMBOL = r"(?![\s\x1c-\x1f])\X"
-# A word, possibly with apostrophes inside; or the same symbol up to three times.
 _REVIEW_WORD = regex.compile(rf"{_LETTER}+(?:['’]{_LETTER}+)*|({_SYMBOL})\1{{0,2}}")
 # Tokens of the Penn Treebank: bracket names; n't and 's as separate tokens; words with hyphens, dots or
 # slashes; or the same symbol any number of times.
@@ -61,20 +58,12 @@ class Labelled(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceCorpus:
-    """A corpus of labelled texts or rated pairs, with words as ids.
+    """Labelled texts or rated pairs, with words as ids."""
 
-    Attributes:
-        vocabulary: `<unk>`, the words of train, and other known words of dev and test.
-        num_frequent: First id of the rare words, which occur at most once in train.
-        cropped: Number of texts in each split that were cropped to the maximum length.
-    """
-
-    name: str
-    vocabulary: Vocabulary
-    num_frequent: int
+    vocabulary: Vocabulary  # `<unk>`, the words of train, and other known words of dev and test
+    num_frequent: int  # first id of the rare words, which occur at most once in train
     splits: Mapping[str, Examples]
-    source: str
-    cropped: Mapping[str, int]
+    cropped: Mapping[str, int]  # number of texts in each split that were cropped to the maximum length
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -82,42 +71,31 @@ class SentenceCorpus:
         sizes = {name: len(split) for name, split in self.splits.items()}
         return sizes | {"vocabulary": len(self.vocabulary)}
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of the vocabulary, ids, lengths and targets."""
-        digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
-        for name, split in self.splits.items():
-            digest.update(f"\n{name} {len(split)}\n".encode())
-            arrays = split.inputs.values() if isinstance(split.inputs, dict) else [split.inputs]
-            for array in (*arrays, split.targets, split.seq_lengths):
-                digest.update(f"{array.dtype} {array.shape}\n".encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
     @property
-    def unknown(self) -> dict[str, float]:
-        """Fraction of the words of each split that are `<unk>`, id 0."""
-        shares = {}
-        for name, split in self.splits.items():
-            tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
-            shares[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
-        return shares
+    def fingerprint(self) -> str:
+        """Hash of the vocabulary, ids, lengths and targets."""
+        arrays: list[np.ndarray] = []
+        for split in self.splits.values():
+            arrays += split.inputs.values() if isinstance(split.inputs, dict) else [split.inputs]
+            arrays += [split.targets, split.seq_lengths]
+        return fingerprint(*self.vocabulary.tokens, *arrays)
 
     @property
     def about(self) -> str:
         """One line for messages: percentage of unknown words and number of cropped texts in each split."""
-        unknown = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in self.unknown.items())
-        line = f"words outside the vocabulary of {len(self.vocabulary):,}: {unknown}"
+        unknown = []
+        for name, split in self.splits.items():
+            tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
+            share = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())  # `<unk>` and padding are 0
+            unknown.append(f"{100 * share:.2g} % of {name}")
+        line = f"words outside the vocabulary of {len(self.vocabulary):,}: {', '.join(unknown)}"
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
         return f"{line}; texts cropped: {cropped}" if any(self.cropped.values()) else line
 
 
 def sentence_corpus(
-    name: str,
     splits: Mapping[str, Iterable[Labelled]],
-    source: str,
     *,
-    min_count: int = 1,
     max_words: int | None = None,
     max_length: int | None = None,
     batch_size: int = 1,
@@ -126,10 +104,6 @@ def sentence_corpus(
     """Build a corpus from texts with a class, or from rated pairs, each a row of both sentences.
 
     Args:
-        name: Name of the corpus.
-        splits: Texts of `train`, `dev` and `test`; each iterable is read once.
-        source: Phrase that describes where the corpus was found.
-        min_count: Words that occur less often in train are `<unk>`.
         max_words: Maximum number of words of train in the vocabulary.
         max_length: Maximum number of words of a text; longer texts keep their first words.
         batch_size: Number of texts per training step; see `with_buckets`.
@@ -149,7 +123,7 @@ def sentence_corpus(
     }
     train = counts.pop("train")
     more = known(train.keys(), set().union(*counts.values()))
-    vocabulary = word_vocabulary(train, min_count=min_count, max_words=max_words, more_words=more)
+    vocabulary = word_vocabulary(train, max_words=max_words, more_words=more)
     # Words that `known` adds come last, also those of train that are not kept otherwise.
     frequent = itertools.takewhile(lambda word: train[word] > 1, vocabulary.tokens[1:])
     num_frequent, examples = 1 + sum(1 for _ in frequent), {}
@@ -163,7 +137,7 @@ def sentence_corpus(
         kind = np.int32 if labels.dtype.kind == "i" else np.float32
         examples[split] = Examples(inputs, labels.astype(kind), lengths)
     examples = with_buckets(examples, batch_size)
-    return SentenceCorpus(name, vocabulary, num_frequent, examples, source, cropped)
+    return SentenceCorpus(vocabulary, num_frequent, examples, cropped)
 
 
 def pair_inputs(
@@ -172,12 +146,3 @@ def pair_inputs(
     """Return `tokens`, the ids of both sentences, and `sentences`, 0 for those of the first and 1 else."""
     marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
     return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}
-
-
-def held_out(
-    num_examples: int, share: float, seed: int
-) -> tuple[Int[np.ndarray, " rest"], Int[np.ndarray, " held"]]:
-    """Return the indices of the examples that remain and of a random share that is held out, ascending."""
-    order = np.random.default_rng([seed, num_examples]).permutation(num_examples)
-    count = round(share * num_examples)
-    return np.sort(order[count:]), np.sort(order[:count])

@@ -49,13 +49,6 @@ class AllowedTransitions(NamedTuple):
     end: Bool[np.ndarray, " tags"]
 
 
-class DetectedScheme(NamedTuple):
-    """A scheme, or None if the tags do not mark entities, and a line for messages that gives the evidence."""
-
-    scheme: Scheme | None
-    says: str
-
-
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is an error.
 
@@ -112,8 +105,8 @@ def tag_of(letter: str, kind: str) -> str:
     return f"{letter}-{kind}" if kind else letter
 
 
-def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
-    """Return the scheme of the tags of sentences.
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, str]:
+    """Return the scheme of the tags of sentences, or None if they do not mark entities, and the evidence.
 
     Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with a B that
     IOB1 does not need, and BIO2 if not.
@@ -123,22 +116,20 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
     kinds = {tag.partition("-")[2] for tag in tags if tag != "O"}
     other = next((tag for tag in tags if not _TAG.fullmatch(tag)), None)
     if other is not None:
-        return DetectedScheme(None, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}")
+        return None, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}"
     if not kinds or (len(kinds) > 1 and "" in kinds):
         problem = "some tags have a type and some have none" if kinds else "there is no tag but O"
-        return DetectedScheme(None, f"no scheme: {problem}")
+        return None, f"no scheme: {problem}"
     letters = []  # of the words at which the type changes
     for sentence in sentences:
         types = [None, *(None if tag == "O" else tag[2:] for tag in sentence)]
         changes = (now != before for before, now in itertools.pairwise(types))
         letters += [tag[0] for tag in itertools.compress(sentence, changes)]
     if any(tag[0] in "ES" for tag in tags):
-        scheme, says = "BIOES", "BIOES: entities end with E or S"
-    elif letters.count("I") > letters.count("B"):
-        scheme, says = "IOB1", "IOB1: entities begin with I, and with B after one of the same type"
-    else:
-        scheme, says = "BIO2", "BIO2: entities begin with B"
-    return DetectedScheme(scheme, says)
+        return "BIOES", "BIOES: entities end with E or S"
+    if letters.count("I") > letters.count("B"):
+        return "IOB1", "IOB1: entities begin with I, and with B after one of the same type"
+    return "BIO2", "BIO2: entities begin with B"
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:

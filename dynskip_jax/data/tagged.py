@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from dynskip_jax.data.batches import Batch, Examples, pad_sequences
+from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
 from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file, zip_names
 from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
@@ -28,20 +27,13 @@ _MOST_DRAWN = 1000  # sentences of a split that is drawn from train; at most a t
 
 @dataclasses.dataclass(frozen=True)
 class TaggedCorpus:
-    """Sentences with a tag for each word, in three splits.
-
-    Attributes:
-        source: Phrase for messages that describes where the corpus was found.
-        splits: Sentences of `train`, `dev` and `test`; `with_entities` makes their tags those of BIOES.
-        scheme: Scheme of the tags in the files; None if it is unknown or the tags do not mark entities.
-        note: Additional line for messages.
-    """
+    """Sentences with a tag for each word, in three splits."""
 
     name: str
-    source: str
+    source: str  # phrase for messages that describes where the corpus was found
     splits: Mapping[str, Sentences]
-    scheme: Scheme | None = None
-    note: str = ""
+    scheme: Scheme | None = None  # of the tags in the files; None if unknown, or if they do not mark entities
+    note: str = ""  # additional line for messages
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -50,14 +42,12 @@ class TaggedCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the words, tags and other columns of all splits."""
-        digest = hashlib.sha256(b"BIOES" if self.scheme else b"None")
+        """Hash of the words, tags and other columns of all splits, and of whether tags mark entities."""
+        lines = [str(self.scheme is not None)]
         for split in SPLITS:
-            for sentence in self.splits[split]:
-                columns = [value for values in sentence.columns for value in values]
-                line = [split, *sentence.words, *sentence.tags, *columns, "\n"]
-                digest.update("\t".join(line).encode())
-        return digest.hexdigest()
+            for words, tags, _, columns, _ in self.splits[split]:
+                lines.append("\t".join([split, *words, *tags, *itertools.chain(*columns)]))
+        return fingerprint(*lines)
 
     @property
     def train_tags(self) -> tuple[str, ...]:
@@ -83,9 +73,9 @@ def find_tagged_corpus(
 
     Args:
         dataset: `conll2003` has named entities, and `conll2000` chunks. `wsj` is NLTK's sample of the Penn
-            Treebank, and `ud` a folder of CoNLL-U files, by default the English EWT. `columns` is any folder
-            with files for train, dev and test that have one word on each line, and its tag in another column.
-            What `conll2000` and `wsj` lack, dev and test, is drawn from train: a tenth each, at most 1,000.
+            Treebank; `ud` is a folder of CoNLL-U files, by default the English EWT; `columns` is a folder of
+            files with a word on each line, and its tag in another column. The splits that `conll2000` and
+            `wsj` lack are drawn from train: a tenth each, at most 1,000 sentences.
         data: Folder, or NLTK's archive; None searches `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags for `columns`, counted from 0, or from the end if negative.
@@ -109,8 +99,7 @@ def find_tagged_corpus(
         folder = data_folder(data, "ud_ewt", "the treebank", ["files such as en_ewt-ud-train.conllu"])
         read, endings = functools.partial(read_columns, format="conllu", tag=CONLLU_COLUMNS[tag]), ["conllu"]
     elif data is None:
-        problem = "--dataset columns reads a folder of your own, with files for train, dev and test"
-        raise UserError(f"{problem}: name it with --data DIR")
+        raise UserError("--dataset columns reads train, dev and test from files: give their folder as --data")
     else:
         folder, read, endings = Path(data).expanduser(), functools.partial(read, tag=tag_column), _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
@@ -132,8 +121,7 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
         for sentence in sentences:
             if problem := first_problem(sentence.tags, scheme):
                 raise bad_line(sentence.file, sentence.lines[problem[0]], problem[1])
-            tags = convert_tags(sentence.tags, "BIOES")
-            splits[split].append(sentence._replace(tags=tags))
+            splits[split].append(sentence._replace(tags=convert_tags(sentence.tags, "BIOES")))
     corpus = dataclasses.replace(corpus, splits=splits, scheme=scheme, note=note)
     known = {*corpus.entity_tags}
     for sentence in (*splits["dev"], *splits["test"]):
@@ -158,12 +146,10 @@ def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences]) -
         raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
     order = np.random.default_rng(0).permutation(len(train))
     parts = np.split(order, size * np.arange(1, len(missing) + 1))
-    drawn = {
-        split: [train[i] for i in np.sort(part)]
-        for split, part in zip((*missing, "train"), parts, strict=True)
-    }
     note = f"{' and '.join(missing)}: {size:,} sentences of train each, drawn at random"
-    return TaggedCorpus(name, str(path), {**splits, **drawn}, note=note)
+    drawn = zip((*missing, "train"), parts, strict=True)
+    all_splits = {**splits, **{split: [train[i] for i in np.sort(part)] for split, part in drawn}}
+    return TaggedCorpus(name, str(path), all_splits, note=note)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +164,7 @@ class TaggedExamples(Examples):
     def batch(
         self, index: Int[np.ndarray, "*lead rows"], mask: Bool[np.ndarray, "*lead rows"] | None, bucket: int
     ) -> Batch:
-        """Return a batch as `Examples.batch` does; `inputs.characters` is (*lead, rows, time, length)."""
+        """Return a batch; `inputs.characters` is (*lead, rows, time, length)."""
         batch = super().batch(index, mask, bucket)
         characters = self.spellings[batch.inputs.characters]
         return batch._replace(inputs=batch.inputs._replace(characters=characters))
@@ -190,9 +176,8 @@ def tagged_examples(
     """Return the examples of a split; `tags` are the ids of its sentences' tags."""
     forms = {word: i for i, word in enumerate(dict.fromkeys(word for own in sentences for word in own.words))}
     known = vocabulary.encode(list(forms), [("",) * len(vocabulary.columns)] * len(forms))
-    padded, lengths = pad_sequences(
-        [np.array([forms[word] for word in own.words], np.int32) for own in sentences]
-    )
+    rows = [np.array([forms[word] for word in own.words], np.int32) for own in sentences]
+    padded, lengths = pad_sequences(rows)
     inside = np.arange(padded.shape[1]) < lengths[:, None]
     beside = np.zeros((*padded.shape, len(vocabulary.columns)), np.int32)
     for row, sentence, length in zip(beside, sentences, lengths, strict=True):

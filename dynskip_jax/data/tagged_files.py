@@ -16,7 +16,6 @@ Format = Literal["columns", "conllu"]
 
 CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "misc": 9}
 UNSPECIFIED = "_"
-_CONLLU_WIDTH = 10
 _WORD_COLUMN = {"columns": 0, "conllu": 1}
 _ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
 _END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
@@ -40,17 +39,13 @@ class TaggedSentence(NamedTuple):
 
 
 class LinesToTag(NamedTuple):
-    """Consecutive lines of a file, with the words of at most one sentence.
-
-    The words stand in the lines at `places`; `columns` are the contents of the other requested columns, and
-    `start` is the number of the first line, counted from 1.
-    """
+    """Consecutive lines of a file, with the words of at most one sentence."""
 
     lines: list[str]
     words: list[str]
-    places: list[int]
-    columns: list[tuple[str, ...]]
-    start: int = 1
+    places: list[int]  # of the words in `lines`
+    columns: list[tuple[str, ...]]  # contents of the other requested columns
+    start: int = 1  # number of the first line, counted from 1
 
 
 class TreePiece(NamedTuple):
@@ -84,8 +79,7 @@ def lines_to_tag(
         if fields is not None:
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
-                problem = f"{len(fields)} columns, but the first line has {width}"
-                raise bad_line(where, number, problem)
+                raise bad_line(where, number, f"{len(fields)} columns, but the first line has {width}")
             word, *others = (fields[column] for column in columns)
             if not word.strip(" "):
                 problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
@@ -111,9 +105,8 @@ def _columns(line: str) -> list[str]:
 def _conllu_columns(line: str, word: int, where: str, number: int) -> list[str] | None:
     """Return the columns of a line that has the sentence's word of this number; None for lines of no word."""
     fields = line.split("\t")
-    if len(fields) != _CONLLU_WIDTH:
-        problem = f"{len(fields)} columns separated by tabs, but CoNLL-U has {_CONLLU_WIDTH}"
-        raise bad_line(where, number, problem)
+    if len(fields) != 10:
+        raise bad_line(where, number, f"{len(fields)} columns separated by tabs, but CoNLL-U has 10")
     if _NO_WORD.fullmatch(fields[0]):
         return None
     if fields[0] != str(word):

@@ -27,19 +27,17 @@ _START, _END, _FIRST_SYMBOL = 1, 2, 3  # ids in a `character_table`
 
 
 class Stored:
-    """A dataclass that a run folder keeps as JSON; each class has a name there."""
-
-    kind: ClassVar[str]
+    """A dataclass that a run folder keeps as JSON, with the name of its class."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-serializable value."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
+        return {"kind": type(self).__name__, **dataclasses.asdict(self)}
 
     @staticmethod
     def from_json(kept: Mapping[str, Any]) -> Any:
         """Return the vocabulary that `to_json` returned as `kept`, of any class in this module."""
         kinds = (Vocabulary, ClassVocabulary, CharacterVocabulary, BytePairVocabulary, TaggerVocabulary)
-        make = {one.kind: one for one in kinds}[kept["kind"]]
+        make = {one.__name__: one for one in kinds}[kept["kind"]]
         fields = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items() if name != "kind"}
         if not all(isinstance(token, str) for token in fields.get("tokens", ())):
             raise ValueError("no list of words")
@@ -50,7 +48,6 @@ class Stored:
 class Vocabulary(Stored):
     """Distinct tokens in a fixed order; a token's id is its position."""
 
-    kind = "words"
     unit: ClassVar[str] = "word"  # name of a token in messages
     tokens: tuple[str, ...]
 
@@ -81,17 +78,14 @@ class Vocabulary(Stored):
 
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
         """Return the ids (int32) of `tokens`; tokens that the vocabulary lacks become `<unk>`."""
-        index, unknown = self.index, self.index.get(UNK)
-        missing = (
-            None if unknown is not None else next((token for token in tokens if token not in index), None)
-        )
-        if missing is not None:
-            raise UserError(
-                f"the token {quoted(missing)} is not among the {len(self):,} of the vocabulary, which has no "
-                f"{UNK}: replace the token, or add {UNK} to the vocabulary"
+        unknown = self.index.get(UNK)
+        ids = [self.index.get(token, unknown) for token in tokens]
+        if None in ids:
+            problem = (
+                f"is not among the {len(self):,} of the vocabulary, which has no {UNK}: replace it or add"
             )
-        ids = (index.get(token, unknown) for token in tokens)
-        return np.fromiter(ids, dtype=np.int32, count=len(tokens))
+            raise UserError(f"the token {quoted(tokens[ids.index(None)])} {problem} {UNK}")
+        return np.array(ids, np.int32)
 
     def decode(self, ids: Int[np.ndarray, "n"]) -> list[str]:
         """Return the tokens of `ids`."""
@@ -101,8 +95,8 @@ class Vocabulary(Stored):
 def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
     """Return the vocabulary of a text from the count of each token: most frequent first, then by alphabet.
 
-    It always has `<eos>`. It has `<unk>` if the text does or if a token is rarer than `min_count`; the count
-    of `<unk>` includes the tokens that it replaces.
+    It always has `<eos>`, and `<unk>` if the text has it or a token is rarer than `min_count`; the count of
+    `<unk>` includes those tokens.
     """
     kept: collections.Counter[str] = collections.Counter({EOS: 0})
     for token, count in counts.items():
@@ -111,15 +105,10 @@ def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocab
 
 
 def word_vocabulary(
-    counts: Mapping[str, int],
-    *,
-    min_count: int = 1,
-    max_words: int | None = None,
-    more_words: Collection[str] = (),
+    counts: Mapping[str, int], *, max_words: int | None = None, more_words: Collection[str] = ()
 ) -> Vocabulary:
     """Return `<unk>`, up to `max_words` words of train, most frequent first, and `more_words` by alphabet."""
-    words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
-    words = sorted(words, key=lambda word: -counts[word])[:max_words]
+    words = sorted({*counts} - {UNK}, key=lambda word: (-counts[word], word))[:max_words]
     return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
 
 
@@ -127,7 +116,6 @@ def word_vocabulary(
 class ClassVocabulary(Vocabulary):
     """A vocabulary of words with the names of the classes; class i is `classes[i]`."""
 
-    kind = "classes"
     classes: tuple[str, ...] = ()
 
 
@@ -135,7 +123,6 @@ class ClassVocabulary(Vocabulary):
 class CharacterVocabulary(Vocabulary):
     """A vocabulary of single characters."""
 
-    kind = "characters"
     unit = "character"
 
     @override
@@ -155,7 +142,6 @@ class CharacterVocabulary(Vocabulary):
 class BytePairVocabulary(Vocabulary):
     """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown pieces."""
 
-    kind = "bpe"
     unit = "piece"
     tokenizer: str
 
@@ -201,8 +187,8 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary
 def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
     """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and the symbols.
 
-    Id 0 is padding, 1 and 2 mark the start and the end of a word, and the symbols follow in sorted order. A
-    symbol is a character, or a whole word such as `<unk>`.
+    Id 0 is padding, 1 and 2 mark the start and the end of a word, and the sorted symbols follow: characters,
+    and whole words such as `<unk>`.
     """
     spelt = [(word,) if re.fullmatch(r"<[^<>]+>", word) else tuple(word) for word in words]
     symbols = tuple(sorted({symbol for word in spelt for symbol in word}))
@@ -214,16 +200,12 @@ def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary l
 
 
 class TokenIds(NamedTuple):
-    """Encoded words of a tagger, int32.
+    """Encoded words of a tagger, int32."""
 
-    `words` are ids of normal forms, and `capitals` indices of `CAPITALS`, (..., time). `characters` are
-    padded with 0, (..., time, length), and `columns` are values of other columns, (..., time, columns).
-    """
-
-    words: Any
-    characters: Any
-    capitals: Any
-    columns: Any
+    words: Any  # ids of normal forms, (..., time)
+    characters: Any  # padded with 0, (..., time, length)
+    capitals: Any  # indices of `CAPITALS`, (..., time)
+    columns: Any  # values of other columns, (..., time, columns)
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
@@ -236,10 +218,8 @@ def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
 def capitalisation(word: str) -> int:
     """Return which letters are capitals, as an index of `CAPITALS`; `all` needs several letters."""
     are_upper = [letter.isupper() for letter in word if letter.isupper() or letter.islower()]
-    if not are_upper:
-        name = "none"
-    elif not any(are_upper):
-        name = "lower"
+    if not any(are_upper):
+        name = "lower" if are_upper else "none"
     elif are_upper[0] and sum(are_upper) == 1:
         name = "first"
     else:
@@ -249,27 +229,17 @@ def capitalisation(word: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class TaggerVocabulary(Stored):
-    """Words, characters and tags, each in a fixed order.
+    """Words, characters and tags, each in a fixed order."""
 
-    Attributes:
-        words: Normal forms: `<unk>`, then those of train, most frequent first.
-        num_frequent: First id of the rare words, which occur at most once in train.
-        characters: Known characters, from id 2; 0 is padding and 1 is unknown.
-        word_length: Number of characters of a word that are read; of a longer word the first and last half.
-        columns: Known values of each other column, from id 1; 0 is unknown.
-        scheme: Scheme of the tags in the files of train; None if the tags do not mark entities.
-    """
-
-    kind = "tagger"
-    words: tuple[str, ...]
-    num_frequent: int
-    characters: tuple[str, ...]
+    words: tuple[str, ...]  # normal forms: `<unk>`, then those of train, most frequent first
+    num_frequent: int  # first id of the rare words, which occur at most once in train
+    characters: tuple[str, ...]  # known ones, from id 2; 0 is padding and 1 is unknown
     tags: tuple[str, ...]
     lowercase: bool
     digits: Digits
-    word_length: int
-    columns: tuple[Sequence[str], ...] = ()
-    scheme: Scheme | None = None
+    word_length: int  # characters of a word that are read; of a longer word the first and last half
+    columns: tuple[Sequence[str], ...] = ()  # known values of each other column, from id 1; 0 is unknown
+    scheme: Scheme | None = None  # of the tags in the files of train; None if they do not mark entities
 
     @property
     def column_sizes(self) -> tuple[int, ...]:
@@ -304,10 +274,8 @@ class TaggerVocabulary(Stored):
     def encode_columns(self, columns: Sequence[Sequence[str]]) -> Int[np.ndarray, "words columns"]:
         """Encode the values of other columns for each word of a sentence."""
         if any(len(values) < len(self.columns) for values in columns):
-            raise UserError(
-                "this tagger was trained with --columns, which text has not: give it a file of columns "
-                "(predict --format columns)"
-            )
+            problem = "this tagger was trained with --columns, which text has not"
+            raise UserError(f"{problem}: give it a file of columns (predict --format columns)")
         ids = np.zeros((len(columns), len(self.columns)), np.int32)
         for column, values in enumerate(self.columns):
             known = {value: i for i, value in enumerate(values, 1)}
@@ -337,7 +305,7 @@ def tagger_vocabulary(
 
     `more_words` are additional normal forms, such as words with pretrained vectors.
     """
-    forms = collections.Counter(word for sentence in train for word in sentence)
+    forms = collections.Counter(itertools.chain(*train))
     counts: collections.Counter[str] = collections.Counter()
     for word, count in forms.items():
         counts[normal_form(word, lowercase=lowercase, digits=digits)] += count

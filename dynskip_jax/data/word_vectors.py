@@ -44,8 +44,7 @@ def read_word_vectors(
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
     A first line of two whole numbers, as in word2vec's files, is left out. Words may contain spaces: the last
-    `width` columns are the vector. If a word occurs twice, its first vector is used. The numbers are checked
-    only for the given words.
+    `width` columns are the vector. The first vector of a word counts, and only given words are checked.
     """
     given = vector_width(path)
     if given != width:

@@ -38,7 +38,7 @@ def load_sentences(
         return having(others, read)
 
     how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
-    corpus = sentence_corpus(name, splits, source, batch_size=settings.training.batch_size, **how)
+    corpus = sentence_corpus(splits, batch_size=settings.training.batch_size, **how)
     vocabulary, words = corpus.vocabulary, corpus.vocabulary.tokens
     if classes is not None:
         vocabulary = ClassVocabulary(words, tuple(classes))

@@ -1,6 +1,5 @@
 """Word vectors from a file, as initial embeddings."""
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dynskip_jax.data import batches
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors
 
@@ -28,7 +28,7 @@ def with_vectors(fingerprint: str, vectors: WordVectors | None) -> str:
     """Return a hash (SHA-256, hex) over data and vectors, but not over the path of their file."""
     if vectors is None:
         return fingerprint
-    return hashlib.sha256(fingerprint.encode() + vectors.table.astype("<f4").tobytes()).hexdigest()
+    return batches.fingerprint(fingerprint, vectors.table)
 
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:

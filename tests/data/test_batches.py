@@ -59,9 +59,8 @@ def test_sizes_of_segments():
     assert batch.inputs.shape == (2, 5)  # a segment is no longer than the text
     # Zaremba et al.: 929,589 tokens in 20 rows of 46,479, cut into 1,327 stretches of 35.
     assert num_segments(929_589, 20, 35) == 1327
-    lengths = [3, 1, 4]
-    found = list(segments(np.arange(20), 2, lengths, drop_tail=True, first_token=FIRST))
-    assert [segment.inputs.shape for segment in found] == [(2, length) for length in lengths]
+    found = list(segments(np.arange(20), 2, [3, 1, 4], drop_tail=True, first_token=FIRST))
+    assert [segment.inputs.shape for segment in found] == [(2, 3), (2, 1), (2, 4)]
     whole = joined(segments(np.arange(20), 2, 1, drop_tail=True, first_token=FIRST))
     for array, expected in zip(joined(found), whole, strict=True):
         np.testing.assert_array_equal(array, expected[:, :8])

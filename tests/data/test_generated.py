@@ -1,7 +1,6 @@
 """Check the generated tasks against their definitions, and that their random streams are independent."""
 
 import collections
-import hashlib
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from dynskip_jax.data import agreement, load_number_prediction
 from dynskip_jax.data import number_prediction as numbers
 from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, generate, load_recall
-from dynskip_jax.errors import UserError
 
 # --- Number prediction ---
 
@@ -42,20 +40,16 @@ def test_labels_by_definition(length):
 
 @pytest.mark.parametrize("length", [11, 21])
 def test_the_papers_lengths_keep_their_examples(monkeypatch, length):
-    """The examples are the allowed rows of digits, in the order drawn; the fingerprint is their SHA-256."""
+    """The examples are the allowed rows of digits, in the order drawn."""
     sizes = {"train": 700, "dev": 30, "test": 1}
     for split in ("dev", "test"):
         monkeypatch.setitem(numbers.DEFAULT_SIZES, split, sizes[split])
-    digest = hashlib.sha256()
+    splits = load_number_prediction(length, 700, seed=5).splits
     for stream, (split, size) in enumerate(sizes.items()):
         rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(stream,)))
         drawn = rng.integers(10, size=(20 * size, length), dtype=np.int32).tolist()
         rows = [row for row in drawn if length == 11 or row[row[-1]] < row[-1]][:size]
-        labels = [row[hops_by_definition(row)[-1]] for row in rows]
-        digest.update(f"{split} ({size}, {length})\n".encode())
-        for values in (rows, labels):
-            digest.update(np.array(values, "<i4").tobytes())
-    assert load_number_prediction(length, 700, seed=5).fingerprint == digest.hexdigest()
+        assert splits[split][0].tolist() == rows
 
 
 def chi_square(digits, kinds=10):
@@ -103,9 +97,10 @@ def test_texts_are_of_the_grammar_and_ask_for_the_form_that_a_stack_finds(length
 
 
 def test_places_and_forms_are_uniform_and_the_last_word_tells_nothing_of_the_form():
-    symbols, lengths, forms, places = agreement.generate(20, {"train": 20_000}).splits["train"]
-    longest = lengths == 20
-    for values, count in ((lengths - 5, 16), (forms, agreement.NUM_FORMS), (places[longest], 19)):
+    symbols, forms, lengths = agreement.generate(20, {"train": 20_000}).splits["train"]
+    rows = symbols[lengths == 20]
+    places = np.array([agreement.answer(row)[1] for row in rows])
+    for values, count in ((lengths - 5, 16), (forms, agreement.NUM_FORMS), (places, 19)):
         found = np.bincount(values, minlength=count) / len(values)
         assert len(found) == count
         assert np.abs(found - 1 / count).max() < 4.5 * np.sqrt(1 / count / len(values))
@@ -121,13 +116,7 @@ def test_a_splits_texts_depend_on_the_seed_alone():
         np.testing.assert_array_equal(own, other[:3])
     assert small.fingerprint == agreement.generate(12, {"train": 5, "dev": 3}).fingerprint
     assert small.fingerprint != agreement.generate(12, {"train": 5, "dev": 3}, seed=1).fingerprint
-    assert not np.array_equal(large.splits["train"].symbols, large.splits["dev"].symbols[:5])
-
-
-@pytest.mark.parametrize("text", ["a3 w0", "a3 w0 )b", "w1 w2", "a3 )a )a"])
-def test_a_text_that_asks_for_nothing_has_no_answer(text):
-    with pytest.raises(UserError, match="closes a clause"):
-        agreement.answer(np.array([NAMES.index(word) for word in text.split()]))
+    assert not np.array_equal(large.splits["train"][0], large.splits["dev"][0][:5])
 
 
 # --- Recall ---
@@ -158,8 +147,6 @@ def test_keys_return_by_a_power_law():
 def test_splits_differ_and_are_the_same_every_time():
     data = load_recall(32, 100)
     assert data.fingerprint == load_recall(32, 100).fingerprint != load_recall(32, 101).fingerprint
-    assert {name: words.shape[1] for name, (words, _) in data.splits.items()} == {
-        **dict.fromkeys(("train", "dev", "test"), 32),
-        "twice": 64,
-    }
+    widths = [(name, words.shape[1]) for name, (words, _) in data.splits.items()]
+    assert widths == [("train", 32), ("dev", 32), ("test", 32), ("twice", 64)]
     assert len({words[0, :32].tobytes() for words, _ in data.splits.values()}) == 4

@@ -39,7 +39,6 @@ def write_splits(folder, template="{}.txt", **texts):
 
 def test_tokens_and_vocabulary_by_hand(tmp_path):
     corpus = read_corpus(write_splits(tmp_path / "cats"))
-    assert corpus.name == "cats" and str(tmp_path / "cats") in corpus.source
     # <eos> and "the" occur twice. The other words occur once and become <unk>, as does "a", which is new.
     assert corpus.vocabulary.tokens == (UNK, EOS, "the")
     assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 1]
@@ -50,15 +49,11 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
     assert packed.fingerprint == corpus.fingerprint
 
 
-@pytest.mark.parametrize(("template", "kept"), [("{}.txt", 0), ("wiki.{}.tokens", 3)])
-def test_blank_lines_count_in_wikitext_only(tmp_path, template, kept):
-    corpus = read_corpus(
-        write_splits(tmp_path, template, train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat")
-    )
-    assert corpus.vocabulary.decode(corpus.train).count(EOS) == 3 + kept
-
-
 def test_what_a_token_is(tmp_path):
+    for template, kept in (("{}.txt", 0), ("wiki.{}.tokens", 3)):  # blank lines count in WikiText only
+        texts = dict(train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat")
+        corpus = read_corpus(write_splits(tmp_path / template, template, **texts))
+        assert corpus.vocabulary.decode(corpus.train).count(EOS) == 3 + kept
     # Runs of spaces, no last line end, and a form feed, at which str.splitlines would split.
     text = "the  cat\r\nx\u00b7y \x0c\r\n\r\nend"
     corpus = read_corpus(write_splits(tmp_path, train=text, valid="the", test="cat"))
@@ -105,9 +100,9 @@ def test_the_fingerprint_depends_on_content_alone():
     assert corpus_of("the sat", "the", "sat").fingerprint != corpus.fingerprint
     moved = {"train": corpus.train[:-1], "dev": np.concatenate([corpus.train[-1:], corpus.dev])}
     assert dataclasses.replace(corpus, **moved).fingerprint != corpus.fingerprint
-    digest = hashlib.sha256(b"<eos>\ncat\nthe")  # run folders keep it
-    for name, ids in (("train", [2, 1, 0]), ("valid", [2, 0]), ("test", [1, 0])):
-        digest.update(f"\n{name} {len(ids)}\n".encode() + np.array(ids, "<i4").tobytes())
+    digest = hashlib.sha256(b"5\n<eos>3\ncat3\nthe")  # run folders keep it
+    for ids in ([2, 1, 0], [2, 0], [1, 0]):
+        digest.update(f"int32 ({len(ids)},)\n".encode() + np.int32(ids).tobytes())
     assert corpus.fingerprint == digest.hexdigest()
 
 
@@ -141,7 +136,6 @@ def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
 def test_a_corpus_is_its_text_in_pieces(pieces):
     corpus = make_corpus("cats", CATS, "here", pieces=pieces)
-    assert corpus.fingerprint == make_corpus("cats", CATS, "here", pieces=pieces).fingerprint
     # A vocabulary read back from JSON encodes a line as the corpus does.
     stored = Vocabulary.from_json(json.loads(json.dumps(corpus.vocabulary.to_json())))
     tokens = [*stored.split("the cat"), EOS, *stored.split("tales  of cats"), EOS]
@@ -171,7 +165,6 @@ def test_a_word_that_would_fill_memory_is_refused(monkeypatch):
     monkeypatch.setattr(language, "_LONGEST_WORD", 1000)
     with pytest.raises(UserError, match=r"x has a word of 1,001 characters, and .*: add spaces"):
         corpus_of("a " + "b" * 1001, pieces=PIECES["bpe"])
-    assert corpus_of("a " + "b" * 1001, "a", "b", pieces=PIECES["characters"]).train.size == 1004
 
 
 def test_perplexity_per_word_and_bits_per_character():

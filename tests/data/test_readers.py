@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from written import write
+from written import CONLL2003, CONLLU, MRG, write
 
 from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
 from dynskip_jax.data.files import iter_lines
@@ -26,16 +26,7 @@ from dynskip_jax.data.word_vectors import read_word_vectors
 from dynskip_jax.errors import UserError
 
 MEMORY = 64 << 20
-COLUMNS = (
-    "-DOCSTART- -X- O O\n\n# id 7\tdomain=en\nU.N. NNP I-NP I-ORG\nsays VBZ I-VP O\n# # I-NP O\n\n"
-    "Ann NNP I-NP I-PER\nLee NNP I-NP B-PER\n"
-)
-CONLLU = (
-    "# text = Don't\n1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tDo\tdo\tAUX\tVB\t_\t0\troot\t_\t_\n"
-    "2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_\n2.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_\n\n"
-    "1\t26 000\t26000\tNUM\tCD\t_\t0\troot\t_\t_\n"
-)
-PARSES = "( (S (NP (DT The) (NN cat)) (-NONE- *T*) (-LRB- () (-RRB- )) (. .)))\n( (NN yes) )\n" * 10
+COLUMNS = f"# id 7\tdomain=en\n# # I-NP O\n\n{CONLL2003}"
 TREES = "(3 (2 It) (4 (2 shines) (2 -LRB-)))\n(1 (2 Not) (1 (2 ()(2 good)))\n"
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\tA cat sits.\tA dog runs.\t3.5\n"
 VECTORS = "3 3\nthe 0.5 -1 2\n10 000 1 2 3\ncat 1e-3 0 1\n"
@@ -81,12 +72,12 @@ def tag_again(path, format):
 
 
 def labelled(folder):
-    corpus = find_labelled_text(folder, split_seed=0)
-    return sentence_corpus("x", corpus.labelled(review_words), "here").fingerprint, corpus.about
+    corpus = find_labelled_text(folder)
+    return sentence_corpus(corpus.labelled(review_words)).fingerprint, corpus.about
 
 
 def reviews(path):
-    return sentence_corpus("x", corpora.imdb_splits(corpora.read_imdb(path)), "here").fingerprint
+    return sentence_corpus(corpora.imdb_splits(corpora.read_imdb(path))).fingerprint
 
 
 def tagged(dataset, path):
@@ -102,17 +93,17 @@ CASES = {  # files, and what reads them
         lambda path: list(iter_lines(path / "c.zip", "conll2000/train.txt")),
     ),
     "treebank.zip": (
-        {"t.zip": zipped("a.mrg", PARSES)},
+        {"t.zip": zipped("a.mrg", MRG * 5)},
         lambda path: find_tagged_corpus("wsj", path / "t.zip").fingerprint,
     ),
     "ud": (splits("a-ud-{}.conllu", CONLLU), lambda path: find_tagged_corpus("ud", path).fingerprint),
     "sst": (
         splits("{}.txt", TREES),
-        lambda path: sentence_corpus("x", corpora.find_sst(path, phrases=True)[0], "here").about,
+        lambda path: sentence_corpus(corpora.find_sst(path, phrases=True)[0]).about,
     ),
     "sick": (
         splits("SICK_{}.txt", SICK, ("train", "trial", "test_annotated")),
-        lambda path: sentence_corpus("x", corpora.find_sick(path)[0], "here").fingerprint,
+        lambda path: sentence_corpus(corpora.find_sick(path)[0]).fingerprint,
     ),
     "imdb": (splits("{}.jsonl", REVIEWS, ("train", "test")), reviews),
     "imdb folder": (dict.fromkeys(IMDB, "so bad<br />"), reviews),

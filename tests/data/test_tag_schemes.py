@@ -149,5 +149,5 @@ def test_the_first_problem_is_named(scheme, text, place, phrase):
     ],
 )
 def test_schemes_are_detected(text, scheme, says):
-    found = detect_scheme([sentence.split() for sentence in text.split("|")])
-    assert found.scheme == scheme and says in found.says
+    found, evidence = detect_scheme([sentence.split() for sentence in text.split("|")])
+    assert found == scheme and says in evidence

@@ -4,56 +4,19 @@ import zipfile
 from functools import partial
 
 import pytest
-from written import assert_refused, write
+from written import CONLL2003, CONLLU, MRG, assert_refused, write
 
 from dynskip_jax.data import find_tagged_corpus
 from dynskip_jax.data.tagged import with_entities
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, lines_to_tag, read_columns, read_parses
 from dynskip_jax.errors import UserError
 
-CONLL2003 = """\
--DOCSTART- -X- O O
-
-EU NNP I-NP I-ORG
-rejects VBZ I-VP O
-
--DOCSTART- -X- O O
-
-Peter NNP I-NP I-PER
-Blackburn NNP I-NP I-PER
-
-
-BRUSSELS NNP I-NP I-LOC
-"""
 SENTENCES = [
     (["EU", "rejects"], ["I-ORG", "O"], [3, 4]),
     (["Peter", "Blackburn"], ["I-PER", "I-PER"], [8, 9]),
     (["BRUSSELS"], ["I-LOC"], [12]),
 ]
-CONLLU = """\
-# sent_id = 1
-# text = Don't pay 26 000.
-1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
-1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
-2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
-3\tpay\tpay\tVERB\tVB\t_\t0\troot\t_\t_
-3.1\tpay\tpay\tVERB\tVB\t_\t_\t_\t3:conj\t_
-4\t26 000\t26000\tNUM\tCD\t_\t3\tobj\t_\t_
-
-
-# sent_id = 2
-1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
-"""
 MULTICONER = "# id 5-f3\tdomain=en\nits _ _ O\n# _ _ B-SYM\n\n# id 2\tdomain=en\n# _ _ O\n"
-MRG = r"""
-( (S
-    (NP-SBJ (DT The) (NN asbestos) )
-    (VP (VBD rose)
-      (NP (-NONE- *T*-1) )
-      (NP (CD 1\/2) (SYM \*) ))
-    (-LRB- () (-RRB- )) (. .) ))
-( (X (NN a b)) (. ?) )
-""".replace("a b", "a\u00a0b")
 
 
 @pytest.mark.parametrize(

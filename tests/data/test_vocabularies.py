@@ -37,7 +37,6 @@ def test_counts_make_an_order(counts, min_count):
 def test_the_most_frequent_words_are_kept():
     counts = {"b": 3, "a": 3, "rare": 1, "c": 2, "most": 9, UNK: 99}
     assert word_vocabulary(counts).tokens == (UNK, "most", "a", "b", "c", "rare")
-    assert word_vocabulary(counts, min_count=2).tokens == (UNK, "most", "a", "b", "c")
     assert word_vocabulary(counts, max_words=2, more_words={"z", "b"}).tokens == (UNK, "most", "a", "b", "z")
 
 
@@ -72,15 +71,10 @@ def test_characters_between_marks():
     assert character_table([])[0].shape == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("word", "name"),
-    [
-        *(("the", "lower"), ("The", "first"), ("THE", "all"), ("tHe", "mixed"), ("12,", "none")),
-        *(("A", "first"), ("McX", "mixed"), ("ß", "lower"), ("日本", "none"), ("U.S.", "all")),
-    ],
-)
-def test_capitals(word, name):
-    assert CAPITALS[capitalisation(word)] == name
+def test_capitals():
+    words = {"lower": "the ß", "first": "The A", "all": "THE U.S.", "mixed": "tHe McX", "none": "12, 日本"}
+    for name, of_name in words.items():
+        assert {CAPITALS[capitalisation(word)] for word in of_name.split()} == {name}
 
 
 def test_normal_forms():

@@ -8,6 +8,44 @@ import pytest
 from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
 
+CONLL2003 = """\
+-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+
+-DOCSTART- -X- O O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+
+
+BRUSSELS NNP I-NP I-LOC
+"""
+CONLLU = """\
+# sent_id = 1
+# text = Don't pay 26 000.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tpay\tpay\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tpay\tpay\tVERB\tVB\t_\t_\t_\t3:conj\t_
+4\t26 000\t26000\tNUM\tCD\t_\t3\tobj\t_\t_
+
+
+# sent_id = 2
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+"""
+MRG = r"""
+( (S
+    (NP-SBJ (DT The) (NN asbestos) )
+    (VP (VBD rose)
+      (NP (-NONE- *T*-1) )
+      (NP (CD 1\/2) (SYM \*) ))
+    (-LRB- () (-RRB- )) (. .) ))
+( (X (NN a b)) (. ?) )
+""".replace("a b", "a\u00a0b")
+
 
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)

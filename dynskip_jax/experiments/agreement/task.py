@@ -26,9 +26,7 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -
     """Return the task of a model."""
     splits = {}
     if data is not None:
-        rows = {
-            name: Examples(texts.symbols, texts.forms, texts.lengths) for name, texts in data.content.items()
-        }
+        rows = {name: Examples(*texts) for name, texts in data.content.items()}
         splits = with_buckets(rows, settings.training.batch_size)
     sizes = agreement.NUM_SYMBOLS, agreement.NUM_FORMS
     return classification(spec, settings, splits, *sizes, cell=spec.cell_options)

@@ -21,7 +21,6 @@ def load(settings: Any) -> Dataset:
         raise UserError("there are no texts to classify: give --data, a folder or a file of labelled texts")
     found = find_labelled_text(
         data.data,
-        split_seed=0,
         text=data.text_column,
         label=data.label_column,
         header={"auto": None, "yes": True, "no": False}[data.header],
