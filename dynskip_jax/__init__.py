@@ -2,7 +2,7 @@
 
 The names that the README uses can be imported from here, as in
 `from dynskip_jax import SkipLSTM, Policy`. All other names are in the packages `functional`, `rl`,
-`nn`, `models`, `tasks`, `training`, `runs`, `devices`, `data`, `analysis` and `experiments`.
+`nn`, `models`, `tasks`, `training`, `devices`, `data`, `analysis` and `experiments`.
 """
 
 import importlib
@@ -11,12 +11,7 @@ from typing import Any
 
 __version__ = importlib.metadata.version("dynskip_jax")
 
-_FROM = {
-    "dynskip_jax.functional": ("Policy",),
-    "dynskip_jax.nn": ("SkipCell", "SkipLSTM", "SkipLayers"),
-    "dynskip_jax.trained": ("load_run",),
-}
-_MODULES = {name: module for module, names in _FROM.items() for name in names}
+_MODULES = dict(Policy="functional", SkipCell="nn", SkipLSTM="nn", SkipLayers="nn", load_run="trained")
 
 __all__ = ["__version__", *_MODULES]
 
@@ -25,7 +20,7 @@ def __getattr__(name: str) -> Any:
     """Import and return a public name on first access, because importing JAX and Flax takes a second."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(f"dynskip_jax.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

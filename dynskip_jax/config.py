@@ -60,7 +60,7 @@ Layers = Annotated[int, Bounds(1, 100)]
 Size = Annotated[int, Bounds(1, 100_000)]
 Natural = Annotated[int, Bounds(0, 1_000_000)]
 Seed = Annotated[int, Bounds(0, MAX_SEED)]
-Rate = Annotated[float, Bounds(at_least=0, below=1)]  # of dropout
+Rate = Annotated[float, Bounds(at_least=0, below=1)]
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 Positive = Annotated[float, Bounds(above=0)]
 Weight = Annotated[float, Bounds(at_least=0)]

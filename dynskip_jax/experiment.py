@@ -44,7 +44,7 @@ class Published:
         rows: Model beside which a row is shown ("" for any), name, and value of each metric or None.
         sizes: Sizes of the data; rows are left out beside data of other sizes.
         when: Values of settings with which the rows are shown, several for each.
-        alike: Values of settings that make results comparable; with others, `note` is printed.
+        note: Line below the table.
     """
 
     dataset: str
@@ -52,7 +52,6 @@ class Published:
     rows: Sequence[tuple]
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    alike: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     note: str = ""
 
 
@@ -138,8 +137,7 @@ class Experiment:
                 for model, name, *values in found.rows
                 if model in ("", *models)
             ]
-            is_alike = found.alike and all(get(settings, k) == v for k, v in found.alike.items())
-            return rows, "" if is_alike or not rows else found.note
+            return rows, found.note if rows else ""
         return [], f"{data.name}: no published results to compare with" if self.published else ""
 
 

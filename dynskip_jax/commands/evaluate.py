@@ -4,13 +4,13 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from dynskip_jax.commands.finished import FinishedRun
-from dynskip_jax.config import Bounds, Count, Weight, flag
+from dynskip_jax.config import Count, Rate, Weight, flag
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
@@ -23,7 +23,6 @@ from dynskip_jax.training.files import write_atomically
 from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.step import evaluation_keys
 
-Share = Annotated[float, Bounds(at_least=0, below=1)]
 # A function of a split and the values of two hyperparameters: the perplexity without the method, (seeds,),
 # and with it, (seeds, first hyperparameter, second hyperparameter).
 Perplexities = Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -41,7 +40,7 @@ def evaluate(
     data: Path | None = None,
     cache: Count | None = None,
     flatness: tuple[Weight, ...] | None = None,
-    weight: tuple[Share, ...] | None = None,
+    weight: tuple[Rate, ...] | None = None,
     steps: Count | None = None,
     learning_rate: tuple[Weight, ...] | None = None,
     return_rate: tuple[Weight, ...] | None = None,

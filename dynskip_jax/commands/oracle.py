@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import jax
 import numpy as np
 
-from dynskip_jax.analysis.oracle import OracleLosses, oracle_losses
+from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
 from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds, Count
@@ -63,11 +63,9 @@ def oracle(
     if matters:
         states = min(skip.max_skip, _SHOWN)
         pieces = interventions.single_interventions(learner, own.params, policy, split, states=states, **read)
-        result = _examined(_until(pieces, steps, "examining"), choices, steps)
-        title = f"{about}, layer {examined + 1}, {split}: nats, mean of the last {result.count:,} steps"
-        _print(title, _rows(result, choices), "beside random", result.random)
-        say(result.verdict())
-        constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, result.fixed - 1})]).tolist()
+        title, examining = f"{about}, layer {examined + 1}, {split}", _until(pieces, steps, "examining")
+        fixed = _print_single(title, examining, choices, steps)
+        constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]).tolist()
     pieces = interventions.policy_interventions(learner, several, policy, split, constants=constants, **read)
     pieces = list(_until(pieces, steps, "reading in other ways"))
     _print_agreement(pieces, choices, is_text=isinstance(learner.task, LanguageModelling))
@@ -126,26 +124,23 @@ def _counted(pieces: Iterator[Any], limit: int) -> Iterator[np.ndarray]:
     return (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
 
 
-def _examined(pieces: Iterator[Any], choices: np.ndarray, limit: int) -> OracleLosses:
-    """Return the losses of the agent and of others at the first `limit` steps."""
+def _print_single(title: str, pieces: Iterator[Any], choices: np.ndarray, limit: int) -> int:
+    """Print the losses if single choices are replaced, and return the index, from 1, of the best constant."""
     taken, losses, x, before = _counted(pieces, limit)
     latest = {"s(t)": before[:, 0], f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1)}
     seen = {name: np.concatenate([x, states], axis=-1) for name, states in latest.items()}
-    # The agent's choices as indices, from 1, into `choices`.
-    return oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
-
-
-def _rows(result: OracleLosses, choices: np.ndarray) -> list[tuple[str, float]]:
-    """Return names and losses for the table of single interventions; of the constants, only the best."""
-    shown = sorted(np.argsort(result.constant)[:_SHOWN].tolist())
-    return [
+    result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
+    rows = [
         ("by the agent", result.taken),
         ("at random", result.random),
-        *((f"always {choices[i]}", result.constant[i]) for i in shown),
+        *((f"always {choices[i]}", result.constant[i]) for i in sorted(np.argsort(result.constant)[:_SHOWN])),
         *((f"by a probe that sees {name}", loss) for name, loss in result.probes.items()),
         ("in hindsight", result.hindsight),
         ("all of them, probabilities averaged", result.averaged),
     ]
+    _print(f"{title}: nats, mean of the last {result.count:,} steps", rows, "beside random", result.random)
+    say(result.verdict())
+    return result.fixed
 
 
 def _print_copied(
