@@ -8,7 +8,6 @@ from the upper half, and no key or value occurs in two pairs.
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Int
 
 from dynskip_jax.data.batches import GeneratedData
 from dynskip_jax.errors import UserError
@@ -18,8 +17,6 @@ STEPS_OF_A_PAIR = 16  # a row of 64 words has 4 pairs
 NOT_ASKED = -1  # target where nothing is asked
 _POWER = 0.01
 DEFAULT_SIZES: Mapping[str, int] = {"dev": 1_000, "test": 1_000}
-
-Rows = tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples time"]]
 
 
 def load_recall(length: int, train_examples: int) -> GeneratedData:
@@ -33,7 +30,7 @@ def load_recall(length: int, train_examples: int) -> GeneratedData:
     return GeneratedData(f"recall/length_{length}", rows)
 
 
-def generate(length: int, num_examples: int, seed: int) -> Rows:
+def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return words and targets, both (examples, time); targets are `NOT_ASKED` where nothing is asked."""
     rng, pairs = np.random.default_rng(seed), length // STEPS_OF_A_PAIR
     each, rows = (num_examples, pairs), np.arange(num_examples)[:, None]

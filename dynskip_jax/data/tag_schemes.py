@@ -26,7 +26,6 @@ SCHEMES: tuple[str, ...] = get_args(Scheme)
 _LETTERS = {"IOB1": "BI", "BIO2": "BI", "BIOES": "BIES"}
 _Tag = tuple[str, str]
 _OUTSIDE: _Tag = ("O", "")
-_BARE_TAGS = frozenset("BIESO")
 _TAG = re.compile(r"O|[BIES](?:-.+)?", re.DOTALL)
 # Pairs of letters (previous tag, this tag) at which conlleval always begins, or ends, an entity.
 _BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
@@ -96,7 +95,7 @@ def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
 
     Entities without a type are left out, unless all tags are plain letters.
     """
-    are_bare = all(tag in _BARE_TAGS for tag in tags)
+    are_bare = {*tags} <= {*"BIESO"}
     return write_tags([entity for entity in entities(tags) if entity.kind or are_bare], len(tags), target)
 
 

@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import shutil
-import tarfile
 import tempfile
 import tracemalloc
 import zipfile
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from written import CONLL2003, CONLLU, MRG, write
+from written import CONLL2003, CONLLU, MRG, archive, write
 
 from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
 from dynskip_jax.data.files import iter_lines
@@ -45,18 +44,8 @@ INSERTED = [
 
 def zipped(name, text):
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, text)
-    return buffer.getvalue()
-
-
-def tarred(names, text):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(name, text)
     return buffer.getvalue()
 
 
@@ -107,7 +96,7 @@ CASES = {  # files, and what reads them
     ),
     "imdb": (splits("{}.jsonl", REVIEWS, ("train", "test")), reviews),
     "imdb folder": (dict.fromkeys(IMDB, "so bad<br />"), reviews),
-    "imdb archive": ({"a.tgz": tarred(IMDB, "so bad")}, lambda path: reviews(path / "a.tgz")),
+    "imdb archive": ({"a.tgz": archive(dict.fromkeys(IMDB, "so bad"))}, lambda path: reviews(path / "a.tgz")),
     "ptb": (splits("ptb.{}.txt", TEXT, ("train", "valid", "test")), corpora.read_ptb),
     "text.gz": (splits("{}.tokens.gz", TEXT), lambda path: read_corpus(path).about),
     "one text": ({"novel.txt": TEXT}, lambda path: read_corpus(path / "novel.txt").fingerprint),

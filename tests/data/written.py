@@ -1,7 +1,9 @@
 """Write files of users, and check that what is wrong with them is said in one line that names them."""
 
 import gzip
+import io
 import re
+import tarfile
 
 import pytest
 
@@ -52,6 +54,17 @@ def write(path, text):
     data = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def archive(files):
+    """Return a tar archive, with the same bytes whenever it is made."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def assert_refused(read, path, problem):
