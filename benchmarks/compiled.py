@@ -1,10 +1,11 @@
-"""What XLA's compiler says of programs for a TPU v5e that is not there: sizes, collectives, estimated times.
+"""What XLA's compilers say of programs for a TPU v5e or an H100 that is not there: sizes, times, kernels.
 
     pip install -e ".[compile]"
     python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
 
 layers: loss and gradient at the benchmark's shapes. steps: training steps of every preset. Times are the
-compiler's estimates, no measurements: they charge about 1,800 cycles for each operation in a loop.
+compiler's estimates, no measurements: they charge about 1,800 cycles for each operation in a loop. kernels:
+the layers' kernels in a step of the loops on an H100 (extra `cuda`, several GB), which bound a scan there.
 """
 
 import dataclasses
@@ -48,6 +49,17 @@ CLOCK_KHZ = 0.94e6  # cycles in a millisecond
 MEMORY = 16e9  # bytes of a v5e
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 TRANSFERS = ("infeed", "outfeed", "send", "recv")
+KERNELS = (
+    r"\s(fusion|custom-call|copy|dot|convolution|reduce|sort|scatter|gather|dynamic-slice|dynamic-update-slice"
+    r"|transpose|concatenate|pad)\((?!\))"
+)
+H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 clock_rate_ghz: 1.98
+memory_bandwidth: 3352320000000 l2_cache_size: 52428800 device_memory_size: 84978434048
+shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 } registers_per_core_limit: 65536
+registers_per_block_limit: 65536 } platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H100 80GB HBM3" """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +75,15 @@ class Flags:
         out: Folder for compiled.json and compiled.md (the tables).
     """
 
-    parts: tuple[Literal["layers", "steps"], ...] = ("layers", "steps")
+    parts: tuple[Literal["layers", "steps", "kernels"], ...] = ("layers", "steps")
     only: str | None = None
     models: str = "lstm,default"
     devices: tuple[Annotated[int, Bounds(1, 4)], ...] = (1, 4)
     data: Literal["found", "small"] = "found"
     out: Path | None = None
+
+
+Kernels = NamedTuple("Kernels", [("kernels", str), ("temporary", float)])  # those of a step; MiB
 
 
 class Figures(NamedTuple):
@@ -151,11 +166,28 @@ def _trip_count(line: str, condition: list[str]) -> int:
     return max(limits, default=1)
 
 
+def lowered(make: Callable[[], layers.Layer], device: jax.Device) -> jax.stages.Lowered:
+    """Return the program of the loss and the gradient of a layer, on one device."""
+    layer, one = make(), NamedSharding(Mesh(np.array([device]), ("data",)), P())
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments)
+    return jax.jit(layer.gradient).lower(*like)
+
+
 def layer_figures(make: Callable[[], layers.Layer]) -> Figures:
     """Return the figures of the loss and the gradient of a layer, on one device."""
-    layer, one = make(), NamedSharding(Mesh(np.array(devices(1)), ("data",)), P())
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments)
-    return compile_for(jax.jit(layer.gradient).lower(*like))
+    return compile_for(lowered(make, devices(1)[0]))
+
+
+def kernels_per_step(make: Callable[[], layers.Layer]) -> Kernels:
+    """Return how many kernels an H100 runs for a layer."""
+    options = dict(target_config=H100, topology="1x1x1")
+    device = topologies.get_topology_desc(platform="cuda", topology_name="1x1x1", **options).devices[0]
+    compiled = lowered(make, device).compile()
+    found, _ = _computations(text := compiled.as_text())
+    bodies = set(re.findall(r" while\(.*body=%?([\w.\-]+)", text))
+    counts = [sum(bool(re.search(KERNELS, line.split(" metadata=")[0])) for line in found[b]) for b in bodies]
+    steps = " + ".join(map(str, sorted(counts, reverse=True)))
+    return Kernels(steps, compiled.memory_analysis().temp_size_in_bytes / 2**20)
 
 
 def step_figures(trained: training_step.Trained, count: int) -> Figures:
@@ -184,14 +216,16 @@ def load(name: str, preset: str, model: str, data: str, folder: Path) -> tuple[t
     return step({**flags, **columns, "data": folder / name}), " (a few words)"
 
 
-def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], Callable[[], Figures]]]:
+def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], Callable[[], Any]]]:
     """Yield the table, the first cells and the figures of each program."""
     names = None if flags.only is None else flags.only.split(",")
-    shapes = {**layers.SHAPES, "wide": layers.WIDE} if "layers" in flags.parts else {}
-    for name, shape in shapes.items():
-        if names is None or name in names:
-            for layer, make in layers.layers(shape).items():
+    for name, shape in {**layers.SHAPES, "wide": layers.WIDE}.items():
+        for layer, make in layers.layers(shape).items() if names is None or name in names else ():
+            if "layers" in flags.parts:
                 yield f"{name}: {shape}", {"layer": layer}, functools.partial(layer_figures, make)
+            if "kernels" in flags.parts:
+                title = f"H100, {name}: {shape}"
+                yield title, {"layer": layer}, functools.partial(kernels_per_step, make)
     for name in EXPERIMENTS if "steps" in flags.parts else ():
         for preset in find_experiment(name).presets:
             if names is None or name in names or f"{name}:{preset}" in names:
@@ -205,7 +239,7 @@ def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], 
 def run(flags: Flags) -> None:
     """Compile everything, and print and write the tables."""
     about, rows, texts = report.describe(), [], []
-    versions = "JAX {jax}, libtpu {libtpu}".format(**about["versions"])
+    versions = ", ".join(f"{name} {about['versions'].get(name)}" for name in ("jax", "libtpu"))
     with tempfile.TemporaryDirectory() as folder:
         for table, cells, figures in programs(flags, Path(folder)):
             print(table, *cells.values(), sep=", ", file=sys.stderr)
@@ -215,7 +249,7 @@ def run(flags: Flags) -> None:
                 found = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
             rows.append({"table": table, **cells, **found})
             tables = groupby(rows, key=lambda row: row["table"])
-            texts = [f"{versions}: the compiler's estimates for a TPU v5e"]
+            texts = [f"{versions}: the compiler's estimates; a TPU is a v5e"]
             texts += [f"### {title}\n\n{_table(list(group))}" for title, group in tables]
             if flags.out is not None:
                 report.write(flags.out, "compiled", {"about": about, "rows": rows}, "\n\n".join(texts))
@@ -223,6 +257,9 @@ def run(flags: Flags) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
+    if "kernels" in rows[0]:
+        lines = [[row["layer"], row["kernels"], number(row["temporary"])] for row in rows]
+        return report.markdown(["layer", "kernels a step, backward + forward", "temporary MiB"], lines)
     names = [name for name in ("layer", "preset", "model", "devices") if name in rows[0]]
     lines = []
     for row in rows:
@@ -241,8 +278,10 @@ def _table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run the command line."""
     flags = call(Flags, "python -m benchmarks.compiled", sys.argv[1:])
-    if find_spec("libtpu") is None:
+    if find_spec("libtpu") is None and flags.parts != ("kernels",):
         raise UserError('libtpu, the compiler for TPUs, is not installed: pip install -e ".[compile]"')
+    if "kernels" in flags.parts and not (find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")):
+        raise UserError('the compiler for an H100 is not installed: pip install -e ".[cuda]"')
     if not ENVIRONMENT.items() <= os.environ.items():  # JAX is imported already: begin again with it
         command = [sys.executable, "-m", "benchmarks.compiled", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ENVIRONMENT})

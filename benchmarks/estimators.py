@@ -106,12 +106,7 @@ def estimators() -> list[Estimator]:
         Estimator("learned baseline", reward, reinforce(lambda seen: [seen.value])),
         Estimator("leave-one-out", reward, reinforce(others)),
         Estimator("sampled entropy, no baseline", with_entropy, reinforce(**bonus)),
-        Estimator(
-            "exact entropy, no baseline",
-            with_entropy,
-            reinforce(exact=ENTROPY_COEF),
-            **biased,
-        ),
+        Estimator("exact entropy, no baseline", with_entropy, reinforce(exact=ENTROPY_COEF), **biased),
         Estimator("sampled entropy, leave-one-out", with_entropy, reinforce(others, **bonus)),
         Estimator(
             "exact entropy, leave-one-out", with_entropy, reinforce(others, exact=ENTROPY_COEF), **biased
