@@ -83,7 +83,11 @@ class Flags:
     out: Path | None = None
 
 
-Kernels = NamedTuple("Kernels", [("kernels", str), ("temporary", float)])  # those of a step; MiB
+class Kernels(NamedTuple):
+    """What an H100 runs for a layer: kernels in a step of the backward and the forward loop, and MiB."""
+
+    kernels: str
+    temporary: float
 
 
 class Figures(NamedTuple):
