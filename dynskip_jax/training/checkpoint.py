@@ -66,9 +66,8 @@ class Checkpoints:
         A system that cannot read a checkpoint now (too little memory, a disk that does not respond) is an
         error, because the file may be intact. Damaged checkpoints are skipped, unless all are damaged.
 
-        Args:
-            like: JAX arrays, or `jax.ShapeDtypeStruct`s if there are no PRNG keys, in the saved structure.
-            partial: Whether `like` is only a part of the saved state. The rest is not read.
+        `like` contains JAX arrays, or `jax.ShapeDtypeStruct`s if there are no PRNG keys, in the saved
+        structure. With `partial` it is only a part of the saved state, and the rest is not read.
         """
         seen = self._processes.collect(self.directory.is_dir())
         if seen[0] and not all(seen):

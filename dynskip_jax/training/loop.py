@@ -203,7 +203,8 @@ class Epoch:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
         carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
-        sums = jax.tree.map(jnp.zeros_like, parallel.gather(state.sums))
+        # Not `zeros_like`, which puts them on one device, where `pmap` does not accept them.
+        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
         return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
 
     def metrics(self, state: TrainState) -> Metrics:
