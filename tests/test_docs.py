@@ -4,36 +4,19 @@ import doctest
 import importlib
 import re
 import shlex
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from flags import flags_of
+from pages import ROOT, code_of, run_code, text_of
 
 from dynskip_jax import functional as F
 from dynskip_jax.config import call
 
-ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
 # Pages whose code has its own test: the first three below, the others in tests/experiments/.
 TESTED_APART = ("README.md", *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")))
-
-
-def text_of(page):
-    return (ROOT / page).read_text(encoding="utf-8")
-
-
-def code_of(page, language="python"):
-    return re.findall(rf"```{language}\n(.*?)```", text_of(page), re.DOTALL)
-
-
-def names_of(page, *codes):
-    """Run `codes`, or all code of `page`, and return the names that it defines."""
-    names = {"__name__": Path(page).stem}
-    for code in codes or code_of(page):
-        exec(compile(code, page, "exec"), names)
-    return names
 
 
 # --- Code ---
@@ -53,7 +36,7 @@ def test_code_is_of_a_kind_that_is_tested(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in TESTED_APART and code_of(page)])
 def test_the_code_of_a_page_runs(page):
     """The code is traced as a whole, because op by op JAX would compile each operation separately."""
-    jax.eval_shape(lambda: names_of(page) and None)
+    jax.eval_shape(lambda: run_code(page) and None)
 
 
 def readmes_example():
@@ -67,7 +50,7 @@ def test_a_step_of_the_readmes_example_is_traced():
     definitions, _ = readmes_example()
 
     def step(key):
-        names = names_of("README.md", definitions)
+        names = run_code("README.md", definitions)
         names["train_step"](names["model"], names["optimizer"], key, F.Policy("sample"))
         return names["pointers"](key, 10)
 
@@ -83,27 +66,25 @@ def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(seed):
     training = training.replace("jax.random.key(0)", f"jax.random.key({seed})")
     plain = definitions.replace("F.Dynamic(8, mix=0.5)", "F.Previous()")
     assert "F.Previous()" in plain
-    assert names_of("README.md", definitions, training)["accuracy"] >= 0.99
-    assert names_of("README.md", plain, training)["accuracy"] < 0.95
+    assert run_code("README.md", definitions, training)["accuracy"] >= 0.99
+    assert run_code("README.md", plain, training)["accuracy"] < 0.95
 
 
 @pytest.mark.slow
 def test_the_page_on_own_models_runs():
     page, codes = "docs/own_model.md", code_of("docs/own_model.md")
-    names = names_of(page, *[code for code in codes if "import torch" not in code])
+    names = run_code(page, *[code for code in codes if "import torch" not in code])
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
     assert names["out"].h.shape == names["replayed"].h.shape == (16, 12, 16)
     assert names["half"].decisions[0].action.max() <= 3
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
     pytest.importorskip("torch")
-    for code in codes:
-        if "import torch" in code:
-            exec(compile(code, page, "exec"), names)
+    run_code(page, *[code for code in codes if "import torch" in code], **names)
 
 
 @pytest.mark.slow
 def test_pieces_of_ones_own_train():
-    errors = names_of("docs/own_pieces.md")["errors"]
+    errors = run_code("docs/own_pieces.md")["errors"]
     assert np.mean(errors[-10:]) < 0.35 * errors[0]
 
 

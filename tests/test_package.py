@@ -1,6 +1,7 @@
 """Check the package from outside: its names, its wheel, its layers, and imports without extras."""
 
 import ast
+import graphlib
 import importlib.metadata
 import subprocess
 import sys
@@ -13,6 +14,10 @@ import setuptools
 import dynskip_jax
 
 ROOT = Path(__file__).parents[1]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "dynskip_jax").rglob("*.py")
+}
 
 
 def test_names_are_imported_when_they_are_asked_for():
@@ -46,20 +51,34 @@ LAYERS = {
 }
 
 
+def imports_of(name):
+    """Return the package's modules that a module imports: anywhere, for type hints, or by a constant name."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import():
+                found |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                assert not node.level, f"{name}: a relative import"
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {name if name in MODULES else node.module for name in names}
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=module)]):
+                found.add(module)
+    return found & MODULES.keys()
+
+
+def layer_of(name):
+    return name.partition(".")[2].partition(".")[0]
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_core_imports_downwards(layer):
-    """Type hints and late imports included."""
-    root = ROOT / "dynskip_jax"
-    for path in sorted((root / layer).rglob("*.py")) or [root / f"{layer}.py"]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
-            if isinstance(node, ast.ImportFrom):
-                assert not node.level, f"{path}: a relative import"
-                names = [f"{node.module}.{name}" for name in names]
-            for name in names:
-                package, _, inside = name.partition(".")
-                if package == "dynskip_jax":
-                    assert inside.partition(".")[0] in LAYERS[layer] | {layer}, f"{path} imports {name}"
+    for name in (name for name in MODULES if layer_of(name) == layer):
+        assert {layer_of(imported) for imported in imports_of(name)} <= LAYERS[layer] | {layer}, name
+
+
+def test_no_imports_go_in_a_circle():
+    graphlib.TopologicalSorter({name: imports_of(name) for name in MODULES}).prepare()
 
 
 CORE = """

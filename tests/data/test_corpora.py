@@ -61,10 +61,9 @@ def kept():
 
 
 def write(folder, prefix="ptb.", **texts):
-    folder.mkdir(parents=True, exist_ok=True)
     for split, lines in LINES.items():
         text = texts.get(split, "\n".join(lines) + "\n")
-        (folder / f"{prefix}{NAMES[split]}.txt").write_text(text)
+        written.write(folder / f"{prefix}{NAMES[split]}.txt", text)
     return folder
 
 

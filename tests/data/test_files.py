@@ -96,20 +96,9 @@ def test_splits_have_many_names(tmp_path, names):
         (tmp_path / name).touch()
     found = find_splits(tmp_path, ("txt", "tokens", ""))
     assert tuple(found[split].name for split in ("train", "dev", "test")) == names
-
-
-@pytest.mark.parametrize(
-    ("names", "problem"),
-    [
-        ("train test", "no file for the dev split: put one there named valid.txt (or valid"),
-        ("train val dev test", "has more than one file for the dev split (dev.txt, val.txt): keep one"),
-    ],
-)
-def test_splits_that_are_not_clear(tmp_path, names, problem):
-    for name in names.split():
-        (tmp_path / f"{name}.txt").touch()
-    with pytest.raises(UserError, match=re.escape(problem)):
-        find_splits(tmp_path, ("txt",))
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(UserError, match=r"no file for the dev split: put one there named valid\.txt"):
+        find_splits(tmp_path, ("txt", "tokens", ""))
 
 
 def test_named_folders_stay_below_their_root(tmp_path, monkeypatch):

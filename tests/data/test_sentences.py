@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data.corpora import PROSE_WORD
-from dynskip_jax.data.sentences import (
-    Labelled,
-    pair_inputs,
-    review_words,
-    sentence_corpus,
-    treebank_words,
-)
+from dynskip_jax.data.sentences import Labelled, pair_inputs, review_words, sentence_corpus, treebank_words
 
 TEXTS = {
     "train": [Labelled(["a", "b", "a", "c"], 1), Labelled(["b"], 0)],

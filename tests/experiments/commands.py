@@ -4,10 +4,8 @@ import contextlib
 import hashlib
 import io
 import json
-import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +14,7 @@ from dynskip_jax import cli
 from dynskip_jax.experiment import Experiment, find_experiment
 from dynskip_jax.failures import run_main
 
-COMMANDS = {name: find_experiment(name) for name in ("ptb", "number_prediction")}
+PTB, NUMBERS = find_experiment("ptb"), find_experiment("number_prediction")
 # The smallest networks: compilation takes nearly all of the time.
 SMALL_PTB = (
     *("--preset", "small", "--features", 4, "--num-layers", 1),
@@ -24,21 +22,6 @@ SMALL_PTB = (
 )
 SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--train-examples", 60, "--devices", 1)
 SMALL_AGENT = ("--agent-features", 2)  # for models with an agent
-
-
-def code_of(page: str) -> list[str]:
-    """Return the blocks of Python code on a page of docs/."""
-    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
-def run_code(page: str, until: str | None = None, **names: object) -> dict[str, object]:
-    """Run the code of a page, up to the first block with `until`, and return the names that it defines."""
-    for code in code_of(page):
-        if until is not None and until in code:
-            break
-        exec(compile(code, page, "exec"), names)
-    return names
 
 
 def tool(name: str) -> Callable[[], None]:

@@ -6,7 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
+from commands import NUMBERS, PTB, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
 
 from dynskip_jax import trained
 from dynskip_jax.data import agreement, corpora, number_prediction, recall
@@ -79,7 +79,7 @@ def compared_ptb(corpus_folder, tmp_path_factory):
     """Return a finished comparison of two models of `letters`: two seeds each, two epochs."""
     folder = tmp_path_factory.mktemp("ptb") / "compared"
     arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", *TWO_SEEDS)
-    return finished_run(COMMANDS["ptb"], folder, *arguments)
+    return finished_run(PTB, folder, *arguments)
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +94,7 @@ def finished_numbers(small_generated_data, tmp_path_factory):
     """Return a finished run of number prediction that samples choices: two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("numbers") / "run"
     arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS, *SMALL_AGENT)
-    return finished_run(COMMANDS["number_prediction"], folder, *arguments)
+    return finished_run(NUMBERS, folder, *arguments)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def swept_numbers(small_generated_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers") / "swept"
     swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
     arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
-    return finished_run(COMMANDS["number_prediction"], folder, *arguments)
+    return finished_run(NUMBERS, folder, *arguments)
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMANDS, execute
+from commands import execute
 from jax.experimental.pallas import tpu as pltpu
 from packaging.requirements import Requirement
 
 import dynskip_jax
 from dynskip_jax.cli import read_training
+from dynskip_jax.experiment import find_experiment
 from dynskip_jax.functional import tpu_kernel
 
 ROOT = Path(dynskip_jax.__file__).parents[1]
@@ -61,7 +62,7 @@ def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
     namespace, given = namespace_of("install-functions", "helpers", **parameters), []
     run_cell(cell, namespace | {"train_run": lambda task, *words: given.extend([task, *words])})
     assert flags in " ".join(given)
-    read_training(COMMANDS[given[0]], given[1:])
+    read_training(find_experiment(given[0]), given[1:])
 
 
 # --- What would be installed ---
@@ -94,7 +95,7 @@ def in_this_process(monkeypatch):
         if arguments[1:4] != ["-u", "-m", "dynskip_jax.cli"]:
             return real(arguments, **options)
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
-            outcome = execute(COMMANDS[arguments[4]], *arguments[5:])
+            outcome = execute(find_experiment(arguments[4]), *arguments[5:])
         process = unittest.mock.MagicMock(stdout=iter((outcome.out + outcome.err).splitlines(keepends=True)))
         process.__enter__.return_value, process.wait.return_value = process, outcome.status
         return process

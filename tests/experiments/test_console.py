@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import quick
-from commands import COMMANDS, execute, load, tool, write_result
+from commands import PTB, execute, load, tool, write_result
 from rich.cells import cell_len
 
 from dynskip_jax import console
@@ -20,7 +20,6 @@ from dynskip_jax.results import print_results, row_name
 from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import make_spec, variant_of
 
-PTB = COMMANDS["ptb"]
 CONTROL = "\x1b]0;owned\x07\x1b[31m\u202e"
 ESCAPED = r"\x1b]0;owned\x07\x1b[31m\u202e"
 
@@ -101,19 +100,13 @@ def test_what_a_model_is_made_with_is_part_of_its_name(model, given, reach, show
 # --- Text ---
 
 
-def named(finished, folder, dataset):
-    """Copy a finished run into `folder`, rename its data to `dataset`, and return the folder."""
-    shutil.copytree(finished.folder, folder)
+def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
+    folder = shutil.copytree(finished_ptb.folder, tmp_path / f"run{CONTROL}")
+    dataset = json.dumps(f"[/red]:smile:{CONTROL}")  # markup is printed as it is
     for name in ("config.json", "result.json"):
         text = json.dumps(load(folder / name))
-        (folder / name).write_text(text.replace('"letters"', json.dumps(dataset)))
+        (folder / name).write_text(text.replace('"letters"', dataset))
     write_result(folder, load(folder / "result.json"))
-    return folder
-
-
-def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
-    name = f"[/red]:smile:{CONTROL}"  # markup is printed as it is
-    folder = named(finished_ptb, tmp_path / f"run{CONTROL}", name)
     text, page = f"a {CONTROL}", folder / "page.html"
     outcomes = [
         execute(tool("report"), folder, tmp_path / f"no{CONTROL}", "--csv", tmp_path / "t.csv"),

@@ -5,7 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_PTB, row_of, settings_of, succeed
+from commands import PTB, SMALL_PTB, row_of, settings_of, succeed
 
 from dynskip_jax.run import learnt_rates
 from dynskip_jax.settings import replace
@@ -13,7 +13,6 @@ from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import load_models
 from dynskip_jax.training.step import seed_keys
 
-PTB = COMMANDS["ptb"]
 FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")
 
 

@@ -5,12 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import COMMANDS, assert_user_error, execute, load, succeed, tool, write_result
+from commands import PTB, assert_user_error, execute, load, succeed, tool, write_result
 from quick import Quick
 
 from dynskip_jax.tasks import Learner
-
-PTB = COMMANDS["ptb"]
 
 
 @pytest.fixture

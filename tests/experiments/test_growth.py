@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import quick
 from commands import (
-    COMMANDS,
+    NUMBERS,
+    PTB,
     SMALL_NUMBERS,
     assert_user_error,
     execute,
@@ -130,9 +131,9 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
 def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_generated_data):
     """With more epochs, the entropy coefficient of the trained epochs would have been different."""
     arguments = (*SMALL_NUMBERS, "--entropy-coef", 0.1, "--entropy-coef-final", 0, "--run-dir", tmp_path)
-    succeed(COMMANDS["number_prediction"], *arguments, "--epochs", 1)
+    succeed(NUMBERS, *arguments, "--epochs", 1)
     before = snapshot(tmp_path)
-    outcome = execute(COMMANDS["number_prediction"], *arguments, "--epochs", 2)
+    outcome = execute(NUMBERS, *arguments, "--epochs", 2)
     assert_user_error(outcome, "settings.training.epochs was 1 and is now 2", "--run-dir")
     assert snapshot(tmp_path) == before
 
@@ -141,8 +142,8 @@ def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, tmp_path)
     folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
     renamed = shutil.copytree(corpus_folder, tmp_path / "renamed")
     arguments = [renamed if part == corpus_folder else part for part in finished_ptb.arguments]
-    outcome = succeed(COMMANDS["ptb"], *arguments, "--run-dir", folder)
+    outcome = succeed(PTB, *arguments, "--run-dir", folder)
     assert "finished already" in outcome.out
     (renamed / "valid.txt").write_text("a b c d\n")
-    other = execute(COMMANDS["ptb"], *arguments, "--run-dir", folder)
+    other = execute(PTB, *arguments, "--run-dir", folder)
     assert_user_error(other, "dataset.fingerprint was")

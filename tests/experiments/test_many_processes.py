@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMANDS, finished_run, records, row_of, succeed
+from commands import PTB, finished_run, records, row_of, succeed
 
 import dynskip_jax
 
@@ -87,7 +87,7 @@ def assert_same_result(folder, expected):
 @pytest.fixture(scope="module")
 def one_process(corpus_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("one") / "run"
-    return finished_run(COMMANDS["ptb"], folder, "--data", corpus_folder, "--model", "dynamic:3", *SMALL)
+    return finished_run(PTB, folder, "--data", corpus_folder, "--model", "dynamic:3", *SMALL)
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_two_processes_train_as_one_does(one_process, tmp_path):
 @pytest.mark.parametrize("options", [("--model", "dynamic:3", "--seeds", 4), ("--compare", "lstm,dynamic:3")])
 def test_processes_with_seeds_of_their_own_and_several_models(options, corpus_folder, tmp_path):
     arguments = ("--data", corpus_folder, *SMALL, *options, "--run-dir")
-    succeed(COMMANDS["ptb"], *arguments, tmp_path / "one")
+    succeed(PTB, *arguments, tmp_path / "one")
     finish(*arguments, tmp_path / "two")
     for folder in ("lstm", "dynamic-3") if "--compare" in options else ("",):
         assert_same_result(tmp_path / "two" / folder, tmp_path / "one" / folder)
@@ -182,4 +182,4 @@ def test_a_killed_run_resumes_bit_for_bit(number, one_process, tmp_path):
 @pytest.mark.slow
 def test_one_process_of_one_needs_no_others(corpus_folder, tmp_path):
     one = ("--coordinator", "127.0.0.1:9", "--process", "0/1", "--run-dir", tmp_path / "run")
-    succeed(COMMANDS["ptb"], "--data", corpus_folder, *SMALL, "--epochs", 1, *one)
+    succeed(PTB, "--data", corpus_folder, *SMALL, "--epochs", 1, *one)

@@ -6,11 +6,12 @@ import sys
 import textwrap
 
 import pytest
-from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, succeed, tool, write_result
+from commands import PTB, SMALL_NUMBERS, assert_user_error, execute, load, succeed, tool, write_result
 from quick import Quick, QuickSettings
 
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import find_experiment
 from dynskip_jax.settings import names_in, replace
 from dynskip_jax.spec import make_spec
 
@@ -29,7 +30,6 @@ PIECES = """
     class Cell(F.GRU):
         pass
 """
-NUMBERS = COMMANDS["number_prediction"]
 SMALL = (*SMALL_NUMBERS, "--epochs", 1, "--preset", "paper")
 
 
@@ -98,7 +98,7 @@ def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, code, tm
     (folder / "config.json").write_text(json.dumps(config))
     write_result(folder, load(folder / "result.json"))
     for name in ("explain", "oracle", "generate", "evaluate"):
-        assert_user_error(execute(COMMANDS["ptb"], name, "--run-dir", folder), "experiment")
+        assert_user_error(execute(PTB, name, "--run-dir", folder), "experiment")
     outcome = succeed(tool("report"), folder)
     assert "all metrics are shown" in outcome.out
     assert not pieces.exists()
@@ -109,14 +109,14 @@ def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, code, tm
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_generated_data")
 def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(pieces, tmp_path):
-    folder = tmp_path / "run"
-    succeed(NUMBERS, "--model", "my_pieces:Near(3)", *SMALL, "--run-dir", folder)
+    folder, numbers = tmp_path / "run", find_experiment("number_prediction")
+    succeed(numbers, "--model", "my_pieces:Near(3)", *SMALL, "--run-dir", folder)
     assert load_run(folder).spec.skip.max_skip == 3  # this process has imported the module
     (folder / "note").touch()  # the changed folder is read again, see `read_once`
     del sys.modules["my_pieces"]
     reading = ("explain", "--run-dir", folder)
-    refused = execute(NUMBERS, *reading)
+    refused = execute(numbers, *reading)
     assert_user_error(refused, "--code my_pieces")
     assert "restore" not in refused.err  # nothing is wrong with the folder
     assert "my_pieces" not in sys.modules
-    succeed(NUMBERS, *reading, "--code", "my_pieces")
+    succeed(numbers, *reading, "--code", "my_pieces")

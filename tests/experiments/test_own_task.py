@@ -5,16 +5,8 @@ import importlib
 import jax
 import numpy as np
 import pytest
-from commands import (
-    assert_user_error,
-    code_of,
-    execute,
-    finished_run,
-    load,
-    row_of,
-    run_code,
-    succeed,
-)
+from commands import assert_user_error, execute, finished_run, load, row_of, succeed
+from pages import code_of, run_code
 
 from dynskip_jax import load_run
 
@@ -26,7 +18,7 @@ def toy(tmp_path_factory):
     """Write the task of docs/own_task.md, whose first two blocks are its files, and return its experiment."""
     folder = tmp_path_factory.mktemp("own") / "toy"
     folder.mkdir()
-    for name, code in zip(("task", "config"), code_of("own_task.md"), strict=False):
+    for name, code in zip(("task", "config"), code_of("docs/own_task.md"), strict=False):
         (folder / f"{name}.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder.parent)
@@ -62,14 +54,14 @@ def test_it_compares_predicts_and_explains(toy, compared):
 
 @pytest.mark.slow
 def test_the_page_on_own_tasks_runs(toy):
-    assert run_code("own_task.md")["result"].epochs == 2
+    assert run_code("docs/own_task.md")["result"].epochs == 2
 
 
 def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quick):
     folder = swept_quick.folder / "lstm"
-    names = {"jax": jax, "trained": load_run(folder, seed=1)}
-    (code,) = [code for code in code_of("own_analysis.md") if "learner_with" in code]
-    exec(compile(code, "own_analysis.md", "exec"), names)
+    page = "docs/own_analysis.md"
+    (code,) = [code for code in code_of(page) if "learner_with" in code]
+    names = run_code(page, code, jax=jax, trained=load_run(folder, seed=1))
     expected = row_of(folder)["metrics"]["dev_accuracy"]["per_seed"][1:]
     np.testing.assert_allclose(names["scores"]["dev_accuracy"], expected)
 
@@ -78,6 +70,6 @@ def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quic
 def test_the_page_on_ones_own_analysis_runs(compared, here):
     folder = compared.folder
     folders = [folder / "lstm", folder / "dynamic-3"]
-    names = run_code("own_analysis.md", run_dir=folder, text="a b c a", run_dirs=folders)
+    names = run_code("docs/own_analysis.md", run_dir=folder, text="a b c a", run_dirs=folders)
     assert (names["always_1"].decisions[-1].action == 1).all()
     assert names["scores"].keys() >= {"dev_f1", "dev_accuracy", "dev_nll"}

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import (
+    PTB,
     SMALL_PTB,
     assert_picture,
     assert_user_error,
@@ -25,12 +26,10 @@ from compiled import compiled
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import EOS
-from dynskip_jax.experiment import find_experiment
 from dynskip_jax.learners import VOCABULARY
 from dynskip_jax.trained import load_models, load_run
 from dynskip_jax.training.files import sha256_of
 
-PTB = find_experiment("ptb")
 TEXT = "a b b c h"  # other texts have the same length, which is compiled once
 
 
@@ -74,22 +73,16 @@ def test_explain_prints_and_shows_what_the_models_say(compared):
     assert page.read_bytes() == before
 
 
-def write_unknown_word(folder):
-    """Replace a word of the vocabulary by <unk>, as if the model had been trained with it."""
-    file = folder / VOCABULARY
-    file.write_text(file.read_text().replace('"h"', '"<unk>"'))
-    result = load(folder / "result.json")
-    result["rows"][0]["vocabulary_sha256"] = sha256_of(file)
-    write_result(folder, result)
-
-
 def test_unknown_words_and_models_that_are_not_finished_are_named(compared):
     explain = (PTB, "explain", "--run-dir", compared)
     outcome = execute(*explain, "--text", "a b b c zebra")
     assert outcome.status == 2 and "zebra" in outcome.err
-    # With a vocabulary that has <unk>, they are read as <unk>.
-    for name in ("lstm", "dynamic-3"):
-        write_unknown_word(compared / name)
+    # They are read as <unk> by a model that was trained with it.
+    for folder in (compared / "lstm", compared / "dynamic-3"):
+        file, result = folder / VOCABULARY, load(folder / "result.json")
+        file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+        result["rows"][0]["vocabulary_sha256"] = sha256_of(file)
+        write_result(folder, result)
     outcome = succeed(*explain, "--text", "a zebra b zebra c")
     assert outcome.out.count("not known") == 1
     assert "not known, and read as <unk>: zebra (--raw-text" in outcome.out

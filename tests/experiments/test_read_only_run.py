@@ -8,9 +8,7 @@ import shutil
 
 import pytest
 import quick
-from commands import COMMANDS, assert_user_error, execute, snapshot, succeed
-
-PTB = COMMANDS["ptb"]
+from commands import PTB, assert_user_error, execute, snapshot, succeed
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """Check small data: presets make enough updates, runs say why they end, and tiny tasks are solved."""
 
-import json
 import random
 
 import pytest
-from commands import execute
+from commands import row_of, succeed
 
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
@@ -121,8 +120,6 @@ def write_sick(here, rng):
 )
 def test_tiny_data_is_learned_with_defaults(name, write, metric, bound, tmp_path):
     flags = write(tmp_path, random.Random(0))
-    outcome = execute(find_experiment(name), *flags, "--run-dir", tmp_path / "run", "--devices", 1)
-    assert outcome.status == 0, outcome.err
-    (row,) = json.loads((tmp_path / "run" / "result.json").read_text())["rows"]
-    score = row["metrics"][metric]["mean"]
+    succeed(find_experiment(name), *flags, "--run-dir", tmp_path / "run", "--devices", 1)
+    score = row_of(tmp_path / "run")["metrics"][metric]["mean"]
     assert score < bound if metric == "test_perplexity" else score > bound

@@ -1,8 +1,11 @@
 """Check the taggers' commands on a few sentences: training, predict, explain, compare and bad input."""
 
+import itertools
+
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, execute, finished_run, row_of, run_code, succeed
+from commands import assert_picture, assert_user_error, execute, finished_run, row_of, succeed
+from pages import code_of, run_code
 
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
@@ -150,7 +153,9 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared
     assert "not known, and read as" in said and "perplexity" not in said
     pictures = sorted(path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png"))
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
-    names = run_code("own_analysis.md", "learner_with", run_dir=compared, text=text)
+    page = "docs/own_analysis.md"
+    codes = itertools.takewhile(lambda code: "learner_with" not in code, code_of(page))
+    names = run_code(page, *codes, run_dir=compared, text=text)
     chosen = [np.asarray(decision.action[0]).tolist() for decision in names["output"].decisions]
     assert [names["reading"].skips, names["reading"].backward] == chosen
 

@@ -1,7 +1,7 @@
 """Check each task from its files to its table: it trains, is resumed, and reads a text."""
 
 import pytest
-from commands import COMMANDS, assert_user_error, execute, load, row_of, succeed
+from commands import NUMBERS, assert_user_error, execute, load, row_of, succeed
 
 from benchmarks.faults import small_runs
 from dynskip_jax import load_run
@@ -30,7 +30,7 @@ TASKS = {
 def trained(tmp_path, small_generated_data):
     def train(name, *flags):
         arguments = [*small_runs.command(name, tmp_path)[1:], "--epochs", 1, *flags]
-        return execute(find_experiment(name), *arguments, "--run-dir", tmp_path / "run")
+        return succeed(find_experiment(name), *arguments, "--run-dir", tmp_path / "run").out
 
     return train
 
@@ -38,12 +38,10 @@ def trained(tmp_path, small_generated_data):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
-    experiment, outcome, (text, metric) = find_experiment(name), trained(name), TASKS[name]
-    assert outcome.status == 0, outcome.err
+    experiment, out, (text, metric) = find_experiment(name), trained(name), TASKS[name]
     row = row_of(tmp_path / "run")
-    assert row["model"] in outcome.out and metric in row["metrics"]
-    again = trained(name)
-    assert again.status == 0 and "finished already" in again.out, again.err
+    assert row["model"] in out and metric in row["metrics"]
+    assert "finished already" in trained(name)
     run = load_run(tmp_path / "run")
     assert run.data().fingerprint == load(tmp_path / "run" / "config.json")["dataset"]["fingerprint"]
     if "predict" in experiment.commands:
@@ -58,8 +56,7 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
 
 @pytest.mark.slow
 def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
-    outcome = trained("classify", "--batch-size", 1_000_000)
-    assert outcome.status == 0 and "in place of 1000000" in outcome.out, outcome.err
+    assert "in place of 1000000" in trained("classify", "--batch-size", 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +87,20 @@ def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
 
 
 def test_a_k_that_cannot_reach_every_answer_is_warned_of():
-    experiment = COMMANDS["number_prediction"]
     for length, warned in ((11, False), (15, True)):
-        settings = replace(experiment.settings(), length=length)
+        settings = replace(NUMBERS.settings(), length=length)
         spec = make_spec("dynamic:10", settings)
-        lines = experiment.hook("warnings")(
-            spec, settings, make_learner(experiment, settings, spec, None, None)
-        )
+        learner = make_learner(NUMBERS, settings, spec, None, None)
+        lines = NUMBERS.hook("warnings")(spec, settings, learner)
         assert any("dynamic:14 reaches all" in line for line in lines) == warned
+
+
+def test_a_pair_of_words_is_enough_for_the_baseline_of_bigrams(tmp_path):
+    pytest.importorskip("sklearn")
+    for split in ("train", "test"):
+        for kind, text in (("neg", "not good , it is bad"), ("pos", "not bad , it is good")):
+            (tmp_path / split / kind).mkdir(parents=True)
+            for i in range(20):
+                (tmp_path / split / kind / f"{i}_1.txt").write_text(text)
+    outcome = succeed(find_experiment("imdb"), "bigrams", "--data", tmp_path)
+    assert outcome.out.count("100.00%") == 2  # on dev and on test
