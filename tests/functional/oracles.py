@@ -94,10 +94,6 @@ def ind_rnn(t, p, x, state, cell):
     return (cell(np.maximum(x @ p.w_x + p.u * state[0] + p.b, 0)),)
 
 
-def skim_lstm(t, p, x, state, cell):
-    return lstm(F.LSTM(), p, x, state, cell)
-
-
 def skimmed(p, x, state):
     """Compute a step of Skim-RNN's small LSTM, which writes the first units and keeps the others."""
     small = len(p.b_s) // 4
@@ -119,8 +115,9 @@ def slstm(t, p, x, state, cell):
 
 
 STEPS = dict(lstm=lstm, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn, slstm=slstm)
-STEPS |= dict(min_lstm=min_lstm, min_gru=min_gru, ind_rnn=ind_rnn, skim_lstm=skim_lstm)
+STEPS |= dict(min_lstm=min_lstm, min_gru=min_gru, ind_rnn=ind_rnn)
 STEPS["peephole"] = lambda *given: peephole(*given)[:2]
+STEPS["skim_lstm"] = lambda t, *given: lstm(F.LSTM(), *given)
 
 
 # --- Skips over depth: (skip, params, x, h, c, below) -> what is added to the gates, the cell state or h
@@ -209,8 +206,10 @@ def chosen(skip, p, x, past, t, action, allowed, mode, temperature):
     return weights, int(np.argmax(weights)) + 1, 0.0, entropy(pi if skip.is_stochastic else weights)
 
 
-def buffer_loop(recurrence, params, x, past, below, actions, mode, temperature, allowed=None, dropped=None):
-    """Run Gui et al. (2019), Eq. 1 and 2, with any transition and skip over depth.
+def buffer_loop(
+    recurrence, params, x, past, below, actions, mode, temperature, allowed=None, dropped=None, kept=None
+):
+    """Run Gui et al. (2019), Eq. 1 and 2, with any transition and skip over depth, dropout and zoneout.
 
     `past` lists the states, oldest first. It begins with the K states of the carry and is extended in place.
     """
@@ -238,6 +237,9 @@ def buffer_loop(recurrence, params, x, past, below, actions, mode, temperature, 
         state = STEPS[transition.name](transition, p, x_t, state, cell)
         if depth is not None and depth.enters == "output":
             state = (state[0] + more, *state[1:])
+        if kept is not None:
+            triples = zip(kept, past[-1], state, strict=True)
+            state = tuple(rate[t] * old + (1 - rate[t]) * new for rate, old, new in triples)
         past.append(state)
         rows.append(Row(state[0], *trace))
     return rows
@@ -304,18 +306,10 @@ LOOPS = dict(skip_rnn=skip_rnn_loop, skim_rnn=skim_rnn_loop, lstm_jump=lstm_jump
 def loop(
     recurrence, params, x, slots, *, below=None, actions=None, mode="greedy", temperature=1.0, **options
 ):
-    """Run one sequence; return the rows of all steps, and the last K states, newest first.
+    """Run one sequence, x (time, in); return the rows of all steps, and the last K states, newest first.
 
-    Args:
-        recurrence: Choices that define the layer.
-        params: Weights.
-        x: Inputs, (time, in).
-        slots: The K states of the carry, newest first, each array (K, hidden).
-        below: Input of the skip over depth, (time, below).
-        actions: Actions that were sampled, (time,); None chooses greedily.
-        mode: Mode of the policy.
-        temperature: Temperature of weights.
-        **options: `dropped`, the recurrent dropout mask, and `allowed`, the policy's mask.
+    `slots` are the K states of the carry, newest first. Without `actions`, choices are greedy. Options are
+    `dropped`, the mask of recurrent dropout, `allowed`, that of the policy, and `kept`, that of zoneout.
     """
     params, slots = jax.tree.map(np.asarray, (params, slots))
     K = recurrence.time_skip.max_skip

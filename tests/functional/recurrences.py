@@ -128,14 +128,9 @@ def differentiated(
     policy = policy or F.Policy(temperature=1.0)
     allowed, policy = on_device(policy.mask), dataclasses.replace(policy, mask=None)
     options = on_device(dict(return_cell_state=True) | options)
-    if isinstance(policy.mix, int | float):  # static: not an argument of the program
-        static, policy = policy.mix, dataclasses.replace(policy, mix=None)
-    else:
-        static = None
 
     def loss(params, slots, mask, x, below, policy, zoneout_mask):
-        mix = policy.mix if static is None else static
-        policy = dataclasses.replace(policy, mix=mix, mask=allowed)
+        policy = dataclasses.replace(policy, mask=allowed)
         start = carry._replace(slots=slots, recurrent_mask=mask)
         settings = dict(below=below, policy=policy, zoneout_mask=zoneout_mask, implementation=implementation)
         end, out = F.unroll(params, start, x, recurrence, **settings, **options)

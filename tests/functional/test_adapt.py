@@ -23,10 +23,8 @@ def flat(tree):
 def test_it_is_its_definition(double_precision, decay):
     """However large the decay is, it moves no element past what was trained."""
     params, grads, trained, past = trees(4)
-    rates = dict(learning_rate=0.1, epsilon=1e-3)
-    found = adapt(
-        params, grads, trained, gradient_scale(jax.tree.map(jnp.square, past)), decay=decay, **rates
-    )
+    scale = gradient_scale(jax.tree.map(jnp.square, past))
+    found = adapt(params, grads, trained, scale, learning_rate=0.1, decay=decay, epsilon=1e-3)
     rms = [abs(float(g)) for g in flat(past)]
     mean = sum(rms) / len(rms)
     numbers = zip(flat(params), flat(grads), flat(trained), rms, strict=True)

@@ -1,4 +1,4 @@
-"""Check the character CNN and the highway layer against loops written from Kim et al. (2016), and PyTorch."""
+"""Check the character CNN against loops written from Kim et al. (2016), and PyTorch."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,6 @@ import pytest
 from compiled import compiled, on_device
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.char_cnn import HighwayParams, highway
 
 char_cnn = compiled(F.char_cnn)
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -97,19 +96,6 @@ def test_features_and_gradients_equal_those_of_torch():
             close(leaf, peer_leaf.grad)
     inside = ~outside.numpy().transpose(0, 2, 1)
     close(d_x, np.where(inside, peer_x.grad.numpy(), 0.0))
-
-
-def test_highway_equals_the_loop():
-    rng = np.random.default_rng(0)
-    w_t, w_h, b_t, b_h, x = (rng.normal(size=size) for size in ((4, 4), (4, 4), 4, 4, (2, 3, 4)))
-    expected = np.empty_like(x)
-    for index in np.ndindex(*x.shape):
-        row, i = x[index[:2]], index[2]
-        t = 1 / (1 + np.exp(-(sum(row[j] * w_t[j, i] for j in range(4)) + b_t[i])))
-        h = max(sum(row[j] * w_h[j, i] for j in range(4)) + b_h[i], 0.0)
-        expected[index] = t * h + (1 - t) * row[i]
-    params = HighwayParams(np.concatenate([w_t, w_h], 1), np.concatenate([b_t, b_h]))
-    close(compiled(highway)(params, x), expected)
 
 
 def test_equal_windows_count_once():

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from compiled import compiled, unroll
 from marks import and_slow
+from recurrences import HIDDEN, INPUT, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import choice_noise, choose
 
-K, HIDDEN, INPUT, UNITS = 4, 3, 2, 6
+K = 4
 SKIP = F.Dynamic(K, 0.5)
 IMPLEMENTATIONS = and_slow(["fused", "reference"], "fused".__eq__)
 
@@ -22,12 +23,8 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def layer(max_skip=K):
-    rng = np.random.default_rng(0)
-    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
-    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
-    agent = (HIDDEN, UNITS), (INPUT, UNITS), (UNITS,), (UNITS, max_skip), (max_skip,)
-    return F.LayerParams(lstm, F.AgentParams(*(draw(*shape) for shape in agent)))
+def layer(skip=SKIP):
+    return problem(F.Recurrence(skip), jnp.float32)[0]
 
 
 def keys(count, seed=0):
@@ -42,8 +39,7 @@ def run_program(params, keys, x, recurrence, **options):
 
 
 def run(x, skip=SKIP, **options):
-    params = layer(getattr(skip, "num_candidates", K))
-    return run_program(params, keys(len(x)), x, F.Recurrence(skip), **options)
+    return run_program(layer(skip), keys(len(x)), x, F.Recurrence(skip), **options)
 
 
 # --- Sampling
@@ -82,9 +78,8 @@ def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
     end, _ = run(np.ones((200, 1, INPUT), np.float32))
     initial = F.LSTMState(*(np.full((200, HIDDEN), value, np.float32) for value in (0.25, -0.5)))
     again = jax.jit(F.restart_carry, static_argnums=1)(end, F.Recurrence(SKIP), initial)
-    for slots, before, forgotten in zip(
-        *(map(np.asarray, a) for a in (again.slots, end.slots, initial)), strict=True
-    ):
+    states = jax.tree.map(np.asarray, (again.slots, end.slots, initial))
+    for slots, before, forgotten in zip(*states, strict=True):
         np.testing.assert_array_equal(slots[:, 0], before[:, 0])
         np.testing.assert_array_equal(slots[:, 1:], np.repeat(forgotten[:, None], K - 1, axis=1))
     assert not np.asarray(again.step).any()
@@ -170,7 +165,7 @@ def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementat
     carry = F.initial_carry(keys(2), recurrence, initial)
     carried = carry._replace(slots=jax.tree.map(lambda slots: slots.at[:, 0].set(9.0), carry.slots))
     x = jnp.ones((2, 1, INPUT))
-    end, _ = unroll(layer(3), carried, x, recurrence, implementation=implementation)
+    end, _ = unroll(layer(recurrence.time_skip), carried, x, recurrence, implementation=implementation)
     np.testing.assert_array_equal(end.slots.h[:, 1:], 0.25)
     np.testing.assert_array_equal(end.slots.c[:, 1:], -0.5)
 

@@ -1,27 +1,27 @@
 """Check the call of cuDNN. JAX's reference LSTM takes its place, because the test machines have no GPU."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import recurrences
 from jax import export
 from jax.experimental import rnn
+from recurrences import BATCH, HIDDEN, INPUT, TIME
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import cudnn
 
-BATCH, TIME, INPUT, HIDDEN = 3, 6, 2, 4
+
+def problem(skip=F.Previous()):  # noqa: B008 (immutable)
+    return recurrences.problem(F.Recurrence(skip), jnp.float32)[:3]
 
 
-def problem(skip=None):
-    rng = np.random.default_rng(0)
-    draw = lambda *shape: jax.device_put(rng.normal(size=shape).astype(np.float32))
-    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
-    state = F.LSTMState(draw(BATCH, HIDDEN), draw(BATCH, HIDDEN))
-    recurrence = F.Recurrence(skip or F.Previous())
-    carry = F.initial_carry(jax.random.split(jax.random.key(0), BATCH), recurrence, state)
-    return F.LayerParams(lstm), carry, draw(BATCH, TIME, INPUT)
+def close(ours, theirs):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5, strict=True), ours, theirs)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def nvidia(monkeypatch):
 
 @pytest.mark.parametrize(
     ("lengths", "reverse"),
-    [pytest.param(None, False, marks=pytest.mark.slow), ((6, 0, 4), True), ((0, 0, 0), False)],
+    [pytest.param(None, False, marks=pytest.mark.slow), ((TIME, 0, 4), True), ((0, 0, 0), False)],
 )
 def test_outputs_carry_and_gradients_are_those_of_the_reference_unroll(nvidia, lengths, reverse):
     """Padding has no effect, not even NaN in empty sequences."""
@@ -53,9 +53,7 @@ def test_outputs_carry_and_gradients_are_those_of_the_reference_unroll(nvidia, l
 
     gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), static_argnums=2)
     ours, theirs = gradient(params, x, "reference"), gradient(params, spoilt, "cudnn")
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    close(ours, theirs)
 
 
 def test_models_stacked_by_vmap_run_one_after_another(nvidia):
@@ -67,9 +65,7 @@ def test_models_stacked_by_vmap_run_one_after_another(nvidia):
         return jnp.sum(jnp.sin(out.h))
 
     of_all = jax.jit(jax.vmap(jax.value_and_grad(loss), (0, None)), static_argnums=1)
-    found = (jax.tree.leaves(of_all(stacked, name)) for name in ("cudnn", "fused"))
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    close(of_all(stacked, "cudnn"), of_all(stacked, "fused"))
 
 
 def which(params, carry, x, recurrence=F.Recurrence(), **options):  # noqa: B008 (immutable)
@@ -83,7 +79,7 @@ def which(params, carry, x, recurrence=F.Recurrence(), **options):  # noqa: B008
 def test_auto_takes_cudnn_where_it_fits_and_never_raises(nvidia, monkeypatch):
     params, carry, x = problem()
     assert which(params, carry, x)
-    assert which(params, carry, x, seq_lengths=jnp.array([6, 0, 2]), reverse=True)
+    assert which(params, carry, x, seq_lengths=jnp.array([TIME, 0, 2]), reverse=True)
     for args, options in (
         ((carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), x), {}),
         ((carry, x.astype(jnp.bfloat16)), {}),
@@ -112,15 +108,14 @@ def test_shapes_that_are_not_known_are_fused(nvidia):
 
 
 @pytest.mark.parametrize(
-    ("skip", "changes", "why"),
+    ("skip", "why"),
     [
-        (F.Previous(), {}, "needs an NVIDIA GPU, not a cpu"),
-        (F.Fixed(3), {}, "no skips over time or depth"),
-        (F.Previous(max_skip=3), {}, "no skips over time or depth"),
-        (F.Previous(), dict(return_cell_state=True), "no cell states of all steps"),
+        (F.Previous(), "needs an NVIDIA GPU, not a cpu"),
+        (F.Fixed(3), "no skips over time or depth"),
+        (F.Previous(max_skip=3), "no skips over time or depth"),
     ],
 )
-def test_what_cudnn_cannot_do_is_said(skip, changes, why):
+def test_what_cudnn_cannot_do_is_said(skip, why):
     params, carry, x = problem(skip)
     with pytest.raises(UserError, match=why):
-        F.unroll(params, carry, x, F.Recurrence(skip), implementation="cudnn", **changes)
+        F.unroll(params, carry, x, F.Recurrence(skip), implementation="cudnn")

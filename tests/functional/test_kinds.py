@@ -5,6 +5,7 @@ and half precision. No value and no gradient may be NaN.
 """
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from jax import export
 from marks import and_slow
+from recurrences import OPTIONS, TIME_SKIPS
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
@@ -89,6 +91,10 @@ def penalised(batch, time):
     return cells(batch, time), flags(batch, time)
 
 
+def keyed(batch, time):
+    return keys(batch), cells(batch, time)
+
+
 def unrolled(recurrence, mode="sample", **options):
     """Return a case of `unroll`: the function, and its arguments for a batch and a time."""
 
@@ -145,10 +151,7 @@ CASES = {
         lambda b, t: (positive(HIDDEN), positive(), floats(HIDDEN), floats(HIDDEN), floats(HIDDEN)),
     ),
     "agent_logits": (F.agent_logits, lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K))),
-    "averaged_log_likelihood": (
-        lambda x: rl.averaged_log_likelihood(x, axis=1),
-        lambda b, t: (log_probs(b, K),),
-    ),
+    "averaged_log_likelihood": (partial(rl.averaged_log_likelihood, axis=1), lambda b, t: (log_probs(b, K),)),
     "cached_log_likelihood": (
         lambda cache, *rest: F.cached_log_likelihood(cache, *rest, flatness=0.3, weight=0.1),
         lambda b, t: (
@@ -172,15 +175,9 @@ CASES = {
     ),
     "crf_marginals": (F.crf_marginals, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
     "critic": (rl.critic, lambda b, t: (CRITIC, inputs(b, t), cells(b, t))),
-    "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), lambda b, t: (keys(b), cells(b, t))),
-    "dropout: alike at all steps": (
-        lambda keys, x: F.dropout(keys, 0.5, x, (1,)),
-        lambda b, t: (keys(b), cells(b, t)),
-    ),
-    "dropout_mask": (
-        lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype),
-        lambda b, t: (keys(b), cells(b, t)),
-    ),
+    "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), keyed),
+    "dropout: alike at all steps": (lambda keys, x: F.dropout(keys, 0.5, x, (1,)), keyed),
+    "dropout_mask": (lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype), keyed),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
     "flip_sequences": (F.flip_sequences, lambda b, t: (cells(b, t), whole(0, t, b))),
     "followers": (F.followers, lambda b, t: (whole(0, WORDS, b, t), whole(-1, WORDS, b, K - 1))),
@@ -222,7 +219,7 @@ CASES = {
         lambda b, t: (carry(DYNAMIC, b), state(b)),
     ),
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
-    "vimco": (lambda of_rollouts: rl.vimco(of_rollouts, axis=1), lambda b, t: (log_probs(b, K),)),
+    "vimco": (partial(rl.vimco, axis=1), lambda b, t: (log_probs(b, K),)),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (
         lambda keys, steps, x: F.zoneout(keys, steps, (0.5, 0.0), HIDDEN, x.dtype),
@@ -246,17 +243,9 @@ CASES = {
     "unroll: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))),
     "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
 }
-for name, skip in {
-    "dynamic": F.Dynamic(K, 0.5, empty_slots="masked"),
-    "attention": F.Attention(K, 0.5),
-    "content": F.Dynamic(K, 0.5, agent="content"),
-    "log": F.Attention(K, 0.5, agent="content", empty_slots="masked", among=F.LogSpaced()),
-    "segments": F.Dynamic(K, 0.5, among=F.Segments(2), empty_slots="masked"),
-    "sparse": F.SparseAttention(K, 0.5, top=2, empty_slots="masked"),
-    "fixed": F.Fixed(K),
-    "skip_rnn": F.SkipRNN(),
-}.items():
-    CASES[f"unroll: {name}"] = unrolled(F.Recurrence(skip))
+SKIPS = ["dynamic masked", "attention", "dynamic-content", "log masked", "segment-dynamic", "sparse masked"]
+for name in (*SKIPS, "fixed", "skip-rnn"):
+    CASES[f"unroll: {name}"] = unrolled(F.Recurrence((TIME_SKIPS | OPTIONS)[name]))
 for name in ("last", "mean", "max"):
     CASES[f"pool_states: {name}"] = (
         lambda x, where, name=name: F.pool_states(x, where, name, backward=1),
@@ -272,10 +261,12 @@ for name in F.RELAXATIONS:
 EXEMPT = {"parse_depth_skip", "parse_time_skip", "parse_transition", "register_for_export"}
 
 # Functions (by prefix) whose float outputs are wider than half precision on purpose, and the reason.
-WIDER = {
-    "crf_": "sums over sequences are taken in float32 at least",
-    "empty_cache": "float32",
-}
+WIDER = {"crf_": "sums over sequences are taken in float32 at least", "empty_cache": "float32"}
+
+
+def arguments_of(name, batch, time, make):
+    """Return what `make` makes of each argument of a case."""
+    return jax.tree.map(make, CASES[name][1](batch, time), is_leaf=lambda leaf: isinstance(leaf, Argument))
 
 
 def drawn(name, batch, time, dtype):
@@ -297,21 +288,14 @@ def drawn(name, batch, time, dtype):
             numbers = -np.abs(numbers)
         return np.asarray(numbers, dtype)
 
-    return jax.tree.map(draw, CASES[name][1](batch, time), is_leaf=is_argument)
+    return arguments_of(name, batch, time, draw)
 
 
 def described(name, batch, time, dtype):
     """Return the arguments of a case as shapes and dtypes."""
     dtypes = {"key": jax.random.key(0).dtype, "bool": np.bool_, "int": np.int32}
-    return jax.tree.map(
-        lambda argument: jax.ShapeDtypeStruct(argument.shape, dtypes.get(argument.kind, dtype)),
-        CASES[name][1](batch, time),
-        is_leaf=is_argument,
-    )
-
-
-def is_argument(value):
-    return isinstance(value, Argument)
+    shaped = lambda argument: jax.ShapeDtypeStruct(argument.shape, dtypes.get(argument.kind, dtype))
+    return arguments_of(name, batch, time, shaped)
 
 
 def is_float(leaf):

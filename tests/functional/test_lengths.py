@@ -18,9 +18,8 @@ WEIGHTS = LSTM.init(jax.random.key(0), TAGS, 2)
 
 
 def unrolled(lengths):
-    carry = F.initial_carry(
-        jax.random.split(jax.random.key(1), BATCH), LSTM, F.zero_state(LSTM.transition, (BATCH, 2))
-    )
+    zeros = F.zero_state(LSTM.transition, (BATCH, 2))
+    carry = F.initial_carry(jax.random.split(jax.random.key(1), BATCH), LSTM, zeros)
     return F.unroll(WEIGHTS, carry, X, LSTM, seq_lengths=lengths)[1].h
 
 

@@ -1,4 +1,4 @@
-"""Check several sequences in one row against each one in its own row, and zoneout against a NumPy loop."""
+"""Check several sequences in one row against each one in its own row, and the masks of zoneout."""
 
 import itertools
 from functools import partial
@@ -16,11 +16,7 @@ from dynskip_jax import functional as F
 # Sequences of 3, 3 and 1 steps in one row, and of 1, 3 and 3 in another. The last 3 of 10 steps are padding.
 PACKED = np.array([[7, 7, 7, 2, 2, 2, 9, 9, 9, 9], [0, 1, 1, 1, 2, 2, 2, 2, 2, 2]])
 LENGTHS = np.array([7, 7])
-
-
 PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
-zoneout = compiled(F.zoneout)
-
 # Random skips are left out: they are sampled in every mode, and each row has its own key.
 SKIPS = [name for name in TIME_SKIPS if name != "random"]
 CASES = itertools.product(SKIPS, ("lstm", "gru"), (False, True))
@@ -60,31 +56,9 @@ def test_packed_sequences_draw_apart_and_the_first_goes_on_from_the_carry():
     np.testing.assert_allclose(np.asarray(out.h)[:, :6], whole.h, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_zoneout_by_hand(double_precision):
-    """An LSTM with zoneout equals a loop over State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new."""
-    recurrence = F.Recurrence()
-    params, carry, x, _ = problem(recurrence)
-    steps = np.asarray(carry.step)[:, None] + np.arange(x.shape[1])[None]
-    keys = carry.key[:, None]
-    sigma = lambda z: 1 / (1 + np.exp(-z))
-    for deterministic in (False, True):
-        kept = zoneout(keys, steps, (0.2, 0.5), HIDDEN, x.dtype, deterministic=deterministic)
-        _, out = unroll(params, carry, x, recurrence, zoneout_mask=kept)
-        w_x, w_h, b = map(np.asarray, params.transition)
-        h, c = (np.asarray(array) for array in carry.state)
-        for t in range(x.shape[1]):
-            g, i, f, o = np.split(np.asarray(x)[:, t] @ w_x + h @ w_h + b, 4, axis=1)
-            new_c = np.tanh(g) * sigma(i) + c * sigma(f)
-            new_h = sigma(o) * np.tanh(new_c)
-            d_h, d_c = (np.asarray(d)[:, t] for d in kept)
-            h, c = d_h * h + (1 - d_h) * new_h, d_c * c + (1 - d_c) * new_c
-            np.testing.assert_allclose(np.asarray(out.h)[:, t], h, rtol=1e-12, atol=1e-12)
-
-
 def test_zoneout_keeps_as_much_as_it_says_and_draws_each_step_anew():
-    keys, steps = jax.random.split(jax.random.key(0), 50), np.arange(40)[None].repeat(50, 0)
-    keys = keys[:, None]
+    zoneout, keys = compiled(F.zoneout), jax.random.split(jax.random.key(0), 50)[:, None]
+    steps = np.arange(40)[None].repeat(50, 0)
     h, c = map(np.asarray, zoneout(keys, steps, (0.1, 0.5), 30))
     assert set(np.unique(h)) == set(np.unique(c)) == {0.0, 1.0}
     standard_error = np.sqrt(0.25 / h.size)

@@ -60,9 +60,8 @@ def compare(skip, *, lengths=None, policy=POLICY, rtol=1e-5, atol=1e-5, gradient
         return total, (end._replace(key=None), out)
 
     function = jax.value_and_grad(loss, (0, 1, 2), has_aux=True) if gradients else loss
-    expected, found = (
-        jax.jit(function, static_argnums=3)(params, x, carry.slots, by) for by in (False, True)
-    )
+    program = jax.jit(function, static_argnums=3)
+    expected, found = (program(params, x, carry.slots, by_kernel) for by_kernel in (False, True))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=rtol, atol=atol)

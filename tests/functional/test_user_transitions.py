@@ -6,13 +6,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import pytest
+from compiled import drawn
 from flax import nnx
 from marks import and_slow
 from recurrences import assert_same, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn import SkipCell
+from dynskip_jax.nn import SkipCell, SkipLSTM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +43,10 @@ def test_products_inside_transformations_take_the_reference_with_a_warning(doubl
 
 def test_products_of_one_unit_are_not_taken_for_those_inside_transformations():
     """Regression: with hidden size 1, a GRU warned and ran the reference."""
-    recurrence = F.Recurrence(F.Dynamic(3, 0.5), F.GRU())
-
-    def run():
-        params = recurrence.init(jax.random.key(0), 2, 1)
-        carry = F.initial_carry(jax.random.key(1), recurrence, F.zero_state(F.GRU(), (3, 1)))
-        return F.unroll(params, carry, jnp.ones((3, 4, 2)), recurrence, implementation="fused")
-
-    jax.eval_shape(run)  # a warning would be an error
+    layer = drawn(lambda: SkipLSTM(2, 1, skip=F.Dynamic(3, 0.5), transition=F.GRU(), rngs=nnx.Rngs(0)))
+    jax.eval_shape(
+        lambda: layer(jnp.ones((3, 4, 2)), rngs=jax.random.key(0)).h
+    )  # a warning would be an error
 
 
 def test_what_a_transition_does_not_declare_is_said():

@@ -12,7 +12,6 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import distribution
-from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModel
 
 VOCABULARY, K, BATCH, TIME = 9, 4, 3, 12
@@ -127,17 +126,3 @@ def test_after_a_restart_it_has_forgotten_the_words_and_copies_by_the_agents_dis
     weights = np.asarray(output.copies.weights)[:, 1:]
     entropy = -(weights * np.log(weights)).sum(-1)
     np.testing.assert_allclose(entropy, np.asarray(output.decisions[-1].entropy)[:, 1:], rtol=1e-4, atol=1e-5)
-
-
-REFUSED = {
-    "no distribution": lambda: compiled(model(F.Fixed(3), "expected"))(TOKENS),
-    "unknown copy 'all': choose": lambda: model(SKIPS["mean"], "all"),
-    "pass rngs=": lambda: compiled(model(SKIPS["by content"], "expected"))(TOKENS),
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-@pytest.mark.usefixtures("as_users")
-def test_what_does_not_fit_is_refused(message):
-    with pytest.raises(UserError, match=message):
-        REFUSED[message]()

@@ -182,9 +182,8 @@ def test_dropped_words_say_nothing_and_the_others_more():
 def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectional):
     model, sentences, ends = pair(bidirectional=bidirectional), (np.array([1, 4, 2]), np.array([3, 0])), []
     row, of = np.concatenate([*sentences, [2, 2]])[None], np.array([[0, 0, 0, 1, 1, 0, 0]])
-    found = compiled(model)(
-        dict(tokens=row, sentences=of), seq_lengths=np.array([5]), deterministic=True
-    ).logits
+    inputs, options = dict(tokens=row, sentences=of), dict(seq_lengths=np.array([5]), deterministic=True)
+    found = compiled(model)(inputs, **options).logits
     for sentence in sentences:
         x = np.asarray(model.embedding.embedding[...])[sentence[None]]
         h = np.asarray(compiled(model.stack)(x, deterministic=True).h[0])
@@ -210,13 +209,20 @@ def test_pretrained_vectors_are_where_it_begins():
     np.testing.assert_array_equal(jax.jit(words)(), table)
 
 
+REFUSED = {
+    "odd": lambda: tagger(window=2),
+    "unknown output 'hmm'": lambda: tagger(output="hmm"),
+    "unknown copy 'all': choose": lambda: language_model(copy="all"),
+    "this tagger draws": lambda: compiled(tagger(unknown_rate=0.5))(*ids(TOKENS)),
+    "no distribution": lambda: compiled(language_model(F.Fixed(3), copy="expected"))(TOKENS),
+}
+
+
 @pytest.mark.usefixtures("as_users")
-def test_what_makes_no_tagger_is_refused():
-    for options, message in ((dict(window=2), "odd"), (dict(output="hmm"), "unknown output 'hmm'")):
-        with pytest.raises(UserError, match=message):
-            tagger(**options)
-    with pytest.raises(UserError, match="this tagger draws"):
-        compiled(tagger(unknown_rate=0.5))(*ids(TOKENS))
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_makes_no_model_is_refused(message):
+    with pytest.raises(UserError, match=message):
+        REFUSED[message]()
 
 
 def deaf(model):

@@ -92,12 +92,8 @@ def test_one_step_by_hand():
     carry = F.initial_carry(None, cell.recurrence, F.LSTMState(h, c))
     new, found = compiled(cell)(carry, x)
 
-    def rounded(array):
-        return np.asarray(array).astype(jnp.bfloat16).astype(np.float64)
-
-    def sigmoid(z):
-        return 1 / (1 + np.exp(-z))
-
+    rounded = lambda array: np.asarray(array).astype(jnp.bfloat16).astype(np.float64)
+    sigmoid = lambda z: 1 / (1 + np.exp(-z))
     weights = cell.weights
     products = rounded(x) @ rounded(weights.w_x[...]) + rounded(h) @ rounded(weights.w_h[...])
     g, i, f, o = np.split(products + np.asarray(weights.b[...], np.float64), 4, axis=-1)

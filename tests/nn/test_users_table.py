@@ -37,13 +37,18 @@ def cell(K=4, hidden=8, **options):
     return drawn(lambda: SkipCell(3, hidden, F.Dynamic(K, 0.5), rngs=nnx.Rngs(0), **options))
 
 
+def deep(depths, **options):
+    """Return a stack of which the layers with a 1 in `depths` have a skip over depth."""
+    return SkipLayers([cell(depth_skip=F.ToOutput() if depth else None) for depth in depths], **options)
+
+
 def layer(K=4, **options):
     return SkipLayers([cell(K)], **options)
 
 
-def stack(**options):
+def stack(hidden=8, **options):
     skips = [F.Previous(), F.Dynamic(3)]
-    return drawn(lambda: SkipLSTM(3, 8, rngs=nnx.Rngs(0), **{"skip": skips, **options}))
+    return drawn(lambda: SkipLSTM(3, hidden, rngs=nnx.Rngs(0), **{"skip": skips, **options}))
 
 
 def evaluated(model):
@@ -74,8 +79,8 @@ def policy(*mode, **options):
     return run(policy=F.Policy(*mode, **options))
 
 
-def reinforced(reward, **call):
-    return rl.reinforce(run(**call), reward)
+def decisions():
+    return F.DecisionTrace(whole((2, 4)), filled((2, 4), -1), filled((2, 4)))
 
 
 REFUSED = {
@@ -104,6 +109,10 @@ REFUSED = {
     "one length": (lambda: run(seq_lengths=6), "got a int"),
     "three lengths": (lambda: run(seq_lengths=whole(3)), r"\(batch,\) = \(2,\), got int32 \(3,\)"),
     "lengths too long": (lambda: run(seq_lengths=np.array([6, 7])), "lie between 0 and 6, got 6 to 7"),
+    "wide weights": (
+        lambda: F.unroll(cell().params(), carry_of(param_dtype=jnp.bfloat16), X, cell().recurrence),
+        r"is bfloat16, got float32 in params.*make the carry in",
+    ),
     "tokens": (lambda: run(whole((2, 6, 3))), "of floats, got int32 .* embed tokens first"),
     "a vector": (lambda: run(filled(3)), r"expected inputs \(\*batch, time, 3\), got float32 \(3,\)"),
     "inputs as list": (lambda: run([[0.0, 1.0, 2.0]]), "got a list"),
@@ -135,8 +144,23 @@ REFUSED = {
     "dropout of 1.5": (lambda: layer(dropout=1.5), r"dropout or zoneout lies in \[0, 1\), got 1.5"),
     "implementation": (lambda: layer(implementation="quick"), "unknown implementation"),
     "reverse": (lambda: stack(bidirectional=True, reverse=True), "reverse is for one direction"),
-    "reward of shape": (lambda: reinforced(filled((6, 4))), r"of \(2,\) or \(2, 6\), .* got \(6, 4\)"),
+    "sizes": (lambda: stack([3, 4, 8], skip=F.Previous(), depth_skip=F.ToOutput()), "to one of size 8"),
+    "sizes and skips": (lambda: stack([3, 4], skip=[F.Previous()] * 3), "skip for 3, hidden_features for 2"),
+    "one cell's options": (lambda: stack(cell=[{}]), "expected one cell or 2, one for each layer, got 1"),
+    "no layers": (lambda: stack(skip=[]), "at least one layer"),
+    "rates of dropout": (lambda: stack(dropout=[0.1] * 2), "2 layers have 3 places for dropout, got 2 rates"),
+    "rates of zoneout": (lambda: stack(zoneout=[0.1] * 3), "zoneout has one rate, or one for each of"),
+    "no units": (lambda: stack(0), "sizes must be at least 1, got in_features=3, hidden_features=0"),
+    # A depth skip of one layer alone once read that layer's own input, or the output of its forward half.
+    "depth of one": (lambda: deep([1]), "layer 1 has a skip over depth, .* from 2 layers below"),
+    "depth of two": (lambda: deep([0, 1]), "layer 2 has a skip over depth, .* from 2 layers below"),
+    "both ways": (lambda: deep([0, 0, 1, 1], bidirectional=True), "skip over depth, .* from 2 layers below"),
+    "reward": (lambda: rl.reinforce(run(), filled((6, 4))), r"of \(2,\) or \(2, 6\), .* got \(6, 4\)"),
     "outputs as decisions": (lambda: rl.agent_loss(X, filled(2)), r"or its .decisions .* got float32"),
+    "no decisions": (lambda: rl.entropy(()), "call DecisionTrace.of"),
+    "values of shape": (lambda: rl.critic_loss(decisions(), [filled(3)], filled(2)), r"got \(3,\)"),
+    "one row": (lambda: rl.entropy(jax.tree.map(lambda leaf: leaf[0], decisions())), r"pass x\[None\]"),
+    "one rollout": (lambda: rl.vimco(filled((1, 4))), "at least 2 rollouts, got 1"),
 }  # fmt: skip
 
 

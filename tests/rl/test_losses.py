@@ -285,22 +285,6 @@ def test_decisions_know_how_they_were_made(skip, mode, made, says):
             rl.reinforce(trace, jnp.zeros(2))
 
 
-@pytest.mark.usefixtures("as_users")
-@pytest.mark.parametrize(
-    ("attempt", "says"),
-    [
-        (lambda one: rl.critic_loss(one, [jnp.ones(3)], jnp.ones(2)), r"got \(3,\)"),
-        (lambda one: rl.entropy(()), "call DecisionTrace.of"),
-        (lambda one: rl.entropy(jax.tree.map(lambda leaf: leaf[0], one)), r"pass x\[None\]"),
-        (lambda one: rl.vimco(jnp.zeros((1, 4))), "at least 2 rollouts, got 1"),
-    ],
-)
-def test_what_does_not_fit_the_decisions_is_refused(attempt, says):
-    one = F.DecisionTrace(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
-    with pytest.raises(UserError, match=says):
-        attempt(one)
-
-
 # --- Settings of the experiments
 
 SETTINGS = {
