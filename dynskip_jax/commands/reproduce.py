@@ -63,7 +63,7 @@ def reproduce(names: tuple[str, ...] = ()) -> None:
 
 def commands_of(table: Table) -> Iterator[list[str]]:
     """Yield each command line of a table, which begins with the experiment's name."""
-    paths = {run: str(_FOLDER / table.name / run) for run in table.runs} | {"vectors": _VECTORS}
+    paths = {"vectors": _VECTORS} | {run: str(_FOLDER / table.name / run) for run in table.runs}
     for run, command in table.runs.items():
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
         yield [*line, "--run-dir", paths[run]] if line[1].startswith("--") else line

@@ -17,11 +17,13 @@ TABLES, REPRODUCE = all_tables(), tool("reproduce")
 @pytest.mark.parametrize("name", TABLES)
 def test_each_command_can_be_read(name):
     begun = {None}
+    assert "vectors" not in TABLES[name].runs  # that is the file of word vectors
     for line in commands_of(TABLES[name]):
         found = flags_of(line[0], line[1:])
         if line[1].startswith("--"):
             run = found.settings
             assert run.agent.control_of in begun and run.run.run_dir not in begun
+            assert run.run.run_dir.parts[:2] == ("runs", "reproduce")
             begun.add(run.run.run_dir)
         else:  # a command over an earlier run
             assert getattr(found.get("run"), "run_dir", None) in begun

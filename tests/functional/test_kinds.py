@@ -95,11 +95,11 @@ def keyed(batch, time):
     return keys(batch), cells(batch, time)
 
 
-def unrolled(recurrence, mode="sample", **options):
-    """Return a case of `unroll`: the function, and its arguments for a batch and a time."""
+def unrolled(recurrence, mode="sample", function=F.unroll, **options):
+    """Return a case of `unroll` or `skim`: the function, and its arguments for a batch and a time."""
 
     def run(params, carry, x, lengths):
-        return F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
+        return function(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
 
     def arguments(batch, time):
         lengths = whole(0, time, batch)
@@ -241,6 +241,8 @@ CASES = {
     "unroll: relaxed": unrolled(DYNAMIC, "gumbel_softmax"),
     "unroll: parallel": unrolled(F.Recurrence(transition=F.MinLSTM()), implementation="parallel"),
     "unroll: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))),
+    "skim": unrolled(F.Recurrence(F.SkipRNN()), "greedy", F.skim),
+    "skim: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2)), "greedy", F.skim),
     "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
 }
 SKIPS = ["dynamic masked", "attention", "dynamic-content", "log masked", "segment-dynamic", "sparse masked"]
@@ -317,7 +319,7 @@ def with_gradients(name):
             parts = [leaf for leaf in jax.tree.leaves(out) if is_float(leaf)]
             return sum((jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)), out
 
-        if not wanted:
+        if not wanted or name.startswith("skim"):  # a `while` loop has no reverse mode
             return function(*arguments), ()
         gradients, out = jax.grad(loss, has_aux=True)([leaves[i] for i in wanted])
         return out, gradients
