@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ Sums = dict[str, Any]  # arrays, or trees of them
 Metrics = dict[str, np.ndarray]  # one value per seed
 
 
+@runtime_checkable  # the check of signatures asks
 class Trainable(Protocol):
     """What the loop trains; `init`, `initial_carry` and `loss` are for one seed, and mapped over seeds."""
 

@@ -56,7 +56,7 @@ def test_traced_lengths_beyond_their_range_count_as_the_ends(name):
 
 
 def test_flipping_keeps_padding_and_is_its_own_inverse():
-    x, lengths = np.arange(10).reshape(2, 5), jnp.array([5, 3])
+    x, lengths = jnp.arange(10).reshape(2, 5), jnp.array([5, 3])
     flipped = F.flip_sequences(x, lengths)
     np.testing.assert_array_equal(flipped, [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]])
     np.testing.assert_array_equal(F.flip_sequences(flipped, lengths), x)
