@@ -19,6 +19,7 @@ from dynskip_jax.functional.step import (
     cell_step,
     dropped,
     in_dtype_of,
+    observed,
     project_inputs,
     skip_inputs,
 )
@@ -128,9 +129,8 @@ def _step(
 
     def decide(reader: _Reader) -> _Reader:
         given = skip_inputs(recurrence, inputs, carry.step + position, carry.key, state[0].dtype, policy)
-        (name,) = skip.observed_arrays(transition)
-        observation = getattr(state, name)
-        choice, after = skip.choose(params.skip, given, observation, reader.skip_state, policy.mode)
+        seen = observed(recurrence, state)
+        choice, after = skip.choose(params.skip, given, seen, reader.skip_state, policy.mode)
         reads = looks & (choice.update > 0.5)
         unread = transition.unread_state(params.transition, inputs.transition, entering, state, dense)
         skip_state = where_each(looks, after, reader.skip_state)
