@@ -28,8 +28,9 @@ def bigrams(data: Path | None = None) -> None:
     # Reviews are words already. Words and pairs in one review only are left out.
     vectorizer = CountVectorizer(
         tokenizer=list, preprocessor=list, token_pattern=None, ngram_range=(1, 2), binary=True, min_df=2
-    ).fit(words["train"])
-    x = {split: vectorizer.transform(texts) for split, texts in words.items()}
+    )
+    x = {"train": vectorizer.fit_transform(words["train"])}
+    x |= {split: vectorizer.transform(words[split]) for split in ("dev", "test")}
     # liblinear suits a sparse matrix with more columns than rows.
     models = [LogisticRegression(C=C, solver="liblinear", random_state=0) for C in _PENALTIES]
     fitted = [model.fit(x["train"], labels["train"]) for model in models]

@@ -29,7 +29,7 @@ def compare(
         code: Import this module first: the one with your own skip or transition.
     """
     keep_compiled_programs()
-    counts, tests, corpus = {}, {}, ""
+    found, tests, corpus = {}, {}, ""
     for folder in dict.fromkeys(run_dir):
         models = load_models(folder, command="compare")
         read = next(iter(models.values())).data(data)  # all models of a folder have the same
@@ -37,22 +37,24 @@ def compare(
         for name, model in models.items():
             label = name if len(run_dir) == 1 else f"{folder}: {name}"
             tests[label] = [(sentence.words, sentence.tags) for sentence in read.content.splits["test"]]
-            counts[label] = _counts(model, read)
-    if len(counts) < 2:
+            found[label] = model, read
+    if len(found) < 2:
         raise UserError(
             f"{', '.join(map(str, run_dir))} holds one model: name several run folders, separated by commas, "
             "or train several models with --compare a,b"
         )
-    first, *others = counts
+    first, *others = found
+    for name in others:  # before anything is predicted
+        if tests[name] != tests[first]:
+            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
+    counts = {name: _counts(*of) for name, of in found.items()}
     means = {name: float(np.mean(statistics.f1(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:
-        if tests[name] != tests[first]:
-            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-        found = statistics.paired_bootstrap(counts[first], counts[name], samples)
-        difference, low, high = (f"{100 * number:+.2f}" for number in found[:3])
-        says = "may be chance" if found.low <= 0 <= found.high else "differs"
-        rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{found.p:.3f}", says])
+        gain = statistics.paired_bootstrap(counts[first], counts[name], samples)
+        difference, low, high = (f"{100 * number:+.2f}" for number in gain[:3])
+        says = "may be chance" if gain.low <= 0 <= gain.high else "differs"
+        rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{gain.p:.3f}", says])
     headings = ["model", "score", "difference", "95 % of resamples", "p", ""]
     print_table(f"{corpus}, test, beside {first}", headings, rows)
 
