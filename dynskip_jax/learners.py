@@ -24,7 +24,7 @@ VOCABULARY = "vocabulary.json"  # file of a run folder
 _PLATEAU = dict(threshold=1.0, floor=0.005)  # of the released language model of Gui et al. (2019)
 
 
-class Trainable(NamedTuple):
+class ModelToFit(NamedTuple):
     """A model's specification, the learner that trains it, and how it is trained."""
 
     spec: ModelSpec

@@ -30,7 +30,7 @@ from dynskip_jax.devices.parallel import Parallel, make_parallel
 from dynskip_jax.devices.processes import Processes, connect
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.learners import VOCABULARY, Trainable, make_fit_settings, make_learner
+from dynskip_jax.learners import VOCABULARY, ModelToFit, make_fit_settings, make_learner
 from dynskip_jax.results import curves_of, print_results, summary
 from dynskip_jax.settings import Devices, Resolved, Settings, replace, to_config
 from dynskip_jax.small_data import fit_to_size
@@ -119,7 +119,7 @@ def run(
     models = []
     for spec in specs:
         learner = make_learner(experiment, settings, spec, data, vocabulary)
-        models.append(Trainable(spec, learner, make_fit_settings(settings, spec, learner)))
+        models.append(ModelToFit(spec, learner, make_fit_settings(settings, spec, learner)))
     # Settings and models are checked before any folder is created.
     if not parallel.processes.first:
         _follow(models, parallel)
@@ -167,7 +167,7 @@ def run(
     print_results(experiment, settings, data, results)
 
 
-def _follow(models: Sequence[Trainable], parallel: Parallel) -> None:
+def _follow(models: Sequence[ModelToFit], parallel: Parallel) -> None:
     """Train, in a process other than the first, the models that the first process selects."""
     by_name = {model.spec.name: model for model in models}
     while (name := parallel.processes.agree(None)) is not None:
@@ -176,7 +176,7 @@ def _follow(models: Sequence[Trainable], parallel: Parallel) -> None:
         print(f"process {number} waits for process 0, which evaluates {name} and draws", file=sys.stderr)
 
 
-def _finished_row(run_dir: RunDir, model: Trainable) -> dict[str, Any] | None:
+def _finished_row(run_dir: RunDir, model: ModelToFit) -> dict[str, Any] | None:
     """Return the row of a model that was trained for enough epochs; None if it still has to be trained."""
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
@@ -192,7 +192,7 @@ def _run_model(
     experiment: Experiment,
     settings: Settings,
     data: Dataset,
-    model: Trainable,
+    model: ModelToFit,
     run_dir: RunDir,
     parallel: Parallel,
 ) -> dict[str, Any]:
