@@ -25,7 +25,6 @@ from dynskip_jax.config import (
     short,
 )
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import FORMAT
 from dynskip_jax.training.model_names import CHOOSING, READING_LESS, REWARDED, WITH_AGENT, WITH_K, is_one_of
 
 _MOST_SEEDS = 1000  # trained together
@@ -335,11 +334,6 @@ def to_config(settings: Settings) -> dict[str, Any]:
 
 def from_config(kind: type[Settings], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run's configuration by name, with the paths of its last command."""
-    if config.get("format") != FORMAT:
-        raise UserError(
-            f"expected a run in format {FORMAT}, found format {short(config.get('format'))}: train again, or "
-            "read it with the version that wrote it"
-        )
     stored = [setting for group in config["settings"].values() for setting in group.items()]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
     last = values | (config.get("about") or [{}])[-1].get("paths", {})

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import signal
-import tempfile
 from pathlib import Path
 
 # Set before JAX starts: eight virtual devices; XLA optimizes little, because tests mostly compile.
@@ -134,12 +133,3 @@ def forgotten_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
-
-
-@pytest.fixture
-def nothing_temporary_left(monkeypatch, tmp_path_factory):
-    """Fail a test that leaves something in the folder for temporary files."""
-    folder = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield
-    assert not list(folder.iterdir())

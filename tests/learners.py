@@ -112,11 +112,6 @@ def together(*models):
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *models)
 
 
-def one_seed(params):
-    """Add a seed axis of length 1 to one model's parameters, as for models trained together."""
-    return jax.tree.map(lambda leaf: leaf[None], params)
-
-
 def scheduled_of(learner):
     """Return the scheduled values of the first model."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))

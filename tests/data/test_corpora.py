@@ -9,6 +9,7 @@ import json
 import os
 import re
 import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -171,11 +172,14 @@ def served(data, folder, monkeypatch):
         thread.join()
 
 
-def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd, nothing_temporary_left):
+def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd):
+    (tmp_path / "temporary").mkdir()
     with served(ptb_archive(), tmp_path, monkeypatch) as url:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
         monkeypatch.setattr(corpora, "PTB_URL", url)
         assert not corpora.is_reachable(url.replace("archive", "absent"))
         assert f"{url}, now kept in {tmp_path}" in find_language_corpus(None).source
+        assert not list((tmp_path / "temporary").iterdir())
     again = find_language_corpus(None, "ptb")
     assert "TFDS cache" in again.source
     assert again.fingerprint == find_language_corpus(write(tmp_path / "x")).fingerprint

@@ -21,7 +21,6 @@ SMALL_PTB = (
     *("--num-steps", 5, "--batch-size", 4, "--devices", 1),
 )
 SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--train-examples", 60, "--devices", 1)
-SMALL_AGENT = ("--agent-features", 2)  # for models with an agent
 
 
 def tool(name: str) -> Callable[[], None]:
@@ -93,12 +92,6 @@ def row_of(folder):
     """Return the row in `result.json` of a run folder with one model."""
     (row,) = load(folder / "result.json")["rows"]
     return row
-
-
-def settings_of(folder):
-    """Return all settings of a run by name, without their groups."""
-    groups = load(folder / "config.json")["settings"].values()
-    return {name: value for group in groups if group is not None for name, value in group.items()}
 
 
 def records(folder):

@@ -6,7 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 import quick
-from commands import NUMBERS, PTB, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
+from commands import NUMBERS, PTB, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
 
 from dynskip_jax import trained
 from dynskip_jax.data import agreement, corpora, number_prediction, recall
@@ -93,16 +93,8 @@ def finished_ptb(corpus_folder, compared_ptb):
 def finished_numbers(small_generated_data, tmp_path_factory):
     """Return a finished run of number prediction that samples choices: two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("numbers") / "run"
-    arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS, *SMALL_AGENT)
-    return finished_run(NUMBERS, folder, *arguments)
-
-
-@pytest.fixture(scope="session")
-def swept_numbers(small_generated_data, tmp_path_factory):
-    """Return a finished comparison of a plain LSTM and a sweep over λ and K: two seeds, one epoch."""
-    folder = tmp_path_factory.mktemp("numbers") / "swept"
-    swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
-    arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
+    small = (*SMALL_NUMBERS, "--agent-features", 2)
+    arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *small)
     return finished_run(NUMBERS, folder, *arguments)
 
 

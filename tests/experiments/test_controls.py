@@ -5,7 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from commands import PTB, SMALL_PTB, row_of, settings_of, succeed
+from commands import PTB, SMALL_PTB, load, row_of, succeed
 
 from dynskip_jax.run import learnt_rates
 from dynskip_jax.settings import replace
@@ -76,7 +76,8 @@ def test_hard_choices_go_on_from_expected_ones(trained, copying):
 def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(trained, copying):
     folder, _ = trained("--control", "histogram", "--control-of", copying[0])
     shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
-    np.testing.assert_allclose(settings_of(folder)["control_of"], shares, atol=1e-6)
+    settings = load(folder / "config.json")["settings"]
+    np.testing.assert_allclose(settings["agent"]["control_of"], shares, atol=1e-6)
     # Reading the control needs no flag for the other run.
     succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c")
 

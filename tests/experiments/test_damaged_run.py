@@ -76,13 +76,15 @@ EDITED = [
     ("result.json", "rows.0.metrics.dev_perplexity", {}),
     ("result.json", "rows.0.metrics.dev_perplexity.per_seed", ["x"]),
     ("result.json", "rows.0.seeds", [7]),
+    *(("result.json", "rows.0.seeds", wrong) for wrong in (10**15, [10**400], [0] * 10**5)),
+    ("result.json", "rows.0.model", ".."),
     ("result.json", "rows.0.selected", 5),
     ("result.json", "rows.0.checkpoint", {"step": 1}),
     ("vocabulary.json", "", 5),
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "value"), EDITED, ids=[f"{n}.{p}={v}" for n, p, v in EDITED])
+@pytest.mark.parametrize(("name", "place", "value"), EDITED, ids=[f"{n}.{p}={v}"[:60] for n, p, v in EDITED])
 def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, finished_ptb):
     document = load(folder / name)
     if place:

@@ -177,9 +177,3 @@ def test_a_killed_run_resumes_bit_for_bit(number, one_process, tmp_path):
     assert resumed[0] == 0 and "resuming after step" in resumed[1], resumed
     assert row_of(tmp_path / "a")["metrics"] == row_of(tmp_path / "b")["metrics"]
     assert records(tmp_path / "a") == records(tmp_path / "b")
-
-
-@pytest.mark.slow
-def test_one_process_of_one_needs_no_others(corpus_folder, tmp_path):
-    one = ("--coordinator", "127.0.0.1:9", "--process", "0/1", "--run-dir", tmp_path / "run")
-    succeed(PTB, "--data", corpus_folder, *SMALL, "--epochs", 1, *one)

@@ -1,15 +1,16 @@
 """Check the report on several runs: numbers against NumPy and SciPy, written files, and one-line errors."""
 
 import csv
+import json
 import shutil
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_user_error, execute, load, succeed, tool
+from commands import assert_user_error, execute, load, succeed, tool, write_result
 from scipy import stats
 
-from dynskip_jax.commands.report import compare_rows, report
+from dynskip_jax.commands.report import report
 
 REPORT = tool("report")
 
@@ -17,29 +18,6 @@ REPORT = tool("report")
 def table_of(path, metric):
     with open(path, newline="") as file:
         return [row for row in csv.DictReader(file) if row["metric"] == metric]
-
-
-def found_of(*rows):
-    """Return rows of runs: name, values of each seed, fingerprint."""
-    return [
-        dict(model=name, metrics={"test_f1": dict(enumerate(values))}, dataset="corpus_a")
-        | dict(fingerprint=fingerprint * 64, parameters=10)
-        for name, values, fingerprint in rows
-    ]
-
-
-@pytest.fixture
-def found(monkeypatch):
-    """Return a function that makes a report over one folder with these rows."""
-
-    def make(*rows, **flags):
-        module, columns = "dynskip_jax.commands.report", {"test_f1": ("test F1", ".2%")}
-        monkeypatch.setattr(f"{module}.runs_of_models", lambda folder: {"": None})
-        monkeypatch.setattr(f"{module}.rows_of", lambda *_: found_of(*rows))
-        monkeypatch.setattr(f"{module}.experiment_of", lambda run: SimpleNamespace(columns=columns))
-        report(("",), **flags)
-
-    return make
 
 
 def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, tmp_path):
@@ -99,17 +77,19 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
-def test_no_cell_of_a_csv_file_is_a_formula(start, found, tmp_path):
-    found((f"{start}1+1", [-1.0, 2.0], "1"), csv=tmp_path / "t.csv")
-    (row,) = table_of(tmp_path / "t.csv", "test_f1")
-    assert row["model"].startswith("'") and float(row["low"]) < 0  # numbers stay numbers
+def test_no_cell_of_a_csv_file_is_a_formula(start, finished_quick, swept_quick, here):
+    shutil.copytree(finished_quick.folder, f"{start}1+1")
+    report((Path(f"{start}1+1"), swept_quick.folder), csv=Path("t.csv"))
+    row, *_ = table_of("t.csv", "test_accuracy")
+    assert row["model"].startswith("'") and float(row["mean"]) > 0  # numbers stay numbers
 
 
-def test_corpora_of_one_name_have_tables_of_their_own(capsys, found, tmp_path):
-    rows = ("a", [0.5], "1"), ("b", [0.25], "2")
-    found(*rows, csv=tmp_path / "t.csv")
-    row, _ = table_of(tmp_path / "t.csv", "test_f1")
-    assert row["sd"] == row["low"] == row["difference_low"] == ""  # of one seed
-    said = capsys.readouterr().out
-    assert said.count("test F1 on corpus_a (test_f1), data") == 2 and "data 22222222" in said
-    assert set(compare_rows(found_of(*rows))["difference_pairs"]) == {0}
+def test_corpora_of_one_name_have_tables_of_their_own(finished_quick, tmp_path):
+    other = shutil.copytree(finished_quick.folder, tmp_path / "other")
+    config = load(other / "config.json")
+    config["dataset"]["fingerprint"] = "2" * 64
+    (other / "config.json").write_text(json.dumps(config))
+    write_result(other, load(other / "result.json"))
+    said = succeed(REPORT, finished_quick.folder, other, "--csv", tmp_path / "t.csv").out
+    assert said.count("on digits (test_accuracy), data") == 2 and "data 22222222" in said
+    assert {row["difference_pairs"] for row in table_of(tmp_path / "t.csv", "test_accuracy")} == {"0"}

@@ -8,18 +8,14 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from commands import load
-from quick import QuickSettings
 
 from dynskip_jax.config import Count, Rate, problem, read_value
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
 from dynskip_jax.settings import fields_of, from_config, replace, resolve, to_config
 from dynskip_jax.spec import make_spec
-from dynskip_jax.training.files import FORMAT
 
 PRESETS = [(name, preset) for name in NAMES for preset in find_experiment(name).presets]
 SHRUNK = dict(features=4, agent_features=3, embedding_features=4, train_examples=8, mix=0.5)
@@ -86,7 +82,7 @@ def test_each_preset_describes_a_model_that_can_be_made(name, preset):
     fit = make_fit_settings(settings, spec, learner)
     rates = fit.learning_rate(0, np.zeros((0, 1)))
     assert fit.epochs == settings.training.epochs and rates.shape == (1,) and rates[0] > 0
-    config = json.loads(json.dumps({"format": FORMAT, "settings": to_config(settings)}))
+    config = json.loads(json.dumps({"settings": to_config(settings)}))
     stored = replace(experiment.settings(), **from_config(experiment.settings, config))
     assert stored == replace(settings, model=None)
 
@@ -108,8 +104,9 @@ def test_schedules_follow_the_settings(name, model, given, rates):
     settings = settings_of(name, **given)
     spec = make_spec(model, settings)
     schedule = make_fit_settings(settings, spec, learner_of(name, settings, spec)).learning_rate
-    history = np.array([[5.0], [4.0], [3.0], [2.9], [2.8]])
-    np.testing.assert_allclose([schedule(epoch, history[:epoch])[0] for epoch in range(5)], rates)
+    history = np.repeat([[5.0], [4.0], [3.0], [2.9], [2.8]], 2, axis=1)  # of two seeds
+    found = [schedule(epoch, history[:epoch]) for epoch in range(5)]
+    np.testing.assert_allclose(found, np.stack([rates, rates], axis=1))
 
 
 def test_config_modules_need_no_jax():
@@ -126,11 +123,3 @@ def test_a_model_that_is_typed_replaces_that_of_a_preset():
     experiment = find_experiment("ptb")
     found = resolve(experiment.settings, experiment.presets, "far", {"compare": "lstm,fixed:2"})
     assert found.settings.run.models("x") == ("lstm", "fixed:2")
-
-
-def test_a_run_of_another_format_is_refused(finished_quick):
-    stored = load(finished_quick.folder / "config.json")
-    values = from_config(QuickSettings, stored)
-    assert (values["seeds"], values["epochs"]) == (2, 2)
-    with pytest.raises(UserError, match="expected a run in format"):
-        from_config(QuickSettings, {**stored, "format": FORMAT - 1})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from compiled import compiled
 from flax import nnx
-from learners import classification, drawn_params, one_seed
+from learners import classification, drawn_params, together
 from marks import and_slow
 
 from dynskip_jax import functional as F
@@ -80,7 +80,7 @@ SKIPS = {
 def test_the_share_of_words_read_is_counted_over_words(name):
     learner = classification({"dev": EXAMPLES}, skip=SKIPS[name], evaluation_rows=4)
     params = drawn_params(learner, scale=3.0)
-    metrics = learner.evaluate(one_seed(params), "dev", KEY[None])
+    metrics = learner.evaluate(together(params), "dev", KEY[None])
     output = compiled(learner.model(params))(INPUTS, seq_lengths=LENGTHS, policy=F.Policy("greedy"))
     read = np.asarray(output.decisions[0].update)[INSIDE]
     assert set(read) == {0, 1}

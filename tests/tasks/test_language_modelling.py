@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled
-from learners import drawn_params, language_modelling, one_seed, scheduled_of, together
+from learners import drawn_params, language_modelling, scheduled_of, together
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import make_corpus
@@ -66,7 +66,7 @@ def test_perplexity_of_several_streams_counts_every_token_once(rows, size):
     # 37 tokens never fill the rows exactly. Of 50 rows, some have no tokens. One row is cut into segments.
     learner = learner_of(corpus=corpus_of(dev=size))
     params = drawn_params(learner)
-    found = learner.evaluate(one_seed(params), "dev", KEYS, batch_size=rows)
+    found = learner.evaluate(together(params), "dev", KEYS, batch_size=rows)
     inputs, targets = stream_of(learner, "dev")
     length = -(-size // rows)
     logits = jax.jit(lambda inputs: learner.model(params)(inputs[None], policy=F.Policy("greedy")).logits[0])
@@ -115,7 +115,7 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
 
 def test_evaluation_samples_only_if_asked_and_with_the_given_keys(usual):
     (learner, params), other = usual, jax.random.split(jax.random.key(6), 1)
-    evaluate = lambda keys, **mode: learner.evaluate(one_seed(params), "dev", keys, **mode)
+    evaluate = lambda keys, **mode: learner.evaluate(together(params), "dev", keys, **mode)
     perplexity = lambda keys, **mode: evaluate(keys, **mode)["dev_perplexity"]
     assert perplexity(KEYS) == perplexity(other) == perplexity(KEYS, mode="greedy")
     assert perplexity(KEYS, mode="sample") != perplexity(other, mode="sample")
@@ -141,7 +141,7 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
 
 def test_averaged_predictions_are_means_of_probabilities(usual):
     learner, params = usual
-    found = learner.evaluate(one_seed(params), "dev", KEYS, mode="sample", batch_size=2, samples=4)
+    found = learner.evaluate(together(params), "dev", KEYS, mode="sample", batch_size=2, samples=4)
     # By hand: one long pass reads each of two streams four times.
     padded = [np.pad(leaf, (0, 1)).reshape(2, 19) for leaf in stream_of(learner, "dev")]
     tokens, truth = (np.repeat(leaf, 4, axis=0) for leaf in padded)

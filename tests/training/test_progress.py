@@ -57,19 +57,12 @@ def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_com
     ("value", "text"),
     [(123456.7, "123457"), (0.000123456, "0.0001235"), (1.5, "1.5"), (float("nan"), "nan")],
 )
-def test_metrics_are_written_briefly(value, text):
-    display = Display(100)
-    with display.progress as progress:
-        progress.advance(m=lambda: value)
-    assert display.lines[-1].endswith(f"  m {text}")
-
-
-def test_the_last_state_is_drawn_when_the_loop_fails():
+def test_the_last_state_is_drawn_when_the_loop_fails_and_metrics_are_brief(value, text):
     display = Display(10)
     with pytest.raises(KeyboardInterrupt), display.progress as progress:
-        progress.advance(4)
+        progress.advance(4, m=lambda: value)
         raise KeyboardInterrupt
-    assert display.lines == ["train [x]  40.0%  4/10  elapsed 0:00:00  ETA -"]
+    assert display.lines == [f"train [x]  40.0%  4/10  elapsed 0:00:00  ETA -  m {text}"]
 
 
 def test_a_bar_on_a_terminal_and_by_default_lines_on_standard_error(capsys):
