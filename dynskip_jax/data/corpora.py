@@ -52,7 +52,6 @@ from dynskip_jax.data.language import (
 )
 from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
 from dynskip_jax.data.sentences import Labelled, review_words, treebank_words
-from dynskip_jax.data.tagged_files import tree_pieces, unescaped
 from dynskip_jax.errors import UserError, needs
 
 PTB, PYDOC_TOPICS = "ptb", "pydoc-topics"
@@ -76,6 +75,10 @@ SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive
 _SST_FILES = ("train.txt", "dev.txt", "test.txt")
 _SST_URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 _SST_BRACKETS = {"-lrb-": "(", "-rrb-": ")"}
+# A leaf, whose word may be a bracket as in `(2 ()`; the start of a node and its label; its end; or anything
+# else. No \s: some words contain a no-break space.
+_BLANK, _TEXT = r"[ \t\n\r\f\v]", r"[^ \t\n\r\f\v()]+"
+_SST_PIECE = re.compile(rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BLANK}*({_TEXT})?|\)|{_TEXT}")
 
 SICK_RATINGS = 5
 _SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
@@ -295,29 +298,34 @@ def find_sst(data: PathLike | None, *, phrases: bool = False) -> tuple[dict[str,
 def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
     r"""Read a file of trees such as `(3 (2 It) (4 shines))` (Socher et al. 2013), in lower case.
 
-    `-LRB-` becomes `(`, and `\/` becomes /. With `phrases`, a sentence is followed by all other nodes as they
-    open.
+    `-LRB-` becomes `(`, and `\/` and `\*` become / and *. With `phrases`, a sentence is followed by all other
+    nodes as they open.
     """
     texts: list[Labelled] = []  # their words are added as they are read
-    open_nodes: list[Labelled] = []
-    for piece in tree_pieces(enumerate(iter_lines(path), 1), path):
-        if piece.kind == "close":
-            open_nodes.pop()
-            continue
-        if piece.label not in ("0", "1", "2", "3", "4"):
-            problem = f"{quoted(piece.label)} is no label: 0, 1, 2, 3 or 4 follows a bracket"
-            raise bad_line(path, piece.line, problem)
-        node = Labelled([], int(piece.label))
-        if phrases or not open_nodes:
-            texts.append(node)
-        open_nodes.append(node)
-        if piece.kind == "leaf":
-            leaf = unescaped(piece.word.lower()).split()  # a leaf may contain a no-break space
-            if not leaf:
-                raise bad_line(path, piece.line, "a node has no words")
-            for node in open_nodes:
-                node.words.extend(_SST_BRACKETS.get(word, word) for word in leaf)
-            open_nodes.pop()
+    open_nodes: list[tuple[Labelled, int]] = []  # with the lines on which they open
+    for number, line in enumerate(iter_lines(path), 1):
+        for found in _SST_PIECE.finditer(line):
+            opens, closes = found[0][0] == "(", found[0][-1] == ")"
+            if opens:
+                label = found[1] or found[3] or ""
+                if label not in ("0", "1", "2", "3", "4"):
+                    problem = f"{quoted(label)} is no label: 0, 1, 2, 3 or 4 follows a bracket"
+                    raise bad_line(path, number, problem)
+                node = Labelled([], int(label))
+                if phrases or not open_nodes:
+                    texts.append(node)
+                open_nodes.append((node, number))
+            elif not closes or not open_nodes:
+                problem = f"unexpected {quoted(found[0])}: a bracket holds a label and one word, or brackets"
+                raise bad_line(path, number, problem)
+            leaf = (found[2] or "").lower().replace("\\/", "/").replace("\\*", "*")
+            for word in leaf.split():  # a leaf may contain a no-break space
+                for node, _ in open_nodes:
+                    node.words.append(_SST_BRACKETS.get(word, word))
+            if closes and not open_nodes.pop()[0].words:
+                raise bad_line(path, number, "a node has no words")
+    if open_nodes:
+        raise bad_line(path, open_nodes[-1][1], "the bracket that opens here is not closed")
     if not texts:
         raise bad_file(path, "is empty: fetch it again, each split needs some trees")
     return texts

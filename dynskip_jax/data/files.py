@@ -147,12 +147,6 @@ def read_text(path: PathLike) -> str:
     return "\n".join(iter_lines(path))
 
 
-def zip_names(path: PathLike) -> list[str]:
-    """Return the names of the members of a zip archive."""
-    with _opened(path) as file:
-        return zipfile.ZipFile(file).namelist()
-
-
 def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
     """Yield the bytes of the files of a tar archive whose names match, with the match; unpack nothing."""
     try:

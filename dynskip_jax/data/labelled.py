@@ -24,7 +24,7 @@ from dynskip_jax.data.files import (
     iter_lines,
     read_text,
 )
-from dynskip_jax.data.messages import bad_file, bad_line, printable, quoted, shown
+from dynskip_jax.data.messages import bad_file, bad_line, check_label, printable, quoted, shown
 from dynskip_jax.data.sentences import Labelled
 
 Column = str | int
@@ -295,11 +295,5 @@ def _places(names: Sequence[str], column: Column) -> list[int]:
 
 
 def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:
-    """Return a text with its class, which must be printable, because tables and pictures show it."""
-    label = label.strip()
-    if not label:
-        raise bad_line(path, number, "the label is empty")
-    if not label.isprintable():
-        problem = f"the label {quoted(label)} has characters that do not print: replace them"
-        raise bad_line(path, number, problem)
-    return LabelledText(text, label, os.fspath(path), number)
+    check_label(label, "label", path, number)
+    return LabelledText(text, label.strip(), os.fspath(path), number)

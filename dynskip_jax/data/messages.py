@@ -57,6 +57,15 @@ def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
     return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
 
 
+def check_label(label: str, kind: str, where: str | os.PathLike[str], number: int) -> None:
+    """Refuse a label that is empty, or not printable: terminals, tables and pictures show it."""
+    if not label.strip():
+        raise bad_line(where, number, f"the {kind} is empty")
+    if not label.isprintable():
+        problem = f"the {kind} {quoted(label)} has characters that do not print: replace them"
+        raise bad_line(where, number, problem)
+
+
 def bad_line(where: str | os.PathLike[str], number: int, problem: str) -> UserError:
     """Return the error for a line, counted from 1: the file, the line and the problem."""
     start = f"{shown(os.fspath(where), _MAX_WHERE)}, line {number}: "

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
-from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file, zip_names
+from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file
 from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
-from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns, read_parses
+from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
 from dynskip_jax.errors import UserError
 
@@ -22,7 +22,7 @@ Sentences = Sequence[TaggedSentence]
 
 _ENDINGS = ("txt", "conll", "tsv", "iob", "iob2", "bio", "bio2", "bioes", "stagged", "")
 _CONLL2003 = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
-_MOST_DRAWN = 1000  # sentences of a split that is drawn from train; at most a tenth of them
+_MOST_DRAWN = 1000  # sentences of a dev that is drawn from train; at most a tenth of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TaggedCorpus:
 
 
 def find_tagged_corpus(
-    dataset: Literal["conll2003", "conll2000", "ud", "wsj", "columns"],
+    dataset: Literal["conll2003", "conll2000", "ud", "columns"],
     data: PathLike | None = None,
     *,
     tag: Literal["upos", "xpos"] = "upos",
@@ -72,25 +72,20 @@ def find_tagged_corpus(
     """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG categories.
 
     Args:
-        dataset: `conll2003` has named entities, and `conll2000` chunks. `wsj` is NLTK's sample of the Penn
-            Treebank; `ud` is a folder of CoNLL-U files, by default the English EWT; `columns` is a folder of
-            files with a word on each line, and its tag in another column. The splits that `conll2000` and
-            `wsj` lack are drawn from train: a tenth each, at most 1,000 sentences.
+        dataset: `conll2003` has named entities, and `conll2000` chunks; its dev is drawn from train: a tenth,
+            at most 1,000 sentences. `ud` is a folder of CoNLL-U files, by default the English EWT. `columns`
+            is a folder of files with a word on each line, and its tag in another column.
         data: Folder, or NLTK's archive; None searches `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags for `columns`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
     """
     read = functools.partial(read_columns, beside=beside)
-    if dataset == "wsj":
-        path = _archive(data, "treebank.zip")
-        names = sorted(name for name in zip_names(path) if name.endswith(".mrg"))
-        parts = [read_parses(path, member=name) for name in names]
-        return _with_drawn_splits("wsj_sample", path, {"train": [*itertools.chain(*parts)]})
     if dataset == "conll2000":
-        path = _archive(data, "conll2000.zip")
-        splits = {split: read(path, member=f"conll2000/{split}.txt") for split in ("train", "test")}
-        return dataclasses.replace(_with_drawn_splits("conll2000", path, splits), scheme="BIO2")
+        archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
+        path = data_folder(None, *archive) if data is None else Path(data).expanduser()
+        path = path if path.is_file() else path / "conll2000.zip"
+        return _with_drawn_dev(path, *(read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")))
     if dataset == "conll2003":
         folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
         splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
@@ -132,24 +127,15 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
     return corpus
 
 
-def _archive(data: PathLike | None, name: str) -> Path:
-    """Return the zip archive `data`, or the one of this name in the folder `data` or in the folder nltk."""
-    path = data_folder(None, "nltk", "NLTK's archive", [name]) if data is None else Path(data).expanduser()
-    return path if path.is_file() else path / name
-
-
-def _with_drawn_splits(name: str, path: Path, splits: Mapping[str, Sentences]) -> TaggedCorpus:
-    """Return a corpus whose missing dev and test are drawn from train, in the order of the file."""
-    train, missing = splits["train"], [split for split in ("dev", "test") if split not in splits]
+def _with_drawn_dev(path: Path, train: Sentences, test: Sentences) -> TaggedCorpus:
+    """Return CoNLL-2000 with a dev that is drawn from train, both in the order of the file."""
     size = min(_MOST_DRAWN, len(train) // 10)
     if not size:
         raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
     order = np.random.default_rng(0).permutation(len(train))
-    parts = np.split(order, size * np.arange(1, len(missing) + 1))
-    note = f"{' and '.join(missing)}: {size:,} sentences of train each, drawn at random"
-    drawn = zip((*missing, "train"), parts, strict=True)
-    all_splits = {**splits, **{split: [train[i] for i in np.sort(part)] for split, part in drawn}}
-    return TaggedCorpus(name, str(path), all_splits, note=note)
+    dev, rest = ([train[i] for i in np.sort(part)] for part in np.split(order, [size]))
+    note = f"dev: {size:,} sentences of train, drawn at random"
+    return TaggedCorpus("conll2000", str(path), {"train": rest, "dev": dev, "test": test}, "BIO2", note)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Read files of tagged sentences: columns, CoNLL-U and bracketed trees; add tags to lines.
+"""Read files of tagged sentences, columns and CoNLL-U, and add tags to lines.
 
 Columns are separated by tabs in a line that has a tab, and by spaces in any other line. An empty line ends a
 sentence. CoNLL-U has ten columns separated by tabs, and besides words also lines for ranges (`2-3`) and empty
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from dynskip_jax.data.files import PathLike, iter_lines, place
-from dynskip_jax.data.messages import bad_file, bad_line, quoted
+from dynskip_jax.data.messages import bad_file, bad_line, check_label, quoted
 
 Format = Literal["columns", "conllu"]
 
@@ -22,10 +22,6 @@ _END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
 _NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
-# A leaf, whose word may be a bracket as in `(-LRB- ()`; the start of a bracket and its label; its end; or
-# anything else. No \s: some words of treebanks contain a no-break space.
-_BLANK, _TEXT = r"[ \t\n\r\f\v]", r"[^ \t\n\r\f\v()]+"
-_TREE_PIECE = re.compile(rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BLANK}*({_TEXT})?|\)|{_TEXT}")
 
 
 class TaggedSentence(NamedTuple):
@@ -46,15 +42,6 @@ class LinesToTag(NamedTuple):
     places: list[int]  # of the words in `lines`
     columns: list[tuple[str, ...]]  # contents of the other requested columns
     start: int = 1  # number of the first line, counted from 1
-
-
-class TreePiece(NamedTuple):
-    """A piece of a tree: the start or end of a bracket with children, or a leaf."""
-
-    kind: Literal["open", "close", "leaf"]
-    line: int
-    label: str = ""
-    word: str = ""
 
 
 def lines_to_tag(
@@ -176,72 +163,10 @@ def read_columns(
         for word, tag_of_word, line in zip(block.words, tags, lines, strict=True):
             if format == "conllu" and tag_of_word == UNSPECIFIED:
                 raise bad_line(where, line, f"the word {quoted(word)} has no tag in column {tag}")
-            _check_tag(tag_of_word, word, where, line)
+            check_label(tag_of_word, "tag", where, line)
         if lines:
             others = [tuple(rest) for _, *rest in block.columns] if beside else ()
             sentences.append(TaggedSentence(block.words, tags, lines, others, where))
-    return _some(sentences, where)
-
-
-def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
-    r"""Read bracketed parses, as in the Penn Treebank's .mrg files; traces (`-NONE-`) are left out."""
-    where, depth, sentences = place(path, member), 0, []
-    for piece in tree_pieces(enumerate(iter_lines(path, member), 1), where):
-        if not depth:
-            sentences.append(TaggedSentence([], [], [], (), where))
-        depth += {"open": 1, "close": -1, "leaf": 0}[piece.kind]
-        if piece.kind == "leaf" and piece.label != "-NONE-":
-            word = unescaped(piece.word)
-            _check_tag(piece.label, word, where, piece.line)
-            for values, value in zip(sentences[-1], (word, piece.label, piece.line), strict=False):
-                values.append(value)
-    return _some([sentence for sentence in sentences if sentence.words], where)
-
-
-def _check_tag(tag: str, word: str, where: str, line: int) -> None:
-    """Raise an error for a tag that is empty, or not printable: tags are printed to terminals and tables."""
-    if not tag.strip():
-        raise bad_line(where, line, f"the tag of the word {quoted(word)} is empty")
-    if not tag.isprintable():
-        problem = f"the tag {quoted(tag)} has characters that do not print: replace them"
-        raise bad_line(where, line, problem)
-
-
-def _some(sentences: list[TaggedSentence], where: str) -> list[TaggedSentence]:
     if not sentences:
         raise bad_file(where, "holds no sentence: is it the right file?")
     return sentences
-
-
-def tree_pieces(lines: Iterable[tuple[int, str]], where: PathLike) -> Iterator[TreePiece]:
-    """Yield the pieces of trees such as `(S (NN yes))` in order, from numbered lines.
-
-    The word of a leaf may be a bracket itself, as in `(-LRB- ()`; a leaf stands on one line.
-    """
-    opened: list[int] = []  # line of each open bracket
-    is_filled = True  # whether the last open bracket holds something
-    for number, line in lines:
-        for found in _TREE_PIECE.finditer(line):
-            if found[2] is not None:
-                yield TreePiece("leaf", number, found[1], found[2])
-                is_filled = True
-            elif found[0][0] == "(":
-                opened.append(number)
-                yield TreePiece("open", number, found[3] or "")
-                is_filled = False
-            elif found[0] != ")":
-                problem = f"unexpected {quoted(found[0])}: a bracket holds a label and one word, or brackets"
-                raise bad_line(where, number, problem)
-            elif not opened or not is_filled:
-                problem = "an empty bracket closes" if opened else "a bracket closes that none has opened"
-                raise bad_line(where, number, problem)
-            else:
-                opened.pop()
-                yield TreePiece("close", number)
-    if opened:
-        raise bad_line(where, opened[-1], "the bracket that opens here is not closed")
-
-
-def unescaped(word: str) -> str:
-    r"""Return a word of a treebank with `\/` and `\*` replaced by / and *."""
-    return word.replace("\\/", "/").replace("\\*", "*")

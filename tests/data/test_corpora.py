@@ -253,6 +253,11 @@ def test_a_part_of_imdbs_train_is_held_out(tmp_path):
 TREE = r"(3 (2 It) (4 (2 -LRB-) (1 a\/b\*)))"
 
 
+def test_trailing_blanks_take_no_time(tmp_path):
+    path = written.write(tmp_path / "x.txt", "(2 (2 a\u00a0b) (2 ())" + " " * 400_000)
+    assert corpora.read_trees(path) == [(["a", "b", "("], 2, ())]
+
+
 def test_sst(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.txt").write_text(f"{TREE}\n\n(0 Bad)\n")
@@ -280,6 +285,11 @@ def test_sick(tmp_path):
     [
         (corpora.read_trees, "\n(7 a)", "line 2: '7' is no label: 0, 1, 2, 3 or 4 follows a bracket"),
         (corpora.read_trees, "(2 \u00a0)", "line 1: a node has no words"),
+        (corpora.read_trees, "(2 (2 yes) (2))", "line 1: a node has no words"),
+        (corpora.read_trees, "((2 yes))", "line 1: '' is no label"),
+        (corpora.read_trees, "(2 the dog)", "line 1: unexpected 'the': a bracket holds a label and one word"),
+        (corpora.read_trees, "(2 yes)\n)\n", "line 2: unexpected ')'"),
+        (corpora.read_trees, "\n(2 (2 yes)\n", "line 2: the bracket that opens here is not closed"),
         (corpora.read_trees, "\n", "is empty"),
         (corpora.read_pairs, "a\tb\n", "line 1: no column 'sentence_A' among a, b"),
         (corpora.read_pairs, HEADER + "1\ta\tb\n", "line 2: 3 columns, but the first line has 4"),

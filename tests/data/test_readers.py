@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from written import CONLL2003, CONLLU, MRG, archive, write
+from written import CONLL2003, CONLLU, archive, write
 
 from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
 from dynskip_jax.data.files import iter_lines
@@ -80,10 +80,6 @@ CASES = {  # files, and what reads them
     "conll2000.zip": (
         {"c.zip": zipped("conll2000/train.txt", COLUMNS)},
         lambda path: list(iter_lines(path / "c.zip", "conll2000/train.txt")),
-    ),
-    "treebank.zip": (
-        {"t.zip": zipped("a.mrg", MRG * 5)},
-        lambda path: find_tagged_corpus("wsj", path / "t.zip").fingerprint,
     ),
     "ud": (splits("a-ud-{}.conllu", CONLLU), lambda path: find_tagged_corpus("ud", path).fingerprint),
     "sst": (

@@ -4,11 +4,11 @@ import zipfile
 from functools import partial
 
 import pytest
-from written import CONLL2003, CONLLU, MRG, assert_refused, write
+from written import CONLL2003, CONLLU, assert_refused, write
 
 from dynskip_jax.data import find_tagged_corpus
 from dynskip_jax.data.tagged import with_entities
-from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, lines_to_tag, read_columns, read_parses
+from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, lines_to_tag, read_columns
 from dynskip_jax.errors import UserError
 
 SENTENCES = [
@@ -61,24 +61,12 @@ def test_conllu_has_syntactic_words(tmp_path):
     assert second[:3] == (["Yes"], ["INTJ"], [12]) and read_conllu(path, "xpos")[1].tags == ["UH"]
 
 
-def test_parses(tmp_path):
-    first, second = read_parses(write(tmp_path / "x.mrg", MRG))
-    assert first.words == ["The", "asbestos", "rose", "1/2", "*", "(", ")", "."]
-    assert first.tags == ["DT", "NN", "VBD", "CD", "SYM", "-LRB-", "-RRB-", "."]
-    assert first.lines == [3, 3, 4, 6, 6, 7, 7, 7]
-    assert second[:2] == (["a\u00a0b", "?"], ["NN", "."])
-
-
-def test_trailing_blanks_take_no_time(tmp_path):
-    assert len(read_parses(write(tmp_path / "x.mrg", "((NN yes))" + " " * 400_000))) == 1
-
-
 DO = "1\tDo\tdo\tAUX"
 BAD = [
     (read_columns, "EU NNP O\nrejects O\n", "line 2: 2 columns, but the first line has 3"),
     (read_columns, "\tB-PER\n", "line 1: the word in column 0 is empty"),
     (read_columns, "EU\n", "line 1: columns of words and tags cannot be read twice, and the line has 1"),
-    (read_columns, "a b\t\n", "line 1: the tag of the word 'a b' is empty"),
+    (read_columns, "a b\t\n", "line 1: the tag is empty"),
     (read_columns, "a \x1b]0;x\x07\n", "line 1: the tag '\\x1b]0;x\\x07' has characters that do not print"),
     (partial(read_columns, tag=5), CONLL2003, "line 3: no column 5 among 4, counted from 0"),
     (read_columns, "-DOCSTART- O\n\n", "holds no sentence: is it the right file?"),
@@ -87,10 +75,6 @@ BAD = [
     (read_conllu, CONLLU.replace("\n\n\n", "\n"), "line 10: word 5 has the id '1'"),
     (read_conllu, CONLLU.replace(DO, "١\tDo\tdo\tAUX"), "line 4: word 1 has the id '١'"),
     (read_conllu, CONLLU.replace(DO, "1\tDo\tdo\t_"), "line 4: the word 'Do' has no tag in column 3"),
-    (read_parses, "( (NP the dog))", "line 1: unexpected 'the': a bracket holds a label and one word"),
-    (read_parses, "( (S (NN yes) (NP) ))", "line 1: an empty bracket closes"),
-    (read_parses, "( (NN yes))\n)\n", "line 2: a bracket closes that none has opened"),
-    (read_parses, "\n( (S (NN yes))\n", "line 2: the bracket that opens here is not closed"),
 ]
 
 
@@ -121,25 +105,19 @@ def test_conll2003(tmp_path, monkeypatch):
         find_tagged_corpus("conll2003", folder)
 
 
-def test_conll2000_and_wsj_draw_what_they_lack(tmp_path, monkeypatch):
+def test_conll2000_draws_the_dev_that_it_lacks(tmp_path, monkeypatch):
     chunks = "".join(f"w{i} NN B-NP\n\n" for i in range(40))
     path = tmp_path / "nltk" / "conll2000.zip"
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("conll2000/train.txt", chunks)
         archive.writestr("conll2000/test.txt", "a NN B-NP\n")
-    with zipfile.ZipFile(path.with_name("treebank.zip"), "w") as archive:
-        for name in ("b.mrg", "a.mrg", "readme"):
-            archive.writestr(f"treebank/{name}", "".join(f"((NN {name}{i}))\n" for i in range(10)))
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
     first = find_tagged_corpus("conll2000")
     assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "dev: 4 sentences of train" in first.note
     words = [sentence.words[0] for split in ("train", "dev") for sentence in first.splits[split]]
     assert sorted(words) == sorted(f"w{i}" for i in range(40))
     assert find_tagged_corpus("conll2000", path).fingerprint == first.fingerprint
-    wsj = find_tagged_corpus("wsj")
-    assert wsj.sizes == {"train": 16, "dev": 2, "test": 2} and "dev and test: 2 sentences" in wsj.note
-    assert len({s.words[0] for split in wsj.splits.values() for s in split}) == 20
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,6 @@ CONLLU = """\
 # sent_id = 2
 1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
 """
-MRG = r"""
-( (S
-    (NP-SBJ (DT The) (NN asbestos) )
-    (VP (VBD rose)
-      (NP (-NONE- *T*-1) )
-      (NP (CD 1\/2) (SYM \*) ))
-    (-LRB- () (-RRB- )) (. .) ))
-( (X (NN a b)) (. ?) )
-""".replace("a b", "a\u00a0b")
 
 
 def write(path, text):

@@ -12,8 +12,8 @@ A softmax at each word, over words, characters, prefixes and suffixes.
     paper  Wu et al.: 7 layers of 512 units, window of 3, one sentence at a time
 
 Without --data the English treebank of Universal Dependencies is looked for in $DYNSKIP_DATA_DIR/ud_ewt;
---data may name any folder of CoNLL-U files. Others: `--dataset wsj` (NLTK's treebank.zip), and `--dataset
-columns`, files of your own: a word on each line, its tag in the last column.
+--data may name any folder of CoNLL-U files. With `--dataset columns` it names files of your own: a word on
+each line, its tag in the last column.
 """
 
 import dataclasses
@@ -26,22 +26,12 @@ from dynskip_jax.settings import with_groups
 _SMALL: dict[str, Any] = SMALL | dict(output="softmax", affixes=5, epochs=15, patience=3)
 _DEEP: dict[str, Any] = dict(num_layers=7, characters="none", depth_skip="gated_output")
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": _SMALL,
-    "deep": _SMALL | _DEEP | dict(features=64, dropout=(0.5, 0.5, 0.0, 0.5)),
-    # Wu et al. (2016), Section 6.1.2, with Eq. 5 of Gui et al. (2019) as printed.
-    "paper": _DEEP
-    | dict(features=512, recipe="wu2016", output="softmax", embedding_features=200, affixes=5, mix=1.0)
-    | dict(dropout=(0.25, 0.5, 0.0, 0.5), unknown_rate=0.0, optimizer="sgd", learning_rate=0.02, clip=None)
-    | dict(batch_size=1, epochs=30, patience=5),
-}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartOfSpeechData(TaggerData):
     """The tagged sentences, and word vectors."""
 
-    dataset: Literal["ud", "wsj", "columns"] = "ud"
+    dataset: Literal["ud", "columns"] = "ud"
     """Name of the corpus, or the format of your own files."""
     tag: Literal["upos", "xpos"] = "upos"
     """Predict universal tags, or those of the treebank."""
@@ -51,7 +41,15 @@ EXPERIMENT = Experiment(
     name="pos",
     about=__doc__,
     settings=with_groups(TaggerSettings, data=PartOfSpeechData()),
-    presets=PRESETS,
+    presets={
+        "small": _SMALL,
+        "deep": _SMALL | _DEEP | dict(features=64, dropout=(0.5, 0.5, 0.0, 0.5)),
+        # Wu et al. (2016), Section 6.1.2, with Eq. 5 of Gui et al. (2019) as printed.
+        "paper": _DEEP
+        | dict(features=512, recipe="wu2016", output="softmax", embedding_features=200, affixes=5, mix=1.0)
+        | dict(dropout=(0.25, 0.5, 0.0, 0.5), unknown_rate=0.0, optimizer="sgd", learning_rate=0.02)
+        | dict(clip=None, batch_size=1, epochs=30, patience=5),
+    },
     commands=COMMANDS,
     # UDPipe on English EWT, with the treebank's words (UD 2.3; the treebank has changed since).
     published=tuple(
