@@ -44,8 +44,9 @@ class Trained(NamedTuple):
 
     def arguments(self, index: int = 0) -> tuple[Any, ...]:
         """Return the arguments of a step that follow the state and the batch."""
-        rates = jnp.asarray(self.fit.learning_rate(0, np.zeros((0, len(self.fit.seeds)))), jnp.float32)
-        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
+        count = len(self.fit.seeds)
+        rates = jnp.broadcast_to(jnp.float32(self.fit.learning_rate(0, np.zeros((0, count)))), count)
+        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(count, bool)
         return keys, index, rates, self.learner.scheduled(0), averaged
 
 

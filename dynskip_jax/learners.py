@@ -85,13 +85,12 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
     Gradients of agents that are trained only by a score function are clipped separately. Untrained agents
     are frozen: with copying, they also have a gradient that is not due to rewards.
     """
-    training, rate, kind = settings.training, spec.agent_learning_rate, settings.training.optimizer
+    training, rate = settings.training, spec.agent_learning_rate
     frozen = ("agent",) if spec.is_untrained and spec.copy != "none" else ()
     if not settings.model.train_embeddings:
         frozen += ("embedding",)
     return make_optimizer(
-        "sgd" if kind == "momentum" else kind,
-        momentum=0.9 if kind == "momentum" else 0.0,
+        training.optimizer,
         weight_decay=training.weight_decay,
         frozen=frozen,
         clip=training.clip,

@@ -182,7 +182,6 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     values = {field.name: getattr(settings.agent, field.name) for field in dataclasses.fields(AgentSettings)}
     first = {name: _first(value) for name, value in values.items() if name != "relaxed_entropy_coef"}
     objective = AgentSettings(**values | first)
-    objective.check()
     if not skip.is_stochastic:
         return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)

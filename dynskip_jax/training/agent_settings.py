@@ -28,8 +28,7 @@ class AgentSettings:
     relaxed_entropy_coef: tuple[float, ...] | None = None  # of the first and of the last relaxed epoch
     update_cost: float = 0.0
 
-    def check(self) -> None:
-        """Raise a `UserError` if settings do not fit each other."""
+    def __post_init__(self) -> None:
         if self.baseline == "rollouts" and self.rollouts == 1:
             raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
         if self.relaxation == "none" and self.relaxed_epochs > 0:

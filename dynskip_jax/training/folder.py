@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dynskip_jax.errors import UserError, needs
-from dynskip_jax.training.files import (
-    FORMAT,
-    append_line,
-    check_regular,
-    is_of,
-    read_bytes,
-    write_atomically,
-)
+from dynskip_jax.training.files import FORMAT, append_line, check_regular, is_of, read_bytes, write_atomically
 
 with needs("experiments"):
     import filelock
@@ -105,12 +98,6 @@ class RunDir:
         except (OSError, ValueError) as error:
             raise _unusable(run.path, error) from error
         return run
-
-    @classmethod
-    def existing(cls, path: str | Path) -> "RunDir":
-        """Return the folder of an existing run for reading, without a lock."""
-        check_regular(Path(path))
-        return cls(Path(path))
 
     def config(self) -> dict:
         """Return the configuration of the run; one of another format is refused."""

@@ -158,7 +158,8 @@ class Epoch:
 
     def rates(self, progress: TrainProgress) -> Any:
         """Return the learning rate of each seed, (seeds,)."""
-        return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
+        rate = self._settings.learning_rate(progress.epoch, self._losses(progress))
+        return jnp.broadcast_to(jnp.asarray(rate, jnp.float32), len(self._settings.seeds))
 
     def ends_early(self, progress: TrainProgress) -> str:
         """Return why all seeds need no more epochs; empty if one does."""

@@ -1,13 +1,19 @@
 """Make optimizers that return an update direction; the loop multiplies it by the learning rate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import jax
 import optax
 
-Kind = Literal["sgd", "adam", "adagrad"]
+Kind = Literal["sgd", "momentum", "adam", "adagrad"]
+_DIRECTIONS: Mapping[str, Callable[[], optax.GradientTransformation]] = {
+    "sgd": optax.identity,
+    "momentum": partial(optax.trace, 0.9),
+    "adam": optax.scale_by_adam,
+    "adagrad": partial(optax.scale_by_rss, initial_accumulator_value=0.0, eps=1e-10),
+}
 # `skip` only as the field of a named tuple: a module named `skip` is part of the network.
 _AGENTS = {"agent", "critics", jax.tree_util.GetAttrKey("skip")}
 
@@ -17,7 +23,6 @@ def make_optimizer(
     *,
     clip: float | None = None,
     weight_decay: float = 0.0,
-    momentum: float = 0.0,
     agents_apart: bool = False,
     agent_learning_rate: float | None = None,
     learning_rate: float = 1.0,
@@ -29,7 +34,7 @@ def make_optimizer(
     `functional.LayerParams`.
 
     Args:
-        kind: Gradient descent with `momentum`, Optax's Adam, or Adagrad with sums that begin at 0.
+        kind: Gradient descent, with momentum 0.9, Optax's Adam, or Adagrad with sums that begin at 0.
         clip: Largest global norm of the gradient; None does not clip.
         weight_decay: Factor of the parameters that is added to the clipped gradient, except for agents with
             an `agent_learning_rate`.
@@ -45,11 +50,7 @@ def make_optimizer(
         return optax.chain(
             optax.identity() if clip is None else optax.clip_by_global_norm(clip),
             optax.add_decayed_weights(decay) if decay else optax.identity(),
-            {
-                "sgd": lambda: optax.trace(momentum) if momentum else optax.identity(),
-                "adam": optax.scale_by_adam,
-                "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
-            }[kind](),
+            _DIRECTIONS[kind](),
         )
 
     groups = {"network": direction(kind, weight_decay)}

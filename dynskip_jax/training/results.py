@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError, needs
-from dynskip_jax.training.files import is_of
+from dynskip_jax.training.files import check_regular, is_of
 from dynskip_jax.training.folder import RunDir, file_name, is_model_name
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
     """Return the run of each model of a run folder, by name, whether finished, unfinished or not started."""
-    top = RunDir.existing(run_dir)
+    top = RunDir(Path(run_dir))
+    check_regular(top.path)
     config = top.config()
     if "models" not in config:
         return {config.get("model", top.path.name): top}

@@ -5,28 +5,20 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-# Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the rate of each seed.
-# In the history lower is better; other metrics are negated.
-Schedule = Callable[[int, np.ndarray], np.ndarray]
 Rate = float | Float[np.ndarray, " seeds"]  # one rate for all seeds, or one for each
+# Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the rate.
+# In the history lower is better; other metrics are negated.
+Schedule = Callable[[int, np.ndarray], Rate]
 
 
 def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
     """Return `initial` for `epochs` epochs, then multiplied by `factor` each epoch (Zaremba et al. 2014)."""
-
-    def rate(epoch: int, history: np.ndarray) -> np.ndarray:
-        return np.full(history.shape[1], initial * factor ** max(epoch + 1 - epochs, 0))
-
-    return rate
+    return lambda epoch, history: initial * factor ** max(epoch + 1 - epochs, 0)
 
 
 def inverse_time(initial: Rate, factor: float) -> Schedule:
     """Return the schedule `initial` / (1 + `factor` · epoch), with epochs from 0 (Ma & Hovy 2016)."""
-
-    def rate(epoch: int, history: np.ndarray) -> np.ndarray:
-        return np.full(history.shape[1], initial / (1 + factor * epoch))
-
-    return rate
+    return lambda epoch, history: initial / (1 + factor * epoch)
 
 
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:

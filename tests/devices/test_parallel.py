@@ -134,7 +134,7 @@ def assert_same_run(result, folder, expected):
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, result.params, expected_result.params)
     assert result.best_epoch.tolist() == expected_result.best_epoch.tolist()
-    records = (RunDir.existing(path).records() for path in (folder, expected_folder))
+    records = (RunDir(path).records() for path in (folder, expected_folder))
     for one, other in zip(*records, strict=True):
         assert one.keys() == other.keys() and one.pop("split") == other["split"]
         for name, value in one.items():

@@ -20,6 +20,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.training import files
 from dynskip_jax.training.files import FORMAT, write_atomically
 from dynskip_jax.training.folder import RunDir, new_folder
+from dynskip_jax.training.results import runs_of_models
 
 CONFIG = {
     "model": "dynamic:10",
@@ -160,7 +161,7 @@ def test_configurations_that_are_not_ours_are_refused(entries, message, tmp_path
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | entries))
     assert message in user_error(RunDir.open, tmp_path, CONFIG)
-    assert message in user_error(RunDir.existing(tmp_path).config)
+    assert message in user_error(RunDir(tmp_path).config)
 
 
 @pytest.mark.parametrize("name", ["config.json", "config.json.tmp", "result.json", ".lock", "plots", "x"])
@@ -175,7 +176,7 @@ def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, t
     os.mkfifo(run.path / name) if kind == "pipe" else (run.path / name).symlink_to(target)
     assert "holds only its own files" in user_error(RunDir.open, run.path, CONFIG)
     if name != "config.json" or kind == "link":
-        assert "holds only its own files" in user_error(RunDir.existing, run.path)
+        assert "holds only its own files" in user_error(runs_of_models, run.path)
     assert victim.is_dir() or victim.read_text() == "precious"
 
 

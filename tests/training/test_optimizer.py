@@ -34,13 +34,13 @@ def of(names, trees):
     return np.stack(steps).astype(float)
 
 
-def by_hand(kind, grads, clip=np.inf, weight_decay=0.0, momentum=0.0):
+def by_hand(kind, grads, clip=np.inf, weight_decay=0.0):
     """Compute the direction of each step for parameters that are all 1."""
     found, mean, square = [], 0.0, 0.0
     for step, grad in enumerate(grads, 1):
         grad = grad * min(1.0, clip / np.linalg.norm(grad)) + weight_decay
-        if kind == "sgd":
-            mean = momentum * mean + grad
+        if kind in ("sgd", "momentum"):
+            mean = (kind == "momentum") * 0.9 * mean + grad
             found.append(mean)
         elif kind == "adagrad":
             square = square + grad**2
@@ -51,7 +51,7 @@ def by_hand(kind, grads, clip=np.inf, weight_decay=0.0, momentum=0.0):
     return np.stack(found)
 
 
-ALL = dict(clip=1.0, weight_decay=0.25, momentum=0.5)
+ALL = dict(clip=1.0, weight_decay=0.25)
 APART, OWN_RATE = dict(agents_apart=True), dict(agent_learning_rate=0.01, learning_rate=0.125)
 
 
@@ -60,12 +60,12 @@ APART, OWN_RATE = dict(agents_apart=True), dict(agent_learning_rate=0.01, learni
     [
         ("sgd", dict(clip=0.5), {}, [WHOLE]),
         ("sgd", dict(clip=1e9), {}, [WHOLE]),
-        ("sgd", ALL, {}, [WHOLE]),
+        ("momentum", ALL, {}, [WHOLE]),
         ("adagrad", {}, {}, [WHOLE]),
         ("adam", dict(clip=1.0), {}, [WHOLE]),
-        ("sgd", ALL, APART, [REST, AGENT]),
+        ("momentum", ALL, APART, [REST, AGENT]),
         ("adam", dict(clip=1.0), APART, [REST, AGENT]),
-        ("sgd", ALL, OWN_RATE, [REST]),
+        ("momentum", ALL, OWN_RATE, [REST]),
         ("sgd", dict(clip=0.1), dict(frozen=AGENT), [REST]),
         ("sgd", dict(clip=0.1), dict(frozen=("softmax",)), [("agent", "w")]),
         ("sgd", dict(clip=0.1), dict(frozen=("softmax",), **APART), [AGENT, ("w",)]),
@@ -81,7 +81,7 @@ def test_modules_that_are_clipped_together_move_as_computed_by_hand(kind, option
 
 
 def test_agents_with_their_own_rate_have_their_own_adam_without_weight_decay():
-    grads, updates = directions(make_optimizer("sgd", **ALL, **OWN_RATE))
+    grads, updates = directions(make_optimizer("momentum", **ALL, **OWN_RATE))
     expected = 0.01 * by_hand("adam", of(AGENT, grads), clip=1.0)
     # The loop multiplies all updates by the network's rate.
     np.testing.assert_allclose(0.125 * of(AGENT, updates), expected, rtol=1e-4, atol=1e-9)

@@ -140,6 +140,6 @@ def test_positions_stand_beside_the_symbols():
 
 def test_objectives_without_a_meaning_are_refused():
     with pytest.raises(UserError, match="at least 2 rollouts"):
-        AgentSettings(baseline="rollouts").check()
+        AgentSettings(baseline="rollouts")
     with pytest.raises(UserError, match="need a relaxation"):
-        AgentSettings(relaxed_epochs=2).check()
+        AgentSettings(relaxed_epochs=2)
