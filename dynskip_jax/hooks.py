@@ -13,6 +13,7 @@ from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.label_score import Tags, score_labels, word_labels
 from dynskip_jax.tasks.task import where_counted
 
 logger = logging.getLogger(__name__)
@@ -89,15 +90,19 @@ def draw_last_choice(
     plots.action_against_truth(chosen - 1, right - 1, K, where, f"{trained.name}: {title}", trained.note)
 
 
-def draw_confusion(
-    trained: Any, what: str, split: str, score: Any, truth: Sequence[str], predicted: Sequence[str]
-) -> None:
-    """Log the score of each label, and draw which labels are confused; `what` is the name of a label."""
+def draw_confusion(trained: Any, split: str, what: str, *labels: Sequence[Tags]) -> None:
+    """Log the score of each label, and draw which are confused.
+
+    `what` is the name of a label: a `class`, a `tag`, or the `type` of an entity. `labels` are the true and
+    the predicted ones, as `score_labels` takes them.
+    """
     logger.info("%s: scores on %s, seed %d", trained.name, split, trained.seed)
-    for line in score.lines(what):  # a record is one line
+    has_entities = what == "type"
+    for line in score_labels(*labels, has_entities=has_entities).lines(what):  # a record is one line
         logger.info("%s", line)
     title = f"{trained.name}: true and predicted {what} on {split}, seed {trained.seed}"
-    plots.confusion(truth, predicted, trained.run.plots / "confusion.png", title)
+    words = (word_labels(of, has_entities=has_entities) for of in labels)
+    plots.confusion(*words, trained.run.plots / "confusion.png", title)
 
 
 # --- Texts ---

@@ -39,6 +39,11 @@ class RegularizedModel(LayersModel):
     zoneout: Rate = 0.0
     """Rate at which units of the state keep their value."""
 
+    @property
+    def activation_coefs(self) -> tuple[float, float]:
+        """α of AR and β of TAR, which the recipe `awd` has (Merity et al. 2018)."""
+        return (2.0, 1.0) if self.recipe == "awd" else (0.0, 0.0)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AveragedTraining(Training):

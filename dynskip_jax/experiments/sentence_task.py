@@ -93,6 +93,6 @@ def make_classification(
         make_model,
         batch_size=settings.training.batch_size,
         evaluation_rows=_ROWS,
-        activation_coefs=(2.0, 1.0) if m.recipe == "awd" else (0.0, 0.0),
+        activation_coefs=m.activation_coefs,
         class_names=classes,
     )

@@ -30,7 +30,6 @@ from dynskip_jax.nn import CharAffixes, CharCNN
 from dynskip_jax.nn.initializers import by_size
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Tagging
-from dynskip_jax.tasks.label_score import word_labels
 from dynskip_jax.trained import Trained
 
 _WORD_LENGTH = 20  # characters of a word that are read; of longer words the first and last half
@@ -161,9 +160,7 @@ def draw(trained: Trained) -> None:
     """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each tag."""
     task, what = trained.learner.task, "tag" if trained.learner.task.scheme is None else "type"
     predictions = trained.learner.predictions(trained.all_params, "dev", trained.keys)[trained.member]
-    both = (task.gold["dev"], task.predicted_tags(predictions))
-    labels = (word_labels(tags, has_entities=task.scheme is not None) for tags in both)
-    hooks.draw_confusion(trained, what, "dev", task.score_labels("dev", predictions), *labels)
+    hooks.draw_confusion(trained, "dev", what, task.gold["dev"], task.predicted_tags(predictions))
     hooks.draw_skips(trained, "tag", "targets", task.tags)
 
 

@@ -26,13 +26,7 @@ Several = Sequence[nnx.State]
 
 
 def _read_split(
-    learner: Learner,
-    several: Several,
-    split: str,
-    rows: int,
-    read: Callable,
-    ways: int = 0,
-    window: int = 35,
+    learner: Learner, several: Several, split: str, rows: int, read: Callable, ways: int = 0, window: int = 35
 ) -> Iterator[Any]:
     """Yield the result of `read`, a function `(models, carries, batch, key) -> (carries, result)`.
 

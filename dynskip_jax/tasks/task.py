@@ -12,13 +12,7 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.data.batches import (
-    Batch,
-    Examples,
-    evaluation_batches,
-    train_batch_sizes,
-    train_batches,
-)
+from dynskip_jax.data.batches import Batch, Examples, evaluation_batches, train_batch_sizes, train_batches
 
 PyTree = Any
 MakeModel = Callable[[nnx.Rngs], nnx.Module]

@@ -36,9 +36,7 @@ EXPERIMENT = Experiment(
         training=RelaxedTraining(sampled_decay=0.5),
     ),
     # Relaxed epochs find the positions of the answers, then four rollouts of each text train hard choices.
-    presets={
-        "relaxed": FAR | dict(agent="content", agent_features=64, relaxed_epochs=4, clip=1.0, epochs=6),
-    },
+    presets={"relaxed": FAR | dict(agent="content", agent_features=64, relaxed_epochs=4, clip=1.0, epochs=6)},
     model="dynamic:49",
     sample_text="w1 a3 w0 b2 w5 )b w4 c7 w2 )c )a",
     samples=4,

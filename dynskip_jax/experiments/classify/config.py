@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from dynskip_jax.config import Bounds
 from dynskip_jax.experiment import Experiment
-from dynskip_jax.experiments.imdb.config import PRESETS
+from dynskip_jax.experiments.imdb.config import EXPERIMENT as IMDB
 from dynskip_jax.experiments.sentence_config import ReviewData, SentenceSettings
 from dynskip_jax.settings import with_groups
 
@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
     name="classify",
     about=__doc__,
     settings=with_groups(SentenceSettings, data=ClassifyData()),
-    presets={name: PRESETS[name] for name in ("small", "strong")},
+    presets={name: IMDB.presets[name] for name in ("small", "strong")},
     model="dynamic:3",
     sample_text="not as bad as they say",
     samples=4,

@@ -9,7 +9,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import load_sentences
 from dynskip_jax.experiments.sentence_task import make_classification as make_task
-from dynskip_jax.tasks.label_score import score_labels
 
 __all__ = ["draw", "load", "make_task", "split"]
 
@@ -36,6 +35,4 @@ def draw(trained: Any) -> None:
     task = trained.learner.task
     predictions = trained.learner.predictions(trained.all_params, "test", trained.keys)[trained.member]
     both = (task.splits["test"].targets, predictions)
-    truth, predicted = ([task.class_names[i] for i in ids] for ids in both)
-    score = score_labels([truth], [predicted], has_entities=False)
-    hooks.draw_confusion(trained, "class", "test", score, truth, predicted)
+    hooks.draw_confusion(trained, "test", "class", *([[task.class_names[i] for i in ids]] for ids in both))

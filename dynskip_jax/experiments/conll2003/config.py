@@ -16,27 +16,12 @@ folder of your own, a word on each line and its tag in the last column, is `--da
 """
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from dynskip_jax.config import Bounds
 from dynskip_jax.experiment import Experiment, Published, columns_of
 from dynskip_jax.experiments.tagger_config import AGENT, COMMANDS, SMALL, TaggerData, TaggerSettings
 from dynskip_jax.settings import with_groups
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": SMALL | dict(epochs=20, patience=5),
-    # Gui et al. (2019), Section Named Entity Recognition, with Eq. 5 as printed; values that it does not give
-    # are those of Ma & Hovy (2016).
-    "paper": dict(features=200, recipe="ma2016", mix=1.0, digits="zero", unknown_rate=0.0)
-    | dict(optimizer="momentum", learning_rate=0.015, inverse_decay=0.05)
-    | dict(batch_size=10, epochs=100, patience=20),
-    # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss here is a mean:
-    # its learning rate of 0.015 becomes 0.15. Its 200 units are those of both directions together.
-    "ncrfpp": AGENT
-    | dict(features=100, recipe="ncrfpp", lowercase=False, digits="zero", unknown_rate=0.0)
-    | dict(optimizer="sgd", learning_rate=0.15, inverse_decay=0.05, clip=None)
-    | dict(batch_size=10, epochs=100, patience=20),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +44,20 @@ EXPERIMENT = Experiment(
     name="conll2003",
     about=__doc__,
     settings=with_groups(TaggerSettings, data=EntityData()),
-    presets=PRESETS,
+    presets={
+        "small": SMALL | dict(epochs=20, patience=5),
+        # Gui et al. (2019), Section Named Entity Recognition, with Eq. 5 as printed; values that it does not
+        # give are those of Ma & Hovy (2016).
+        "paper": dict(features=200, recipe="ma2016", mix=1.0, digits="zero", unknown_rate=0.0)
+        | dict(optimizer="momentum", learning_rate=0.015, inverse_decay=0.05)
+        | dict(batch_size=10, epochs=100, patience=20),
+        # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss here is a
+        # mean: its learning rate of 0.015 becomes 0.15. Its 200 units are those of both directions together.
+        "ncrfpp": AGENT
+        | dict(features=100, recipe="ncrfpp", lowercase=False, digits="zero", unknown_rate=0.0)
+        | dict(optimizer="sgd", learning_rate=0.15, inverse_decay=0.05, clip=None)
+        | dict(batch_size=10, epochs=100, patience=20),
+    },
     columns=columns_of("f1", "F1", ".2%") | {"test_accuracy": ("test accuracy", ".2%")},
     commands=COMMANDS,
     published=(

@@ -15,32 +15,27 @@ Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS
 address. 15 % of train are held out as dev.
 """
 
-from typing import Any
-
 from dynskip_jax.experiment import Experiment, Published
 from dynskip_jax.experiments.sentence_config import SMALL, ReviewData, SentenceSettings
 from dynskip_jax.settings import with_groups
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # Means over states learn in fewer epochs than last states.
-    "small": SMALL
-    | dict(max_words=20_000, features=64, embedding_features=64, pooling="mean")
-    | dict(dropout=(0.5,), dropout_words=0.2, learning_rate=0.002, epochs=5, patience=2),
-    # Gui et al. (2019), Section Sentiment Analysis on IMDB, which gives no optimizer, rate or epochs.
-    "paper": dict(features=128, dropout=(0.0, 0.2, 0.2), unknown_rate=0.0)
-    | dict(batch_size=50, clip=5.0, epochs=10, patience=3),
-    "strong": SMALL
-    | dict(max_words=40_000, max_length=1000, features=200, embedding_features=128)
-    | dict(bidirectional=True, pooling="max", dropout=(0.4, 0.5, 0.5), dropout_words=0.1)
-    | dict(epochs=6, patience=3, average="always", average_after=2),
-}
-
 
 EXPERIMENT = Experiment(
     name="imdb",
     about=__doc__,
     settings=with_groups(SentenceSettings, data=ReviewData()),
-    presets=PRESETS,
+    presets={
+        # Means over states learn in fewer epochs than last states.
+        "small": SMALL
+        | dict(max_words=20_000, features=64, embedding_features=64, pooling="mean")
+        | dict(dropout=(0.5,), dropout_words=0.2, learning_rate=0.002, epochs=5, patience=2),
+        # Gui et al. (2019), Section Sentiment Analysis on IMDB, which gives no optimizer, rate or epochs.
+        "paper": dict(features=128, dropout=(0.0, 0.2, 0.2), unknown_rate=0.0)
+        | dict(batch_size=50, clip=5.0, epochs=10, patience=3),
+        "strong": SMALL
+        | dict(max_words=40_000, max_length=1000, features=200, embedding_features=128)
+        | dict(bidirectional=True, pooling="max", dropout=(0.4, 0.5, 0.5), dropout_words=0.1)
+        | dict(epochs=6, patience=3, average="always", average_after=2),
+    },
     model="dynamic:3",
     commands=("predict", "explain", "oracle", "bigrams"),
     published=(

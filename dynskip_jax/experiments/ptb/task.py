@@ -61,7 +61,7 @@ def make_task(
         num_steps=training.num_steps,
         random_lengths=recipe == "awd",
         restart_buffer=recipe == "released",
-        activation_coefs=(2.0, 1.0) if recipe == "awd" else (0.0, 0.0),
+        activation_coefs=settings.model.activation_coefs,
     )
 
 

@@ -12,25 +12,21 @@
 Without --data the pairs are looked for in $DYNSKIP_DATA_DIR/sick.
 """
 
-from typing import Any
-
 from dynskip_jax.experiment import Experiment, columns_of
 from dynskip_jax.experiments.sentence_config import SMALL, SentenceSettings
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": SMALL
-    | dict(features=150, embedding_features=100, dropout=(0.3,), batch_size=25)
-    | dict(epochs=12, patience=4, average="always", average_after=2),
-    # The paper on untied LSTMs, Section Semantic Relatedness, and Tai et al. (2015); it needs --embeddings.
-    "paper": dict(features=150, train_embeddings=False, unknown_rate=0.0, optimizer="adagrad")
-    | dict(learning_rate=0.03, weight_decay=1e-4, batch_size=25, epochs=10),
-}
 
 EXPERIMENT = Experiment(
     name="sick",
     about=__doc__,
     settings=SentenceSettings,
-    presets=PRESETS,
+    presets={
+        "small": SMALL
+        | dict(features=150, embedding_features=100, dropout=(0.3,), batch_size=25)
+        | dict(epochs=12, patience=4, average="always", average_after=2),
+        # The paper on untied LSTMs (Section Semantic Relatedness), and Tai et al. (2015); needs --embeddings.
+        "paper": dict(features=150, train_embeddings=False, unknown_rate=0.0, optimizer="adagrad")
+        | dict(learning_rate=0.03, weight_decay=1e-4, batch_size=25, epochs=10),
+    },
     model="dynamic:3",
     columns=columns_of("pearson", "r", ".4f")
     | {"test_spearman": ("test ρ", ".4f"), "test_mse": ("test MSE", ".4f")}

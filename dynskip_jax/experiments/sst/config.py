@@ -11,21 +11,10 @@ Without --data the trees are looked for in $DYNSKIP_DATA_DIR/sst.
 """
 
 import dataclasses
-from typing import Any
 
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.sentence_config import SMALL, SentenceData, SentenceSettings
 from dynskip_jax.settings import with_groups
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": SMALL
-    | dict(phrases=True, features=150, embedding_features=150, bidirectional=True, pooling="max")
-    | dict(dropout=(0.3, 0.5, 0.5), batch_size=64, epochs=5, patience=2, average="always", average_after=1),
-    # The paper on untied LSTMs, Section Sentiment Classification. It does not give the batch size.
-    "paper": dict(features=150, recipe="awd", dropout=(0.4, 0.25, 0.0), dropout_weights=0.5)
-    | dict(unknown_rate=0.0, weight_decay=1.2e-6, optimizer="sgd", learning_rate=1.0, clip=0.25)
-    | dict(batch_size=20, epochs=50, average="non_monotone"),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +29,16 @@ EXPERIMENT = Experiment(
     name="sst",
     about=__doc__,
     settings=with_groups(SentenceSettings, data=TreebankData()),
-    presets=PRESETS,
+    presets={
+        "small": SMALL
+        | dict(phrases=True, features=150, embedding_features=150, bidirectional=True, pooling="max")
+        | dict(dropout=(0.3, 0.5, 0.5), batch_size=64, epochs=5, patience=2)
+        | dict(average="always", average_after=1),
+        # The paper on untied LSTMs, Section Sentiment Classification. It does not give the batch size.
+        "paper": dict(features=150, recipe="awd", dropout=(0.4, 0.25, 0.0), dropout_weights=0.5)
+        | dict(unknown_rate=0.0, weight_decay=1.2e-6, optimizer="sgd", learning_rate=1.0, clip=0.25)
+        | dict(batch_size=20, epochs=50, average="non_monotone"),
+    },
     model="dynamic:3",
     sample_text="a film that is never quite as funny as it wants to be",
     samples=10,
