@@ -1,4 +1,4 @@
-"""Draw figures of README and docs/results/choice.md from numbers in docs/results: `python docs/figures.py`."""
+"""Draw figures of README and docs/results/choice.md from numbers of the tables: `python docs/figures.py`."""
 
 from pathlib import Path
 
