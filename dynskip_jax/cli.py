@@ -31,15 +31,9 @@ class Output:
     """Show the traceback of an error."""
 
 
-def start(name: str | None = None) -> None:
+def start(*name: str) -> None:
     """Run the experiment or tool with a name, by default the first argument of this process."""
-    arguments = sys.argv[1:]
-    if name is not None:
-        arguments.insert(0, name)
-    if arguments[:1] in ([], ["-h"], ["--help"]):
-        run_main(list_experiments)
-    else:
-        run_main(lambda: main(arguments))
+    run_main(lambda: main([*name, *sys.argv[1:]]))
 
 
 def list_experiments() -> None:
@@ -52,9 +46,11 @@ def list_experiments() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `NAME [COMMAND] [FLAGS]`."""
-    name, *rest = arguments
-    if name in TOOLS:
+    """Run `NAME [COMMAND] [FLAGS]`; without a name, list them all."""
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        list_experiments()
+    elif name in TOOLS:
         run_command(name, program(name), rest)
     elif name in NAMES:
         run_experiment(find_experiment(name), rest)
@@ -86,7 +82,7 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
     """Import the module that --code names, and run the function `name` of `dynskip_jax.commands`."""
-    for word, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+    for word, following in itertools.pairwise([*arguments, ""]):
         if word.partition("=")[0] == "--code":
             import_module(word.partition("=")[2] or following, "--code")
     log_to_standard_output()

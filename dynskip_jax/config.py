@@ -280,11 +280,7 @@ def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> A
     hints, keyword = typing.get_type_hints(function, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     signature = inspect.signature(function).parameters.values()
     parameters = [each.replace(annotation=hints[each.name], kind=keyword) for each in signature]
-    values = parse(prog, inspect.getdoc(function) or "", parameters, arguments)
-    for each in parameters:
-        if each.default is each.empty and values[each.name] == ():
-            raise UserError(f"name {each.name}, before all flags: {prog} DIR DIR")
-    return function(**values)
+    return function(**parse(prog, inspect.getdoc(function) or "", parameters, arguments))
 
 
 def shown(value: Any) -> str:

@@ -14,45 +14,28 @@ from dynskip_jax.settings import Settings, get
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """What an experiment reads.
-
-    Attributes:
-        sizes: Sizes by name, such as the number of examples of each split.
-        fingerprint: Hash of everything that is read.
-        source: Place where the data was found, as a phrase.
-        content: The data itself, in the form that the task takes.
-        vocabulary: Vocabulary that a run folder stores, so that models can be used without the data.
-        lines: Lines that are printed before training.
-        vectors: Pretrained vectors with which embeddings begin.
-    """
+    """What an experiment reads."""
 
     name: str
-    sizes: Mapping[str, int]
-    fingerprint: str
-    source: str
-    content: Any
-    vocabulary: Any = None
-    lines: Sequence[str] = ()
-    vectors: Any = None
+    sizes: Mapping[str, int]  # by name, such as the number of examples of each split
+    fingerprint: str  # hash of everything that is read
+    source: str  # place where the data was found, as a phrase
+    content: Any  # the data itself, in the form that the task takes
+    vocabulary: Any = None  # stored in run folders, so that models can be used without the data
+    lines: Sequence[str] = ()  # printed before training
+    vectors: Any = None  # pretrained, with which embeddings begin
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """Rows of published results, shown beside a run on the same data.
-
-    Attributes:
-        rows: Model beside which a row is shown ("" for any), name, and value of each metric or None.
-        sizes: Sizes of the data; rows are left out beside data of other sizes.
-        when: Values of settings with which the rows are shown, several for each.
-        note: Line below the table.
-    """
+    """Rows of published results, shown beside a run on the same data."""
 
     dataset: str
     metrics: Sequence[str]
-    rows: Sequence[tuple]
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    note: str = ""
+    rows: Sequence[tuple]  # model beside which a row is shown ("": any), name, value of each metric or None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the data; not shown beside others
+    when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # values of settings, several each
+    note: str = ""  # line below the table
 
 
 def columns_of(metric: str, heading: str, form: str) -> dict[str, tuple[str, str]]:
@@ -78,33 +61,26 @@ ACCURACY = columns_of("accuracy", "accuracy", ".2%") | {
 class Experiment:
     """One task.
 
-    Attributes:
-        about: Text of `--help`; the first line is shown in the list of experiments.
-        task: Name of a module (default: `dynskip_jax.experiments.NAME.task`) with `load(settings) -> Dataset`
-            and `make_task(spec, settings, data, vocabulary) -> Task`; without data (None) the task reads
-            single texts only. It may also have functions in place of those of `dynskip_jax.hooks`.
-        presets: Values of each preset, by the names of preset and setting; the first is the default.
-        model: Model that is trained by default.
-        columns: Heading and format of each metric in the printed table, by the metric's name.
-        commands: Names of the commands that read a finished run.
-        sample_text: Text that `explain` reads by default.
-        samples: Number of predictions that are averaged in the final evaluation.
-        final_rows: Number of rows in a batch of the final evaluation; None for the task's default.
-        default_preset: Function of the flags that are given to the preset that is used, if not the first.
+    Its module has `load(settings) -> Dataset` and `make_task(spec, settings, data, vocabulary) -> Task`;
+    without data (None) the task reads single texts only. The module may also have functions in place of those
+    of `dynskip_jax.hooks`.
     """
 
     name: str
-    about: str
-    task: str = ""
+    about: str  # text of `--help`; the first line is shown in the list of experiments
+    task: str = ""  # name of the module; by default `dynskip_jax.experiments.NAME.task`
     settings: type[Settings] = Settings
+    # Values of each preset, by the names of preset and setting; the first is the default.
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"default": {}})
-    model: str = "dynamic:5"
+    model: str = "dynamic:5"  # trained by default
+    # Heading and format of each metric in the printed table, by the metric's name.
     columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
-    commands: tuple[str, ...] = ("predict", "explain", "oracle")
+    commands: tuple[str, ...] = ("predict", "explain", "oracle")  # that read a finished run
     published: tuple[Published, ...] = ()
-    sample_text: str | None = None
-    samples: int = 16
-    final_rows: int | None = None
+    sample_text: str | None = None  # read by `explain` by default
+    samples: int = 16  # number of predictions that are averaged in the final evaluation
+    final_rows: int | None = None  # rows in a batch of the final evaluation; None for the task's default
+    # Function of the flags that are given to the preset that is used, if not the first.
     default_preset: Callable[[Mapping[str, Any]], str] | None = None
 
     def __post_init__(self) -> None:

@@ -54,13 +54,10 @@ def draw(trained: Any) -> None:
 def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -> None:
     """Draw how often one model's agent chooses each k in each group of steps, once for each direction.
 
-    Args:
-        trained: Model with data.
-        by: Name of a group, such as `word`.
-        of: Field of a batch that numbers the groups, (rows, time); by default groups are positions.
-        names: Name of each group, of which the 20 most frequent ones are drawn; by default all groups.
+    `by` is the name of a group, such as `word`. The field `of` of a batch numbers the groups, (rows, time);
+    by default they are positions. With the `names` of all groups, the 20 most frequent ones are drawn.
     """
-    top = trained.learner.top_layers if trained.together.skip.has_agent else {}
+    top = trained.learner.top_layers if trained.spec.skip.has_agent else {}
     for direction, layer in top.items():
         counts = np.zeros((1, trained.learner.skips[layer].max_skip), int)
         for batch, chosen in trained.learner.choices(trained.all_params, "dev", trained.keys, layer=layer):
@@ -86,7 +83,7 @@ def draw_last_choice(
 ) -> None:
     """Draw the k chosen at the last step of each example against the right one."""
     path, title = "last_skip_against_truth.png", "the last choice against the right one"
-    K, where = trained.together.skip.max_skip, trained.run.plots / path
+    K, where = trained.spec.skip.max_skip, trained.run.plots / path
     plots.action_against_truth(chosen - 1, right - 1, K, where, f"{trained.name}: {title}", trained.note)
 
 
@@ -108,14 +105,9 @@ def draw_confusion(trained: Any, split: str, what: str, *labels: Sequence[Tags])
 # --- Texts ---
 
 
-def split(text: str) -> list[str]:
-    """Return the words of a line of text, or an empty list."""
-    return text.split()
-
-
 def tokenize(trained: Any, text: str) -> str:
     """Convert text as people type it into a line that `encode` can read."""
-    return " ".join(trained.split(text))
+    return " ".join(text.split())
 
 
 def encode(trained: Any, text: str) -> tuple[Any, list[str]]:
@@ -123,7 +115,7 @@ def encode(trained: Any, text: str) -> tuple[Any, list[str]]:
 
     A text is cropped as in training, and unknown words become `<unk>`.
     """
-    words = trained.split(text)[: getattr(trained.settings.data, "max_length", None)]
+    words = text.split()[: getattr(trained.settings.data, "max_length", None)]
     tokens = trained.vocabulary.encode(words)
     return tokens, trained.vocabulary.decode(tokens)
 
@@ -141,7 +133,7 @@ def read(trained: Any, text: str) -> Reading:
     found, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
     certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
     # A text may be longer than the model reads, so `words` may be shorter.
-    typed = zip(trained.split(text), words, strict=False)
+    typed = zip(text.split(), words, strict=False)
     return Reading(
         words,
         unknown=[word for word, known in typed if word != known],

@@ -5,7 +5,7 @@ import dataclasses
 import importlib
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dynskip_jax.config import short
@@ -18,18 +18,18 @@ class NotImported(UserError):
     """A piece of one's own is asked for by a file, and its module is not imported."""
 
 
-def is_own_piece(text: str, known: Collection[str]) -> bool:
-    """Return whether a name refers to a class in a module; `known` are never read as names of modules."""
-    return text.partition(":")[0] not in known and _PIECE.fullmatch(text) is not None
+def make_piece(
+    text: str, kind: type, known: Collection[str], parse: Callable[..., Any], may_import: bool, **options: Any
+) -> Any:
+    """Create a known skip or transition by `parse`, or the subclass of `kind` in `module:Class(16, mix=0.5)`.
 
-
-def make_own_piece(text: str, kind: type, options: dict[str, Any], *, may_import: bool) -> Any:
-    """Create the skip or transition that `module:Class(16, mix=0.5)` describes, of a subclass of `kind`.
-
-    Of `options`, which are values of other fields, those that the class does not have are ignored. Without
+    Of `options`, which are values of other fields, those that a class does not have are ignored. Without
     `may_import`, the program must have imported the module: only names typed on the command line import code.
     """
-    module, name, arguments = _PIECE.fullmatch(text).groups()
+    found = _PIECE.fullmatch(text)
+    if found is None or text.partition(":")[0] in known:
+        return parse(text, **options)
+    module, name, arguments = found.groups()
     if may_import:
         import_module(module, f"the module of {short(text)},")
     elif module not in sys.modules:

@@ -14,33 +14,19 @@ from dynskip_jax.settings import Settings
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
 
 # Texts that the name of a row adds for the settings that `spec.variant_of` returns.
-_VARIANT = {
-    "max_skip": "K = {}",
-    "transition": "{}",
-    "depth_skip": "{}",
-    "agent": "by {}",
-    "stride": "stride {}",
-    "top": "top {}",
-    "copy": "copies: {}",
-    "control": "control: {}",
-}
+_VARIANT = dict(max_skip="K = {}", transition="{}", depth_skip="{}", agent="by {}", stride="stride {}")
+_VARIANT |= dict(top="top {}", copy="copies: {}", control="control: {}")
 
 
 def print_results(
-    experiment: Experiment,
-    settings: Settings,
-    data: Dataset,
-    results: Sequence[dict[str, Any]],
+    experiment: Experiment, settings: Settings, data: Dataset, results: Sequence[dict[str, Any]]
 ) -> None:
     """Print a table with the rows of a run, and the published ones below them."""
     models = [result["model"] for result in results]
     published, note = experiment.published_rows(settings, data, models)
     measured = [*(result["metrics"] for result in results), *dict(published).values()]
-    columns = {
-        metric: column
-        for metric, column in experiment.columns.items()
-        if any(metric in metrics for metrics in measured)
-    }
+    known = {metric for metrics in measured for metric in metrics}
+    columns = {metric: column for metric, column in experiment.columns.items() if metric in known}
     rows = []
     for result in results:
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))

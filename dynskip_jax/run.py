@@ -52,7 +52,10 @@ _TURNS = 4  # approximate number of virtual devices that take turns on a core of
 
 def train(experiment: Experiment, resolved: Resolved) -> None:
     """Train the models that settings name, in their run folders."""
-    settings = with_width_of_vectors(resolved)
+    settings = resolved.settings
+    vectors = getattr(settings.data, "embeddings", None)
+    if vectors is not None and resolved.sources["embedding_features"] != "flag":
+        settings = replace(settings, embedding_features=vector_width(vectors))
     if isinstance(settings.agent.control_of, Path):
         settings = replace(settings, control_of=learnt_rates(settings.agent.control_of, experiment.name))
     # Unknown names raise an error before anything starts.
@@ -71,22 +74,10 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
         for line in data.lines:
             logger.info("%s", line)
-        used, devices = parallel.devices, jax.device_count()
-        logger.info(
-            "preset: %s (%s); %d of %d %s device(s), %d process(es)",
-            *(settings.run.preset, resolved.sources["preset"], len(used), devices, used[0].platform),
-            processes.count,
-        )
+        used = f"{len(parallel.devices)} of {jax.device_count()} {parallel.devices[0].platform} device(s)"
+        preset = settings.run.preset, resolved.sources["preset"]
+        logger.info("preset: %s (%s); %s, %d process(es)", *preset, used, processes.count)
         run(experiment, settings, specs, data, parallel)
-
-
-def with_width_of_vectors(resolved: Resolved) -> Settings:
-    """Return settings whose embeddings have the size of the word vectors, unless a flag gives the size."""
-    settings = resolved.settings
-    path = getattr(settings.data, "embeddings", None)
-    if path is None or not resolved.sources["embedding_features"].startswith(("default", "preset")):
-        return settings
-    return replace(settings, embedding_features=vector_width(path))
 
 
 def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
@@ -104,11 +95,7 @@ def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
 
 
 def run(
-    experiment: Experiment,
-    settings: Settings,
-    specs: Sequence[ModelSpec],
-    data: Dataset,
-    parallel: Parallel,
+    experiment: Experiment, settings: Settings, specs: Sequence[ModelSpec], data: Dataset, parallel: Parallel
 ) -> None:
     """Run or resume an experiment; models that are finished already are not trained again.
 
@@ -261,7 +248,7 @@ def _evaluate(trained: Trained, data_name: str, result: FitResult) -> tuple[list
     Return the metrics of each value of a sweep, and the index of the best one on dev. Models whose choices
     matter have further metrics, with the suffixes `_greedy`, `_sampled` and `_averaged`.
     """
-    spec, learner, experiment = trained.together, trained.learner, trained.experiment
+    spec, learner, experiment = trained.spec, trained.learner, trained.experiment
     modes, metrics = {"": (spec.evaluation_mode, 1)}, {}
     if spec.choices_matter():
         averaged = ("sample", experiment.samples)
@@ -292,7 +279,7 @@ def _evaluate(trained: Trained, data_name: str, result: FitResult) -> tuple[list
 
 def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
     """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep value."""
-    spec, folder = trained.together, trained.run.plots
+    spec, folder = trained.spec, trained.run.plots
     curves = curves_of(spec.name, trained.run.records(), spec.values)
     title = f"{trained.experiment.name} on {data_name}: {{}}".format
     metric = trained.learner.monitor
@@ -314,22 +301,21 @@ def _of_trained(
     A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite. Otherwise a
     model with NaN parameters could show a plausible accuracy, because it always predicts the same class.
     """
-    arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
+    arrays = {name: np.array(values, float) for name, values in metrics.items()}
     failed = np.asarray(result.best_epoch) == 0
     for name in (trained.learner.monitor, "dev_nll"):
         if name in arrays:
             failed = failed | ~np.isfinite(arrays[name])
     if failed.all():
-        numbers = ", ".join(map(str, trained.together.seeds))
+        numbers = ", ".join(map(str, trained.spec.seeds))
         raise UserError(
             f"the dev loss or metric of seed {numbers} is not a finite number "
             f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
             "finite), so there is no result: lower --learning-rate or set --clip"
         )
-    return {
-        name: np.where(failed.reshape(-1, *(1,) * (array.ndim - 1)), np.nan, array)
-        for name, array in arrays.items()
-    }
+    for array in arrays.values():
+        array[failed] = np.nan
+    return arrays
 
 
 # --- Run folders ---
@@ -350,12 +336,12 @@ def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
 
 def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
     """Log a warning if a run is resumed with another commit or JAX version, which may change rounding."""
-    entries = run_dir.config().get("about", [])
-    for name in ("commit", "jax") if entries else ():
-        if entries[-1].get(name) not in (None, about[name]):
+    last = (run_dir.config()["about"] or [{}])[-1]
+    for name in ("commit", "jax"):
+        if last.get(name) not in (None, about[name]):
             logger.warning(
                 "this run was last trained with %s %s, now it is %s: results may not be the same bit for bit",
-                *(name, entries[-1][name], about[name]),
+                *(name, last[name], about[name]),
             )
 
 
@@ -379,11 +365,10 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
     A single process also caches its compiled programs on disk. Several processes do not: the first one could
     find a program in its cache that the others compile, and on GPUs they compile together.
     """
-    number, count = None, None
-    if flags.process is not None:
-        if (found := re.fullmatch(r"(\d{1,6})/(\d{1,6})", flags.process)) is None:
-            raise UserError("--process takes two numbers, such as 0/4: of this process, and of all of them")
-        number, count = map(int, found.groups())
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", flags.process or "")
+    if flags.process is not None and found is None:
+        raise UserError("--process takes two numbers, such as 0/4: of this process, and of all of them")
+    number, count = map(int, found.groups()) if found else (None, None)
     given = (flags.coordinator, number, count)
     if given != (None, None, None) and flags.parallel == "pmap":
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
@@ -420,8 +405,7 @@ def _make_cpu_devices(count: int) -> None:
     The cores are used badly if they share one small matrix product. A number of devices that the user sets
     (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`) stays unchanged.
     """
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return
-    if jax.config.jax_num_cpu_devices == -1:
+    is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not is_set and jax.config.jax_num_cpu_devices == -1:
         with contextlib.suppress(RuntimeError):  # JAX is in use already, in a notebook
             jax.config.update("jax_num_cpu_devices", count)

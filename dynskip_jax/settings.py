@@ -285,13 +285,10 @@ class Resolved:
 
 
 def resolve(
-    kind: type[Settings],
-    presets: Mapping[str, Mapping[str, Any]],
-    default_preset: str,
-    given: Mapping[str, Any],
+    kind: type[Settings], presets: Mapping[str, Mapping[str, Any]], default: str, given: Mapping[str, Any]
 ) -> Resolved:
     """Resolve all settings from a preset, and those that the command line gives in addition."""
-    preset = given.get("preset") or default_preset
+    preset = given.get("preset") or default
     if preset not in presets:
         raise UserError(f"there is no preset {short(preset)}: choose one of {', '.join(presets)}")
     values = {**presets[preset]}
@@ -332,10 +329,11 @@ def to_config(settings: Settings) -> dict[str, Any]:
     return config
 
 
-def from_config(kind: type[Settings], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run's configuration by name, with the paths of its last command."""
+def from_config(kind: type[Settings], config: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run's configuration, with the paths of its last command."""
     stored = [setting for group in config["settings"].values() for setting in group.items()]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
     last = values | (config.get("about") or [{}])[-1].get("paths", {})
     paths = [name for name, (_, hint, _) in fields_of(kind).items() if is_path(hint)]
-    return values | {name: Path(last[name]) for name in paths if isinstance(last.get(name), str)}
+    values |= {name: Path(last[name]) for name in paths if isinstance(last.get(name), str)}
+    return replace(kind(), **values)

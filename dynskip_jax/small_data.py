@@ -21,7 +21,7 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets
         return settings, []
-    free = {name for name in fields_of(type(settings)) if sources[name].startswith(("default", "preset"))}
+    free = {name for name in fields_of(type(settings)) if sources[name] != "flag"}
     training, changed, lines = settings.training, {}, []
     per_row = getattr(training, "num_steps", 1)
     batch = max(1, min(training.batch_size, size // per_row))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.own_pieces import is_own_piece, make_own_piece
+from dynskip_jax.own_pieces import make_piece
 from dynskip_jax.settings import Settings, fields_of, get
 from dynskip_jax.training.agent_settings import AgentSettings, Sweep
 
@@ -20,47 +20,29 @@ _SKIP_SETTINGS = ("agent", "empty_slots", "stride", "top", "max_jump", "read_ste
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """One model of a run.
-
-    Attributes:
-        skip: Time skip of the top layer: `named_skip`, or the skip that replaces it in a control.
-        copy: How a language model copies words of the past: `none`, `chosen` or `expected`.
-        values: Settings of each value of a sweep, by name; one empty mapping without a sweep.
-        sweep: The swept settings, with one value for each model that is trained together.
-        seeds: Seeds of each value of the sweep.
-        is_untrained: Whether the agents keep their initial parameters, as a control.
-        agent_learning_rate: Rate of the agents' own Adam; None if they share the network's optimizer.
-        cell_options: Options of `SkipCell` in the layer with the time skip.
-        max_skip: Limit on k that `--max-skip` sets; None without a limit, or if a sweep varies it.
-    """
+    """One model of a run."""
 
     name: str
     named_skip: F.TimeSkip
-    skip: F.TimeSkip
+    skip: F.TimeSkip  # of the top layer: `named_skip`, or the one that replaces it in a control
     transition: F.Transition
     depth_skip: F.DepthSkip | None
-    copy: str
+    copy: str  # how a language model copies words of the past: `none`, `chosen` or `expected`
     objective: AgentSettings
-    values: tuple[dict[str, Any], ...]
-    sweep: Sweep
-    seeds: tuple[int, ...]
+    values: tuple[dict[str, Any], ...]  # settings of each value of a sweep; one empty dict without a sweep
+    sweep: Sweep  # the swept settings, with one value for each model that is trained together
+    seeds: tuple[int, ...]  # of each value of the sweep
     evaluation_mode: str
-    is_untrained: bool
-    agent_learning_rate: float | None
+    is_untrained: bool  # whether the agents keep their initial parameters, as a control
+    agent_learning_rate: float | None  # of the agents' own Adam; None if they share the network's optimizer
     dtype: Any
-    cell_options: Mapping[str, Any]
-    max_skip: int | None
+    cell_options: Mapping[str, Any]  # of `SkipCell` in the layer with the time skip
+    max_skip: int | None  # limit on an agent's k, at most K; None without a limit, or if a sweep varies it
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
         """Seed of each model that is trained together, in the order of the values of a sweep."""
         return self.seeds * len(self.values)
-
-    def of_one(self, member: int) -> "ModelSpec":
-        """Return the specification of one of the models that are trained together, by its index."""
-        value, seed = divmod(member, len(self.seeds))
-        one = dict(values=(self.values[value],), seeds=(self.seeds[seed],))
-        return dataclasses.replace(self, sweep=self.sweep.of_one(member), **one)
 
     def layer_options(self, num_layers: int = 1) -> dict[str, Any]:
         """Return the options of a model's layers; the last one has the time skip."""
@@ -69,12 +51,11 @@ class ModelSpec:
 
     @property
     def reach(self) -> int:
-        """Largest k that the model may choose: K, or the limit of `--max-skip` if that is smaller."""
-        K = self.skip.max_skip
-        return min(K, self.max_skip) if self.skip.has_agent and self.max_skip is not None else K
+        """Largest k that the model may choose: K, or the limit of `--max-skip`."""
+        return self.skip.max_skip if self.max_skip is None else self.max_skip
 
-    def choices_matter(self) -> bool:
-        """Return whether sampled choices change the model's output, for any value of a sweep.
+    def choices_matter(self, member: int | None = None) -> bool:
+        """Return whether sampled choices change the output of any model trained together, or of one by index.
 
         With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
         """
@@ -82,7 +63,8 @@ class ModelSpec:
             return False
         if self.copy == "chosen" or not self.skip.writes_all:
             return True
-        return any(value.get("mix", self.skip.mix) for value in self.values)
+        values = self.values if member is None else [self.values[member // len(self.seeds)]]
+        return any(value.get("mix", self.skip.mix) for value in values)
 
 
 def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> ModelSpec:
@@ -97,29 +79,24 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     agent_learning_rate = agent.agent_learning_rate if skip.is_stochastic else None
     depth_skip = None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip)
     values, seeds = _swept_values(skip, settings), tuple(settings.run.all_seeds)
-    K = agent.max_skip if isinstance(agent.max_skip, int) else None
-    limited = [({} if K is None or not skip.has_agent else {"max_skip": K}) | value for value in values]
+    limit = agent.max_skip if isinstance(agent.max_skip, int) and skip.has_agent else None
+    limited = [({} if limit is None else {"max_skip": limit}) | value for value in values]
     largest = max(value.get("max_skip", 0) for value in limited)
     if largest > skip.max_skip:
         raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
     if isinstance(named, F.Dynamic) and agent.stride > 1 and named.num_candidates == 1:
         raise UserError(f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller")
     if isinstance(settings.training.learning_rate, tuple) and agent_learning_rate:
-        raise UserError(
-            "a sweep over --learning-rate needs agents that share the network's optimizer: give "
-            "--agent-learning-rate none"
-        )
+        raise UserError("a sweep over --learning-rate includes agents: give --agent-learning-rate none")
     if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
-        raise UserError(
-            f"--depth-skip {model.depth_skip} joins a layer with the one {depth_skip.layers_below} below: it "
-            f"needs {depth_skip.layers_below + 1} layers or more, got {model.num_layers}"
-        )
+        least = depth_skip.layers_below + 1
+        raise UserError(f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}")
     copies = skip.max_skip > 1 and skip.has_distribution
     return ModelSpec(
         name=name,
         named_skip=named,
         skip=skip,
-        transition=_piece(model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import),
+        transition=make_piece(model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import),
         depth_skip=depth_skip,
         copy=model.copy if copies else "none",
         objective=_objective(skip, settings, is_untrained=is_untrained),
@@ -131,7 +108,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         agent_learning_rate=agent_learning_rate,
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
         cell_options=_cell_options(settings),
-        max_skip=K,
+        max_skip=limit,
     )
 
 
@@ -152,16 +129,7 @@ def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
     options["mix"] = _first(agent.mix)
     if settings.model.recipe == "released":
         options |= dict(agent_input="mean", first_step="carried")
-    return _piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
-
-
-def _piece(
-    name: str, kind: type, known: Any, parse: Callable[..., Any], may_import: bool, **options: Any
-) -> Any:
-    """Return the time skip or transition of a name, which may be a user-defined one."""
-    if is_own_piece(name, known):
-        return make_own_piece(name, kind, options, may_import=may_import)
-    return parse(name, **options)
+    return make_piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
 
 
 def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:
@@ -223,8 +191,7 @@ def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
         names += ["agent", "stride", "control"]
     if isinstance(spec.named_skip, F.Attention):
         names += ["stride", *(["top"] if isinstance(spec.named_skip, F.SparseAttention) else [])]
-    limited = spec.max_skip is not None and spec.reach == spec.max_skip
-    variant = {"max_skip": spec.max_skip} if limited else {}
+    variant = {} if spec.max_skip is None else {"max_skip": spec.max_skip}
     usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
     variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}
     return variant | ({} if spec.copy == "none" else {"copy": spec.copy})

@@ -18,7 +18,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
 from dynskip_jax.own_pieces import NotImported
-from dynskip_jax.settings import Settings, from_config, replace
+from dynskip_jax.settings import Settings, from_config
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import read_bytes, sha256_of
@@ -39,7 +39,7 @@ class Trained:
     experiment: Experiment
     settings: Settings
     vocabulary: Any
-    together: ModelSpec  # of all seeds and sweep values that were trained together
+    spec: ModelSpec  # of all seeds and sweep values that were trained together
     learner: Learner  # of all; of a loaded run, without data
     all_params: nnx.State  # of all: the selected parameters, in the learner's order
     member: int = 0  # index of this model among all
@@ -47,7 +47,7 @@ class Trained:
     @property
     def name(self) -> str:
         """The model's name, as on the command line, such as `dynamic:5`."""
-        return self.together.name
+        return self.spec.name
 
     @property
     def seed(self) -> int:
@@ -57,17 +57,12 @@ class Trained:
     @property
     def keys(self) -> jax.Array:
         """Evaluation keys of all models that were trained together."""
-        return evaluation_keys(self.together.all_seeds)
+        return evaluation_keys(self.spec.all_seeds)
 
     @property
     def note(self) -> str:
         """Line below pictures of the model's choices on dev."""
         return f"dev, greedy, seed {self.seed}"
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The specification of this one model."""
-        return self.together.of_one(self.member)
 
     @functools.cached_property
     def params(self) -> nnx.State:
@@ -95,12 +90,12 @@ class Trained:
     @property
     def seeds(self) -> slice:
         """Slice of all that were trained together: each seed, with the selected value of a sweep."""
-        count = len(self.together.seeds)
+        count = len(self.spec.seeds)
         return slice(self.member // count * count, (self.member // count + 1) * count)
 
     def of_seed(self, seed: int | None) -> "Trained":
         """Return the model of another seed; None for the first one."""
-        own = self.together.seeds
+        own = self.spec.seeds
         if seed is not None and seed not in own:
             known = ", ".join(map(str, own))
             raise UserError(f"{self.run.path} has the seeds {known}: there is no seed {seed}")
@@ -136,16 +131,11 @@ class Trained:
             )
         return data
 
-    def learner_with(self, data: Dataset, *, together: bool = False) -> Learner:
-        """Return a learner that reads `data`: of this model, or of all that were trained together."""
-        spec = self.together if together else self.spec
-        return make_learner(self.experiment, self.settings, spec, data, self.vocabulary)
+    def learner_with(self, data: Dataset) -> Learner:
+        """Return a learner that reads `data`, of all models that were trained together."""
+        return make_learner(self.experiment, self.settings, self.spec, data, self.vocabulary)
 
     # --- Texts ---
-
-    def split(self, text: str) -> list[str]:
-        """Return the words of a line of text, or an empty list."""
-        return self.experiment.hook("split")(text)
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
@@ -206,21 +196,17 @@ def load_models(
         raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
     found = {}
     for name in runs if model is None else [model]:
-        experiment = experiment_of(runs[name])
-        if command is not None and command not in experiment.commands:
-            raise UserError(
-                f"{run_dir} holds a run of {experiment.name}, which has no command {command}: name another "
-                "run folder"
-            )
+        kind = experiment_of(runs[name])
+        if command is not None and command not in kind.commands:
+            raise UserError(f"{run_dir} is a run of {kind.name}, which has no command {command}: use another")
         found[name] = _load(runs[name], name).of_seed(seed)
     return found
 
 
 def _load(run: RunDir, name: str) -> Trained:
-    config, result = run.config(), row_of(run)
-    experiment = experiment_of(run)
+    experiment, result = experiment_of(run), row_of(run)
     try:
-        settings = replace(experiment.settings(), **from_config(experiment.settings, config))
+        settings = from_config(experiment.settings, run.config())
         spec = make_spec(name, settings)
         value = list(spec.values).index(result.get("selected", {}))
         if spec.all_seeds != tuple(result["seeds"]) * len(spec.values):
@@ -241,12 +227,11 @@ def _load(run: RunDir, name: str) -> Trained:
 def _vocabulary(run: RunDir, expected: str | None) -> Any:
     """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
     path = run.path / VOCABULARY
-    if expected is None and not path.exists():
+    if expected is None:
         return None
     try:
-        vocabulary = Vocabulary.from_json(json.loads(read_bytes(path)))
-        if expected not in (None, sha256_of(path)):
+        if sha256_of(path) != expected:
             raise ValueError("it is not the file that the model was trained with")
+        return Vocabulary.from_json(json.loads(read_bytes(path)))
     except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
-    return vocabulary

@@ -258,6 +258,7 @@ def save(figure: Figure, path: str | Path) -> None:
         logger.warning(
             "no font here has %s: boxes are drawn for them; install one, such as Noto Sans", " ".join(missing)
         )
+    Path(path).parent.mkdir(exist_ok=True)
     write_atomically(Path(path), data.getvalue())
 
 

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.analysis import statistics
+from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table
-from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.label_score import sentence_counts
-from dynskip_jax.trained import Trained, load_models
-from dynskip_jax.training.step import evaluation_keys
+from dynskip_jax.trained import Trained
 
 
 def compare(
@@ -28,12 +27,10 @@ def compare(
         samples: Number of bootstrap resamples.
         code: Import this module first: the one with your own skip or transition.
     """
-    keep_compiled_programs()
-    found, tests, corpus = {}, {}, ""
+    found, tests = {}, {}
     for folder in dict.fromkeys(run_dir):
-        models = load_models(folder, command="compare")
+        models = FinishedRun(run_dir=folder).models("compare")
         read = next(iter(models.values())).data(data)  # all models of a folder have the same
-        corpus = corpus or read.name
         for name, model in models.items():
             label = name if len(run_dir) == 1 else f"{folder}: {name}"
             tests[label] = [(sentence.words, sentence.tags) for sentence in read.content.splits["test"]]
@@ -56,13 +53,13 @@ def compare(
         says = "may be chance" if gain.low <= 0 <= gain.high else "differs"
         rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{gain.p:.3f}", says])
     headings = ["model", "score", "difference", "95 % of resamples", "p", ""]
-    print_table(f"{corpus}, test, beside {first}", headings, rows)
+    print_table(f"{found[first][1].name}, test, beside {first}", headings, rows)
 
 
 def _counts(model: Trained, data: Any) -> np.ndarray:
     """Return the counts from which the score on test is computed, (seeds, sentences, counts)."""
-    learner = model.learner_with(data, together=True)
-    found = learner.predictions(model.all_params, "test", evaluation_keys(learner.seeds))[model.seeds]
+    learner = model.learner_with(data)
+    found = learner.predictions(model.all_params, "test", model.keys)[model.seeds]
     gold = [sentence.tags for sentence in data.content.splits["test"]]
     how, tags = dict(has_entities=data.content.scheme is not None), model.vocabulary.tags
     predicted = [[[tags[k] for k in row] for row in of_seed] for of_seed in found]

@@ -14,7 +14,6 @@ from dynskip_jax.settings import resolve
 from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.loop import fit
-from dynskip_jax.training.step import evaluation_keys
 
 # A fifth of the data and a third of the units of the preset in the results tables, to finish in one minute.
 _SETTINGS = (
@@ -39,9 +38,9 @@ def demo() -> None:
         spec = make_spec(name, settings)
         learner = make_learner(EXPERIMENT, settings, spec, data, None)
         fitted = fit(learner, make_fit_settings(settings, spec, learner), None)
-        tested = learner.evaluate(fitted.params, "test", evaluation_keys(spec.all_seeds))
-        accuracies[name] = float(np.mean(tested["test_accuracy"]))
         trained = Trained(None, EXPERIMENT, settings, None, spec, learner, fitted.params)
+        tested = learner.evaluate(fitted.params, "test", trained.keys)
+        accuracies[name] = float(np.mean(tested["test_accuracy"]))
     reading, place = trained.read(EXPERIMENT.sample_text), int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     say("At each number the agent went k numbers back, to the state just after another one:\n")

@@ -21,7 +21,6 @@ from dynskip_jax.tasks.language import CachedLanguageModelling
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.files import write_atomically
 from dynskip_jax.training.progress import Progress
-from dynskip_jax.training.step import evaluation_keys
 
 # A function of a split and the values of two hyperparameters: the perplexity without the method, (seeds,),
 # and with it, (seeds, first hyperparameter, second hyperparameter).
@@ -110,8 +109,8 @@ def _cached(model: Trained, data: Dataset, size: int, advance: Callable[[float],
     def perplexities(split, flatness, weight):
         caches = functools.partial(CachedLanguageModelling, size=size, flatness=flatness, weight=weight)
         make = model.experiment.module.make_task
-        how = dict(batch_size=1, task=make(model.together, model.settings, data, model.vocabulary, caches))
-        found = model.learner.evaluate(model.all_params, split, evaluation_keys(model.learner.seeds), **how)
+        how = dict(batch_size=1, task=make(model.spec, model.settings, data, model.vocabulary, caches))
+        found = model.learner.evaluate(model.all_params, split, model.keys, **how)
         advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))
 
@@ -120,15 +119,14 @@ def _cached(model: Trained, data: Dataset, size: int, advance: Callable[[float],
 
 def _dynamic(model: Trained, data: Dataset, size: int, advance: Callable[[float], None]) -> Perplexities:
     """Return dynamic evaluation, whose gradients are scaled by those on train."""
-    learner = model.learner_with(data, together=True)
-    keys = evaluation_keys(learner.seeds)
-    together = (model.all_params, learner.policy(), keys)
-    params, policy, own = jax.tree.map(lambda leaf: leaf[model.seeds], together)
-    dynamic = DynamicEvaluation(learner, params, own, policy, size)
+    learner = model.learner_with(data)
+    together = (model.all_params, model.keys, learner.policy())
+    selected = jax.tree.map(lambda leaf: leaf[model.seeds], together)
+    dynamic = DynamicEvaluation(learner, *selected, size)
     scale = dynamic.gradient_scale(advance)
 
     def perplexities(split, learning_rate, return_rate):
-        found = learner.evaluate(model.all_params, split, keys, batch_size=1)
+        found = learner.evaluate(model.all_params, split, model.keys, batch_size=1)
         adapted = functools.partial(dynamic.perplexity, split, scale, advance=advance)
         changed = [[adapted(learning_rate=r, decay=decay) for decay in return_rate] for r in learning_rate]
         return found[f"{split}_perplexity"][model.seeds], np.moveaxis(np.array(changed), -1, 0)

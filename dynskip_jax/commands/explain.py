@@ -32,11 +32,11 @@ def explain(
         if other.result() is None:
             say(f"{name}: {progress_of(other)}, left out")
     first = next(iter(models.values()))
-    hook, text = first.experiment.hook, first.experiment.sample_text if text is None else text
+    text = first.experiment.sample_text if text is None else text
     if text is not None and raw_text:
-        text = hook("tokenize")(first, text)
+        text = first.experiment.hook("tokenize")(first, text)
         say(f"read as the data writes it: {text}")
-    if text is None or not hook("split")(text):
+    if text is None or not text.split():
         raise UserError("there is nothing to read: give --text some words, separated by spaces")
     readings = {name: trained.read(text) for name, trained in models.items()}
     unknown = dict.fromkeys(readings[first.name].unknown)  # all models of a run have one vocabulary
@@ -57,7 +57,7 @@ def explain(
             if name in choosing:
                 note = "" if all(reading.skips) else "words without an arc are not read"
                 with run.warned():
-                    path = run.plots() / _picture(name, first.seed, text, direction)
+                    path = run.run_dir / "plots" / _picture(name, first.seed, text, direction)
                     draw_arcs(reading, likely, path, f"{heading}: where each word goes back to", note)
                     say(f"picture: {path}")
     says = {name: found.prediction for name, found in readings.items()}

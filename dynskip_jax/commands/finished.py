@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dynskip_jax.console import say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
-from dynskip_jax.errors import UserError
 from dynskip_jax.trained import Trained, load_models, load_run
 
 
@@ -33,14 +32,6 @@ class FinishedRun:
         """Return the chosen model; the run's experiment must have the command."""
         keep_compiled_programs()
         return load_run(self.run_dir, self.model, self.of_seed, command)
-
-    def plots(self) -> Path:
-        """Return the folder of pictures, which is made if it is missing."""
-        folder = self.run_dir / "plots"
-        if folder.is_symlink():
-            raise UserError(f"{folder} is a link: remove it, because pictures would be written elsewhere")
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
     @contextlib.contextmanager
     def warned(self) -> Iterator[None]:

@@ -52,7 +52,8 @@ def gradients(
     rows = [[str(t + 1), *(f"{share[t]:.2e}" for share in shares.values())] for t in range(steps)]
     print_table(title, ["t", *shares], rows)
     with run.warned():
-        path, title = run.plots() / "gradients.png", f"how much of the gradient at step {steps} reaches h(t)"
+        path = run.run_dir / "plots" / "gradients.png"
+        title = f"how much of the gradient at step {steps} reaches h(t)"
         plots.learning_curves(curves, "step", ["share_of_gradient"], path, title, log=True)
         say(f"picture: {path}")
 

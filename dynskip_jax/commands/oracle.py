@@ -41,8 +41,8 @@ def oracle(
     """
     keep_freed_memory()
     own = run.last("oracle")
-    learner, policy, read = own.learner_with(own.data(data), together=True), own.policy, dict(rows=rows)
-    others = {f"seed {seed}": own.of_seed(seed) for seed in own.together.seeds if seed != own.seed}
+    learner, policy, read = own.learner_with(own.data(data)), own.policy, dict(rows=rows)
+    others = {f"seed {seed}": own.of_seed(seed) for seed in own.spec.seeds if seed != own.seed}
     several = [own.params, *(other.params for other in others.values())]
     possible = [interventions.choices_of(skip, policy) for skip in learner.skips]
     choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic and len(possible[i]) > 1]
@@ -59,7 +59,7 @@ def oracle(
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
     choices, skip, read = possible[examined], learner.skips[examined], read | dict(layer=examined)
-    matters, constants = own.spec.choices_matter(), []
+    matters, constants = own.spec.choices_matter(own.member), []
     if matters:
         states = min(skip.max_skip, _SHOWN)
         pieces = interventions.single_interventions(learner, own.params, policy, split, states=states, **read)

@@ -41,6 +41,8 @@ def report(
         csv: Write the table to this CSV file, one line per row and metric.
         code: Import this module first: the one with your own task.
     """
+    if not folders:
+        raise UserError("name run folders, before all flags: report DIR DIR")
     if csv is not None:
         check_new(csv)
     rows, columns = [], {}
@@ -48,7 +50,7 @@ def report(
         try:
             runs = runs_of_models(folder)
         except UserError as error:
-            say(f"{folder}: {error}, left out")
+            say(f"{error}, left out")
             continue
         for model, run in runs.items():
             try:

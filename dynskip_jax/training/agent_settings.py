@@ -67,10 +67,6 @@ class Sweep(NamedTuple):
     entropy_coef: tuple[float, ...] | None = None  # β
     update_cost: tuple[float, ...] | None = None  # cost of each word read
 
-    def of_one(self, member: int) -> "Sweep":
-        """Return the settings of one of the models, as those of a single model."""
-        return Sweep(*(None if values is None else (values[member],) for values in self))
-
     def scheduled(
         self, objective: AgentSettings, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
     ) -> ScheduledValues:

@@ -117,9 +117,9 @@ def test_places_in_order(small_ptb, tmp_path, home):
         ((None, "ptb"), "the dataset 'ptb' was not found (its upstream address does not answer): put"),
         ((None, "penn"), "there is no dataset 'penn': use ptb, pydoc-topics or a sub-folder of"),
         ((None, ".."), "there is no dataset '..'"),
-        (("nowhere",), "nowhere is not a readable folder (No such file or directory)"),
+        (("nowhere",), "nowhere cannot be read (No such file or directory)"),
         ((".", "pydoc-topics"), "pydoc-topics comes with Python, and nothing is read: leave --data out"),
-        (("ptb.txt",), "ptb.txt is not a readable folder (Not a directory)"),
+        (("ptb.txt",), "ptb.txt cannot be read (Not a directory)"),
     ],
 )
 def test_what_is_not_there(tmp_path, monkeypatch, arguments, problem):

@@ -156,7 +156,7 @@ def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp
         run, part = start_two(*arguments, "--features", 9, "--run-dir", folder), "other settings"
     else:
         missing = ("--data", tmp_path / "nothing")
-        run, part = start_two(*arguments, "--run-dir", tmp_path / "run", second=missing), "readable folder"
+        run, part = start_two(*arguments, "--run-dir", tmp_path / "run", second=missing), "cannot be read"
     for index, (status, _, errors) in enumerate(outcomes(*run)):
         (line,) = own_lines(errors)
         start = "error: " if index == fails else f"error: process {fails} has stopped: "

@@ -34,7 +34,7 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -
 
 def metrics(trained: Any) -> dict[str, np.ndarray]:
     """Return how often the agent's last choice is the state right after the opening word."""
-    if not trained.together.skip.is_stochastic:
+    if not trained.spec.skip.is_stochastic:
         return {}
     chosen, right = _last_choices(trained, "test")
     return {"test_exact_decisions": (chosen == right).mean(axis=1)}
@@ -42,7 +42,7 @@ def metrics(trained: Any) -> dict[str, np.ndarray]:
 
 def draw(trained: Any) -> None:
     """Draw the agent's last choice against the correct one."""
-    if trained.together.skip.is_stochastic:
+    if trained.spec.skip.is_stochastic:
         chosen, right = _last_choices(trained, "dev")
         hooks.draw_last_choice(trained, chosen[trained.member], right)
 

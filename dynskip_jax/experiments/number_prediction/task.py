@@ -74,7 +74,7 @@ def metrics(trained: Any) -> dict[str, np.ndarray]:
 
 def _truth_is_known(trained: Any) -> bool:
     """Return whether there is a choice that must reach every answer, or a chain of choices."""
-    spec, length = trained.together, trained.settings.data.length
+    spec, length = trained.spec, trained.settings.data.length
     return spec.skip.is_stochastic and (length == TWO_HOPS or spec.reach >= length - 1)
 
 
