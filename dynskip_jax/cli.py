@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
-import inspect
 import itertools
 import sys
 from collections.abc import Sequence
@@ -100,11 +99,9 @@ def about(name: str) -> str:
 def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
     """Read the command line of training: its settings, with their sources, and what is printed."""
     kind, preset = experiment.settings, next(iter(experiment.presets))
-    defaults, keyword = replace(kind(), **experiment.presets[preset]), inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, keyword, annotation=of, default=getattr(defaults, name, Output()))
-        for name, of in {**groups_of(kind), "output": Output}.items()
-    ]
+    defaults = replace(kind(), **experiment.presets[preset])
+    parameters = [(name, of, getattr(defaults, name)) for name, of in groups_of(kind).items()]
+    parameters.append(("output", Output, Output()))
     values = parse(program(experiment.name), help_of(experiment), parameters, arguments)
     typed = {word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
     given = {

@@ -191,27 +191,21 @@ def program(name: str) -> str:
 _WORDS = ("folders", "names")  # parameters that are words before all flags
 
 
-def parse(
-    prog: str, about: str, parameters: Sequence[inspect.Parameter], arguments: Sequence[str]
-) -> dict[str, Any]:
+def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]) -> dict[str, Any]:
     """Read a command line with a flag for each parameter, or for each field of one that is a dataclass.
 
-    `about` is the text of `--help`: a docstring whose `Args` describe the flags.
+    `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is a tuple of
+    its name, its type and, if the flag may be left out, a default.
     """
     with needs("experiments"):
         import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
 
-    def values_of(**values: Any) -> dict[str, Any]:
-        return values
-
     words = tyro.conf.arg(metavar="[WORD …]", help_behavior_hint="")
-    parameters = [
-        p.replace(annotation=tyro.conf.Positional[Annotated[p.annotation, words]]) if p.name in _WORDS else p
-        for p in parameters
+    fields = [
+        (name, tyro.conf.Positional[Annotated[of, words]] if name in _WORDS else of, *default)
+        for name, of, *default in parameters
     ]
-    values_of.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    values_of.__annotations__ = {each.name: each.annotation for each in parameters}
-    values_of.__doc__ = about
+    flags = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_primitive)
     how = dict(
@@ -223,14 +217,14 @@ def parse(
         print(_wrapped(re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]))
     with contextlib.redirect_stderr(io.StringIO()) as box:
         try:
-            values = tyro.cli(values_of, prog=prog, args=arguments, **how)
+            values = vars(tyro.cli(flags, prog=prog, args=arguments, **how))
         except SystemExit as left:
             if not left.code:
                 raise
             raise UserError(f"{_inside(box.getvalue())} (--help lists the flags)") from None
-    for each in parameters:
-        is_group, value = dataclasses.is_dataclass(each.annotation), values[each.name]
-        hints = hints_of(each.annotation) if is_group else {each.name: each.annotation}
+    for parameter, of, *_ in parameters:
+        is_group, value = dataclasses.is_dataclass(of), values[parameter]
+        hints = hints_of(of) if is_group else {parameter: of}
         for name, hint in hints.items():
             if (what := problem(getattr(value, name) if is_group else value, hint)) is not None:
                 raise UserError(f"{flag(name)} {what}")
@@ -247,10 +241,10 @@ def _wrapped(text: str) -> str:
 
 
 def _inside(box: str) -> str:
-    """Return the text in the box that tyro draws around an error, without its last line: see --help."""
-    lines = (line.strip("│|╭╮╰╯+ ") for line in box.splitlines()[1:])
+    """Return the text in the box that tyro draws around an error, without the help of flags and of itself."""
+    lines = (line[2:-1].rstrip() for line in box.splitlines()[1:])
     lines = itertools.takewhile(lambda line: not line.startswith("For full helptext"), lines)
-    return " ".join(line for line in lines if line.strip("─-"))
+    return " ".join(line.strip() for line in lines if line.strip(" ─-") and not line.startswith(8 * " "))
 
 
 _READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}
@@ -277,9 +271,11 @@ def _primitive(info: Any) -> Any:
 
 def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> Any:
     """Call a function with the flags of a command line: its signature, and its docstring as help."""
-    hints, keyword = typing.get_type_hints(function, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    signature = inspect.signature(function).parameters.values()
-    parameters = [each.replace(annotation=hints[each.name], kind=keyword) for each in signature]
+    hints, signature = typing.get_type_hints(function, include_extras=True), inspect.signature(function)
+    parameters = [
+        (name, hints[name]) if each.default is each.empty else (name, hints[name], each.default)
+        for name, each in signature.parameters.items()
+    ]
     return function(**parse(prog, inspect.getdoc(function) or "", parameters, arguments))
 
 

@@ -35,10 +35,7 @@ class ModelToFit(NamedTuple):
 def make_learner(
     experiment: Experiment, settings: Settings, spec: ModelSpec, data: Dataset | None, vocabulary: Any
 ) -> Learner:
-    """Return the learner that trains all seeds and sweep values of a model together.
-
-    Without `data`, the learner can read single texts, but cannot train or evaluate.
-    """
+    """Return the learner of all models trained together; without `data`, it reads single texts only."""
     return Learner(
         experiment.module.make_task(spec, settings, data, vocabulary),
         spec.all_seeds,

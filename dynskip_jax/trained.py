@@ -18,7 +18,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
 from dynskip_jax.own_pieces import NotImported
-from dynskip_jax.settings import Settings, from_config
+from dynskip_jax.settings import Settings, from_config, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import read_bytes, sha256_of
@@ -115,15 +115,14 @@ class Trained:
         By default `folder` is the last --data of the run if it still exists, and otherwise the places where
         the experiment looks for data.
         """
-        place = self.settings.data
-        if folder is None and place.data is not None and place.data.exists():
-            folder = place.data
-        place = dataclasses.replace(place, data=None if folder is None else Path(folder))
-        if folder is None and getattr(place, "dataset", "") is None:
+        trained_on, last = self.run.config()["dataset"], self.settings.data.data
+        if folder is None and last is not None and last.exists():
+            folder = last
+        changed: dict[str, Any] = {"data": None if folder is None else Path(folder)}
+        if folder is None and getattr(self.settings.data, "dataset", "") is None:
             # Without a name, which corpus is found depends on the files that exist now.
-            place = dataclasses.replace(place, dataset=self.run.config()["dataset"]["name"])
-        data = self.experiment.module.load(dataclasses.replace(self.settings, data=place))
-        trained_on = self.run.config()["dataset"]
+            changed["dataset"] = trained_on["name"]
+        data = self.experiment.module.load(replace(self.settings, **changed))
         if trained_on["fingerprint"] != data.fingerprint:
             raise UserError(
                 f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "

@@ -1,7 +1,6 @@
 """The command `explain`: show to which earlier word an agent connects each word of a text."""
 
 import hashlib
-import re
 from pathlib import Path
 
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
@@ -70,7 +69,6 @@ def explain(
 
 def _picture(model: str, seed: int, text: str, direction: str) -> str:
     """Return a file name that is unique to the model, seed, text (in any script) and direction."""
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
     which = f"-{direction}" if direction else ""
-    return f"explain-{file_name(model)}-seed-{seed}{which}-{slug}-{digest}.png"
+    return file_name(f"explain-{model}-seed-{seed}{which}-{text[:60]}-{digest}.png")
