@@ -1,4 +1,4 @@
-"""One minute: an agent learns which earlier state to use, beside a plain LSTM, and shows what it chose."""
+"""Two minutes: agents learn which earlier state to use, beside plain LSTMs, and show what they chose."""
 
 import sys
 import time
@@ -7,8 +7,11 @@ import numpy as np
 
 from dynskip_jax.analysis.arcs import table_of_choices
 from dynskip_jax.console import print_table, say
+from dynskip_jax.data.recall import NOT_ASKED
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
-from dynskip_jax.experiments.number_prediction.config import EXPERIMENT
+from dynskip_jax.experiment import Experiment
+from dynskip_jax.experiments.number_prediction.config import EXPERIMENT as NUMBERS
+from dynskip_jax.experiments.recall.config import EXPERIMENT as RECALL
 from dynskip_jax.learners import make_fit_settings, make_learner
 from dynskip_jax.settings import resolve
 from dynskip_jax.spec import make_spec
@@ -16,36 +19,60 @@ from dynskip_jax.trained import Trained
 from dynskip_jax.training.loop import fit
 
 # A fifth of the data and a third of the units of the preset in the results tables, to finish in one minute.
-_SETTINGS = (
+_NUMBERS = (
     dict(train_examples=20_000, features=64, batch_size=64, learning_rate=0.003, sampled_decay=0.5, epochs=6)
     | dict(relaxation="soft", relaxed_epochs=4, relaxed_entropy_coef=(0.0,))
     | dict(rollouts=1, baseline="batch", entropy="exact", entropy_coef=0.0)
 )
+_RECALL = dict(train_examples=40_000, epochs=1, relaxed_epochs=1)
 
 
 def demo() -> None:
-    """Train an agent that learns which earlier state to use, beside a plain LSTM, and show what it chose.
+    """Train agents that learn which earlier state to use, beside plain LSTMs, and show what they chose.
 
-    The task is number prediction (Gui et al. 2019): eleven numbers, the last of which says at which place of
-    the sequence the answer stands. The agent has to skip back there. Nothing is downloaded or written.
+    In number prediction (Gui et al. 2019), the last of eleven numbers says at which place of the sequence the
+    answer stands. In associative recall (Arora et al. 2023), a row of 64 words begins with pairs, and a model
+    that reads the first word of a pair again has to give the second. Nothing is downloaded or written.
     """
-    begun, words = time.monotonic(), EXPERIMENT.sample_text.split()
-    settings = resolve(EXPERIMENT.settings, EXPERIMENT.presets, "paper", _SETTINGS).settings
+    begun = time.monotonic()
     keep_compiled_programs()
-    data, accuracies = EXPERIMENT.module.load(settings), {}
-    for name in ("lstm", "dynamic:10"):
-        print(f"training {name} on {settings.data.train_examples:,} sequences", file=sys.stderr)
-        spec = make_spec(name, settings)
-        learner = make_learner(EXPERIMENT, settings, spec, data, None)
-        fitted = fit(learner, make_fit_settings(settings, spec, learner), None)
-        trained = Trained(None, EXPERIMENT, settings, None, spec, learner, fitted.params)
-        tested = learner.evaluate(fitted.params, "test", trained.keys)
-        accuracies[name] = float(np.mean(tested["test_accuracy"]))
-    reading, place = trained.read(EXPERIMENT.sample_text), int(words[-1])
+    numbers, accuracies, _ = _train(NUMBERS, "paper", _NUMBERS, "lstm", "dynamic:10")
+    words = NUMBERS.sample_text.split()
+    reading, place = numbers.read(NUMBERS.sample_text), int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     say("At each number the agent went k numbers back, to the state just after another one:\n")
-    print_table("", *table_of_choices(reading, {trained.name: reading.probabilities}))
-    say(f"\n{trained.name} answers {reading.prediction}.  Accuracy on 10,000 test sequences:")
+    print_table("", *table_of_choices(reading, {numbers.name: reading.probabilities}))
+    say(f"\n{numbers.name} answers {reading.prediction}.")
+    _print_accuracies("10,000 test sequences", accuracies)
+
+    recall, accuracies, data = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
+    (row, *_), (targets, *_) = data.content["test"]
+    reading = recall.read(" ".join(map(str, row)))
+    say("\nAt each word of a pair that returned, the agent went k words back, and copied the next one:\n")
+    asked = [(t, reading.skips[t]) for t in np.flatnonzero(targets != NOT_ASKED)]
+    rows = [[str(row[t]), str(k), str(row[t - k]), str(row[t - k + 1]), str(targets[t])] for t, k in asked]
+    print_table("", ["word", "k", "went back to", "copied", "answer"], rows)
+    _print_accuracies("4,000 questions", accuracies)
+    say(f"{time.monotonic() - begun:.0f} s")
+
+
+def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> tuple[Trained, dict, object]:
+    """Train models by their names; return the last one, the accuracy of each on test, and the data."""
+    settings = resolve(experiment.settings, experiment.presets, preset, changes).settings
+    data, accuracies = experiment.module.load(settings), {}
+    for name in names:
+        count = settings.data.train_examples
+        print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)
+        spec = make_spec(name, settings)
+        learner = make_learner(experiment, settings, spec, data, None)
+        fitted = fit(learner, make_fit_settings(settings, spec, learner), None)
+        trained = Trained(None, experiment, settings, data.vocabulary, spec, learner, fitted.params)
+        tested = learner.evaluate(fitted.params, "test", trained.keys)
+        accuracies[name] = float(np.mean(tested["test_accuracy"]))
+    return trained, accuracies, data
+
+
+def _print_accuracies(tested: str, accuracies: dict[str, float]) -> None:
+    say(f"\nAccuracy on {tested}:")
     for name, accuracy in accuracies.items():
         say(f"  {name:12} {accuracy:.2%}")
-    say(f"{time.monotonic() - begun:.0f} s")

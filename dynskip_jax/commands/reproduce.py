@@ -18,13 +18,15 @@ _VECTORS = "vectors.txt"  # word vectors of the tables that need some
 class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
-    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors.
+    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. The flags
+    of `reduced` make every training so short that the table takes about five minutes, and keep the rows' order.
     """
 
     name: str
     page: str
     section: str
     runs: dict[str, str]
+    reduced: str = ""
 
 
 def all_tables() -> dict[str, Table]:
@@ -36,7 +38,7 @@ def all_tables() -> dict[str, Table]:
     return found
 
 
-def reproduce(names: tuple[str, ...] = ()) -> None:
+def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
     """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
 
     Data are looked for in $DYNSKIP_DATA_DIR, and word vectors in vectors.txt, which is made if it is missing.
@@ -45,6 +47,7 @@ def reproduce(names: tuple[str, ...] = ()) -> None:
 
     Args:
         names: Tables.
+        reduced: Print commands of about five minutes in all, whose rows have the same order.
     """
     tables = all_tables()
     if not names:
@@ -53,7 +56,10 @@ def reproduce(names: tuple[str, ...] = ()) -> None:
     for name in names:
         if name not in tables:
             raise UserError(f"there is no {name!r}: choose {listed([*tables])}")
-        lines = list(commands_of(tables[name]))
+        if reduced and not tables[name].reduced:
+            others = listed([name for name, table in tables.items() if table.reduced])
+            raise UserError(f"{name} has no reduced size: choose {others}, or leave out --reduced")
+        lines = list(commands_of(tables[name], reduced=reduced))
         if any(_VECTORS in line for line in lines):
             say(f"test -e {_VECTORS} || {program('word_vectors')} --output {_VECTORS}")
         trained = [line[-1] for line in lines if line[1].startswith("--")]
@@ -61,9 +67,10 @@ def reproduce(names: tuple[str, ...] = ()) -> None:
             say(shlex.join([*program(experiment).split(), *line]))
 
 
-def commands_of(table: Table) -> Iterator[list[str]]:
+def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
     """Yield each command line of a table, which begins with the experiment's name."""
-    paths = {"vectors": _VECTORS} | {run: str(_FOLDER / table.name / run) for run in table.runs}
+    folder, flags = _FOLDER / (table.name + "-reduced" * reduced), shlex.split(table.reduced) if reduced else []
+    paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
     for run, command in table.runs.items():
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
-        yield [*line, "--run-dir", paths[run]] if line[1].startswith("--") else line
+        yield [*line, *flags, "--run-dir", paths[run]] if line[1].startswith("--") else line

@@ -5,10 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from commands import assert_user_error, execute, succeed, tool
+from commands import assert_user_error, execute, load, succeed, tool
 from flags import flags_of
 
 from dynskip_jax.commands.reproduce import all_tables, commands_of
+from dynskip_jax.experiment import find_experiment
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLES, REPRODUCE = all_tables(), tool("reproduce")
@@ -46,3 +47,30 @@ def test_the_list_and_the_commands_are_printed(here):
     assert succeed(REPRODUCE, "imdb-strong").out.startswith("test -e vectors.txt || ")
     assert_user_error(execute(REPRODUCE, "tabel-3"), "there is no 'tabel-3': choose")
     assert not any(here.iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if TABLES[name].reduced])
+def test_the_reduced_commands_train_elsewhere(name):
+    for line, full in zip(commands_of(TABLES[name], reduced=True), commands_of(TABLES[name]), strict=True):
+        settings = flags_of(line[0], line[1:]).settings
+        assert settings.run.run_dir.parts[2] == f"{name}-reduced"
+        assert settings.data.train_examples < flags_of(full[0], full[1:]).settings.data.train_examples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("numbers-11", ["dynamic-10 dynamic:10", "compared fixed:5", "compared lstm"]),
+        ("agreement", ["dynamic-19 dynamic:19", "lstm lstm", "control dynamic:19", "random-19 random:19"]),
+    ],
+)
+def test_a_reduced_table_has_its_rows_in_the_order_of_the_whole_one(name, order, here):
+    for line in commands_of(TABLES[name], reduced=True):
+        succeed(find_experiment(line[0]), *line[1:])
+    found = {}
+    for path in here.rglob("result.json"):
+        run = path.relative_to(here).parts[3]
+        for row in load(path)["rows"]:
+            found[f"{run} {row['model']}"] = row["metrics"]["test_accuracy"]["mean"]
+    assert sorted(order, key=lambda row: -found[row]) == order

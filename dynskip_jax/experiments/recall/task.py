@@ -85,7 +85,7 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Vocabu
             settings.model.features,
             **spec.layer_options(),
             copy=spec.copy,
-            weight_init=initializers.uniform(0.1),
+            weight_init=initializers.by_size(settings.model.features),
             cell=spec.cell_options,
             rngs=rngs,
         )
