@@ -18,8 +18,8 @@ _VECTORS = "vectors.txt"  # word vectors of the tables that need some
 class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
-    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. The flags
-    of `reduced` make every training so short that the table takes about five minutes, and keep the rows' order.
+    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. With the
+    flags `reduced` a table takes about five minutes, and its rows keep their order.
     """
 
     name: str
@@ -69,7 +69,8 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
 
 def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
     """Yield each command line of a table, which begins with the experiment's name."""
-    folder, flags = _FOLDER / (table.name + "-reduced" * reduced), shlex.split(table.reduced) if reduced else []
+    folder = _FOLDER / (f"{table.name}-reduced" if reduced else table.name)
+    flags = shlex.split(table.reduced) if reduced else []
     paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
     for run, command in table.runs.items():
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
