@@ -18,8 +18,8 @@ _VECTORS = "vectors.txt"  # word vectors of the tables that need some
 class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
-    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. With the
-    flags `reduced` a table takes about five minutes, and its rows keep their order.
+    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. With
+    the flags `reduced` a table takes about five minutes, and its rows keep their order.
     """
 
     name: str
