@@ -44,9 +44,8 @@ class Trained(NamedTuple):
 
     def arguments(self, index: int = 0) -> tuple[Any, ...]:
         """Return the arguments of a step that follow the state and the batch."""
-        count = len(self.fit.seeds)
-        rates = jnp.broadcast_to(jnp.float32(self.fit.learning_rate(0, np.zeros((0, count)))), count)
-        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(count, bool)
+        rates = jnp.full(len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32)
+        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
         return keys, index, rates, self.learner.scheduled(0), averaged
 
 

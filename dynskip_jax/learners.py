@@ -12,10 +12,9 @@ from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec, of_each
 from dynskip_jax.tasks import Learner
-from dynskip_jax.training import schedule
+from dynskip_jax.training import optimizer
 from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.results import finished_runs
 from dynskip_jax.training.resume import selected_params
 
@@ -60,20 +59,20 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
     )
 
 
-def _learning_rate(settings: Settings, spec: ModelSpec) -> schedule.Schedule:
+def _learning_rate(settings: Settings, spec: ModelSpec) -> optimizer.Schedule:
     """Return the schedule of the learning rate: constant, or with the decay that the settings have."""
     training = settings.training
     rate: Any = training.learning_rate
     if "learning_rate" in spec.values[0]:
         rate = np.array(of_each(spec.values, "learning_rate", len(spec.seeds)))
     if training.inverse_decay is not None:
-        return schedule.inverse_time(rate, training.inverse_decay)
+        return optimizer.inverse_time(rate, training.inverse_decay)
     if training.sampled_decay is not None:  # constant without relaxed epochs
         relaxed = spec.objective.relaxed_epochs
-        return schedule.decay_after(rate, training.sampled_decay if relaxed else 1.0, relaxed)
+        return optimizer.decay_after(rate, training.sampled_decay if relaxed else 1.0, relaxed)
     if training.decay_after == "plateau":
-        return schedule.decay_on_plateau(rate, 1 / training.decay, **_PLATEAU)
-    return schedule.decay_after(rate, 1 / training.decay, training.decay_after)
+        return optimizer.decay_on_plateau(rate, 1 / training.decay, **_PLATEAU)
+    return optimizer.decay_after(rate, 1 / training.decay, training.decay_after)
 
 
 def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformation:
@@ -86,7 +85,7 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
     frozen = ("agent",) if spec.is_untrained and spec.copy != "none" else ()
     if not settings.model.train_embeddings:
         frozen += ("embedding",)
-    return make_optimizer(
+    return optimizer.make_optimizer(
         training.optimizer,
         weight_decay=training.weight_decay,
         frozen=frozen,

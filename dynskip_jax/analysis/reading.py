@@ -1,11 +1,8 @@
 """Read a text with a trained model: its choices, their probabilities, continuations, and gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +12,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-
-if TYPE_CHECKING:
-    from dynskip_jax.models import LanguageModel
-    from dynskip_jax.nn import SkipCell
+from dynskip_jax.models import LanguageModel
+from dynskip_jax.nn import SkipCell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +33,7 @@ class Reading:
     is_attention: bool = False  # whether a weighted mean of all K states enters, instead of one chosen state
     is_of_predictions: bool = False  # whether `probabilities` are those of the model's own predictions
 
-    def directions(self) -> dict[str, Reading]:
+    def directions(self) -> dict[str, "Reading"]:
         """Return the reading of each direction; the one named `backward` has its words in reverse order."""
         if self.backward is None:
             return {"": self}

@@ -19,7 +19,7 @@ NUM_KINDS, NUM_FORMS, NUM_FILLERS = 8, 10, 10
 NUM_OPENING = NUM_KINDS * NUM_FORMS
 NUM_SYMBOLS = NUM_OPENING + NUM_KINDS + NUM_FILLERS
 SHORTEST, LONGEST = 5, 500
-DEFAULT_SIZES: Mapping[str, int] = {"train": 50_000, "dev": 5_000, "test": 5_000}
+DEFAULT_SIZES: Mapping[str, int] = {"dev": 5_000, "test": 5_000}
 _FILLER_RATE = 0.4
 _OPENING_RATE = 0.5  # among words that are not fillers, where both opening and closing are possible
 _KINDS = "abcdefgh"
@@ -65,13 +65,13 @@ def _text(
     return symbols, own
 
 
-def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> GeneratedData:
+def load_agreement(length: int, train_examples: int) -> GeneratedData:
     """Draw texts, padded with 0 at the end, their answers, and their lengths, uniform from 5 to `length`."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {shown(length)}")
     splits = {}
-    for stream, (split, size) in enumerate(sizes.items()):
-        rng = np.random.default_rng([seed, stream])
+    for stream, (split, size) in enumerate({"train": train_examples, **DEFAULT_SIZES}.items()):
+        rng = np.random.default_rng([0, stream])
         drawn = [example(int(rng.integers(SHORTEST, length + 1)), rng) for _ in range(size)]
         symbols = np.zeros((size, length), np.int32)
         for row, (text, _, _) in zip(symbols, drawn, strict=True):

@@ -38,7 +38,7 @@ class Pieces(NamedTuple):
     """Units into which words are split: characters, or at most `size` byte pairs (Sennrich et al. 2016)."""
 
     kind: Literal["characters", "bpe"]
-    size: int = 4000
+    size: int = 0  # for byte pairs
 
 
 class TextSize(NamedTuple):

@@ -10,11 +10,10 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import GeneratedData
-from dynskip_jax.data.files import SPLITS
 from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
-DEFAULT_SIZES: Mapping[str, int] = {"train": 100_000, "dev": 10_000, "test": 10_000}
+DEFAULT_SIZES: Mapping[str, int] = {"dev": 10_000, "test": 10_000}
 SHORTEST, LONGEST, TWO_HOPS = 11, 501, 21
 NUM_DIGITS = 10
 
@@ -65,8 +64,8 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
     return digits, follow(digits, hops)
 
 
-def load_number_prediction(length: int, num_train: int, seed: int = 0) -> GeneratedData:
-    """Generate the splits of one length, from independent random streams of `seed`."""
-    sizes = {**DEFAULT_SIZES, "train": num_train}
-    splits = {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}
+def load_number_prediction(length: int, train_examples: int) -> GeneratedData:
+    """Generate the splits of one length, from independent random streams."""
+    sizes = {"train": train_examples, **DEFAULT_SIZES}
+    splits = {of: generate(length, size, 0, stream) for stream, (of, size) in enumerate(sizes.items())}
     return GeneratedData(f"number_prediction/length_{length}", splits)

@@ -242,11 +242,6 @@ class TaggerVocabulary(Stored):
     scheme: Scheme | None = None  # of the tags in the files of train; None if they do not mark entities
 
     @property
-    def column_sizes(self) -> tuple[int, ...]:
-        """Number of ids of each other column, including that of unknown values."""
-        return tuple(len(values) + 1 for values in self.columns)
-
-    @property
     def num_characters(self) -> int:
         """Number of character ids, including padding and unknown."""
         return len(self.characters) + _FIRST_CHARACTER

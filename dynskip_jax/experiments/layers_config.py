@@ -5,7 +5,7 @@ from typing import Literal
 
 from dynskip_jax.config import Layers, Natural, Rate, Weight
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Model, Settings, Training
+from dynskip_jax.settings import Model, Training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,10 @@ class LayersModel(Model):
     dropout: tuple[Rate, ...] = (0.0,)
     """Dropout rate, or three: of the first layer's input, between layers, before the output layer; taggers
     also take four: with that after the first layer second."""
+
+    def __post_init__(self) -> None:
+        if len(self.dropout) not in (1, 3, 4):
+            raise UserError("--dropout takes one rate, three or four: see --help")
 
     @property
     def dropout_rates(self) -> tuple[float, ...]:
@@ -55,15 +59,3 @@ class AveragedTraining(Training):
     """Average the weights: always, or once dev stops improving (NT-ASGD: non_monotone)."""
     average_after: Natural = 0
     """Epochs before averaging may begin."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LayersSettings(Settings):
-    """Settings of models with layers."""
-
-    model: LayersModel = LayersModel()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.model.dropout) not in (1, 3, 4):
-            raise UserError("--dropout takes one rate, three or four: see --help")

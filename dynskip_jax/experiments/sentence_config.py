@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from dynskip_jax.config import Count, For, Rate, Size
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.layers_config import AveragedTraining, LayersSettings, RegularizedModel
-from dynskip_jax.settings import Agent, Data
+from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
+from dynskip_jax.settings import Agent, Data, Settings
 
 # Presets that depart from the papers. The entropy does not outweigh the single reward of a long text.
 SMALL: dict[str, Any] = dict(
@@ -64,7 +64,7 @@ class SentenceAgent(Agent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceSettings(LayersSettings):
+class SentenceSettings(Settings):
     """All settings of experiments on sentences."""
 
     data: SentenceData = SentenceData()

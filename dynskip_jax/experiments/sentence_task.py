@@ -8,7 +8,6 @@ from flax import nnx
 
 from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
-from dynskip_jax.data.word_vectors import vectors_of
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_config import SentenceSettings
 from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
@@ -42,10 +41,9 @@ def load_sentences(
     vocabulary, words = corpus.vocabulary, corpus.vocabulary.tokens
     if classes is not None:
         vocabulary = ClassVocabulary(words, tuple(classes))
-    vectors = None if data.embeddings is None else vectors_of(words, read, width)
-    fingerprint = with_vectors(corpus.fingerprint, vectors)
-    lines = [*lines, corpus.about]
-    return Dataset(name, corpus.sizes, fingerprint, source, corpus, vocabulary, lines, vectors)
+    about = (name, corpus.sizes, corpus.fingerprint, source)
+    dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=[*lines, corpus.about])
+    return with_vectors(dataset, data.embeddings, words, read, width)
 
 
 def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | None) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dynskip_jax.config import Bounds, Rate, Size, Weight
-from dynskip_jax.experiments.layers_config import LayersModel, LayersSettings
-from dynskip_jax.settings import Data, Training
+from dynskip_jax.experiments.layers_config import LayersModel
+from dynskip_jax.settings import Data, Settings, Training
 
 COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
 
@@ -59,7 +59,7 @@ class TaggerTraining(Training):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerSettings(LayersSettings):
+class TaggerSettings(Settings):
     """All settings of a tagger."""
 
     data: TaggerData = TaggerData()

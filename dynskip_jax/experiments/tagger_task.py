@@ -21,7 +21,7 @@ from dynskip_jax.data.vocabularies import (
     normal_form,
     tagger_vocabulary,
 )
-from dynskip_jax.data.word_vectors import WordVectors, vectors_of
+from dynskip_jax.data.word_vectors import WordVectors
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_config import TaggerSettings
 from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
@@ -32,7 +32,6 @@ from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import Tagging
 from dynskip_jax.trained import Trained
 
-_WORD_LENGTH = 20  # characters of a word that are read; of longer words the first and last half
 _CHAR_FEATURES, _CHAR_OUTPUTS, _CHAR_WIDTH, _SMALL_FEATURES, _COLUMN_FEATURES = 30, 30, 3, 5, 20
 # Details of published systems: filters, dropout of characters, capitals, words at a time, gain of the initial
 # weights on inputs (their standard deviation is this / √fan-in), and whether agents are rewarded for words.
@@ -60,7 +59,6 @@ def dataset_of(
         (sentence.words for sentence in train),
         tags,
         **how,
-        word_length=_WORD_LENGTH,
         more_words=having(forms, read),
         columns=(sentence.columns for sentence in train),
         scheme=corpus.scheme,
@@ -68,13 +66,9 @@ def dataset_of(
     unknown = {s: sum(not vocabulary.knows(w) for w in words) / len(words) for s, words in all_words.items()}
     shares = ", ".join(f"{100 * share:.2g} % of {split}" for split, share in unknown.items())
     lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {shares}"]
-    vectors, count = None, len(vocabulary.words)
-    if path is not None:
-        vectors = vectors_of(vocabulary.words, read, m.embedding_features)
-        found = int(vectors.found.sum())
-        lines.append(f"vectors: {path} has {found:,} of {count:,} words ({100 * found / count:.1f} %)")
-    sizes, fingerprint = {**corpus.sizes, "words": count}, with_vectors(corpus.fingerprint, vectors)
-    return Dataset(corpus.name, sizes, fingerprint, corpus.source, corpus, vocabulary, lines, vectors)
+    about = (corpus.name, {**corpus.sizes, "words": len(vocabulary.words)}, corpus.fingerprint, corpus.source)
+    dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=lines)
+    return with_vectors(dataset, path, vocabulary.words, read, m.embedding_features)
 
 
 def make_task(
@@ -131,7 +125,7 @@ def _make_model(
         word_init=begin_with(vectors, by_size(m.embedding_features)),  # U(±√(3/d)) for words without one
         characters=characters,
         capitals=(len(CAPITALS), recipe["capitals"]) if recipe["capitals"] else None,
-        columns=[(size, _COLUMN_FEATURES) for size in vocabulary.column_sizes],
+        columns=[(1 + len(values), _COLUMN_FEATURES) for values in vocabulary.columns],  # 0 is unknown
         window=recipe["window"],
         output=m.output,
         allowed=allowed_transitions(vocabulary.tags, scheme) if has_scheme else None,

@@ -1,6 +1,7 @@
 """Word vectors from a file, as initial embeddings."""
 
-from collections.abc import Callable, Collection, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from dynskip_jax.data import batches
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors
+from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
+from dynskip_jax.experiment import Dataset
 
 
 def read_vectors(path: Path | None, words: Collection[str], width: int) -> Mapping[str, np.ndarray]:
@@ -24,11 +26,19 @@ def having(words: Collection[str], read: Mapping[str, np.ndarray]) -> set[str]:
     return {word for word in words if word in read or word.lower() in read}
 
 
-def with_vectors(fingerprint: str, vectors: WordVectors | None) -> str:
-    """Return a hash (SHA-256, hex) over data and vectors, but not over the path of their file."""
-    if vectors is None:
-        return fingerprint
-    return batches.fingerprint(fingerprint, vectors.table)
+def with_vectors(
+    data: Dataset, path: Path | None, words: Sequence[str], read: Mapping[str, np.ndarray], width: int
+) -> Dataset:
+    """Return a data set whose embeddings of `words` begin with the vectors read from `path`, if given.
+
+    The fingerprint covers the vectors, but not the path of their file.
+    """
+    if path is None:
+        return data
+    vectors = vectors_of(words, read, width)
+    found, fingerprint = int(vectors.found.sum()), batches.fingerprint(data.fingerprint, vectors.table)
+    line = f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"
+    return dataclasses.replace(data, fingerprint=fingerprint, lines=[*data.lines, line], vectors=vectors)
 
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:

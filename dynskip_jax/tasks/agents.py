@@ -47,10 +47,7 @@ def agents_loss(
     entropy. The rollouts of an example are adjacent rows.
 
     Args:
-        scheduled: Values of this epoch.
-        decisions: Decisions of each layer.
         nll: Negative log-likelihood of the true target in nats.
-        rewards: Result of `rewards_of`.
         weights: Weight of each row; 0 or False for rows that only fill the batch.
         step_weights: Weight of each step; by default that of its row.
         axis_name: Name of the mapped axis over which the batch is divided.

@@ -3,21 +3,20 @@
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.task import evaluated
 
-PyTree = Any
 Advance = Callable[[float], None]
-_STREAMS = 100  # batch size for the gradient statistics, as in Krause et al.
+# Of Krause et al.: the batch size for the gradient statistics, and what is added to their root.
+_STREAMS, _EPSILON = 100, 2e-5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,16 +51,15 @@ class DynamicEvaluation:
         *,
         learning_rate: float,
         decay: float,
-        epsilon: float = 2e-5,
         advance: Advance = lambda _: None,
     ) -> Float[np.ndarray, " seeds"]:
         """Return the perplexity of each seed over all tokens of dev or test, read as one stream.
 
-        `scale` is the result of `gradient_scale`; the rates (η, λ, ε) are arguments of `functional.adapt`.
+        `scale` is the result of `gradient_scale`; the rates (η, λ) are arguments of `functional.adapt`.
         """
         read, carry = self._segments(split, 1)
         params, total = self.params, np.zeros(len(self.keys))
-        rates = dict(learning_rate=learning_rate, decay=decay, epsilon=epsilon)
+        rates = dict(learning_rate=learning_rate, decay=decay, epsilon=_EPSILON)
         for segment in read:
             given = self.params, scale, self.policy, segment, rates
             params, carry, nll = self._follow(params, carry, *given)

@@ -48,7 +48,6 @@ class LanguageModelling(Task):
     Args:
         corpus: Text of all splits; None if a model is only used.
         batch_size: Number of streams in a training batch.
-        num_steps: Number of steps of truncated back-propagation.
         random_lengths: Whether segments have random lengths around `num_steps` (see `bptt_lengths`).
         restart_buffer: Whether all but the newest state are forgotten at the start of each training segment,
             as in the released code. Evaluation forgets them once `num_steps` words have been read since.

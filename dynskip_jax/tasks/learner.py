@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 from typing_extensions import override
 
 from dynskip_jax import functional as F
@@ -21,7 +21,6 @@ from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated, num_row
 from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues, Sweep
 from dynskip_jax.training.step import Trainable
 
-PyTree = Any
 _MOST_SHARES = 1000  # largest K for which the fraction of each k is a metric
 _STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
 
@@ -41,7 +40,6 @@ class Learner(Trainable):
 
     Args:
         seeds: Seed of each model. Seeds order the examples differently, unless the task shares its batches.
-        objective: How agents are trained.
         sweep: Settings in which the models differ, in addition to the seed.
         epochs: Number of training epochs, for the schedules.
         evaluation_mode: How agents choose on dev during training.
@@ -254,7 +252,7 @@ class Learner(Trainable):
             samples: Number of samples of each row. Their predictions are averaged as probabilities; the
                 entropies and skips of agents are averaged too.
             batch_size: Number of rows in a batch; by default the task's choice.
-            task: Task that evaluates the models; by default the task that was trained.
+            task: Task of the models in this evaluation; by default the one that was trained.
             advance: Function called after each batch with 1 / (number of batches).
         """
         how = dict(mode=mode, samples=samples, batch_size=batch_size, task=task, advance=advance)
@@ -289,16 +287,10 @@ class Learner(Trainable):
         return [[own[i] for i in sorted(own)] for own in by_example]
 
     def choices(
-        self,
-        params: nnx.State,
-        split: str,
-        keys: Key[Array, " seeds"],
-        *,
-        layer: int,
-        mode: ActionMode = "greedy",
+        self, params: nnx.State, split: str, keys: Key[Array, " seeds"], *, layer: int
     ) -> Iterator[tuple[Batch, Int[np.ndarray, "seeds rows time"]]]:
-        """Yield each batch of a split, and the k that each agent chose at each step; see `top_layers`."""
-        for batch, _, (actions, _) in self._run(params, split, keys, mode=mode):
+        """Yield each batch of a split, and the k that each agent chose greedily at each step."""
+        for batch, _, (actions, _) in self._run(params, split, keys, mode="greedy"):
             yield batch, np.asarray(actions[layer])
 
     # --- One model ---

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Key, PyTree
 from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.data.batches import Batch, Examples, evaluation_batches, train_batch_sizes, train_batches
 
-PyTree = Any
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
 

@@ -1,14 +1,12 @@
 """NT-ASGD (Merity et al. 2018, Section 3): average the iterates once the dev metric stops improving."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
-
-PyTree = Any
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 class AveragedState(NamedTuple):

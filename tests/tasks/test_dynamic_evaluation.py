@@ -57,10 +57,11 @@ def by_hand(learner, params):
 
 
 @pytest.mark.slow
-def test_it_is_a_loop_over_segments():
+def test_it_is_a_loop_over_segments(monkeypatch):
+    monkeypatch.setattr("dynskip_jax.tasks.dynamic_evaluation._EPSILON", EPSILON)
     dynamic, learner, params = evaluation_of("dynamic:3")
     scale = dynamic.gradient_scale()
-    found = dynamic.perplexity("test", scale, learning_rate=RATE, decay=DECAY, epsilon=EPSILON)
+    found = dynamic.perplexity("test", scale, learning_rate=RATE, decay=DECAY)
     np.testing.assert_allclose(found, [by_hand(learner, each) for each in params], rtol=1e-4)
     # The parameters have moved, and the effect is far larger than the tolerance.
     still = learner.evaluate(together(*params), "test", KEYS, batch_size=1)["test_perplexity"]

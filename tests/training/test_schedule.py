@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dynskip_jax.training.schedule import decay_on_plateau
+from dynskip_jax.training.optimizer import decay_on_plateau
 
 
 def test_plateau_counts_each_seeds_own_stalled_epochs():

@@ -92,7 +92,7 @@ def test_models_with_a_smaller_K_never_reach_further(tmp_path):
     task = classifiers((0,) * 3, sweep=Sweep(max_skip=(1, 2, 4)))
     result = train(task, tmp_path)
     keys = jax.random.split(jax.random.key(0), 3)
-    (actions,) = (actions for _, actions in task.choices(result.params, "dev", keys, layer=0, mode="sample"))
+    ((_, _, ((actions,), _)),) = task._run(result.params, "dev", keys, mode="sample")
     assert actions.max(axis=(1, 2)).tolist() == [1, 2, 4]
     # With one state there is nothing to choose: that model is a plain LSTM.
     entropy = task.evaluate(result.params, "dev", keys)["dev_agent_entropy_1"]

@@ -14,9 +14,9 @@ import dataclasses
 from typing import ClassVar
 
 from dynskip_jax.experiment import Experiment
-from dynskip_jax.experiments.layers_config import LayersSettings
+from dynskip_jax.experiments.layers_config import LayersModel
 from dynskip_jax.experiments.number_prediction.config import FAR, RelaxedTraining, SyntheticData
-from dynskip_jax.settings import Agent, with_groups
+from dynskip_jax.settings import Agent, Settings, with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,9 @@ EXPERIMENT = Experiment(
     name="agreement",
     about=__doc__,
     settings=with_groups(
-        LayersSettings,
+        Settings,
         data=SyntheticData(length=50, train_examples=50_000),
+        model=LayersModel(),
         agent=MaskedAgent(),
         training=RelaxedTraining(sampled_decay=0.5),
     ),

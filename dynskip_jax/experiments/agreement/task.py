@@ -11,13 +11,10 @@ from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.number_prediction.task import classification
 from dynskip_jax.tasks import Classification
 
-_SEED = 0  # of the texts
-
 
 def load(settings: Any) -> Dataset:
     """Generate the texts."""
-    sizes = {**agreement.DEFAULT_SIZES, "train": settings.data.train_examples}
-    found = agreement.generate(settings.data.length, sizes, _SEED)
+    found = agreement.load_agreement(settings.data.length, settings.data.train_examples)
     words = Vocabulary(tuple(agreement.symbol_names()))
     return Dataset(found.name, found.sizes, found.fingerprint, found.source, found.splits, words)
 

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Literal
 from dynskip_jax.config import Bounds, Count, Positive
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published
-from dynskip_jax.experiments.layers_config import LayersModel, LayersSettings
-from dynskip_jax.settings import Data, Training, with_groups
+from dynskip_jax.experiments.layers_config import LayersModel
+from dynskip_jax.settings import Data, Settings, Training, with_groups
 
 TWO_HOPS = 21  # the length at which the task takes two hops
 
@@ -114,9 +114,7 @@ _PUBLISHED = {  # Gui et al. (2019), Table 5
 EXPERIMENT = Experiment(
     name="number_prediction",
     about=__doc__,
-    settings=with_groups(
-        LayersSettings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()
-    ),
+    settings=with_groups(Settings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()),
     presets=PRESETS,
     default_preset=preset_of_length,
     model="dynamic:10",

@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal
 from dynskip_jax.config import Count, For, Natural, Positive, Size
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published, columns_of
-from dynskip_jax.experiments.layers_config import AveragedTraining, LayersSettings, RegularizedModel
-from dynskip_jax.settings import Data
+from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
+from dynskip_jax.settings import Data, Settings
 from dynskip_jax.training.model_names import COPYING
 
 _VOCABULARY = re.compile(r"words|characters|bpe(?::(\d{3,7}))?", re.ASCII)
@@ -74,7 +74,7 @@ class LanguageTraining(AveragedTraining):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageSettings(LayersSettings):
+class LanguageSettings(Settings):
     """All settings of the language models."""
 
     data: TextData = TextData()

@@ -26,7 +26,6 @@ from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import LanguageModelling
 from dynskip_jax.trained import Trained
 
-_BYTE_PAIRS = "4000"
 _CHARACTERS: Mapping[str, dict[str, Any]] = {  # filters of each width, from 1, and highway layers above
     "charlm": dict(maps=(50, 100, 150, 200, 200, 200, 200), num_highway=2),
     "charlm_small": dict(maps=(25, 50, 75, 100, 125, 150), num_highway=1),
@@ -39,7 +38,7 @@ def load(settings: LanguageSettings) -> Dataset:
     """Load the text."""
     data = settings.data
     kind, _, size = data.vocabulary.partition(":")
-    pieces = None if kind == "words" else Pieces(kind, int(size or _BYTE_PAIRS))
+    pieces = None if kind == "words" else Pieces(kind, int(size or 4000))
     corpus = find_language_corpus(data.data, data.dataset, pieces=pieces)
     about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
     return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)

@@ -10,7 +10,7 @@ from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import short
 from dynskip_jax.data import corpora
-from dynskip_jax.data.sentences import pair_inputs, treebank_words
+from dynskip_jax.data.sentences import pair_inputs
 from dynskip_jax.data.sentences import treebank_words as split
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
@@ -40,12 +40,12 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -
 
 def tokenize(trained: Any, text: str) -> str:
     """Separate the words of each of the two sentences by spaces."""
-    return "\t".join(" ".join(treebank_words(part)) for part in text.split("\t"))
+    return "\t".join(" ".join(split(part)) for part in text.split("\t"))
 
 
 def encode(trained: Any, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the ids of two sentences separated by a tab, and the words that they stand for."""
-    sentences = [treebank_words(part) for part in text.split("\t")]
+    sentences = [split(part) for part in text.split("\t")]
     if len(sentences) != 2 or not all(sentences):
         raise UserError(f"expected two sentences separated by a tab, got {short(text.strip())}")
     inputs = pair_inputs(*map(trained.vocabulary.encode, sentences))
