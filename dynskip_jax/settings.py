@@ -152,6 +152,15 @@ class Agent:
     update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
     """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 6)."""
 
+    def __post_init__(self) -> None:
+        if self.baseline == "rollouts" and self.rollouts == 1:
+            raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
+        if self.relaxation == "none" and self.relaxed_epochs > 0:
+            raise UserError(
+                f"{self.relaxed_epochs} relaxed epochs need a relaxation: choose soft, gumbel_softmax, "
+                "straight_through or reinmax"
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:

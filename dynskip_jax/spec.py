@@ -11,8 +11,8 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.own_pieces import make_piece
-from dynskip_jax.settings import Settings, fields_of, get
-from dynskip_jax.training.agent_settings import AgentSettings, Sweep
+from dynskip_jax.settings import Agent, Settings, fields_of, get
+from dynskip_jax.training.sweep import Sweep
 
 # Settings that are passed to time skips; each kind of skip uses those that it has.
 _SKIP_SETTINGS = ("agent", "empty_slots", "stride", "top", "max_jump", "read_steps", "max_jumps")
@@ -28,7 +28,7 @@ class ModelSpec:
     transition: F.Transition
     depth_skip: F.DepthSkip | None
     copy: str  # how a language model copies words of the past: `none`, `chosen` or `expected`
-    objective: AgentSettings
+    objective: Agent
     values: tuple[dict[str, Any], ...]  # settings of each value of a sweep; one empty dict without a sweep
     sweep: Sweep  # the swept settings, with one value for each model that is trained together
     seeds: tuple[int, ...]  # of each value of the sweep
@@ -141,17 +141,16 @@ def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:
     return F.Mean(**alike) if control == "mean" else F.Random(**alike, rates=settings.agent.control_of)
 
 
-def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> AgentSettings:
+def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> Agent:
     """Return the objective of a model, without the settings that do not apply to its skip.
 
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
     agents and for skips that cannot be relaxed.
     """
-    values = {field.name: getattr(settings.agent, field.name) for field in dataclasses.fields(AgentSettings)}
-    first = {name: _first(value) for name, value in values.items() if name != "relaxed_entropy_coef"}
-    objective = AgentSettings(**values | first)
+    first = {name: _first(getattr(settings.agent, name)) for name in ("entropy_coef", "update_cost")}
+    objective = dataclasses.replace(settings.agent, **first)
     if not skip.is_stochastic:
-        return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
+        return Agent(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
     if objective.relaxed_epochs and not relaxes:
         none = dict(relaxation="none", relaxed_epochs=0, relaxed_entropy_coef=None)

@@ -10,11 +10,12 @@ from jaxtyping import Array, Float, Shaped
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues
+from dynskip_jax.settings import Agent
+from dynskip_jax.training.sweep import ScheduledValues
 
 
 def rewards_of(
-    objective: AgentSettings,
+    objective: Agent,
     log_likelihood: Float[Array, "*shape"],
     correct: Float[Array, "*shape"] | None = None,
 ) -> Float[Array, "*shape"]:
@@ -31,7 +32,7 @@ def rewards_of(
 
 
 def agents_loss(
-    objective: AgentSettings,
+    objective: Agent,
     scheduled: ScheduledValues,
     decisions: Sequence[F.DecisionTrace],
     nll: Float[Array, " rows"] | Float[Array, "rows time"],

@@ -16,10 +16,11 @@ from dynskip_jax.data.batches import Batch
 from dynskip_jax.devices.parallel import mean_over
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated, num_rows, repeat_rows, where_counted
-from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues, Sweep
 from dynskip_jax.training.step import Trainable
+from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
 _MOST_SHARES = 1000  # largest K for which the fraction of each k is a metric
 _STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
@@ -50,7 +51,7 @@ class Learner(Trainable):
         task: Task,
         seeds: Sequence[int] = (0,),
         *,
-        objective: AgentSettings = AgentSettings(),  # noqa: B008 (immutable)
+        objective: Agent = Agent(),  # noqa: B008 (immutable)
         sweep: Sweep = Sweep(),  # noqa: B008 (immutable)
         epochs: int = 1,
         evaluation_mode: ActionMode = "greedy",

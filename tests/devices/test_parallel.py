@@ -13,8 +13,8 @@ from marks import and_slow
 from dynskip_jax import rl
 from dynskip_jax.devices.parallel import PER_SEED, batch_spec, make_parallel
 from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks import Classification
-from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
@@ -35,12 +35,12 @@ def classifiers(num_seeds, baseline, lengths=None, **options):
         rng = np.random.default_rng(0)
         drawn = {name: rng.choice(lengths, len(split)).astype(np.int32) for name, split in splits.items()}
         splits = {name: dataclasses.replace(own, seq_lengths=drawn[name]) for name, own in splits.items()}
-    objective = AgentSettings(baseline=baseline, rollouts=2 if baseline == "rollouts" else 1)
+    objective = Agent(baseline=baseline, rollouts=2 if baseline == "rollouts" else 1)
     return classification(splits, range(num_seeds), mix=0.5, batch_size=BATCH, objective=objective, **options)
 
 
 def language_models(num_seeds):
-    objective = AgentSettings(baseline="batch", entropy_coef=0.1, discount=0.9)
+    objective = Agent(baseline="batch", entropy_coef=0.1, discount=0.9)
     options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2}, objective=objective)
     return language_modelling(letters(38, 6, 6), range(num_seeds), batch_size=BATCH, num_steps=5, **options)
 

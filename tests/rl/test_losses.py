@@ -14,8 +14,9 @@ from flax import nnx
 from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues
+from dynskip_jax.training.sweep import ScheduledValues, policy_mode
 
 ROWS, TIME, ROLLOUTS = 6, 4, 3
 LENGTHS = np.repeat([4, 2], 3)
@@ -298,8 +299,8 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_rows_that_fill_a_batch_are_as_none(name):
     """Rows of weight 0 change loss and gradients only through the number of rows in the mean."""
-    objective = AgentSettings(**SETTINGS[name])
-    mode = objective.mode(0)
+    objective = Agent(**SETTINGS[name])
+    mode = policy_mode(objective, 0)
     scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
 
     def loss(log_prob, nll, count):
@@ -318,5 +319,5 @@ def test_rewards_of_each_kind():
     probability, correct = np.array([0.25, 1.0, 1e-3], np.float32), jnp.array([0.0, 1.0, 1.0])
     expected = {"log_likelihood": np.log(probability), "probability": probability, "correct": [-1, 1, 1]}
     for kind, values in expected.items():
-        found = rewards_of(AgentSettings(reward=kind), jnp.log(probability), correct)
+        found = rewards_of(Agent(reward=kind), jnp.log(probability), correct)
         np.testing.assert_allclose(found, values, rtol=1e-6)

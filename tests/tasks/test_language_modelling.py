@@ -12,8 +12,8 @@ from dynskip_jax.data import make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.nn.initializers import uniform
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.language import CachedLanguageModelling
-from dynskip_jax.training.agent_settings import AgentSettings
 
 KEYS = jax.random.split(jax.random.key(5), 1)
 
@@ -124,7 +124,7 @@ def test_evaluation_samples_only_if_asked_and_with_the_given_keys(usual):
 @pytest.mark.slow
 def test_rollouts_of_a_stream_are_streams_of_their_own():
     # Three rollouts of each of 3 streams equal 9 streams in which each text is read three times.
-    objective = AgentSettings(rollouts=3, baseline="rollouts", discount=0.5)
+    objective = Agent(rollouts=3, baseline="rollouts", discount=0.5)
     learner = learner_of(("lstm", "dynamic:3"), objective=objective, model={"dropout": 0.4})
     params = drawn_params(learner)
     carry = learner.initial_carry(params, jax.random.key(3))

@@ -22,8 +22,8 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks import Classification
-from dynskip_jax.training.agent_settings import AgentSettings
 
 LONGEST = 8
 CLASSES = 8  # equal to the number of steps to which a single example is padded
@@ -66,8 +66,8 @@ def trained(kind):
 
 
 OBJECTIVES = {
-    "classes": AgentSettings(rollouts=2, baseline="rollouts", reward="correct"),
-    "steps": AgentSettings(discount=0.9),
+    "classes": Agent(rollouts=2, baseline="rollouts", reward="correct"),
+    "steps": Agent(discount=0.9),
 }
 
 
@@ -106,7 +106,7 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
 
 
 def test_steps_that_are_masked_are_no_part_of_the_loss():
-    objective = AgentSettings(discount=0.9, entropy="exact")
+    objective = Agent(discount=0.9, entropy="exact")
     learner = language_modelling(letters(12), skips=("dynamic:3",), objective=objective)
     params, key, batch = drawn_params(learner), jax.random.key(1), first_batch(learner)
     mask = np.ones(batch.targets.shape, bool)
@@ -126,7 +126,7 @@ def test_a_task_may_reward_another_log_likelihood():
             scored = super().compute_loss(log_probs, batch)
             return scored._replace(rewarded=-2 * scored.nll)
 
-    found, how = [], dict(objective=AgentSettings(entropy_coef=0.0))
+    found, how = [], dict(objective=Agent(entropy_coef=0.0))
     for task in (Classification, Squared):
         learner = learner_of("classes", {"train": examples_of("classes")}, task=task, **how)
         given = (), first_batch(learner), KEYS[1], scheduled_of(learner)

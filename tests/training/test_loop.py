@@ -16,8 +16,8 @@ from marks import and_slow
 from scripted import NUM_BATCHES, Scripted, assert_identical, metrics, run, shared_programs  # noqa: F401
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks import Learner
-from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.optimizer import make_optimizer
@@ -42,9 +42,9 @@ def learner_of(kind, seeds):
     options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2})
     options |= dict(evaluation_mode="sample", learner=Watched)
     if kind == "classification":
-        objective = AgentSettings(baseline="rollouts", rollouts=2)
+        objective = Agent(baseline="rollouts", rollouts=2)
         return classification(symbols(43, 17), seeds, mix=0.5, objective=objective, **options)
-    objective = AgentSettings(baseline="batch", entropy_coef=0.1)
+    objective = Agent(baseline="batch", entropy_coef=0.1)
     return language_modelling(letters(26), seeds, objective=objective, **options)
 
 

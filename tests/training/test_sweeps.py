@@ -15,13 +15,14 @@ from dynskip_jax import functional as F
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss
-from dynskip_jax.training.agent_settings import AgentSettings, ScheduledValues, Sweep
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.sweep import ScheduledValues, Sweep, beta, policy_mode
 
-EXACT = AgentSettings(baseline="rollouts", rollouts=2, entropy="exact", entropy_coef=0.1)
+EXACT = Agent(baseline="rollouts", rollouts=2, entropy="exact", entropy_coef=0.1)
 SPLITS = symbols(40, 20)
 
 
@@ -30,7 +31,7 @@ def classifiers(seeds=(0,), objective=EXACT, skip="dynamic:4", mix=0.5, **option
 
 
 def language_models(seeds=(0,), **options):
-    objective = AgentSettings(baseline="batch", entropy_coef=0.1)
+    objective = Agent(baseline="batch", entropy_coef=0.1)
     return language_modelling(letters(26), seeds, objective=objective, **options)
 
 
@@ -41,15 +42,16 @@ def train(task, folder, epochs=2, **options):
 
 
 def test_numbers_of_a_schedule():
-    objective = AgentSettings(entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
+    objective = Agent(entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
     closing = dataclasses.replace(objective, relaxed_entropy_coef=(0.2, -0.1))
-    assert [objective.mode(epoch) for epoch in range(4)] == ["soft", "soft", "sample", "sample"]
-    for settings, expected in (
+    assert [policy_mode(objective, epoch) for epoch in range(4)] == ["soft", "soft", "sample", "sample"]
+    for agent, expected in (
         (objective, [0.4, 0.3, 0.2, 0.1, 0]),
         (closing, [0.2, -0.1, 0.2, 0.1, 0]),
-        (AgentSettings(entropy_coef=0.4), [0.4] * 5),
+        (Agent(entropy_coef=0.4), [0.4] * 5),
     ):
-        np.testing.assert_allclose([settings.beta(epoch, 5) for epoch in range(5)], expected, atol=1e-12)
+        found = [beta(agent, agent.entropy_coef, epoch, 5) for epoch in range(5)]
+        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 RELAXED = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)  # then it samples
@@ -78,11 +80,11 @@ def test_models_of_a_sweep_are_those_trained_alone(name, tmp_path):
 
 
 def test_what_models_are_told_that_differ_in_their_objective():
-    objective = AgentSettings(entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
+    objective = Agent(entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
     sweep = Sweep(entropy_coef=(0.2, 0.8), update_cost=(0.0, 0.3))
     for epoch in range(3):
         ours = sweep.scheduled(objective, epoch, 3, 2, (F.Previous(), F.Dynamic(4)))
-        assert ours.policy.mode == objective.mode(epoch)
+        assert ours.policy.mode == policy_mode(objective, epoch)
         np.testing.assert_allclose(ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6)
         np.testing.assert_allclose(ours.update_cost, [0, 0.3], rtol=1e-6)
 
@@ -126,7 +128,7 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     trace = F.DecisionTrace(
         jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3), mode="soft"
     )
-    objective = AgentSettings(entropy=entropy, relaxation="soft", relaxed_epochs=1)
+    objective = Agent(entropy=entropy, relaxation="soft", relaxed_epochs=1)
     scheduled, nll = ScheduledValues(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
     loss = jax.jit(partial(agents_loss, objective, scheduled, [trace]))(nll, -nll) - 1.5
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
@@ -140,6 +142,6 @@ def test_positions_stand_beside_the_symbols():
 
 def test_objectives_without_a_meaning_are_refused():
     with pytest.raises(UserError, match="at least 2 rollouts"):
-        AgentSettings(baseline="rollouts")
+        Agent(baseline="rollouts")
     with pytest.raises(UserError, match="need a relaxation"):
-        AgentSettings(relaxed_epochs=2)
+        Agent(relaxed_epochs=2)
