@@ -30,7 +30,6 @@ from dynskip_jax.data.files import (
     iter_lines,
     named_folder,
     only_file,
-    read_text,
     stream_lines,
     tar_files,
     tfds_folder,
@@ -42,14 +41,7 @@ from dynskip_jax.data.labelled import (
     read_labelled_file,
     tab_rows,
 )
-from dynskip_jax.data.language import (
-    TEXT_ENDINGS,
-    LanguageCorpus,
-    Pieces,
-    corpus_name,
-    make_corpus,
-    read_corpus,
-)
+from dynskip_jax.data.language import LanguageCorpus, Pieces, corpus_name, make_corpus, read_corpus
 from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
 from dynskip_jax.data.sentences import Labelled, review_words, treebank_words
 from dynskip_jax.errors import UserError, needs
@@ -140,7 +132,7 @@ def find_language_corpus(
 
 def read_ptb(folder: PathLike) -> dict[str, list[str]]:
     """Return the lines of Mikolov's Penn Treebank from a folder."""
-    paths = _published_ptb_files(Path(folder)) or find_splits(folder, TEXT_ENDINGS)
+    paths = _published_ptb_files(Path(folder)) or find_splits(folder, ["txt"])
     lines = {split: [line for line in iter_lines(path) if line.strip()] for split, path in paths.items()}
     check_ptb(lines, folder, f"get {PTB_URL} (data/), or call neither its folder nor its files ptb")
     return lines
@@ -265,7 +257,7 @@ def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
         found = ((name, "\n".join(stream_lines(io.BytesIO(data), name[0]))) for name, data in members)
     else:
         names = (_IMDB_NAME.fullmatch(path.as_posix()) for path in place.rglob("*.txt"))
-        found = ((name, read_text(name[0])) for name in names if name)
+        found = ((name, "\n".join(iter_lines(name[0]))) for name in names if name)
     reviews: dict[str, list[LabelledText]] = {"train": [], "test": []}
     for name, text in sorted(found, key=lambda review: (review[0][2], int(review[0][3]))):
         reviews[name[1]].append(LabelledText(text, _IMDB_FOLDERS[name[2]], name[0], 1))

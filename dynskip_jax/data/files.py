@@ -116,7 +116,8 @@ def find_splits(folder: PathLike, endings: Sequence[str], *, folders: bool = Fal
         if chosen:
             found[split] = chosen[0]
         elif not folders:
-            wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {', '.join(endings[1:4])}, .gz)"
+            others = ", ".join((*endings[1:4], ".gz"))
+            wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {others})"
             raise bad_file(folder, f"has no file for the {split} split: put one there named {wanted}")
     return found
 
@@ -140,11 +141,6 @@ def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
     finally:
         with contextlib.suppress(ValueError):  # the stream is closed already
             text.detach()
-
-
-def read_text(path: PathLike) -> str:
-    """Return the text of a file with line feeds as line ends."""
-    return "\n".join(iter_lines(path))
 
 
 def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:

@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.files import (
-    MAX_LINE,
-    SPLITS,
-    PathLike,
-    find_splits,
-    folder_entries,
-    iter_lines,
-    read_text,
-)
+from dynskip_jax.data.files import MAX_LINE, SPLITS, PathLike, find_splits, folder_entries, iter_lines
 from dynskip_jax.data.messages import bad_file, bad_line, check_label, printable, quoted, shown
 from dynskip_jax.data.sentences import Labelled
 
@@ -103,9 +95,7 @@ def find_labelled_text(
     with a folder per class that contains one file per text, or a folder per class.
 
     Args:
-        data: The folder or file.
-        text: Column or JSON key of the texts. A column is a name or a number counted from 0.
-        label: Column or JSON key of the classes.
+        text, label: Columns or JSON keys. A column is a name or a number counted from 0.
         header: Whether the first line names the columns. None: it does if `text` or `label` is a name.
         share: Fraction of the texts that is drawn from train for a missing split (`stratified_split`).
     """
@@ -196,7 +186,7 @@ def _read_classes(path: Path) -> list[LabelledText]:
     while folders:
         folder, label = folders.pop()
         entries = folder_entries(folder)
-        texts += [_example(file, 1, read_text(file), label) for file in entries if file.is_file()]
+        texts += [_example(file, 1, "\n".join(iter_lines(file)), label) for file in entries if file.is_file()]
         folders += [(own, label) for own in reversed(entries) if own.is_dir()]
     if not texts:
         problem = "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"

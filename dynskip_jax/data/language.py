@@ -26,7 +26,6 @@ from dynskip_jax.data.vocabularies import (
 )
 from dynskip_jax.errors import UserError
 
-TEXT_ENDINGS = ("txt", "tokens")
 _MANY_UNKNOWN = 0.1  # fraction of a split's tokens above which `<unk>` makes its perplexity misleading
 _CUTS = (0.8, 0.9)  # where a single file is cut into train, dev and test, as fractions of its tokens
 _LONGEST_WORD = 50_000  # characters; the library of byte pairs takes time and memory for longer words
@@ -53,7 +52,6 @@ class LanguageCorpus:
     """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after each line.
 
     Attributes:
-        source: Phrase for messages that describes where the corpus was found.
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
         text_sizes: Length of each split if tokens are pieces of words; else empty.
         own_ends: Number of lines that ended with an `<eos>` of their own, which is counted once.
@@ -152,7 +150,7 @@ def read_corpus(path: PathLike, *, name: str | None = None, pieces: Pieces | Non
     path = Path(path)
     files, source = {"train": path}, f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
     if not path.is_file():
-        files, source = find_splits(path, TEXT_ENDINGS), f"the folder {path}"
+        files, source = find_splits(path, ["txt", "tokens"]), f"the folder {path}"
     lines = {split: text_lines(file) for split, file in files.items()}
     return make_corpus(name or corpus_name(path), lines, source, pieces)
 

@@ -21,7 +21,6 @@ from dynskip_jax.data.vocabularies import (
     normal_form,
     tagger_vocabulary,
 )
-from dynskip_jax.data.word_vectors import WordVectors
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_config import TaggerSettings
 from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
@@ -76,7 +75,6 @@ def make_task(
 ) -> Tagging:
     """Return the task of a model; tags of entities follow BIOES."""
     batch_size, splits, gold = settings.training.batch_size, {}, {}
-    scheme = None if vocabulary.scheme is None else "BIOES"
     index = {tag: i for i, tag in enumerate(vocabulary.tags)}
     unknown = index.get(UNK)
     for split, sentences in {} if data is None else data.content.splits.items():
@@ -85,9 +83,9 @@ def make_task(
         splits[split] = tagged_examples(sentences, ids, vocabulary)
     return Tagging(
         with_buckets(splits, batch_size) if splits else {},
-        partial(_make_model, spec, settings, vocabulary, data and data.vectors, scheme),
+        partial(_make_model, spec, settings, vocabulary, data and data.vectors),
         tags=vocabulary.tags,
-        scheme=scheme,
+        scheme=None if vocabulary.scheme is None else "BIOES",
         gold=gold,
         rewards_words=_RECIPES[settings.model.recipe]["by_word"],
         decode_in_training=settings.model.output == "softmax" or settings.agent.reward == "correct",
@@ -97,12 +95,7 @@ def make_task(
 
 
 def _make_model(
-    spec: ModelSpec,
-    settings: TaggerSettings,
-    vocabulary: TaggerVocabulary,
-    vectors: WordVectors | None,
-    scheme: str | None,
-    rngs: nnx.Rngs,
+    spec: ModelSpec, settings: TaggerSettings, vocabulary: TaggerVocabulary, vectors: Any, rngs: nnx.Rngs
 ) -> Tagger:
     m, recipe = settings.model, _RECIPES[settings.model.recipe]
     count, characters = vocabulary.num_characters, []
@@ -115,7 +108,7 @@ def _make_model(
     if recipe["gain"] != 1.0:
         init = nnx.initializers.variance_scaling(recipe["gain"] ** 2, "fan_in", "normal")
         options = {"kernel_init": init} | options
-    has_scheme = scheme is not None and m.output == "crf"
+    has_scheme = vocabulary.scheme is not None and m.output == "crf"
     return Tagger(
         len(vocabulary.words),
         len(vocabulary.tags),
@@ -128,7 +121,7 @@ def _make_model(
         columns=[(1 + len(values), _COLUMN_FEATURES) for values in vocabulary.columns],  # 0 is unknown
         window=recipe["window"],
         output=m.output,
-        allowed=allowed_transitions(vocabulary.tags, scheme) if has_scheme else None,
+        allowed=allowed_transitions(vocabulary.tags, "BIOES") if has_scheme else None,
         dropout=m.dropout_rates,
         unknown_rate=m.unknown_rate,
         num_frequent=vocabulary.num_frequent,

@@ -102,8 +102,7 @@ def policy_interventions(
     Each way reads the text separately, from the states that its choices lead to. Other layers choose anew. If
     only one row of the last batch counts, that row gets its own choices as those of another row.
     """
-    task, choices = learner.task, choices_of(learner.skips[layer], policy)
-    count = len(several)
+    task, choices, count = learner.task, choices_of(learner.skips[layer], policy), len(several)
 
     def read(models, carries, batch, key):
         keys = jax.random.split(key, count + 1)

@@ -239,8 +239,8 @@ def _lock(path: Path) -> filelock.BaseFileLock:
 
     On a file system without locks, a file that only one process can create is the lock.
     """
-    kind, name, remedy = filelock.FileLock, _LOCK, "stop it, or choose another --run-dir"
-    while True:
+    remedy = "stop it, or choose another --run-dir"
+    for kind, name in ((filelock.FileLock, _LOCK), (filelock.SoftFileLock, _MARKER)):
         try:
             lock = kind(path / name, timeout=0, is_singleton=True)  # one lock a process
             lock.acquire()
@@ -250,7 +250,7 @@ def _lock(path: Path) -> filelock.BaseFileLock:
         except (NotImplementedError, OSError) as error:
             if kind is filelock.SoftFileLock or getattr(error, "errno", None) not in _NO_LOCKS:
                 raise
-        kind, name, remedy = filelock.SoftFileLock, _MARKER, f"delete {path / _MARKER} if it was killed"
+        remedy = f"delete {path / _MARKER} if it was killed"
 
 
 def _holds_run(path: Path) -> bool:
