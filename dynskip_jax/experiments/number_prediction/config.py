@@ -37,27 +37,6 @@ FAR: dict[str, Any] = (
     | ROLLOUTS
 )
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "rollouts": ROLLOUTS | dict(batch_size=128, entropy_coef=0.02, epochs=25, patience=5),
-    # In relaxed epochs the gradient shows which states would reduce the loss. The weight of the entropy falls
-    # below zero: the policy becomes nearly deterministic, so the switch to sampled choices changes little.
-    "relaxed": dict(
-        relaxation="soft", relaxed_epochs=3, relaxed_entropy_coef=(0.02, -0.04), sampled_decay=0.5
-    )
-    | (ROLLOUTS | dict(batch_size=128, entropy_coef=0.005, epochs=25, patience=3)),
-    # The number of the step lets the agent distinguish the links of a chain of choices.
-    "two_hops": dict(recipe="two_hops", features=100, agent_features=100, mix=1.0, batch_size=128, clip=1.0)
-    | dict(learning_rate=0.002, sampled_decay=0.6, epochs=10, relaxation="soft", relaxed_epochs=5)
-    | (ROLLOUTS | dict(entropy_coef=0.02, entropy_coef_final=0.0)),
-    # The cost of relaxed epochs grows with K; the large learning rate keeps their number small.
-    "far": FAR | dict(train_examples=50_000, relaxed_epochs=2, epochs=4),
-    # Gui et al. (2019), Section Number Prediction with Skips. The paper does not give batch size and epochs.
-    "paper": dict(batch_size=128, epochs=20),
-    # Like `paper`, with the settings of the authors' released code.
-    "released": dict(batch_size=128, epochs=20, recipe="released", mix=1.0, agent_features=10)
-    | dict(reward="correct", entropy_coef=0.0, evaluation_mode="sample"),
-}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SyntheticData(Data):
@@ -115,7 +94,27 @@ EXPERIMENT = Experiment(
     name="number_prediction",
     about=__doc__,
     settings=with_groups(Settings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()),
-    presets=PRESETS,
+    presets={
+        "rollouts": ROLLOUTS | dict(batch_size=128, entropy_coef=0.02, epochs=25, patience=5),
+        # In relaxed epochs the gradient shows which states would reduce the loss. The weight of the entropy
+        # falls below zero: the policy becomes nearly deterministic, so sampled choices change little.
+        "relaxed": dict(
+            relaxation="soft", relaxed_epochs=3, relaxed_entropy_coef=(0.02, -0.04), sampled_decay=0.5
+        )
+        | (ROLLOUTS | dict(batch_size=128, entropy_coef=0.005, epochs=25, patience=3)),
+        # The number of the step lets the agent distinguish the links of a chain of choices.
+        "two_hops": dict(recipe="two_hops", features=100, agent_features=100, mix=1.0, batch_size=128)
+        | dict(clip=1.0, learning_rate=0.002, sampled_decay=0.6, epochs=10)
+        | dict(relaxation="soft", relaxed_epochs=5)
+        | (ROLLOUTS | dict(entropy_coef=0.02, entropy_coef_final=0.0)),
+        # The cost of relaxed epochs grows with K; the large learning rate keeps their number small.
+        "far": FAR | dict(train_examples=50_000, relaxed_epochs=2, epochs=4),
+        # Gui et al. (2019), Section Number Prediction with Skips, which gives no batch size and epochs.
+        "paper": dict(batch_size=128, epochs=20),
+        # Like `paper`, with the settings of the authors' released code.
+        "released": dict(batch_size=128, epochs=20, recipe="released", mix=1.0, agent_features=10)
+        | dict(reward="correct", entropy_coef=0.0, evaluation_mode="sample"),
+    },
     default_preset=preset_of_length,
     model="dynamic:10",
     published=tuple(

@@ -108,36 +108,6 @@ _CHARLM: dict[str, Any] = _MEDIUM | dict(
 # Their learning rate of 30 and clipping norm of 0.25 therefore become 30 / 70 and 0.25 x 70.
 _AWD: dict[str, Any] = dict(recipe="awd", locked=True, weight_decay=1.2e-6, average="non_monotone")
 
-PRESETS: dict[str, dict[str, Any]] = {
-    # The schedule of Zaremba et al., with early stopping on dev about half way through the 13 epochs.
-    "small": _SMALL | dict(epochs=13, decay_after=4, patience=2),
-    "sketch": _SMALL | dict(epochs=4, decay_after=2),
-    # The agent learns only from the exact gradient of copying: with λ = 0 only the previous state enters.
-    "far": _SMALL
-    | dict(epochs=4, decay_after=2, model="dynamic:200", mix=0.0, copy="expected", rl_coef=0.0)
-    | dict(agent="content", agent_features=200, agent_learning_rate=0.003),
-    # Gui et al. (2019), Section Language Modeling; values that it does not give are those of the medium model
-    # of Zaremba et al. (2014).
-    "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
-    # Kim et al. (2016), the large and the small model.
-    "charlm": _CHARLM,
-    "charlm_small": _CHARLM | _AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
-    # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
-    "awd": _AWD
-    | dict(features=1150, embedding_features=400, num_layers=3, num_steps=70, mix=1.0)
-    | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5)
-    | dict(epochs=500, learning_rate=30 / 70, clip=0.25 * 70),
-    "awd_small": _AWD
-    | (_AGENT | dict(features=200, embedding_features=200, num_steps=35))
-    | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2)
-    | dict(epochs=40, learning_rate=30 / 35, clip=0.25 * 35),
-    # Like `paper`, with the settings of the authors' released code.
-    "released": _MEDIUM
-    | dict(recipe="released", num_layers=3, epochs=100, decay=1.2, decay_after="plateau")
-    | dict(agent_features=200, reward="probability", rl_coef=0.3, entropy_coef=0.0)
-    | dict(evaluation_mode="sample"),
-}
-
 # Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
 _published = functools.partial(Published, "ptb", ("dev_perplexity", "test_perplexity"))
 
@@ -145,7 +115,35 @@ EXPERIMENT = Experiment(
     name="ptb",
     about=__doc__,
     settings=LanguageSettings,
-    presets=PRESETS,
+    presets={
+        # The schedule of Zaremba et al., with early stopping on dev about half way through the 13 epochs.
+        "small": _SMALL | dict(epochs=13, decay_after=4, patience=2),
+        "sketch": _SMALL | dict(epochs=4, decay_after=2),
+        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous state enters.
+        "far": _SMALL
+        | dict(epochs=4, decay_after=2, model="dynamic:200", mix=0.0, copy="expected", rl_coef=0.0)
+        | dict(agent="content", agent_features=200, agent_learning_rate=0.003),
+        # Gui et al. (2019), Section Language Modeling; values that it does not give are those of the medium
+        # model of Zaremba et al. (2014).
+        "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
+        # Kim et al. (2016), the large and the small model.
+        "charlm": _CHARLM,
+        "charlm_small": _CHARLM | _AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
+        # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
+        "awd": _AWD
+        | dict(features=1150, embedding_features=400, num_layers=3, num_steps=70, mix=1.0)
+        | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5)
+        | dict(epochs=500, learning_rate=30 / 70, clip=0.25 * 70),
+        "awd_small": _AWD
+        | (_AGENT | dict(features=200, embedding_features=200, num_steps=35))
+        | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2)
+        | dict(epochs=40, learning_rate=30 / 35, clip=0.25 * 35),
+        # Like `paper`, with the settings of the authors' released code.
+        "released": _MEDIUM
+        | dict(recipe="released", num_layers=3, epochs=100, decay=1.2, decay_after="plateau")
+        | dict(agent_features=200, reward="probability", rl_coef=0.3, entropy_coef=0.0)
+        | dict(evaluation_mode="sample"),
+    },
     columns=columns_of("perplexity", "perplexity", ".2f")
     | {"test_word_perplexity": ("per word", ".2f"), "test_bits_per_character": ("bits/char", ".3f")},
     commands=("explain", "oracle", "generate", "evaluate"),
