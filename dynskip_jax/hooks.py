@@ -87,14 +87,14 @@ def draw_last_choice(
     plots.action_against_truth(chosen - 1, right - 1, K, where, f"{trained.name}: {title}", trained.note)
 
 
-def draw_confusion(trained: Any, split: str, what: str, *labels: Sequence[Tags]) -> None:
-    """Log the score of each label, and draw which are confused.
+def draw_confusion(
+    trained: Any, split: str, what: str, *labels: Sequence[Tags], has_entities: bool = False
+) -> None:
+    """Log the score of each label, and draw which are confused; `what` is the name of a label.
 
-    `what` is the name of a label: a `class`, a `tag`, or the `type` of an entity. `labels` are the true and
-    the predicted ones, as `score_labels` takes them.
+    `labels` are the true and the predicted ones, as `score_labels` takes them.
     """
     logger.info("%s: scores on %s, seed %d", trained.name, split, trained.seed)
-    has_entities = what == "type"
     for line in score_labels(*labels, has_entities=has_entities).lines(what):  # a record is one line
         logger.info("%s", line)
     title = f"{trained.name}: true and predicted {what} on {split}, seed {trained.seed}"

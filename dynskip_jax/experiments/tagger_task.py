@@ -145,9 +145,10 @@ def metrics(trained: Trained) -> dict[str, np.ndarray]:
 
 def draw(trained: Trained) -> None:
     """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each tag."""
-    task, what = trained.learner.task, "tag" if trained.learner.task.scheme is None else "type"
+    task, has_entities = trained.learner.task, trained.learner.task.scheme is not None
     predictions = trained.learner.predictions(trained.all_params, "dev", trained.keys)[trained.member]
-    hooks.draw_confusion(trained, "dev", what, task.gold["dev"], task.predicted_tags(predictions))
+    what, labels = "type" if has_entities else "tag", (task.gold["dev"], task.predicted_tags(predictions))
+    hooks.draw_confusion(trained, "dev", what, *labels, has_entities=has_entities)
     hooks.draw_skips(trained, "tag", "targets", task.tags)
 
 

@@ -41,6 +41,7 @@ class Learner(Trainable):
 
     Args:
         seeds: Seed of each model. Seeds order the examples differently, unless the task shares its batches.
+        objective: How agents are trained; a sweep replaces some of it.
         sweep: Settings in which the models differ, in addition to the seed.
         epochs: Number of training epochs, for the schedules.
         evaluation_mode: How agents choose on dev during training.
