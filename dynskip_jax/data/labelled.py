@@ -156,7 +156,10 @@ def stratified_split(
     Each part gets its share of all examples, at least one, and every class keeps an example in train.
     """
     rng = np.random.default_rng(seed)
-    _, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    # Not `np.unique` of the labels, whose array has room for the longest one at each example.
+    index = {label: i for i, label in enumerate(sorted({*labels}))}
+    numbers = np.array([index[label] for label in labels])
+    sizes = np.bincount(numbers)
     # Each class is spread evenly over [0, 1), from which each part takes the next examples.
     place = np.ones(len(labels))
     for members in np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]):
