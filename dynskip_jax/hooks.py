@@ -105,9 +105,14 @@ def draw_confusion(
 # --- Texts ---
 
 
+def split(text: str) -> list[str]:
+    """Return the words of a line of text, as they were found in train."""
+    return text.split()
+
+
 def tokenize(trained: Any, text: str) -> str:
     """Convert text as people type it into a line that `encode` can read."""
-    return " ".join(text.split())
+    return " ".join(trained.split(text))
 
 
 def encode(trained: Any, text: str) -> tuple[Any, list[str]]:
@@ -115,7 +120,7 @@ def encode(trained: Any, text: str) -> tuple[Any, list[str]]:
 
     A text is cropped as in training, and unknown words become `<unk>`.
     """
-    words = text.split()[: getattr(trained.settings.data, "max_length", None)]
+    words = trained.split(text)[: getattr(trained.settings.data, "max_length", None)]
     tokens = trained.vocabulary.encode(words)
     return tokens, trained.vocabulary.decode(tokens)
 
@@ -133,7 +138,7 @@ def read(trained: Any, text: str) -> Reading:
     found, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
     certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
     # A text may be longer than the model reads, so `words` may be shorter.
-    typed = zip(text.split(), words, strict=False)
+    typed = zip(trained.split(text), words, strict=False)
     return Reading(
         words,
         unknown=[word for word, known in typed if word != known],

@@ -136,6 +136,10 @@ class Trained:
 
     # --- Texts ---
 
+    def split(self, text: str) -> list[str]:
+        """Return the words of a line of text, as they were found in train."""
+        return self.experiment.hook("split")(text)
+
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
         return self.experiment.hook("encode")(self, text)

@@ -27,6 +27,7 @@ from commands import (
 from compiled import compiled
 
 from dynskip_jax import functional as F
+from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.trained import Trained, load_run
@@ -167,6 +168,15 @@ def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
 def test_two_sentences_as_typed_stay_two():
     typed = find_experiment("sick").hook("tokenize")(None, "A dog runs.\tIt's a cat.")
     assert typed == "a dog runs .\tit 's a cat ."
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("imdb", "it's great !"), ("classify", "it's great !"), ("sst", "it 's great !")]
+)
+def test_typed_texts_are_split_as_those_of_train(name, words):
+    vocabulary, settings = Vocabulary(("<unk>", *words.split())), SimpleNamespace(data=None)
+    trained = Trained(None, find_experiment(name), settings, vocabulary, None, None, None)
+    assert trained.encode("It's GREAT!")[1] == words.split()
 
 
 BAD = [
