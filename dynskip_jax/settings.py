@@ -152,15 +152,6 @@ class Agent:
     update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
     """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 6)."""
 
-    def __post_init__(self) -> None:
-        if self.baseline == "rollouts" and self.rollouts == 1:
-            raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
-        if self.relaxation == "none" and self.relaxed_epochs > 0:
-            raise UserError(
-                f"{self.relaxed_epochs} relaxed epochs need a relaxation: choose soft, gumbel_softmax, "
-                "straight_through or reinmax"
-            )
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
@@ -237,6 +228,13 @@ class Settings:
             raise UserError("--control histogram needs the rates of a run: give --control-of DIR")
         if agent.control != "histogram" and agent.control_of is not None:
             raise UserError("--control-of has no effect without --control histogram: leave it out")
+        if agent.baseline == "rollouts" and agent.rollouts == 1:
+            raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
+        if agent.relaxation == "none" and agent.relaxed_epochs > 0:
+            raise UserError(
+                f"{agent.relaxed_epochs} relaxed epochs need a relaxation: choose soft, gumbel_softmax, "
+                "straight_through or reinmax"
+            )
         if len(agent.relaxed_entropy_coef or ()) > 2:
             raise UserError("--relaxed-entropy-coef takes one number, or those of the first and last epoch")
 

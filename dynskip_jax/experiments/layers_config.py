@@ -20,7 +20,7 @@ class LayersModel(Model):
 
     def __post_init__(self) -> None:
         if len(self.dropout) not in (1, 3, 4):
-            raise UserError("--dropout takes one rate, three or four: see --help")
+            raise UserError("--dropout takes one rate, three or four")
 
     @property
     def dropout_rates(self) -> tuple[float, ...]:

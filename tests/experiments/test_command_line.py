@@ -116,6 +116,8 @@ def test_print_config_tells_where_values_come_from():
     assert (found["run.model"], found["agent.top"]) == (("dynamic:5", "default"), ("5", "default"))
     for length, preset in ((11, "relaxed"), (21, "two_hops"), (51, "far")):
         assert rows("number_prediction", "--length", length)["run.preset"][0] == preset
+    # A flag may need what the preset sets.
+    assert rows("number_prediction", "--relaxed-epochs", 1)["agent.relaxed_epochs"] == ("1", "flag")
 
 
 def test_the_reader_of_the_output_may_go():

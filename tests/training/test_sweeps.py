@@ -15,7 +15,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.settings import Agent
+from dynskip_jax.settings import Agent, Settings
 from dynskip_jax.tasks.agents import agents_loss
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
@@ -142,6 +142,6 @@ def test_positions_stand_beside_the_symbols():
 
 def test_objectives_without_a_meaning_are_refused():
     with pytest.raises(UserError, match="at least 2 rollouts"):
-        Agent(baseline="rollouts")
+        Settings(agent=Agent(baseline="rollouts"))
     with pytest.raises(UserError, match="need a relaxation"):
-        Agent(relaxed_epochs=2)
+        Settings(agent=Agent(relaxed_epochs=2))
