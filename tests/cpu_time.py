@@ -85,10 +85,8 @@ class CpuTimes:
 
     def pytest_terminal_summary(self, terminalreporter):
         terminalreporter.write_line(f"CPU time: {self.total():.0f} s")
-        shown = (
-            (("test", self.tests), ("fixture", self.fixtures)) if self.config.getoption("cpu_times") else ()
-        )
-        for kind, times in shown:
+        shown = {"test": self.tests, "fixture": self.fixtures} if self.config.getoption("cpu_times") else {}
+        for kind, times in shown.items():
             for name, taken in sorted(times.items(), key=lambda pair: -pair[1])[:SHOWN]:
                 terminalreporter.write_line(f"{taken:8.2f} s  {kind}  {name}")
         for line in self.too_much():

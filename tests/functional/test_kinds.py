@@ -5,6 +5,8 @@ and half precision. No value and no gradient may be NaN.
 """
 
 import dataclasses
+import subprocess
+import sys
 from functools import partial
 from typing import NamedTuple
 
@@ -342,32 +344,53 @@ def test_shapes_may_be_unknown(name):
     export.export(jax.jit(CASES[name][0]))(*arguments)
 
 
+@pytest.mark.slow
+def test_a_module_that_registers_types_may_be_imported_again():
+    """Notebooks do so with autoreload. It needs its own process, because two classes have one name then."""
+    program = "import importlib, dynskip_jax.functional.decisions as m; importlib.reload(m)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_second_registration_does_nothing():
+    pytest.importorskip("flatbuffers", reason="exported programs are written with flatbuffers")
+    assert F.register_for_export(F.LSTMState) is F.LSTMState
+    state = F.LSTMState(jnp.ones(2), jnp.zeros(2))
+    program = export.export(jax.jit(lambda state: state))(state)
+    assert isinstance(export.deserialize(program.serialize()).call(state), F.LSTMState)
+
+
 SIZES = {"usual": (2, 3), "empty batch": (0, 3), "no steps": (2, 0), "one step": (2, 1), "nothing": (0, 0)}
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
-def usual_and(*others):
-    """Parametrize over all cases; those in float32 of the usual size and of `others` are not slow."""
-    cases = [(name, size, "float32") for name in CASES for size in SIZES]
-    cases += [(name, "usual", dtype) for name in CASES for dtype in ("bfloat16", "float16")]
-    of = {("usual", "float32"), *others}
-    return pytest.mark.parametrize(("name", "size", "dtype"), and_slow(cases, lambda _, *kind: kind in of))
+KINDS = [(size, "float32") for size in SIZES] + [("usual", "bfloat16"), ("usual", "float16")]
 
 
-@usual_and(("usual", "bfloat16"), ("empty batch", "float32"), ("no steps", "float32"))
-def test_sizes_of_0_and_1_are_taken_and_dtypes_stay(name, size, dtype):
-    with jax.numpy_dtype_promotion("strict"):
-        specs = described(name, *SIZES[size], DTYPES[dtype])
-        out, gradients = jax.eval_shape(with_gradients(name), *specs)
+def of_kinds(*by_default):
+    """Parametrize over all cases and kinds; the kinds that are not in `by_default` are slow."""
+    cases = [(name, *kind) for name in CASES for kind in KINDS]
+    own = and_slow(cases, lambda _, *kind: kind in by_default)
+    return pytest.mark.parametrize(("name", "size", "dtype"), own)
+
+
+def check_dtypes(name, dtype, out, gradients):
     assert all(leaf.dtype == DTYPES[dtype] for leaf in gradients)
     if not any(name.startswith(prefix) for prefix in WIDER):
         assert all(leaf.dtype == DTYPES[dtype] for leaf in jax.tree.leaves(out) if is_float(leaf))
 
 
-@usual_and()
+@of_kinds(("usual", "bfloat16"), ("empty batch", "float32"), ("no steps", "float32"))
+def test_sizes_of_0_and_1_are_taken_and_dtypes_stay(name, size, dtype):
+    with jax.numpy_dtype_promotion("strict"):
+        specs = described(name, *SIZES[size], DTYPES[dtype])
+        check_dtypes(name, dtype, *jax.eval_shape(with_gradients(name), *specs))
+
+
+@of_kinds(("usual", "float32"))
 def test_no_number_is_nan(name, size, dtype):
-    with jax.debug_nans(True):
+    with jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         results = jax.jit(with_gradients(name))(*drawn(name, *SIZES[size], DTYPES[dtype]))
+    check_dtypes(name, dtype, *results)
     for leaf in jax.tree.leaves(results):
         if is_float(leaf):
             assert np.isfinite(np.asarray(leaf, np.float64)).all()

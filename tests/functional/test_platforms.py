@@ -36,8 +36,7 @@ def test_copies_of_transposed_weights_are_for_the_cpu(platform):
     assert is_there == (platform == "cpu")
 
 
-@PLATFORMS
-def test_no_product_asks_for_the_highest_precision(platform):
+@pytest.mark.parametrize("skip", [F.Attention, F.Dynamic])
+def test_no_product_asks_for_the_highest_precision(skip):
     """The highest precision would turn TF32 off."""
-    for skip in (F.Attention(3, 0.5, agent="content"), F.Dynamic(3, 0.5, agent="content")):
-        assert "HIGHEST" not in program(F.Recurrence(skip), platform)
+    assert "HIGHEST" not in program(F.Recurrence(skip(3, 0.5, agent="content")), "cuda")

@@ -107,7 +107,6 @@ def test_mapped_calls_are_the_calls_one_by_one():
         (F.Dynamic(2), dict(policy=F.Policy(mix=np.float32(0.5))), "λ as a number"),
         (F.Attention(2), {}, "only Previous, Fixed and Dynamic"),
         (F.Previous(), dict(dtype=np.float16), "float32 or bfloat16"),
-        (F.Previous(), dict(hidden=3000), "MiB of fast memory"),
     ],
 )
 def test_what_it_cannot_run_is_refused_in_one_line(skip, options, why):
@@ -118,9 +117,13 @@ def test_what_it_cannot_run_is_refused_in_one_line(skip, options, why):
     assert "\n" not in str(raised.value)
 
 
-def test_it_is_for_tpus(monkeypatch):
-    monkeypatch.setattr(tpu_kernel, "ANYWHERE", False)
-    with pytest.raises(UserError, match="needs a TPU, not a cpu: use 'auto'"):
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [("FAST_MEMORY", 1000, "MiB of fast memory"), ("ANYWHERE", False, "needs a TPU, not a cpu: use 'auto'")],
+)
+def test_it_is_for_tpus_whose_memory_suffices(name, value, why, monkeypatch):
+    monkeypatch.setattr(tpu_kernel, name, value)
+    with pytest.raises(UserError, match=why):
         unrolled(*problem(F.Previous()), None, POLICY, True)
 
 
