@@ -3,19 +3,16 @@
 from pathlib import Path
 
 import pytest
+from flags import flags_of
 
 from benchmarks import accelerator
-from dynskip_jax.cli import read_training
-from dynskip_jax.experiment import find_experiment
-
-COMMANDS = {f"experiments.{name}": find_experiment(name) for name in ("ptb", "number_prediction")}
 
 
 def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
     assert len({run.name for run in accelerator.PLAN}) == len(accelerator.PLAN)
     for run in accelerator.PLAN[1:]:
         line = accelerator.command(run, accelerator.Flags(out=tmp_path, data=Path("DIR")))
-        settings = read_training(COMMANDS[run.module], line[3:])[0].settings
+        settings = flags_of(run.module.removeprefix("experiments."), line[3:]).settings
         assert str(settings.run.run_dir) == str(tmp_path / run.name)
         assert ("--data" in line) == (run.module == "experiments.ptb")
 

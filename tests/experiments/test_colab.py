@@ -23,8 +23,7 @@ ROOT = Path(dynskip_jax.__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
 CODE = {c["id"]: "".join(c["source"]) for c in NOTEBOOK["cells"] if c["cell_type"] == "code"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NEEDS = [Requirement(need) for need in PROJECT["dependencies"]]
-PINS = next(str(need.specifier) for need in NEEDS if need.name == "jax")
+PINS = next(str(n.specifier) for n in map(Requirement, PROJECT["dependencies"]) if n.name == "jax")
 
 pytestmark = pytest.mark.usefixtures("here")
 

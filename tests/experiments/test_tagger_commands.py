@@ -7,51 +7,20 @@ import pytest
 from commands import assert_picture, assert_user_error, execute, finished_run, row_of, succeed
 from pages import code_of, run_code
 
+from benchmarks.faults import small_runs
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
 
 NER = find_experiment("conll2003")
 SMALL = ("--features", 4, "--embedding-features", 4, "--batch-size", 10, "--epochs", 2, "--devices", 1)
-LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.1)
-# 20 sentences of at most 8 words, tagged in IOB1. `columns` writes them in four columns, as in CoNLL-2003.
-SENTENCES = """
-EU/I-ORG rejects/O German/I-MISC call/O
-Peter/I-PER Blackburn/I-PER
-BRUSSELS/I-LOC 1996-08-22/O
-The/O European/I-ORG Commission/I-ORG said/O on/O Thursday/O
-Germany/I-LOC imported/O 47,600/O sheep/O
-Bonn/I-LOC London/B-LOC talks/O
-Fischler/I-PER proposed/O it/O in/O France/I-LOC
-Hendrix/I-PER died/O in/O 1970/O
-China/I-LOC and/O Taiwan/I-LOC
-Taipei/I-LOC has/O denied/O it/O
-Jean/I-PER de/I-PER la/I-PER Tour/I-PER left/O
-Reuters/I-ORG reported/O from/O New/I-LOC York/I-LOC
-Smith/I-PER Jones/B-PER
-A/O cat/O sat/O
-The/O British/I-MISC Council/I-ORG
-it/O rained/O
-Ann/I-PER Lee/I-PER saw/O Bonn/I-LOC
-Rome/I-LOC 1960/O
-The/O U.N./I-ORG met/O
-Lee/I-PER flew/O to/O China/I-LOC
-""".strip().splitlines()
-
-
-def columns(lines, kind="NN"):
-    sentences = []
-    for line in lines:
-        words = [pair.rpartition("/")[::2] for pair in line.split()]
-        sentences.append("".join(f"{word} {kind} I-NP {tag}\n" for word, tag in words))
-    return "\n".join(sentences)
+LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.2)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
+    """Write eight sentences, of which dev has the first half and test the second, tagged in IOB1."""
     folder = tmp_path_factory.mktemp("ner")
-    (folder / "eng.train").write_text("-DOCSTART- -X- O O\n\n" + columns(SENTENCES))
-    (folder / "eng.testa").write_text(columns(SENTENCES[:7]))
-    (folder / "eng.testb").write_text(columns(SENTENCES[7:13]))
+    small_runs.write_data("conll2003", folder)
     return folder
 
 
@@ -81,12 +50,12 @@ def predict(tagged):
 def test_scores_of_each_type_are_shown_and_stored(tagged):
     folder, said = tagged.folder, tagged.outcome.out
     metrics = {name: of["mean"] for name, of in row_of(folder)["metrics"].items()}
-    p, r = metrics["test_precision_PER"], metrics["test_recall_PER"]
-    assert metrics["test_f1_PER"] == pytest.approx(2 * p * r / max(p + r, 1e-9))
-    assert metrics["test_support_PER"] == 4 and metrics["dev_support_LOC"] == 5
+    p, r = metrics["test_precision_LOC"], metrics["test_recall_LOC"]
+    assert metrics["test_f1_LOC"] == pytest.approx(2 * p * r / max(p + r, 1e-9))
+    assert metrics["test_support_LOC"] == 5 and metrics["dev_support_PER"] == 1
     lines = [line.split() for line in said.splitlines()]
     assert ["type", "precision", "recall", "F1", "support"] in lines
-    assert [row[-1] for row in lines if row[:1] == ["LOC"] and len(row) == 5] == ["5"]
+    assert [row[-1] for row in lines if row[:1] == ["ORG"] and len(row) == 5] == ["2"]
     assert_picture(folder / "plots" / "confusion.png")
 
 
@@ -133,10 +102,8 @@ def test_predict_conllu_and_its_score(predict):
 
 def test_predict_scores_what_has_tags(predict, tagged, corpus):
     outcome = predict((corpus / "eng.testa").read_text(), "--format", "columns", "--score")
-    overall = outcome.err.splitlines()[-1].split()
-    assert (
-        overall[:1] == ["all"] and overall[3] == f"{row_of(tagged.folder)['metrics']['dev_f1']['mean']:.2%}"
-    )
+    overall, f1 = outcome.err.splitlines()[-1].split(), row_of(tagged.folder)["metrics"]["dev_f1"]["mean"]
+    assert overall[0] == "all" and overall[3] == f"{f1:.2%}" and f1 > 0
     assert_user_error(predict("", "--score"), "--format columns")
     wrong = predict("Peter I-NP\nsaw NN\n", "--format", "columns", "--score")
     assert "expected tags of entities" in wrong.err and "found no scheme" in wrong.err

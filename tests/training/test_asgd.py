@@ -1,4 +1,4 @@
-"""Check NT-ASGD: means against loops and torch.optim.ASGD, the trigger against the published algorithm."""
+"""Check NT-ASGD against loops, torch.optim.ASGD and the published trigger, and decay on a plateau by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynskip_jax.training.asgd import average_start, average_update, averaging_rule, non_monotone_trigger
+from dynskip_jax.training.optimizer import decay_on_plateau
 
 STEPS, SEEDS = 12, 3
 
@@ -94,3 +95,16 @@ def test_some_epochs_are_averaged_by_neither_rule(kind, after, begins):
     averages = [averaging_rule(kind, after)(history[:epoch]) for epoch in range(len(history) + 1)]
     assert np.argmax(averages, axis=0).tolist() == begins
     assert averaging_rule("none", after) is None and not averaging_rule(kind, 9)(history).any()
+
+
+def test_plateau_counts_each_seeds_own_stalled_epochs():
+    rate = decay_on_plateau(1.0, 0.5, threshold=1.0, floor=0.005)
+    # Improvements of the first seed: 10, 0.5, -5, 6; of the second: 1, 0.9, 2, 0.
+    epochs = [[100, 50], [90, 49], [89.5, 48.1], [94.5, 46.1], [88.5, 46.1]]
+    expected = [[1, 1], [1, 1], [1, 1], [0.5, 0.5], [0.25, 0.5], [0.25, 0.25]]
+    for epoch, wanted in enumerate(expected):
+        history = np.array(epochs[:epoch], float).reshape(epoch, 2)
+        np.testing.assert_allclose(rate(epoch, history), wanted, err_msg=f"epoch {epoch}")
+    np.testing.assert_allclose(rate(3, np.array([[90], [np.nan], [90]])), [1.0])  # no number, no plateau
+    np.testing.assert_allclose(rate(8, np.full((8, 1), 90.0)), [1 / 128])
+    np.testing.assert_allclose(rate(9, np.full((9, 1), 90.0)), [0.005])
