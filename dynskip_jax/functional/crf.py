@@ -71,9 +71,8 @@ def crf_log_likelihood(
     emitted = jnp.take_along_axis(rows.emissions, rows.tags[:, :, None], axis=-1).sum(axis=(1, 2))
     followed = rows.params.transitions[rows.tags[:, :-1], rows.tags[:, 1:]]
     score = emitted + jnp.where(rows.valid[:, 1:], followed, 0).sum(axis=-1)
-    last = last_valid(rows.tags, jnp.maximum(rows.seq_lengths, 1))
-    score += rows.params.start[rows.tags[:, 0]] + rows.params.end[last]
-    prefix, _ = _prefixes(rows, jax.nn.logsumexp)
+    score += rows.params.start[rows.tags[:, 0]] + rows.params.end[last_valid(rows.tags, rows.seq_lengths)]
+    prefix, _ = _prefixes(rows, _log_sum)
     log_z = jax.nn.logsumexp(prefix + rows.params.end[None], axis=-1)
     return jnp.where(rows.seq_lengths > 0, score - log_z, 0)
 
@@ -89,11 +88,11 @@ def crf_marginals(
     are those of `crf_log_likelihood`.
     """
     rows = _prepared(params, emissions, seq_lengths)
-    _, prefixes = _prefixes(rows, jax.nn.logsumexp)
+    _, prefixes = _prefixes(rows, _log_sum)
     # The suffixes of a sequence are the prefixes of the reversed sequence.
     reverse = CRFParams(rows.params.transitions.T, rows.params.end, rows.params.start)
     flipped = rows._replace(params=reverse, emissions=flip_sequences(rows.emissions, rows.seq_lengths))
-    _, suffixes = _prefixes(flipped, jax.nn.logsumexp)
+    _, suffixes = _prefixes(flipped, _log_sum)
     joint = prefixes + flip_sequences(suffixes, rows.seq_lengths) - rows.emissions
     # The logsumexp over tags is log Z at every step. Normalising each step on its own avoids rounding errors.
     log_probs = where_each(rows.valid, jax.nn.log_softmax(joint, axis=-1), 0)
@@ -110,7 +109,7 @@ def crf_decode(
     Ties are broken deterministically. Arguments are those of `crf_log_likelihood`.
     """
     rows = _prepared(params, emissions, seq_lengths)
-    best, prefixes = _prefixes(rows, jnp.max)
+    best, prefixes = _prefixes(rows, _largest)
 
     def go_back(tag, inputs):
         # Computing the best previous tag here, only for tags on the path, is cheaper than storing it for all.
@@ -142,13 +141,10 @@ def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = N
     batch, time, n = emissions.shape
     for name, score, shape in zip(CRFParams._fields, params, ((n, n), (n,), (n,)), strict=True):
         if jnp.shape(score) != shape:
-            raise UserError(
-                f"expected params.{name} of shape {shape} for {n} tags, got {described(score)}: "
-                "emissions and parameters are of different tag sets"
-            )
+            given = f"params.{name} of shape {shape} for {n} tags, got {described(score)}"
+            raise UserError(f"expected {given}: emissions and parameters are of different tag sets")
     seq_lengths = jnp.full(batch, time, jnp.int32) if seq_lengths is None else seq_lengths
-    check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
-    seq_lengths = valid_lengths(seq_lengths, time)
+    seq_lengths = valid_lengths(seq_lengths, time, (batch,))
     if tags is not None:
         check_whole_numbers("tags", tags, (batch, time), "(batch, time)")
         known, ends = known_values(tags), known_values(seq_lengths)
@@ -166,21 +162,16 @@ def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = N
     return _Rows(CRFParams(*(score.astype(dtype) for score in params)), emissions, seq_lengths, valid, tags)
 
 
-def _prefixes(
-    rows: _Rows, combine: Callable[..., Array]
-) -> tuple[Float[Array, "batch tags"], Float[Array, "batch steps tags"]]:
+def _prefixes(rows: _Rows, combine: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
     """Combine the scores, without `end`, of all prefixes y_1 .. y_t that end in each tag.
 
-    `combine` is `jax.nn.logsumexp` for the sum over prefixes, or `jnp.max` for the best prefix.
-
-    Returns:
-        The combined scores at each row's last step, and at each step. Steps past a row's length repeat the
-        scores of its last step.
+    `combine` is `_log_sum`, or `_largest` for the best prefix. Return the scores at each row's last step,
+    (batch, tags), and at each step, (batch, steps, tags). Past a row's length they repeat those of its last.
     """
 
     def extend(prefix, inputs):
         emission, inside = inputs
-        extended = emission + combine(prefix[:, :, None] + rows.params.transitions[None], axis=1)
+        extended = emission + combine(prefix, rows.params.transitions)
         return where_each(inside, extended, prefix), prefix
 
     first = rows.params.start[None] + rows.emissions[:, 0]
@@ -189,10 +180,19 @@ def _prefixes(
     return last, jnp.moveaxis(prefixes, 0, 1)
 
 
-def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
-    """Return x(t+1) at each step t, and zeros at the last step.
+def _largest(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
+    return jnp.max(prefix[:, :, None] + transitions[None], axis=1)
 
-    With it, a scan has one iteration per step. JAX cannot export a scan over a symbolic number of steps minus
-    one.
-    """
+
+def _log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
+    """Return log Σ_i exp(prefix_i + transitions_ij), a product; where it underflows, the largest term."""
+    shift, shifts = jax.lax.stop_gradient((prefix.max(1, keepdims=True), transitions.max(0, keepdims=True)))
+    total = jnp.matmul(jnp.exp(prefix - shift), jnp.exp(transitions - shifts), precision="highest")
+    is_small = total < jnp.finfo(total.dtype).tiny
+    log_total = jnp.log(jnp.where(is_small, 1, total)) + shift + shifts
+    return jnp.where(is_small, jax.lax.stop_gradient(_largest(prefix, transitions)), log_total)
+
+
+def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
+    """Return x(t+1) at each step t, and zeros at the last: JAX cannot export a scan over `time` - 1 steps."""
     return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)
