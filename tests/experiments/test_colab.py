@@ -41,12 +41,6 @@ def namespace_of(*names, **parameters):
     return namespace
 
 
-def test_is_a_notebook_without_outputs():
-    assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
-    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    assert all((cell["execution_count"], cell["outputs"]) == (None, []) for cell in cells)
-
-
 @pytest.mark.parametrize(
     ("cell", "parameters", "flags"),
     [

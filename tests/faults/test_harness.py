@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.forked import Ended, contents, differences
+from benchmarks.faults.forked import contents, differences
 
 
 @pytest.mark.slow
@@ -43,20 +43,3 @@ def test_runs_that_differ_in_anything_but_times_are_not_equal(tmp_path):
     assert differences(tmp_path, expected, "metrics") == "metrics"
     (tmp_path / "result.json").unlink()
     assert "unreadable" in differences(tmp_path, expected)
-
-
-@pytest.mark.parametrize(
-    ("status", "err", "seconds", "problem"),
-    [
-        (0, "", 1, ""),
-        (2, "a line\nerror: no data\n", 1, ""),
-        (2, "error: a\nerror: b\n", 1, "not one line"),
-        (1, "", 1, "status 1"),
-        (-11, "", 1, "status -11"),
-        (2, "Traceback (most recent call last)\nerror: a\n", 1, "Traceback"),
-        (-9, "", 301, "301 s"),
-    ],
-)
-def test_what_counts_as_a_failure(status, err, seconds, problem):
-    found = Ended(status, "", err, seconds, 1, 1).problem()
-    assert problem in found and bool(found) == bool(problem)
