@@ -83,13 +83,6 @@ class Flags:
     out: Path | None = None
 
 
-class Kernels(NamedTuple):
-    """What an H100 runs for a layer: kernels in a step of the backward and the forward loop, and MiB."""
-
-    kernels: str
-    temporary: float
-
-
 class Figures(NamedTuple):
     """The compiler's figures of one program; memory is that of each device."""
 
@@ -107,12 +100,12 @@ def devices(count: int) -> list[jax.Device]:
     return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices)[:count]
 
 
-def compile_for(lowered: jax.stages.Lowered) -> Figures:
-    """Compile a program, and return the compiler's figures."""
+def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """Compile a program, and return its `Figures` by name."""
     compiled = lowered.compile()
     plan, text = compiled.memory_analysis(), compiled.as_text()
     arguments = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
-    return read_figures(text, plan.temp_size_in_bytes, arguments)
+    return read_figures(text, plan.temp_size_in_bytes, arguments)._asdict()
 
 
 def read_figures(text: str, temporary: int, arguments: int) -> Figures:
@@ -135,7 +128,7 @@ def read_figures(text: str, temporary: int, arguments: int) -> Figures:
             counts["transfers"] += operation in TRANSFERS
             if operation == "while":
                 condition, body = (re.search(rf"{word}=%?([\w.\-]+)", line) for word in ("condition", "body"))
-                steps = _trip_count(line, computations.get(condition.group(1), ()))
+                steps = _trip_count(computations.get(condition.group(1), ()))
                 walk(body.group(1), times * steps, True)
             elif operation in ("call", "conditional"):
                 for called in re.findall(r"(?:to_apply|\w+_computation)=%?([\w.\-]+)", line):
@@ -161,11 +154,8 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return found, entry
 
 
-def _trip_count(line: str, condition: list[str]) -> int:
-    """Return how often a loop runs: what the compiler says, or the largest constant of its condition."""
-    known = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-    if known:
-        return int(known.group(1))
+def _trip_count(condition: list[str]) -> int:
+    """Return how often a loop runs: the largest constant of its condition."""
     limits = [int(n) for text in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", text)]
     return max(limits, default=1)
 
@@ -177,24 +167,22 @@ def lowered(make: Callable[[], layers.Layer], device: jax.Device) -> jax.stages.
     return jax.jit(layer.gradient).lower(*like)
 
 
-def layer_figures(make: Callable[[], layers.Layer]) -> Figures:
+def layer_figures(make: Callable[[], layers.Layer]) -> dict[str, Any]:
     """Return the figures of the loss and the gradient of a layer, on one device."""
     return compile_for(lowered(make, devices(1)[0]))
 
 
-def kernels_per_step(make: Callable[[], layers.Layer]) -> Kernels:
-    """Return how many kernels an H100 runs for a layer."""
+def kernels_per_step(make: Callable[[], layers.Layer]) -> dict[str, Any]:
+    """Return how many kernels an H100 runs in a step of a layer's backward and forward loops."""
     options = dict(target_config=H100, topology="1x1x1")
     device = topologies.get_topology_desc(platform="cuda", topology_name="1x1x1", **options).devices[0]
-    compiled = lowered(make, device).compile()
-    found, _ = _computations(text := compiled.as_text())
+    found, _ = _computations(text := lowered(make, device).compile().as_text())
     bodies = set(re.findall(r" while\(.*body=%?([\w.\-]+)", text))
     counts = [sum(bool(re.search(KERNELS, line.split(" metadata=")[0])) for line in found[b]) for b in bodies]
-    steps = " + ".join(map(str, sorted(counts, reverse=True)))
-    return Kernels(steps, compiled.memory_analysis().temp_size_in_bytes / 2**20)
+    return {"kernels": " + ".join(map(str, sorted(counts, reverse=True)))}
 
 
-def step_figures(trained: training_step.Trained, count: int) -> Figures:
+def step_figures(trained: training_step.Trained, count: int) -> dict[str, Any]:
     """Return the figures of a training step on the longest batch, which `count` devices share."""
     update = make_step(trained.learner, trained.fit.optimizer, ShardedJit(tuple(devices(count)), (1, count)))
     batch = max(trained.learner.train_batches(0), key=lambda batch: jax.tree.leaves(batch)[0].size)
@@ -248,22 +236,21 @@ def run(flags: Flags) -> None:
         for table, cells, figures in programs(flags, Path(folder)):
             print(table, *cells.values(), sep=", ", file=sys.stderr)
             try:
-                found = figures()._asdict()
+                found = figures()
             except Exception as error:  # the compiler's errors have many types
                 found = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
             rows.append({"table": table, **cells, **found})
             tables = groupby(rows, key=lambda row: row["table"])
             texts = [f"{versions}: the compiler's estimates; a TPU is a v5e"]
             texts += [f"### {title}\n\n{_table(list(group))}" for title, group in tables]
-            if flags.out is not None:
-                report.write(flags.out, "compiled", {"about": about, "rows": rows}, "\n\n".join(texts))
+            report.write(flags.out, "compiled", {"about": about, "rows": rows}, "\n\n".join(texts))
     print(*texts, sep="\n\n")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
     if "kernels" in rows[0]:
-        lines = [[row["layer"], row["kernels"], number(row["temporary"])] for row in rows]
-        return report.markdown(["layer", "kernels a step, backward + forward", "temporary MiB"], lines)
+        lines = [[row["layer"], row["kernels"]] for row in rows]
+        return report.markdown(["layer", "kernels a step, backward + forward"], lines)
     names = [name for name in ("layer", "preset", "model", "devices") if name in rows[0]]
     lines = []
     for row in rows:

@@ -6,7 +6,6 @@ On `tiny_problem`, in double precision, with a terminal reward. An estimate is t
 weights from M rollouts of one example. 20,000 estimates of each take half a minute on two cores.
 """
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from itertools import groupby
@@ -33,19 +32,6 @@ ENTROPY_COEF = 0.1
 DECAY = 0.99
 CRITIC_UNITS = 16
 CHUNK = 1000  # estimates computed at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Flags:
-    """Measure bias and variance of estimators of the agent's gradient.
-
-    Args:
-        samples: N, estimates by each estimator.
-        out: Folder for estimators.json and estimators.md.
-    """
-
-    samples: Count = 20_000
-    out: Path | None = None
 
 
 class Seen(NamedTuple):
@@ -229,16 +215,24 @@ def table(results: list[Result]) -> str:
     return report.markdown(header, rows)
 
 
+def compare(samples: Count = 20_000, out: Path | None = None) -> None:
+    """Measure bias and variance of estimators of the agent's gradient.
+
+    Args:
+        samples: N, estimates by each estimator.
+        out: Folder for estimators.json and estimators.md.
+    """
+    about, results = report.describe(), run(samples)
+    text = table(results)
+    print(f"{report.one_line(about)}; {samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
+    figures = [{**result._asdict(), "estimator": result.estimator.name} for result in results]
+    content = {"about": about, "samples": samples, "rollouts": ROLLOUTS, "results": figures}
+    report.write(out, "estimators", content, text)
+
+
 def main() -> None:
     """Run the command line."""
-    flags = call(Flags, "python -m benchmarks.estimators", sys.argv[1:])
-    about, results = report.describe(), run(flags.samples)
-    text = table(results)
-    print(f"{report.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
-    if flags.out is not None:
-        figures = [{**result._asdict(), "estimator": result.estimator.name} for result in results]
-        content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "results": figures}
-        report.write(flags.out, "estimators", content, text)
+    call(compare, "python -m benchmarks.estimators", sys.argv[1:])
 
 
 if __name__ == "__main__":

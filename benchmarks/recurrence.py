@@ -36,23 +36,6 @@ GROWTH = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Flags:
-    """Measure recurrent layers side by side.
-
-    Args:
-        parts: Which parts to run.
-        rounds: Turns of each candidate.
-        out: Folder for recurrence.json and recurrence.md (the tables).
-        tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
-    """
-
-    parts: tuple[Part, ...] = PARTS
-    rounds: Count = 15
-    out: Path | None = None
-    tiny: bool = False
-
-
 class Step(NamedTuple):
     """A compiled candidate: `run` computes one step and waits for it; its memory beyond its arguments."""
 
@@ -188,18 +171,28 @@ def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
     return "\n\n".join(text)
 
 
-def run(flags: Flags) -> None:
-    """Measure all parts, print each table, and write the files after each."""
+def run(
+    parts: tuple[Part, ...] = PARTS, rounds: Count = 15, out: Path | None = None, tiny: bool = False
+) -> None:
+    """Measure recurrent layers side by side.
+
+    Args:
+        parts: Which parts to run.
+        rounds: Turns of each candidate.
+        out: Folder for recurrence.json and recurrence.md (the tables), which are written after each.
+        tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
+    """
+    jax.config.update("jax_enable_compilation_cache", False)  # or the first step would measure cache reads
     about, failures, rows = report.describe(), [], []
     texts = [report.one_line(about)]
     texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
     print(*texts, sep="\n")
-    for part in flags.parts:
-        for title, columns in plan(part, tiny=flags.tiny).items():
+    for part in parts:
+        for title, columns in plan(part, tiny=tiny).items():
             measured = {}
             for column, candidates in columns.items():
                 print(f"{title}, {column}", file=sys.stderr)
-                measured[column], failed = measure(candidates, flags.rounds)
+                measured[column], failed = measure(candidates, rounds)
                 failures += [
                     f"{name} did not run in {title}, {column}: {why}" for name, why in failed.items()
                 ]
@@ -208,17 +201,14 @@ def run(flags: Flags) -> None:
                     rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})
             texts.append(tables(title, measured))
             print(texts[-1], flush=True)
-            if flags.out is not None:
-                content = {"about": about, "notes": failures, "rows": rows}
-                report.write(flags.out, "recurrence", content, "\n\n".join([*texts, *failures]))
+            content = {"about": about, "notes": failures, "rows": rows}
+            report.write(out, "recurrence", content, "\n\n".join([*texts, *failures]))
     print(*failures, sep="\n")
 
 
 def main() -> None:
     """Run the command line."""
-    flags = call(Flags, "python -m benchmarks.recurrence", sys.argv[1:])
-    jax.config.update("jax_enable_compilation_cache", False)  # or the first step would measure cache reads
-    run(flags)
+    call(run, "python -m benchmarks.recurrence", sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ pictures and arrays. Everything else has to be refused in one line, or to change
 """
 
 import collections
-import dataclasses
 import importlib
 import os
 import random
@@ -16,13 +15,12 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from benchmarks import report
 from benchmarks.faults.forked import Ended, contents, differences, run
 from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
 from dynskip_jax.config import Count, Seed, call
-from dynskip_jax.errors import UserError
 from dynskip_jax.failures import run_main
 
 _STOPPING = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -179,8 +177,12 @@ def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
 KINDS = {each.__name__: each for each in (kill, damage, mixed, hostile, absurd)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Flags:
+def inject(
+    experiment: tuple[Literal[NAMES], ...] = NAMES,
+    kinds: tuple[Literal[tuple(KINDS)], ...] = tuple(KINDS),
+    count: Count = 1,
+    seed: Seed = 0,
+) -> None:
     """Break small runs of experiments at seeded places, and check what comes of it.
 
     Args:
@@ -189,19 +191,6 @@ class Flags:
         count: Faults of each kind, in each experiment.
         seed: Of moments, places and bits.
     """
-
-    experiment: str = ",".join(NAMES)
-    kinds: str = ",".join(KINDS)
-    count: Count = 1
-    seed: Seed = 0
-
-
-def main() -> None:
-    """Run the command line."""
-    flags = call(Flags, "python -m benchmarks.faults", sys.argv[1:])
-    names, kinds = flags.experiment.split(","), flags.kinds.split(",")
-    if unknown := {*names} - {*NAMES} | {*kinds} - {*KINDS}:
-        raise UserError(f"there is no {', '.join(sorted(unknown))}: choose {', '.join((*NAMES, *KINDS))}")
     os.environ |= {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
     for module in ("run", "trained", "models", "tasks", "analysis.plots"):
         importlib.import_module(f"dynskip_jax.{module}")
@@ -209,20 +198,25 @@ def main() -> None:
     found: collections.Counter = collections.Counter()
     with tempfile.TemporaryDirectory(prefix="faults-") as work:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{work}/compiled"
-        for name in names:
+        for name in experiment:
             whole = prepare(name, Path(work))
             for kind in kinds:
-                for number in range(flags.count):
-                    draw = random.Random(f"{flags.seed} {name} {kind} {number}")
+                for number in range(count):
+                    draw = random.Random(f"{seed} {name} {kind} {number}")
                     what, problem = KINDS[kind](whole, draw)
                     print(f"{name}, {kind} {number}, {what}: {problem or 'fine'}", flush=True)
                     found[kind, what, bool(problem)] += 1
     failed = sum(number for (*_, bad), number in found.items() if bad)
-    kinds = sorted({(kind, what) for kind, what, _ in found})
-    rows = [(*kind, f"{found[*kind, False]}", f"{found[*kind, True]}") for kind in kinds]
+    outcomes = sorted({(kind, what) for kind, what, _ in found})
+    rows = [(*each, f"{found[*each, False]}", f"{found[*each, True]}") for each in outcomes]
     table = report.markdown(("fault", "outcome", "as promised", "failed"), rows)
     print(table, f"{found.total()} faults, {failed} failed", sep="\n")
     sys.exit(failed > 0)
+
+
+def main() -> None:
+    """Run the command line."""
+    call(inject, "python -m benchmarks.faults", sys.argv[1:])
 
 
 if __name__ == "__main__":
