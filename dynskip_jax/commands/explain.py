@@ -35,7 +35,7 @@ def explain(
     if text is not None and raw_text:
         text = first.experiment.hook("tokenize")(first, text)
         say(f"read as the data writes it: {text}")
-    if text is None or not text.split():
+    if text is None or not first.split(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")
     readings = {name: trained.read(text) for name, trained in models.items()}
     unknown = dict.fromkeys(readings[first.name].unknown)  # all models of a run have one vocabulary

@@ -56,7 +56,7 @@ def input_lines() -> Iterator[str]:
 def _read(trained: Trained) -> Iterator[tuple[str, bool]]:
     """Yield the prediction of each line, and whether the line has no text."""
     for line in input_lines():
-        prediction = trained.read(line).prediction if line.split() else ""
+        prediction = trained.read(line).prediction if trained.split(line) else ""
         yield f"{prediction}\n", not prediction
 
 

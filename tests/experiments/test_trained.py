@@ -117,6 +117,13 @@ def test_predict_writes_a_line_for_each_line_until_an_error(predict, finished_qu
     assert_user_error(predict("--score", text=LINE), "--format and --score are for taggers")
 
 
+def test_a_text_without_words_of_the_task_is_not_read(predict, finished_quick, monkeypatch):
+    monkeypatch.setattr(quick, "split", lambda text: [], raising=False)  # as reviews drop `<br />`
+    assert_user_error(predict(text=LINE), "standard input has no text")
+    explained = execute(quick.Quick, "explain", "--run-dir", finished_quick.folder, "--text", LINE)
+    assert_user_error(explained, "there is nothing to read")
+
+
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 def test_predict_cuts_lines_of_a_file_where_training_does(predict, finished_quick, end):
     content = io.TextIOWrapper(io.BytesIO(f"\ufeff{LINE}{end}{LINE}{end}".encode()), encoding="ascii")
