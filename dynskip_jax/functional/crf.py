@@ -185,8 +185,12 @@ def _largest(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Ar
 
 
 def _log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
-    """Return log Σ_i exp(prefix_i + transitions_ij), a product; where it underflows, the largest term."""
+    """Return log Σ_i exp(prefix_i + transitions_ij), a product.
+
+    Where it underflows, as for tags that are forbidden, it is the largest term, which has no gradient.
+    """
     shift, shifts = jax.lax.stop_gradient((prefix.max(1, keepdims=True), transitions.max(0, keepdims=True)))
+    shifts = jnp.maximum(shifts, jnp.finfo(shifts.dtype).min)  # of a tag that follows no other: -inf
     total = jnp.matmul(jnp.exp(prefix - shift), jnp.exp(transitions - shifts), precision="highest")
     is_small = total < jnp.finfo(total.dtype).tiny
     log_total = jnp.log(jnp.where(is_small, 1, total)) + shift + shifts
