@@ -1,6 +1,7 @@
 """Check the documentation: its code runs and trains, its commands parse, and its links have targets."""
 
 import doctest
+import functools
 import importlib
 import re
 import shlex
@@ -114,10 +115,15 @@ def read_command(line):
         flags_of(name, arguments)
         return
     found = importlib.import_module(module)
-    if not hasattr(found, "Flags"):  # a package that is run
+    if not hasattr(found, "call"):  # a package that is run
         found = importlib.import_module(f"{module}.__main__")
-    if hasattr(found, "Flags"):  # else its own test reads its flags
-        call(found.Flags, line, arguments)
+
+    def read(function, *_):
+        raise StopIteration(call(functools.wraps(function)(lambda **values: values), line, arguments))
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StopIteration):
+        patch.setattr(found, "call", read)
+        found.main()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
