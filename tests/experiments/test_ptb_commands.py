@@ -219,7 +219,6 @@ def test_without_the_tokenizer_the_remedy_is_named(corpus_folder, monkeypatch):
     assert_user_error(outcome, 'tokenizers is not installed: pip install -e ".[bpe]"')
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "run"), [(PTB, "compared_ptb"), (NUMBERS, "finished_numbers")])
 def test_oracle_says_what_each_choice_costs_and_writes_nothing(experiment, run, request):
     folder = request.getfixturevalue(run).folder

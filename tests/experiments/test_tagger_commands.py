@@ -140,15 +140,14 @@ def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
     assert_user_error(outcome, "holds one model")
 
 
-@pytest.mark.slow
-def test_gradients_reach_back_as_far_as_the_last_word(compared, corpus):
-    how = ("gradients", "--run-dir", compared, "--data", corpus, "--steps")
+def test_gradients_reach_back_as_far_as_the_last_word(tagged, corpus):
+    how = ("gradients", "--run-dir", tagged.folder, "--data", corpus, "--steps")
     said = succeed(NER, *how, 3).out
     shares = np.array([line.split("│")[1:-1] for line in said.splitlines() if line.startswith("│")], float)
     assert shares[:, 0].tolist() == [1, 2, 3]
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
     assert (shares[2, 1:] > shares[0, 1:]).all()  # networks forget after little training
-    assert_picture(compared / "plots" / "gradients.png")
+    assert_picture(tagged.folder / "plots" / "gradients.png")
 
 
 @pytest.mark.slow
