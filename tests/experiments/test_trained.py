@@ -56,6 +56,10 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
         nll = -log_probs[np.arange(len(words)), tokens[1:]].mean()
         metrics = row_of(compared_ptb.folder / model.replace(":", "-"))["metrics"]
         assert np.exp(nll) == pytest.approx(metrics["test_perplexity"]["per_seed"][1], rel=1e-5)
+        table = found.metrics
+        final = table[table.epoch.isna() & (table.split == "test")]
+        assert final.perplexity.tolist() == metrics["test_perplexity"]["per_seed"]
+        assert final.seed.tolist() == [0, 1] and set(table.split) == {"train", "dev", "test"}
 
 
 @pytest.mark.slow
