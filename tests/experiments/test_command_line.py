@@ -46,6 +46,7 @@ BAD = {
     "depth": (("--depth-skip", "gates"), "--depth-skip"),
     "an untrained control of no agent": (("--model", "lstm", "--control", "untrained"), "--control has no"),
     "nothing left": ((*AGENT, "--stride", 3), "leaves dynamic:3 nothing but k = 1"),
+    "too many devices": (("--devices", 99, "--model", "lstm"), "--devices 99 is more than there are"),
     "no coordinator": (("--process", "0/2"), "together"),
     "a process past the end": (("--coordinator", "a:9", "--process", "2/2"), "--process"),
     "processes and pmap": (("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"), "pmap"),
