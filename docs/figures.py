@@ -47,7 +47,7 @@ def draw_copying():
     figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
     for place, word in enumerate(words):
         color = "black" if place > len(FIRST) + 1 else "0.4"
-        size = 8 if word == "<eos>" else 11
+        size = 6 if word == "<eos>" else 10
         axes.text(place, -0.35, word.strip(), ha="center", va="top", fontsize=size, color=color)
     for number, (k, probability) in enumerate(SECOND.values()):
         end = len(FIRST) + 2 + number

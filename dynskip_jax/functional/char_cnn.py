@@ -29,7 +29,7 @@ def char_cnn(
     characters: Float[Array, "*words length char"],
     lengths: Int[Array, "*words"] | None = None,
 ) -> Float[Array, "*words features"]:
-    """Return the max over windows of tanh(<window, filter> + b) for each filter, Kim et al. (2016), Eq. 5-6.
+    """Return the max over windows of tanh(window · filter + b) for each filter, Kim et al. (2016), Eq. 5-6.
 
     A window begins at each character of the word and is zero past the word's end. So the features do not
     depend on padding. In Kim et al.'s released code, the maximum also includes windows that contain only
