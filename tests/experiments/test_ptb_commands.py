@@ -227,7 +227,7 @@ def test_oracle_says_what_each_choice_costs_and_writes_nothing(experiment, run, 
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100, "--of-seed", 1)
     outcome = succeed(experiment, "oracle", *flags)
     said = " ".join(outcome.out.split())
-    for part in ("by the agent", "at random", "always 1", "in hindsight", "a probe that sees s(t)"):
+    for part in ("layer 1, train", "by the agent", "always 1", "in hindsight", "a probe that sees s(t)"):
         assert part in said
     assert "nats (95 %) over choices that look at nothing" in said
     assert "2 agents, two by two, agree on " in said and "by seed 0, reading the same text" in said
