@@ -65,8 +65,9 @@ def classification(
     **options,
 ):
     """Return a learner of classifiers with one layer of 6 units; `mix` is λ of a skip given by name."""
-    skips, own = (skip_of(skip, mix),), {"agent_features": 4} | (cell or {}) | (model or {})
-    make_model = lambda rngs: SequenceClassifier(SYMBOLS, 6, CLASSES, skips, rngs=rngs, **own)
+    own = {"skip": (skip_of(skip, mix),), "num_classes": CLASSES, "agent_features": 4}
+    own |= (cell or {}) | (model or {})
+    make_model = lambda rngs: SequenceClassifier(SYMBOLS, 6, rngs=rngs, **own)
     made = task(splits, make_model, batch_size=batch_size, evaluation_rows=evaluation_rows)
     return learner(made, seeds, **options)
 
