@@ -19,7 +19,7 @@ class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
     In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. With
-    the flags `reduced` a table takes about five minutes, and its rows keep their order.
+    the flags `reduced` a table takes minutes, and its rows keep their order.
     """
 
     name: str
@@ -47,7 +47,7 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
 
     Args:
         names: Tables.
-        reduced: Print commands of about five minutes in all, whose rows have the same order.
+        reduced: Print commands of minutes, not of hours, whose rows have the same order.
     """
     tables = all_tables()
     if not names:
