@@ -95,7 +95,8 @@ def find_labelled_text(
     with a folder per class that contains one file per text, or a folder per class.
 
     Args:
-        text, label: Columns or JSON keys. A column is a name or a number counted from 0.
+        text: Column or JSON key of the text. A column is a name or a number counted from 0.
+        label: Column or JSON key of the class.
         header: Whether the first line names the columns. None: it does if `text` or `label` is a name.
         share: Fraction of the texts that is drawn from train for a missing split (`stratified_split`).
     """
