@@ -206,16 +206,15 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
         for name, of, *default in parameters
     ]
     flags = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
-    registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_primitive)
+    rules = tyro.constructors.ConstructorRegistry()
+    rules.primitive_rule(_primitive)
     how = dict(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
         description="",  # tyro joins and splits lines of its own
-        registry=registry,
     )
     if {"-h", "--help"} & set(arguments):
         print(_wrapped(re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]))
-    with contextlib.redirect_stderr(io.StringIO()) as box:
+    with rules, contextlib.redirect_stderr(io.StringIO()) as box:
         try:
             values = vars(tyro.cli(flags, prog=prog, args=arguments, **how))
         except SystemExit as left:
