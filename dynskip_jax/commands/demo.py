@@ -36,7 +36,7 @@ def demo() -> None:
     """
     begun = time.monotonic()
     keep_compiled_programs()
-    numbers, accuracies, _ = _train(NUMBERS, "paper", _NUMBERS, "lstm", "dynamic:10")
+    numbers, accuracies = _train(NUMBERS, "paper", _NUMBERS, "lstm", "dynamic:10")
     words = NUMBERS.sample_text.split()
     reading, place = numbers.read(NUMBERS.sample_text), int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
@@ -45,8 +45,9 @@ def demo() -> None:
     say(f"\n{numbers.name} answers {reading.prediction}.")
     _print_accuracies("10,000 test sequences", accuracies)
 
-    recall, accuracies, data = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
-    (row, *_), (targets, *_) = data.content["test"]
+    recall, accuracies = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
+    test = recall.learner.task.splits["test"]
+    row, targets = test.inputs[0], test.targets[0]
     reading = recall.read(" ".join(map(str, row)))
     say("\nAt each word of a pair that returned, the agent went k words back, and copied the next one:\n")
     asked = [(t, reading.skips[t]) for t in np.flatnonzero(targets != NOT_ASKED)]
@@ -56,8 +57,8 @@ def demo() -> None:
     say(f"{time.monotonic() - begun:.0f} s")
 
 
-def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> tuple[Trained, dict, object]:
-    """Train models by their names; return the last one, the accuracy of each on test, and the data."""
+def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> tuple[Trained, dict]:
+    """Train models by their names; return the last one, and the accuracy of each on test."""
     settings = resolve(experiment.settings, experiment.presets, preset, changes).settings
     data, accuracies = experiment.module.load(settings), {}
     for name in names:
@@ -69,7 +70,7 @@ def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> t
         trained = Trained(None, experiment, settings, data.vocabulary, spec, learner, fitted.params)
         tested = learner.evaluate(fitted.params, "test", trained.keys)
         accuracies[name] = float(np.mean(tested["test_accuracy"]))
-    return trained, accuracies, data
+    return trained, accuracies
 
 
 def _print_accuracies(tested: str, accuracies: dict[str, float]) -> None:
