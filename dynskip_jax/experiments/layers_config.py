@@ -55,7 +55,8 @@ class AveragedTraining(Training):
 
     weight_decay: Weight = 0.0
     """Add this times the weights to the gradient."""
-    average: Literal["none", "non_monotone", "always"] = "none"
-    """Average the weights: always, or once dev stops improving (NT-ASGD: non_monotone)."""
+    average: Literal["none", "non_monotone", "always", "ema"] = "none"
+    """Average the weights: always, once dev stops improving (NT-ASGD: non_monotone), or recent ones (ema:
+    exponentially, with decay 0.999)."""
     average_after: Natural = 0
     """Epochs before averaging may begin."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dynskip_jax.config import Bounds, Rate, Size, Weight
-from dynskip_jax.experiments.layers_config import LayersModel
-from dynskip_jax.settings import Data, Settings, Training
+from dynskip_jax.experiments.layers_config import AveragedTraining, LayersModel
+from dynskip_jax.settings import Data, Settings
 
 COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
 
@@ -51,7 +51,7 @@ class TaggerModel(LayersModel):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerTraining(Training):
+class TaggerTraining(AveragedTraining):
     """For how long and how fast."""
 
     inverse_decay: Weight = 0.0

@@ -42,8 +42,8 @@ class FitSettings:
     epochs: int
     optimizer: optax.GradientTransformation  # direction of descent; see `make_optimizer`
     learning_rate: Schedule
-    # Function from the same history to whether each seed's iterates are averaged in the next epoch, (seeds,).
-    # The means are then evaluated and kept as parameters. None never averages.
+    # Function from the same history to how many iterates of each seed are averaged at most in the next epoch,
+    # (seeds,); 1: none are. The means are then evaluated and kept as parameters. None never averages.
     average: Callable[[np.ndarray], np.ndarray] | None = None
     start: PyTree | None = None  # initial parameters, (seeds, ...), instead of random ones
     patience: int = 0  # epochs without a better dev metric after which a seed stops; 0 never stops
@@ -177,10 +177,10 @@ class Epoch:
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
         scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
-        averaged = np.zeros(len(self._settings.seeds), bool)
+        most = np.ones(len(self._settings.seeds), np.int32)
         if self._settings.average is not None:
-            averaged = self._settings.average(self._losses(progress))
-        averaged = parallel.place(jnp.asarray(averaged), PER_SEED)
+            most = self._settings.average(self._losses(progress))
+        most = parallel.place(jnp.asarray(most, jnp.int32), PER_SEED)
         if progress.batch == 0 and progress.epoch > 0:
             state = self._begin(state, progress)
         batches = itertools.islice(task.train_batches(progress.epoch), progress.batch, task.num_batches)
@@ -191,7 +191,7 @@ class Epoch:
                 self._compiled.add(program)
                 bar.show("compiling the training step")
             batch = parallel.place(batch, batch_spec(task.batch_axis))
-            state = self._step(state, batch, self._train_keys, progress.step, rates, scheduled, averaged)
+            state = self._step(state, batch, self._train_keys, progress.step, rates, scheduled, most)
             progress.step += 1
             progress.batch += 1
             yield state

@@ -148,7 +148,7 @@ def make_step(
     """Return the compiled update of all seeds; it donates the old state's memory to the new state."""
     axis_name = parallel.axis_name
 
-    def update(state, batch, key, index, learning_rate, scheduled, averaged):
+    def update(state, batch, key, index, learning_rate, scheduled, most):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
         (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, scheduled, axis_name)
@@ -159,7 +159,7 @@ def make_step(
         fine = jnp.isfinite(total)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
-        average = None if state.average is None else average_update(state.average, params, averaged)
+        average = None if state.average is None else average_update(state.average, params, most)
         sums = jax.tree.map(jnp.add, state.sums, sums)
         in_a_row, ever = state.skipped
         skipped = jnp.stack([jnp.where(fine, 0, in_a_row + 1), ever + ~fine])

@@ -1,4 +1,4 @@
-"""Check NT-ASGD against loops, torch.optim.ASGD and the published trigger, and decay on a plateau by hand."""
+"""Check averages of iterates against loops, torch and the published trigger, and decay on a plateau by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.training.asgd import average_start, average_update, averaging_rule, non_monotone_trigger
+from dynskip_jax.training.asgd import ALL, average_start, average_update, averaging_rule, non_monotone_trigger
 from dynskip_jax.training.optimizer import decay_on_plateau
 
 STEPS, SEEDS = 12, 3
@@ -19,10 +19,10 @@ def test_the_mean_of_each_seeds_iterates_since_its_trigger(seed, first_active):
     iterates = np.random.default_rng(seed).normal(size=(STEPS, SEEDS, 2, 3))
     active = np.arange(STEPS)[:, None] >= np.array(first_active)
     with jax.enable_x64(True):
-        update = jax.jit(jax.vmap(average_update))
+        update, most = jax.jit(jax.vmap(average_update)), jnp.where(active, ALL, 1)
         state = jax.vmap(average_start)({"w": jnp.asarray(iterates[0])})
         for step in range(1, STEPS):
-            state = update(state, {"w": jnp.asarray(iterates[step])}, jnp.asarray(active[step]))
+            state = update(state, {"w": jnp.asarray(iterates[step])}, most[step])
         for s in range(SEEDS):
             last_off = max(step for step in range(STEPS) if not active[step, s])
             assert state.count[s] == STEPS - last_off
@@ -30,12 +30,25 @@ def test_the_mean_of_each_seeds_iterates_since_its_trigger(seed, first_active):
             np.testing.assert_allclose(state.mean["w"][s], mean, rtol=1e-12, atol=1e-14)
 
 
+def test_a_moving_average_is_a_mean_until_it_is_full():
+    iterates, most = np.random.default_rng(1).normal(size=(STEPS, 4)), 5
+    with jax.enable_x64(True):
+        state = average_start(jnp.asarray(iterates[0]))
+        for step in range(1, STEPS):
+            state = average_update(state, jnp.asarray(iterates[step]), most)
+            if step < most:
+                wanted = iterates[: step + 1].mean(0)
+            else:
+                wanted = 0.8 * wanted + 0.2 * iterates[step]
+            np.testing.assert_allclose(state.mean, wanted, rtol=1e-12)
+
+
 def test_before_the_trigger_the_mean_is_the_parameters_bit_for_bit():
     iterates = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     iterates[3], iterates[4] = np.inf, np.nan  # iterates before the last one are forgotten
     state = average_start(jnp.asarray(iterates[0]))
     for w in iterates[1:]:
-        state = average_update(state, jnp.asarray(w), False)
+        state = average_update(state, jnp.asarray(w), 1)
     np.testing.assert_array_equal(state.mean, iterates[-1])
     assert state.count == 1
 
@@ -54,7 +67,7 @@ def test_torch_averages_the_same_but_begins_two_steps_after_the_trigger():
             (torch.tensor(matrix) @ theirs).square().sum().backward()
             optimizer.step()
             w = w - 1 / 32 * 2 * jnp.asarray(matrix.T @ matrix) @ w
-            state = average_update(state, w, step > t0 + 2)
+            state = average_update(state, w, ALL if step > t0 + 2 else 1)
             np.testing.assert_allclose(w, theirs.detach().numpy(), rtol=1e-9)
             np.testing.assert_allclose(state.mean, optimizer.state[theirs]["ax"].numpy(), rtol=1e-5)
             assert state.count == max(1, step - t0 - 1)
@@ -88,13 +101,14 @@ def test_diverged_epochs():
 
 @pytest.mark.parametrize(
     ("kind", "after", "begins"),
-    [("always", 0, [0, 0]), ("always", 3, [3, 3]), ("non_monotone", 0, [8, 7]), ("non_monotone", 8, [8, 8])],
+    [("always", 0, [0, 0]), ("ema", 3, [3, 3]), ("non_monotone", 0, [8, 7]), ("non_monotone", 8, [8, 8])],
 )
 def test_some_epochs_are_averaged_by_neither_rule(kind, after, begins):
     history = np.array([[90, 90], *[[80, 80]] * 5, [79, 99], [85, 99]], float)  # triggers after 8 and 7
     averages = [averaging_rule(kind, after)(history[:epoch]) for epoch in range(len(history) + 1)]
     assert np.argmax(averages, axis=0).tolist() == begins
-    assert averaging_rule("none", after) is None and not averaging_rule(kind, 9)(history).any()
+    assert np.max(averages) == (1000 if kind == "ema" else ALL)
+    assert averaging_rule("none", after) is None and (averaging_rule(kind, 9)(history) == 1).all()
 
 
 def test_plateau_counts_each_seeds_own_stalled_epochs():

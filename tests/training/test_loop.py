@@ -18,6 +18,7 @@ from scripted import NUM_BATCHES, Scripted, assert_identical, metrics, run, shar
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks import Learner
+from dynskip_jax.training.asgd import ALL
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.optimizer import make_optimizer
@@ -295,7 +296,7 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
     # Seed 0 is never averaged, seed 1 from the second epoch on. `steps` counts updates, so its averages are
     # known. Training continues from the iterates, also after a stop in the middle.
     def train(folder, **options):
-        task, average = Scripted([0] * 3, [0] * 3), lambda history: np.array([False, len(history) >= 1])
+        task, average = Scripted([0] * 3, [0] * 3), lambda history: np.array([1, ALL if len(history) else 1])
         return task, run(task, folder, seeds=(3, 4), epochs=3, average=average, **options)
 
     task, result = train(tmp_path / "whole")
