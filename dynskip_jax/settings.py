@@ -82,6 +82,7 @@ class Model:
 
     # What only some experiments can set.
     num_layers: ClassVar[int] = 1
+    skip_layers: ClassVar[tuple[int, ...] | None] = None
     recipe: ClassVar[str] = "none"
     copy: ClassVar[str] = "none"
     train_embeddings: ClassVar[bool] = True

@@ -36,7 +36,8 @@ class ModelSpec:
     is_untrained: bool  # whether the agents keep their initial parameters, as a control
     agent_learning_rate: float | None  # of the agents' own Adam; None if they share the network's optimizer
     dtype: Any
-    cell_options: Mapping[str, Any]  # of `SkipCell` in the layer with the time skip
+    has_skip: tuple[bool, ...]  # whether each layer has the time skip, bottom first
+    cell_options: Mapping[str, Any]  # of `SkipCell` in a layer with the time skip
     max_skip: int | None  # limit on an agent's k, at most K; None without a limit, or if a sweep varies it
 
     @property
@@ -44,9 +45,9 @@ class ModelSpec:
         """Seed of each model that is trained together, in the order of the values of a sweep."""
         return self.seeds * len(self.values)
 
-    def layer_options(self, num_layers: int = 1) -> dict[str, Any]:
-        """Return the options of a model's layers; the last one has the time skip."""
-        skips = (F.Previous(),) * (num_layers - 1) + (self.skip,)
+    def layer_options(self) -> dict[str, Any]:
+        """Return the options of a model's layers."""
+        skips = tuple(self.skip if has_skip else F.Previous() for has_skip in self.has_skip)
         return dict(skip=skips, transition=self.transition, depth_skip=self.depth_skip, dtype=self.dtype)
 
     @property
@@ -91,6 +92,12 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
         least = depth_skip.layers_below + 1
         raise UserError(f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}")
+    with_skip = model.skip_layers or (model.num_layers,)
+    if max(with_skip) > model.num_layers:
+        raise UserError(f"--skip-layers {max(with_skip)} is beyond the last layer, {model.num_layers}")
+    has_skip = tuple(layer in with_skip for layer in range(1, model.num_layers + 1))
+    if model.copy != "none" and not has_skip[-1]:
+        raise UserError("--copy needs the time skip in the last layer: add it to --skip-layers")
     copies = skip.max_skip > 1 and skip.has_distribution
     return ModelSpec(
         name=name,
@@ -107,6 +114,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         is_untrained=is_untrained,
         agent_learning_rate=agent_learning_rate,
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
+        has_skip=has_skip,
         cell_options=_cell_options(settings),
         max_skip=limit,
     )
@@ -191,6 +199,8 @@ def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     if isinstance(spec.named_skip, F.Attention):
         names += ["stride", *(["top"] if isinstance(spec.named_skip, F.SparseAttention) else [])]
     variant = {} if spec.max_skip is None else {"max_skip": spec.max_skip}
+    if settings.model.skip_layers:
+        variant["skip_layers"] = ",".join(map(str, settings.model.skip_layers))
     usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
     variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}
     return variant | ({} if spec.copy == "none" else {"copy": spec.copy})

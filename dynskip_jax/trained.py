@@ -153,12 +153,11 @@ class Trained:
 
         `decisions` of each layer and direction have leaves (time,); `observations` are the agents' inputs.
         """
-        skip = self.learner.skips[-1]
-        is_attention = skip.has_agent and not skip.is_stochastic
-        fields: dict[str, Any] = {"skips": [0] * count, "is_attention": is_attention}
+        fields: dict[str, Any] = {"skips": [0] * count}
         names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
         for direction, layer in self.learner.top_layers.items():
-            reverse = self.learner.reverse[layer]
+            skip, reverse = self.learner.skips[layer], self.learner.reverse[layer]
+            fields["is_attention"] = skip.has_agent and not skip.is_stochastic
             chosen = np.asarray(connections(decisions[layer], reverse=reverse)).tolist()
             # A fixed k is no choice. The k of a skip of one's own may be one, without an agent.
             if skip.has_agent or not skip.writes_all or len(set(chosen)) > 1:

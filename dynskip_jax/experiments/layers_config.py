@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from dynskip_jax.config import Layers, Natural, Rate, Weight
+from dynskip_jax.config import Count, Layers, Natural, Rate, Weight
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Model, Training
 
@@ -13,7 +13,9 @@ class LayersModel(Model):
     """What the network is made of."""
 
     num_layers: Layers = 1
-    """Number of layers; the last one has the time skip."""
+    """Number of layers."""
+    skip_layers: tuple[Count, ...] | None = None
+    """Layers with the time skip, counted from 1 at the bottom; by default only the last one."""
     dropout: tuple[Rate, ...] = (0.0,)
     """Dropout rate, or three: of the first layer's input, between layers, before the output layer; taggers
     also take four: with that after the first layer second."""

@@ -51,14 +51,14 @@ def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | N
     m = settings.model
     dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
     return dict(
-        **spec.layer_options(m.num_layers),
+        **spec.layer_options(),
         unknown_rate=m.unknown_rate,
         num_frequent=0 if data is None else data.content.num_frequent,
         bidirectional=m.bidirectional,
         pooling=m.pooling,
         dropout=m.dropout_rates,
         variational=m.locked,
-        cell=[dropped] * (m.num_layers - 1) + [dropped | dict(spec.cell_options)],
+        cell=[dropped | dict(spec.cell_options if has_skip else {}) for has_skip in spec.has_skip],
     )
 
 

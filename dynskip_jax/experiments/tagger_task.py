@@ -113,7 +113,7 @@ def _make_model(
         len(vocabulary.words),
         len(vocabulary.tags),
         m.features,
-        **spec.layer_options(m.num_layers),
+        **spec.layer_options(),
         embedding_features=m.embedding_features,
         word_init=begin_with(vectors, by_size(m.embedding_features)),  # U(±√(3/d)) for words without one
         characters=characters,

@@ -76,8 +76,10 @@ class Learner(Trainable):
 
     @property
     def top_layers(self) -> dict[str, int]:
-        """Index in `decisions` of the top layer of each direction, `forward` and `backward`."""
-        return {"backward" if back else "forward": layer for layer, back in enumerate(self.reverse)}
+        """Index in `decisions` of the top layer with the time skip, `forward` and `backward`."""
+        reach = max(skip.max_skip for skip in self.skips)
+        layers = enumerate(zip(self.skips, self.reverse, strict=True))
+        return {"backward" if b else "forward": at for at, (skip, b) in layers if skip.max_skip == reach}
 
     def model(self, params: nnx.State) -> nnx.Module:
         """Return the model with one seed's parameters."""

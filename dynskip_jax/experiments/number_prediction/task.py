@@ -38,7 +38,7 @@ def classification(
 ) -> Classification:
     """Return the task of a model that classifies sequences of symbols without an embedding."""
     m = settings.model
-    layers = spec.layer_options(m.num_layers) | dict(dropout=m.dropout_rates) | options
+    layers = spec.layer_options() | dict(dropout=m.dropout_rates) | options
 
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         return SequenceClassifier(num_symbols, m.features, num_classes, **layers, rngs=rngs)

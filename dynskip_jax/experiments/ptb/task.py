@@ -86,7 +86,7 @@ def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: n
     return LanguageModel(
         len(words),
         sizes,
-        **spec.layer_options(m.num_layers),
+        **spec.layer_options(),
         embedding=embedding,
         embedding_features=m.embedding_features,
         tied=m.recipe == "awd",
@@ -101,12 +101,12 @@ def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: n
 def _cell_options(spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Return the options of each layer's cell, bottom first."""
     m, layers = settings.model, []
-    for size in sizes:
+    for size, has_skip in zip(sizes, spec.has_skip, strict=True):
         # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one distribution.
         weights = initializers.uniform(size**-0.5 if m.recipe == "awd" else m.init_scale)
         init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
-        layers.append(dict(zoneout=m.zoneout, **init))
-    layers[-1] |= dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)
+        agent = dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)
+        layers.append(dict(zoneout=m.zoneout, **init) | (agent if has_skip else {}))
     if m.recipe == "released":
         layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
     return layers
