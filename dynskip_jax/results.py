@@ -15,7 +15,7 @@ _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", u
 
 # Texts that the name of a row adds for the settings that `spec.variant_of` returns.
 _VARIANT = dict(max_skip="K = {}", transition="{}", depth_skip="{}", agent="by {}", stride="stride {}")
-_VARIANT |= dict(top="top {}", skip_layers="in layers {}", copy="copies: {}", control="control: {}")
+_VARIANT |= dict(top="top {}", skip_layers="layers {}", copy="copies: {}", control="control: {}")
 
 
 def print_results(
