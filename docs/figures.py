@@ -1,4 +1,4 @@
-"""Draw figures of README and docs/results/choice.md from numbers of the tables: `python docs/figures.py`."""
+"""Draw figures of README and the results pages from numbers of the tables: `python docs/figures.py`."""
 
 from pathlib import Path
 
@@ -27,6 +27,9 @@ REPLACED = {
     "named entities, K = 5": (0.6779, 0.6719, 0.6811, 0.6710),
     "SST-5, K = 3": (1.2115, 1.2063, 1.1992, 1.1877),
 }
+# Accuracy at associative recall, by number of pairs: the model of 64 units trained on rows of that many.
+PAIRS = (4, 8, 16)
+RECALL = {"dynamic skip, copying": (), "LSTM": ()}
 # What `explain` prints of the copying model at the paper's size: how far back each word of the second
 # sentence goes, and the probability of that choice.
 FIRST = ["shares", "of", "mcdonald", "'s", "fell", "N", "cents"]
@@ -86,6 +89,19 @@ def draw_gains():
     figure.savefig(DOCS / "choice_gains.png", dpi=150)
 
 
+def draw_recall():
+    """Draw accuracy over the number of pairs."""
+    figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
+    for color, (name, accuracy) in zip(("C0", "0.6"), RECALL.items(), strict=True):
+        axes.plot(PAIRS, accuracy, "o-", color=color)
+        axes.annotate(name, (PAIRS[1], accuracy[1]), (0, 8), textcoords="offset points", ha="center")
+    axes.set(xscale="log", xlabel="pairs of a key and a value", ylabel="test accuracy, %", ylim=(-3, 112))
+    axes.set_xticks(PAIRS, [f"{n}\nin {16 * n} words" for n in PAIRS])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(DOCS / "recall.png", dpi=150)
+
+
 def draw_replaced():
     """Draw what a trained model loses when its choices are replaced."""
     figure, (near, far) = plt.subplots(
@@ -116,4 +132,5 @@ def draw_replaced():
 if __name__ == "__main__":
     draw_copying()
     draw_gains()
+    draw_recall()
     draw_replaced()
