@@ -29,7 +29,7 @@ REPLACED = {
 }
 # Accuracy at associative recall, by number of pairs: the model of 64 units trained on rows of that many.
 PAIRS = (4, 8, 16)
-RECALL = {"dynamic skip, copying": (), "LSTM": ()}
+RECALL = {"dynamic skip, copying": (99.93, 99.91, 99.63), "LSTM": (11.57, 0.04, 0.04)}
 # What `explain` prints of the copying model at the paper's size: how far back each word of the second
 # sentence goes, and the probability of that choice.
 FIRST = ["shares", "of", "mcdonald", "'s", "fell", "N", "cents"]
