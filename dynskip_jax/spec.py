@@ -199,7 +199,7 @@ def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     if isinstance(spec.named_skip, F.Attention):
         names += ["stride", *(["top"] if isinstance(spec.named_skip, F.SparseAttention) else [])]
     variant = {} if spec.max_skip is None else {"max_skip": spec.max_skip}
-    if settings.model.skip_layers:
+    if settings.model.skip_layers and not isinstance(spec.skip, F.Previous):
         variant["skip_layers"] = ",".join(map(str, settings.model.skip_layers))
     usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
     variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}

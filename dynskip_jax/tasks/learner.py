@@ -77,9 +77,9 @@ class Learner(Trainable):
     @property
     def top_layers(self) -> dict[str, int]:
         """Index in `decisions` of the top layer with the time skip, `forward` and `backward`."""
-        reach = max(skip.max_skip for skip in self.skips)
-        layers = enumerate(zip(self.skips, self.reverse, strict=True))
-        return {"backward" if b else "forward": at for at, (skip, b) in layers if skip.max_skip == reach}
+        has_skip = [not isinstance(skip, F.Previous) for skip in self.skips]
+        layers = [layer for layer, has in enumerate(has_skip) if has or not any(has_skip)]
+        return {"backward" if self.reverse[layer] else "forward": layer for layer in layers}
 
     def model(self, params: nnx.State) -> nnx.Module:
         """Return the model with one seed's parameters."""
