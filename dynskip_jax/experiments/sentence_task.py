@@ -58,7 +58,7 @@ def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | N
         pooling=m.pooling,
         dropout=m.dropout_rates,
         variational=m.locked,
-        cell=[dropped | dict(spec.cell_options if has_skip else {}) for has_skip in spec.has_skip],
+        cell=dropped | dict(spec.cell_options),
     )
 
 

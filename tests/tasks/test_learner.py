@@ -51,9 +51,8 @@ def examples_of(kind, buckets=()):
 
 
 def learner_of(kind, splits, seeds=(0,), **options):
-    defaults = dict(mix=0.5, batch_size=5, evaluation_rows=5, task=TASKS[kind])
-    defaults |= dict(model={"num_classes": CLASSES})
-    return classification(splits, seeds, **defaults | options)
+    defaults = dict(mix=0.5, batch_size=5, evaluation_rows=5, model={"num_classes": CLASSES})
+    return classification(splits, seeds, **defaults | dict(task=TASKS[kind]) | options)
 
 
 @functools.cache
