@@ -79,10 +79,10 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
     """Return the optimizer of a model.
 
     Gradients of agents that are trained only by a score function are clipped separately. Untrained agents
-    are frozen: with copying, they also have a gradient that is not due to rewards.
+    are frozen: without rewards, weight decay and copying would still change them.
     """
     training, rate = settings.training, spec.agent_learning_rate
-    frozen = ("agent",) if spec.is_untrained and spec.copy != "none" else ()
+    frozen = ("agent",) if spec.is_untrained else ()
     if not settings.model.train_embeddings:
         frozen += ("embedding",)
     return optimizer.make_optimizer(

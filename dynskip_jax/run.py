@@ -69,6 +69,7 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         settings, lines = fit_to_size(resolved, settings, data.sizes.get("train", 0))
         for line in lines:
             logger.warning("%s", line)
+        specs = [make_spec(name, settings, may_import=True) for name in names]  # with the stretched epochs
         parallel = choose_devices(settings, specs, processes)
         sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
         logger.info("data: %s, %s (%s)", data.name, data.source, sizes)

@@ -107,7 +107,7 @@ class Agent:
     """λ, the weight of the skipped-to state against the previous one."""
     max_skip: Annotated[Count | tuple[Count, ...] | None, For(WITH_AGENT)] = None
     """Let agents choose no k beyond this; K stays the model's own."""
-    agent: Annotated[Literal["mlp", "content"], For(WITH_AGENT)] = "mlp"
+    agent: Annotated[Literal["mlp", "content"], For(CHOOSING)] = "mlp"
     """How agents score states: by an MLP, or by the dot product of a query with each (content)."""
     agent_features: Annotated[Size, For(WITH_AGENT)] = 50
     """Number of the agent's hidden units."""
@@ -221,7 +221,8 @@ class Settings:
             raise UserError("--compare names a model twice: leave one out")
         limits = [(name, _LARGEST_NUMBER) for name in names] + [(self.model.transition, _MOST_LAYERS)]
         for name, limit in limits:
-            if any(len(n) > 6 or int(n) > limit for n in re.findall(r"\d+", name)):
+            is_own = re.search(r":\s*[A-Za-z_]", name)  # `module:Class`, whose numbers are its own
+            if not is_own and any(len(n) > 6 or int(n) > limit for n in re.findall(r"\d+", name)):
                 raise UserError(f"{short(name)}: numbers in its name are at most {limit:,}")
         if max(run.all_seeds) > MAX_SEED:
             raise UserError(f"seeds lie between 0 and {MAX_SEED:,}: lower --seed or --seeds")
@@ -286,10 +287,11 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """Settings, and the source of each, by name: `default`, `preset NAME` or `flag`."""
+    """Settings, the source of each, by name (`default`, `preset NAME` or `flag`), and the preset's epochs."""
 
     settings: Settings
     sources: Mapping[str, str]
+    preset_epochs: int
 
 
 def resolve(
@@ -307,12 +309,15 @@ def resolve(
         raise UserError("--seed has no effect beside a list of --seeds: leave one out")
     sources = dict.fromkeys(fields_of(kind), "default") | dict.fromkeys(values, f"preset {preset}")
     settings = replace(kind(), **{**values, **given, "preset": preset})
-    return Resolved(settings, sources | dict.fromkeys(given, "flag"))
+    epochs = values.get("epochs", kind().training.epochs)
+    return Resolved(settings, sources | dict.fromkeys(given, "flag"), epochs)
 
 
 def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence[str]) -> None:
     """Raise a `UserError` if a given setting has no effect on any of the models."""
     fields = fields_of(type(settings))
+    if given.get("relaxation", "none") != "none" and not settings.agent.relaxed_epochs:
+        raise UserError("--relaxation has no effect without --relaxed-epochs: give their number")
     for name, value in given.items():
         _, hint, default = fields[name]
         kinds = [mark.models for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]

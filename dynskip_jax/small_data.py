@@ -15,8 +15,9 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
     """Return settings with enough updates for data of this size, and lines that say what has changed.
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and the decay
-    of the learning rate, are stretched until there are 600 updates. Values from flags stay. `size` is the
-    number of examples or tokens of train.
+    of the learning rate, are stretched until the preset's epochs make 600 updates. Values from flags stay;
+    fewer `--epochs` than that stretch nothing, so that a run may grow by them. `size` is the number of
+    examples or tokens of train.
     """
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets
@@ -30,11 +31,14 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
     if batch != training.batch_size:
         changed["batch_size"] = batch
         lines.append(f"train is small: batches of {batch} in place of {training.batch_size}")
-    stretch = math.ceil(UPDATES / max(1, training.epochs * (size // (batch * per_row))))
-    if "epochs" in free and stretch > 1:
+    usual = resolved.preset_epochs
+    stretch = math.ceil(UPDATES / max(1, usual * (size // (batch * per_row))))
+    if stretch > 1 and ("epochs" in free or training.epochs >= usual * stretch):
         for name in free.intersection(_IN_EPOCHS):
             value = get(settings, name)
             changed |= {name: value * stretch} if isinstance(value, int) else {}
         changed |= {name: get(settings, name) ** (1 / stretch) for name in free.intersection(_PER_EPOCH)}
-        lines.append(f"train is small: {changed['epochs']} epochs in place of {training.epochs}")
+        if "inverse_decay" in free:
+            changed["inverse_decay"] = training.inverse_decay / stretch
+        lines.append(f"train is small: a schedule of {usual * stretch} epochs in place of {usual}")
     return replace(settings, **changed), lines

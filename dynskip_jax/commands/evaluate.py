@@ -80,7 +80,8 @@ def evaluate(
         for name, model in models.items():
             perplexities = start(model, read, size, progress.advance)
             dev, dev_with = perplexities("dev", *grid)
-            i, j = np.unravel_index(dev_with.mean(axis=0).argmin(), dev_with.shape[1:])
+            means = np.nan_to_num(dev_with.mean(axis=0), nan=np.inf)  # what diverged is not the best
+            i, j = np.unravel_index(means.argmin(), means.shape)
             chosen = grid[0][i], grid[1][j]
             test, test_with = perplexities("test", chosen[:1], chosen[1:])
             found = {"dev": dev, "test": test, "dev_with": dev_with[:, i, j], "test_with": test_with[:, 0, 0]}

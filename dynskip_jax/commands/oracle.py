@@ -35,7 +35,7 @@ def oracle(
     Args:
         data: Folder of the run's data; by default where the run found it.
         split: Split to read.
-        steps: Number of choices to examine, from the start of the split.
+        steps: Number of choices to examine.
         layer: Layer whose choices are examined, counted from 1; by default the last.
         rows: Number of sequences, or streams of a text, to read side by side.
     """
@@ -60,15 +60,16 @@ def oracle(
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
     choices, skip, read = possible[examined], learner.skips[examined], read | dict(layer=examined)
     matters, constants = own.spec.choices_matter(own.member), []
+    is_text = isinstance(learner.task, LanguageModelling)
     if matters:
         states = min(skip.max_skip, _SHOWN)
         pieces = interventions.single_interventions(learner, own.params, policy, split, states=states, **read)
         title, examining = f"{about}, layer {examined + 1}, {split}", _until(pieces, steps, "examining")
-        fixed = _print_single(title, examining, choices, steps)
+        fixed = _print_single(title, examining, choices, steps, is_text=is_text)
         constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]).tolist()
     pieces = interventions.policy_interventions(learner, several, policy, split, constants=constants, **read)
     pieces = list(_until(pieces, steps, "reading in other ways"))
-    _print_agreement(pieces, choices, is_text=isinstance(learner.task, LanguageModelling))
+    _print_agreement(pieces, choices, is_text=is_text)
     if not matters:
         say(f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be replaced.")
         return
@@ -118,15 +119,20 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
         )
 
 
-def _counted(pieces: Iterator[Any], limit: int) -> Iterator[np.ndarray]:
-    """Return the arrays of the pieces at the first `limit` steps that count."""
+def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np.ndarray]:
+    """Return the arrays of the pieces at the first `limit` steps that count, one stream after another."""
+    if is_text:  # consecutive batches form one text per row
+        counts, *parts = (np.concatenate(part, axis=1) for part in zip(*pieces, strict=True))
+        return (part[counts][:limit] for part in parts)
     parts = [[part[piece.counts] for part in piece[1:]] for piece in pieces]
     return (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
 
 
-def _print_single(title: str, pieces: Iterator[Any], choices: np.ndarray, limit: int) -> int:
+def _print_single(
+    title: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, *, is_text: bool
+) -> int:
     """Print the losses if single choices are replaced, and return the index, from 1, of the best constant."""
-    taken, losses, x, before = _counted(pieces, limit)
+    taken, losses, x, before = _counted(pieces, limit, is_text=is_text)
     latest = {"s(t)": before[:, 0], f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1)}
     seen = {name: np.concatenate([x, states], axis=-1) for name, states in latest.items()}
     result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
@@ -147,7 +153,7 @@ def _print_copied(
     about: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, others: Iterable[str]
 ) -> None:
     """Print a language model's loss if words are copied with other probabilities than its own."""
-    losses, of_each, likeliest = _counted(pieces, limit)
+    losses, of_each, likeliest = _counted(pieces, limit, is_text=True)
     own, even, another, *theirs = losses.mean(axis=0)
     constants = of_each.mean(axis=0)
     names = [f"by those of {other}, reading the same text" for other in others]

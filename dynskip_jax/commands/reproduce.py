@@ -13,6 +13,7 @@ from dynskip_jax.errors import UserError
 
 _FOLDER = Path("runs", "reproduce")  # of all run folders
 _VECTORS = "vectors.txt"  # word vectors of the tables that need some
+_GLOVE = "glove.6B.50d.txt"
 
 
 class Table(NamedTuple):
@@ -41,7 +42,8 @@ def all_tables() -> dict[str, Table]:
 def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
     """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
 
-    Data are looked for in $DYNSKIP_DATA_DIR, and word vectors in vectors.txt, which is made if it is missing.
+    Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and our vectors in
+    vectors.txt, which is made if it is missing.
     Run folders are in runs/reproduce; what was stopped goes on with the same commands. The last one of a
     table is a report over all of them. Without a name, all tables are listed.
 
@@ -62,6 +64,8 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
         lines = list(commands_of(tables[name], reduced=reduced))
         if any(_VECTORS in line for line in lines):
             say(f"test -e {_VECTORS} || {program('word_vectors')} --output {_VECTORS}")
+        if any(_GLOVE in line for line in lines):
+            say(f"ls {_GLOVE}")  # with `sh -e` the end, if it is missing
         trained = [line[-1] for line in lines if line[1].startswith("--")]
         for experiment, *line in [*lines, ["report", *trained]]:
             say(shlex.join([*program(experiment).split(), *line]))

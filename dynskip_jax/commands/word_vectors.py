@@ -30,8 +30,9 @@ def word_vectors(
     """Train word vectors of one's own: a skip-gram model of texts at hand, as a file for `--embeddings`.
 
     Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb, conll2003,
-    ud_ewt. Texts of dev and test are not read. As in taggers, words are lowercased and digits become 9. One
-    thread does the work, so that the same texts give the same vectors. It needs the extra `vectors`.
+    ud_ewt. No file of dev or test is read; the dev of imdb is part of its train. As in taggers, words are
+    lowercased and digits become 9. One thread does the work, so that the same texts give the same vectors. It
+    needs the extra `vectors`.
 
     Args:
         output: File to write.

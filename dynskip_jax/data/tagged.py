@@ -77,10 +77,13 @@ def find_tagged_corpus(
             is a folder of files with a word on each line, and its tag in another column.
         data: Folder, or NLTK's archive; None searches `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
-        tag_column: Column of tags for `columns`, counted from 0, or from the end if negative.
+        tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
     """
-    read = functools.partial(read_columns, beside=beside)
+    unused = "--tag-column" if dataset == "ud" and tag_column != -1 else "--tag"
+    if unused == "--tag-column" or (dataset != "ud" and tag != "upos"):
+        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
+    read = functools.partial(read_columns, beside=beside, tag=tag_column)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
         path = data_folder(None, *archive) if data is None else Path(data).expanduser()
@@ -96,7 +99,7 @@ def find_tagged_corpus(
     elif data is None:
         raise UserError("--dataset columns reads train, dev and test from files: give their folder as --data")
     else:
-        folder, read, endings = Path(data).expanduser(), functools.partial(read, tag=tag_column), _ENDINGS
+        folder, endings = Path(data).expanduser(), _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
     return TaggedCorpus(name, f"the folder {folder}", splits)

@@ -47,19 +47,26 @@ def load_sentences(
 
 
 def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | None) -> dict[str, Any]:
-    """Return the options of a model's layers, and of rare words, which are read as unknown in training."""
+    """Return the options of a model's layers, and of words that training drops or reads as unknown."""
     m = settings.model
     dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
     return dict(
         **spec.layer_options(),
         unknown_rate=m.unknown_rate,
         num_frequent=0 if data is None else data.content.num_frequent,
+        word_dropout=m.dropout_words,
         bidirectional=m.bidirectional,
         pooling=m.pooling,
         dropout=m.dropout_rates,
         variational=m.locked,
         cell=dropped | dict(spec.cell_options),
     )
+
+
+def task_options(settings: SentenceSettings) -> dict[str, Any]:
+    """Return the options of a task that do not depend on what it predicts."""
+    sizes = dict(batch_size=settings.training.batch_size, evaluation_rows=_ROWS)
+    return sizes | dict(activation_coefs=settings.model.activation_coefs)
 
 
 def embedding(settings: SentenceSettings, data: Dataset | None, vocabulary: Any) -> Callable[..., nnx.Embed]:
@@ -81,7 +88,6 @@ def make_classification(
             m.features,
             len(classes),
             embedding=embed(rngs),
-            word_dropout=m.dropout_words,
             **model_options(spec, settings, data),
             rngs=rngs,
         )
@@ -89,8 +95,6 @@ def make_classification(
     return Classification(
         {} if data is None else data.content.splits,
         make_model,
-        batch_size=settings.training.batch_size,
-        evaluation_rows=_ROWS,
-        activation_coefs=m.activation_coefs,
         class_names=classes,
+        **task_options(settings),
     )

@@ -213,6 +213,10 @@ def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int
             raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
         if hidden is not None and array.shape[-1] != hidden:
             raise UserError(f"expected a carry of {hidden} features, got one of {array.shape[-1]}")
+    like = jax.eval_shape(lambda: recurrence.time_skip.init_skip_state(batch, jnp.float32))
+    if jax.tree.structure(carry.skip_state) != jax.tree.structure(like):
+        name = type(recurrence.time_skip).__name__
+        raise UserError(f"expected a carry of {name}, got one of another skip over time")
     if carry.key is None:
         return
     check_keys(carry.key)

@@ -272,7 +272,7 @@ def initial_carries(
     """
     keys = (None,) * len(layers)
     if key is not None:
-        # Split each layer's key in three, as the cells do. The first part is for choices.
+        # The number of parts, of which the first is for choices, decides what a seed draws: it stays.
         keys = [split_each(each, 3)[0] for each in split_each(key, len(layers))]
     return tuple(
         initial_carry(each, layer.recurrence, start)

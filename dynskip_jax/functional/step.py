@@ -64,6 +64,7 @@ class Recurrence:
             ]
             below = hidden if below is None else below
             self.depth_skip.check_below(below, hidden)
+            self.depth_skip.check_transition(self.transition)
             depth = self.depth_skip.init(depth_key, in_features, below, hidden, widths, init)
         return LayerParams(params, skip, depth)
 

@@ -15,7 +15,7 @@ from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear
-from dynskip_jax.nn.calls import Rngs, as_rates, require_key
+from dynskip_jax.nn.calls import Rngs, as_rates, refuse
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 
 
@@ -41,6 +41,7 @@ class PooledModel(nnx.Module):
             places, bottom first.
         unknown_rate: Probability of replacing a rare word by the unknown word in training (`forget_rare`).
         num_frequent: Words with this id or a larger one are rare.
+        word_dropout: Probability of dropping all features of a word. Its position is kept.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `bidirectional`.
     """
@@ -55,17 +56,21 @@ class PooledModel(nnx.Module):
         dropout: float | Sequence[float] = 0.0,
         unknown_rate: float = 0.0,
         num_frequent: int = 0,
+        word_dropout: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
+        refuse("a classifier", rnn_options, "time_major")
         check_rates("unknown_rate", unknown_rate)
+        check_rates("word_dropout", word_dropout)
         # The last dropout applies to the pooled vector, not to the states of each step.
         *rates, self.dropout = as_rates(dropout, count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
         self.pooling = pooling
-        self.backward = hidden_features if rnn_options.get("bidirectional") else 0
-        self.pooled_features = hidden_features + self.backward
-        self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
+        bidirectional, reverse = (bool(rnn_options.get(name)) for name in ("bidirectional", "reverse"))
+        self.backward = hidden_features * (bidirectional or reverse)
+        self.pooled_features = hidden_features * (1 + bidirectional)
+        self.unknown_rate, self.num_frequent, self.word_dropout = unknown_rate, num_frequent, word_dropout
         rnn_options |= dict(skip=skip, dropout=(*rates, 0.0), dtype=dtype)
         self.stack = SkipLSTM(in_features, hidden_features, **rnn_options, rngs=rngs)
 
@@ -75,7 +80,6 @@ class PooledModel(nnx.Module):
         embed: Callable[[Array, Any], Array],
         groups: Sequence[Bool[Array, "batch time"] | bool],
         *,
-        draws: bool = False,
         seq_lengths: Int[Array, " batch"] | None,
         rngs: Rngs,
         deterministic: bool | None,
@@ -84,24 +88,33 @@ class PooledModel(nnx.Module):
         """Return the pooled states of each of at most two groups of steps, and the outputs of the layers.
 
         `embed` is a function of the tokens and of one key per row, or None, that returns the layers' inputs.
-        `draws` says whether it needs the keys in training. All other arguments are those of the layers.
+        All other arguments are those of the layers.
         """
+        refuse("a classifier", options, "return_carry")
         deterministic = self.stack.deterministic if deterministic is None else deterministic
-        keys = (None, None)
-        if not deterministic and (self.dropout or self.unknown_rate or draws):
-            own, rngs = split_each(require_key(rngs, "this model"), 2)
+        keys, of_words = (None, None), None
+        if not deterministic and (self.dropout or self.unknown_rate or self.word_dropout):
+            own, rngs = split_each(self.stack.require_key(rngs, "this model"), 2)
             own = example_keys(own, tokens.shape[:1])
-            keys = split_each(own, 2)
+            keys, of_words = split_each(own, 2), fold_in_each(own, 3)
             if self.unknown_rate:
                 tokens = forget_rare(tokens, fold_in_each(own, 2), self.unknown_rate, self.num_frequent)
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
-        outputs = self.stack(embed(tokens, keys[0]), **options)
+        outputs = self.stack(embed(tokens, of_words), **options)
         valid = jnp.ones(tokens.shape, bool)
         if seq_lengths is not None:
             valid = F.length_mask(seq_lengths, tokens.shape[1])
         pooled = [F.pool_states(outputs.h, valid & g, self.pooling, backward=self.backward) for g in groups]
         dropped = zip(keys[-len(pooled) :], pooled, strict=True)
         return [F.dropout(key, self.dropout, vector) for key, vector in dropped], outputs
+
+    def drop_words(
+        self, x: Float[Array, "batch time features"], keys: Key[Array, " batch"] | None
+    ) -> Float[Array, "batch time features"]:
+        """Return embedded words, in training with word dropout; the keys are those that `read` passes."""
+        if keys is None or not self.word_dropout:
+            return x
+        return x * F.dropout_mask(keys, self.word_dropout, (*x.shape[:2], 1), x.dtype)
 
 
 class SequenceClassifier(PooledModel):
@@ -115,7 +128,6 @@ class SequenceClassifier(PooledModel):
         embedding: Module that maps symbol ids to features, as `nnx.Embed`. By default symbols are one-hot.
         num_positions: Size of a one-hot vector of the step number that is concatenated to the symbol. 0 for
             none (the paper), otherwise at least the length of the longest sequence.
-        word_dropout: Probability of dropping all features of a step's symbol. Its position is kept.
         **options: All other arguments are those of `PooledModel` and `SkipLSTM`.
     """
 
@@ -128,15 +140,13 @@ class SequenceClassifier(PooledModel):
         *,
         embedding: nnx.Module | None = None,
         num_positions: int = 0,
-        word_dropout: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        check_rates("word_dropout", word_dropout)
         size = (num_symbols if embedding is None else embedding.features) + num_positions
         super().__init__(size, hidden_features, skip, dtype=dtype, rngs=rngs, **options)
-        self.num_symbols, self.num_positions, self.word_dropout = num_symbols, num_positions, word_dropout
+        self.num_symbols, self.num_positions = num_symbols, num_positions
         self.embedding = nnx.data(embedding)
         self.softmax = Linear(self.pooled_features, num_classes, dtype=dtype, rngs=rngs)
 
@@ -151,15 +161,12 @@ class SequenceClassifier(PooledModel):
     ) -> ClassifierOutput:
         """Classify a batch of sequences of symbol ids; all arguments are those of `SkipLayers`."""
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
-        (pooled,), outputs = self.read(
-            symbols, self._inputs, (True,), draws=bool(self.word_dropout), **options
-        )
+        (pooled,), outputs = self.read(symbols, self._inputs, (True,), **options)
         return ClassifierOutput(self.softmax(pooled), outputs.decisions, outputs.observations, outputs.h)
 
     def _inputs(self, symbols: Int[Array, "batch time"], keys: Key[Array, " batch"] | None) -> Array:
         x = jax.nn.one_hot(symbols, self.num_symbols) if self.embedding is None else self.embedding(symbols)
-        if keys is not None and self.word_dropout:
-            x = x * F.dropout_mask(keys, self.word_dropout, (*symbols.shape, 1), x.dtype)
+        x = self.drop_words(x, keys)
         if self.num_positions:
             numbers = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
             x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
@@ -219,7 +226,11 @@ class SentencePairModel(PooledModel):
         """
         tokens, sentences = inputs["tokens"], inputs["sentences"]
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
-        groups, embed = (sentences == 0, sentences == 1), lambda tokens, keys: self.embedding(tokens)
-        (first, second), outputs = self.read(tokens, embed, groups, segment_ids=sentences, **options)
+        groups, options = (sentences == 0, sentences == 1), options | dict(segment_ids=sentences)
+
+        def embed(tokens: Array, keys: Any) -> Array:
+            return self.drop_words(self.embedding(tokens), keys)
+
+        (first, second), outputs = self.read(tokens, embed, groups, **options)
         hidden = jax.nn.relu(self.product(first * second) + self.difference(jnp.abs(first - second)))
         return ClassifierOutput(self.softmax(hidden), outputs.decisions, outputs.observations, outputs.h)

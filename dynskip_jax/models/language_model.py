@@ -16,9 +16,9 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry
 from dynskip_jax.nn.base import Linear
-from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
+from dynskip_jax.nn.calls import Rngs, policy_or_default, refuse
 from dynskip_jax.nn.initializers import Initializer
-from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key
+from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key, policy_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +106,7 @@ class LanguageModel(nnx.Module):
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
+        refuse("a language model", rnn_options, "reverse", "bidirectional", "time_major")
         depth = count_layers(rnn_options.get("num_layers"), skip=skip, features=features)
         if isinstance(features, int):
             features = (features,) * depth
@@ -189,7 +190,7 @@ class LanguageModel(nnx.Module):
         words_key = weight_key = None
         if (self.dropout.words or self.dropout.weights) and not deterministic:
             if shared_key is None:
-                rngs = require_key(rngs, "this model")
+                rngs = self.stack.require_key(rngs, "this model")
                 shared_key = F.shared_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
         layers, earlier = initial_carry, None
@@ -219,6 +220,7 @@ class LanguageModel(nnx.Module):
     ) -> LanguageModelOutput:
         """Return the output with `words` copied; `start` is the top layer's carry before the segment."""
         top = self.stack.cells[-1]
+        policy = policy_of_each(policy, self.stack.skips)[-1]
         choices = self.copier(top, start, output.observations[-1], output.dropped_states, words, policy)
         copies = choices
         # In training, the loss uses the words of all K choices.

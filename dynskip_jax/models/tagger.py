@@ -15,7 +15,7 @@ from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear, Weights
-from dynskip_jax.nn.calls import Rngs, require_key
+from dynskip_jax.nn.calls import Rngs, refuse
 from dynskip_jax.nn.characters import CharFeatures
 from dynskip_jax.nn.initializers import Initializer, by_size
 from dynskip_jax.nn.layers import SkipLSTM
@@ -91,6 +91,7 @@ class Tagger(nnx.Module):
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
         if output not in ("crf", "softmax"):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
+        refuse("a tagger", rnn_options, "time_major")
         check_rates("unknown_rate", unknown_rate)
         self.allowed = None if allowed is None else tuple(map(_hashable, allowed))
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
@@ -132,10 +133,11 @@ class Tagger(nnx.Module):
             seq_lengths: True lengths, (batch,).
             rngs: See `SkipLayers`, like the arguments that follow.
         """
+        refuse("a tagger", options, "return_carry")
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         draws = self.unknown_rate or any(module.dropout for module in self.characters)
         if rngs is not None or (draws and not deterministic):
-            keys = example_keys(require_key(rngs, "this tagger"), tokens.words.shape[:1])
+            keys = example_keys(self.stack.require_key(rngs, "this tagger"), tokens.words.shape[:1])
             words_key, *keys, rngs = split_each(keys, 2 + len(self.characters))
         else:
             keys = [None] * len(self.characters)

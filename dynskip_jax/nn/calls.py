@@ -1,5 +1,6 @@
 """Arguments of cells and layers: rates of dropout, the default policy and PRNG keys."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,13 @@ def check_per_layer(count: int, **given: Any) -> None:
             raise UserError(f"{name} is a tuple, one for each layer and direction")
         if len(values) != count:
             raise UserError(f"{count} layers and directions need as many of {name}, got {len(values)}")
+
+
+def refuse(what: str, options: Mapping[str, Any], *names: str) -> None:
+    """Raise a `UserError` if one of these options, which a module called `what` cannot honour, is given."""
+    for name in names:
+        if options.get(name):
+            raise UserError(f"{what} has no {name}: leave it out")
 
 
 def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:

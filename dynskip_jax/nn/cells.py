@@ -130,6 +130,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             name = f"{type(transition).__name__}.recurrent"
             raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
         self.in_features, self.hidden_features = in_features, hidden_features
+        self.below_features = hidden_features if below_features is None else below_features
         self.agent_features, self.param_dtype = agent_features, param_dtype
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
         self.recurrent_dropout, self.weight_dropout = as_rates((recurrent_dropout, weight_dropout), 2)
@@ -144,7 +145,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             rngs.params(),
             in_features,
             hidden_features,
-            below=below_features,
+            below=self.below_features,
             agent_features=agent_features,
             init=init,
             agent_init=agent_init._replace(dtype=param_dtype),

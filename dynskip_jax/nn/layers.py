@@ -93,8 +93,7 @@ class SkipLayers(HasModes):
         rates = as_rates(dropout, depth + 1)
         if len(rates) != depth + 1:
             raise UserError(f"{depth} layers have {depth + 1} places for dropout, got {len(rates)} rates")
-        for i, cell in enumerate(cells):
-            _check_sources(cell.recurrence.depth_skip, i // self.num_directions)
+        _check_sizes(cells, self.num_directions)
         self.cells = nnx.List(list(cells))
         self.reverse, self.time_major = reverse, time_major
         self.dropout, self.variational = rates, variational
@@ -187,12 +186,12 @@ class SkipLayers(HasModes):
         check_per_layer(len(self.cells), initial_carry=initial_carry, actions=actions)
         carry = None if initial_carry is None else tuple(initial_carry)
         replayed = (None,) * len(self.cells) if actions is None else tuple(actions)
-        policies = _policies(policy, self.skips)
+        policies = policy_of_each(policy, self.skips)
         call = LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
         self._check(call)
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
         if needs_key(self, policy, **given, deterministic=deterministic):
-            call = call._replace(key=require_key(self.call_rngs if rngs is None else rngs, "this layer"))
+            call = call._replace(key=self.require_key(rngs))
         elif rngs is not None and _samples(self, policy, actions, deterministic):
             raise UserError(
                 "rngs= has no effect: choices continue with the keys of initial_carry, and nothing else is "
@@ -203,6 +202,10 @@ class SkipLayers(HasModes):
         carry, output = run_layers(self.spec, params, initial, call, deterministic=deterministic)
         output = LayersOutput(*output)
         return (carry, output) if return_carry else output
+
+    def require_key(self, rngs: Rngs, what: str = "this layer") -> Key[Array, "..."]:
+        """Return the PRNG key of a call with `rngs=`, by default from `call_rngs`."""
+        return require_key(self.call_rngs if rngs is None else rngs, what)
 
     def _check(self, call: LayersCall) -> None:
         """Raise a `UserError` if the arguments of a call do not fit."""
@@ -258,16 +261,35 @@ def _samples(
     )
 
 
-def _check_sources(depth_skip: F.DepthSkip | None, layer: int) -> None:
-    """Raise a `UserError` if the depth skip of the layer with this index has no source in the stack."""
-    if depth_skip is not None and layer < depth_skip.layers_below:
-        raise UserError(
-            f"layer {layer + 1} has a skip over depth, which comes from {depth_skip.layers_below} layers "
-            "below, and there is no such layer: make this cell without depth_skip"
-        )
+def _check_sizes(cells: Sequence[SkipCell], ways: int) -> None:
+    """Raise a `UserError` if a cell does not fit the layers below it: its inputs, or its skip over depth."""
+    for i, cell in enumerate(cells):
+        layer, skip = i // ways, cell.recurrence.depth_skip
+        if skip is not None and layer < skip.layers_below:
+            raise UserError(
+                f"layer {layer + 1} has a skip over depth, which comes from {skip.layers_below} layers "
+                "below, and there is no such layer: make this cell without depth_skip"
+            )
+        below = sum(each.hidden_features for each in cells[(layer - 1) * ways : layer * ways]) if layer else 0
+        if layer and cell.in_features != below:
+            raise UserError(
+                f"layer {layer + 1} has in_features={cell.in_features}, and the layer below returns {below}"
+            )
+        if skip is None:
+            continue
+        nearest = layer - skip.layers_below
+        found = cells[i % ways : nearest * ways + ways : ways][0 if skip.all_below else nearest :]
+        sizes = [each.hidden_features for each in found]
+        if sum(sizes) != cell.below_features:
+            raise UserError(
+                f"layer {layer + 1} has below_features={cell.below_features}, and its skip over depth comes "
+                f"from {sum(sizes)}"
+            )
+        if skip.same_size and {*sizes} != {cell.hidden_features}:
+            raise UserError(f"layer {layer + 1}: this skip over depth needs layers of one size, got {sizes}")
 
 
-def _policies(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
+def policy_of_each(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
     """Return the policy of each layer; only layers with an agent keep λ and masks."""
     masks = policy.mask if isinstance(policy.mask, tuple) else (policy.mask,) * len(skips)
     if len(masks) != len(skips):

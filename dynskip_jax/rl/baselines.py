@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import AgentParams, agent_logits, project_agent_input
+from dynskip_jax.functional.product import wider
 
 
 def leave_one_out(
@@ -27,15 +28,17 @@ def leave_one_out(
     the leading axes of `values`: rows that only fill a batch, and steps past the end of a sequence.
     `axis_name` is the name of the mapped axis (`jax.pmap`) over which the group is divided.
     """
-    is_one = jnp.ones_like(values)
+    dtype = wider(values.dtype, jnp.float32)  # the sum of a group overflows float16
+    is_one = jnp.ones_like(values, dtype)
     if counted is not None:
         counted = counted.reshape(counted.shape + (1,) * (values.ndim - counted.ndim))
-        is_one = jnp.broadcast_to(counted, values.shape).astype(values.dtype)
-    masked = jnp.where(is_one > 0, values, 0)
+        is_one = jnp.broadcast_to(counted, values.shape).astype(dtype)
+    masked = jnp.where(is_one > 0, values.astype(dtype), 0)
     total, size = (array.sum(axis, keepdims=True) for array in (masked, is_one))
     if axis_name is not None:
         total, size = jax.lax.psum((total, size), axis_name)
-    return (total - masked) / jnp.maximum(size - is_one, 1)
+    mean = (total - masked) / jnp.maximum(size - is_one, 1)
+    return mean.astype(values.dtype) if jnp.issubdtype(values.dtype, jnp.floating) else mean
 
 
 class MovingAverage(NamedTuple):

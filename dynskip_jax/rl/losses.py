@@ -5,6 +5,7 @@ sequence, and takes each layer's direction into account. All arguments have the 
 time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Num
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.decisions import DecisionTrace
+from dynskip_jax.functional.product import wider
 from dynskip_jax.rl.baselines import leave_one_out
 
-Values = Float[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
+Values = Num[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
 Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Any] | Values | float | None
 
 
@@ -50,9 +52,10 @@ def reinforce(
     Args:
         decisions: `out.decisions` of layers or of a model, or `out` itself; of sampled or replayed choices.
         reward: Reward of each row, (*batch,), or of each step, (*batch, time). Gradients are stopped.
-        baseline: An array that is subtracted from `reward`; or a function `(returns, counted) -> baseline`,
-            such as `leave_one_out`; or values V(s(t)) of a critic for each layer, a sequence of (*batch,
-            time) or None. It must not depend on the action from whose return it is subtracted.
+        baseline: An array that is subtracted from `reward`, or, if it has steps and the reward has rows, from
+            the return of each step; or a function `(returns, counted) -> baseline`, such as `leave_one_out`;
+            or values V(s(t)) of a critic for each layer, a sequence of (*batch, time) or None. It must not
+            depend on the action from whose return it is subtracted.
         discount: Discount per step of later rewards; a reward of a row is not discounted.
         entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
         weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
@@ -61,9 +64,17 @@ def reinforce(
     reward = jax.lax.stop_gradient(reward)
     values: Sequence[Array | None] = (None,) * len(traces)
     if isinstance(baseline, Sequence):
+        _check_count(traces, baseline)
         _, values = _batch_major(decisions, tuple(baseline))
     elif baseline is not None and not callable(baseline):
-        reward = reward - jax.lax.stop_gradient(baseline)
+        baseline, rows = jax.lax.stop_gradient(baseline), traces[0].action.shape[:-1]
+        if jnp.ndim(baseline) < len(rows):  # a number, or one for each example and not for its rollouts
+            baseline = jnp.broadcast_to(baseline, rows)
+        _, baseline = _batch_major(decisions, baseline)
+        if baseline.ndim > reward.ndim:
+            values = (baseline,) * len(traces)
+        else:
+            reward = reward - (baseline if baseline.ndim == reward.ndim else baseline[..., None])
     of_steps, total = reward.ndim == traces[0].action.ndim, _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
         if trace.mode == "none":
@@ -129,6 +140,7 @@ def critic_loss(
 
     Arguments are those of `reinforce`, with one array of `values` for each layer, or None.
     """
+    _check_count(traces_of(decisions), values)
     traces, values, reward, weights = _batch_major(decisions, tuple(values), reward, weights)
     total = _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
@@ -180,8 +192,13 @@ def agent_loss(
     """
     traces = traces_of(out)
     loss = -entropy_coef * entropy(traces, weights=weights)
-    if any(trace.mode in ("sample", "replayed", "greedy") for trace in traces):
-        loss = loss + reinforce(traces, reward, baseline=baseline, discount=discount, weights=weights)
+    chosen = [trace.mode in ("sample", "replayed", "greedy") for trace in traces]
+    if isinstance(baseline, Sequence):
+        _check_count(traces, baseline)
+        baseline = list(itertools.compress(baseline, chosen))
+    if any(chosen):
+        sampled = list(itertools.compress(traces, chosen))
+        loss = loss + reinforce(sampled, reward, baseline=baseline, discount=discount, weights=weights)
     return loss
 
 
@@ -196,6 +213,11 @@ def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
             f"{described(out)}: for the Decision of a bare cell, call DecisionTrace.of"
         )
     return tuple(traces)
+
+
+def _check_count(traces: Sequence[DecisionTrace], values: Sequence[Any]) -> None:
+    if len(values) != len(traces):
+        raise UserError(f"{len(traces)} layers need as many critics' values, or None, got {len(values)}")
 
 
 def _batch_major(decisions: Any, *given: Any) -> list[Any]:
@@ -233,6 +255,7 @@ def _returns(trace: DecisionTrace, reward: Values, counted: Bool[Array, "..."], 
     If a layer above reads in the other direction, an action also changes earlier rewards, and
     G(t) = Σ_u discount^|u - t| r(u).
     """
+    reward = reward.astype(wider(reward.dtype, trace.log_prob.dtype))  # whole numbers are rewards, too
     if reward.ndim < counted.ndim:
         return reward
     rewards = jnp.where(counted, reward, 0)
@@ -264,9 +287,10 @@ def _reward_to_go(
 
 def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "..."]) -> Float[Array, ""]:
     """Return the mean over rows of the weighted sum over the steps that count; 0 without rows."""
-    total = (weight * jnp.where(weight != 0, values, 0)).sum()
+    weighted = weight * jnp.where(weight != 0, values, 0)
+    total = weighted.sum(dtype=wider(weighted.dtype, jnp.float32))  # a long sum overflows float16
     rows = jnp.maximum(jnp.asarray(math.prod(values.shape[:-1]), jnp.float32), 1)
-    return total / rows.astype(total.dtype)
+    return (total / rows.astype(total.dtype)).astype(weighted.dtype)
 
 
 def _nothing(traces: Sequence[DecisionTrace]) -> Float[Array, ""]:

@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.batches import Batch
+from dynskip_jax.data.batches import Batch, epoch_order
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.task import evaluated, num_rows, repeat_rows, where_counted
@@ -36,7 +36,11 @@ def _read_split(
     task, carries = learner.task, None
     compiled = jax.jit(lambda several, *rest: read([learner.model(params) for params in several], *rest))
     is_text = isinstance(task, LanguageModelling)
-    batches = task.windows(split, rows, window) if is_text else task.evaluation_batches(split, rows, 1)
+    if is_text:
+        batches = task.windows(split, rows, window)
+    else:  # in the order of an epoch: by themselves, short sequences come first
+        batches = list(task.evaluation_batches(split, rows, 1))
+        batches = [batches[number] for number in epoch_order(len(batches), 0, 0)]
     for number, batch in enumerate(batches):
         if carries is None:
             # A carry may contain the key that choices are drawn with: each model gets a different one.

@@ -51,7 +51,8 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | Path, *, processes: Processes | None = None):
-        self.directory = Path(directory).absolute()
+        directory = Path(directory).absolute()
+        self.directory = directory.parent.resolve() / directory.name  # TensorStore takes no `..`
         self._processes = processes or Processes()
         self._unreadable: set[int] = set()
         # Without these options, Orbax waits for all JAX processes.

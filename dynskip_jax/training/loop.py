@@ -93,6 +93,7 @@ def fit(
 
     with interruptions() as interrupted:
         state, best, progress = saver.restore(state, best, progress)
+        progress.check_patience(task.higher_is_better, settings.patience)
         total = settings.epochs * task.num_batches
 
         def asked(now: bool = False) -> tuple[bool, ...]:

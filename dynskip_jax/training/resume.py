@@ -71,6 +71,17 @@ class TrainProgress:
         self.best_value = np.where(better, value, self.best_value)
         return better
 
+    def check_patience(self, higher_is_better: bool, patience: int) -> None:
+        """Raise a `UserError` if a larger patience would have kept an epoch whose parameters are gone."""
+        again = TrainProgress.start(len(self.best_epoch))
+        for value in self.history:
+            again.finish_epoch(value, higher_is_better, patience)
+        if (again.best_epoch != self.best_epoch).any():
+            raise UserError(
+                f"with --patience {patience} a seed that had stopped would have a better epoch, whose "
+                "parameters were not kept: leave it as it was, or choose another --run-dir"
+            )
+
 
 class Saver:
     """Restore and save checkpoints of the training state; the next one is due after `minutes`.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.analysis.oracle import oracle_losses
+from dynskip_jax.commands.oracle import _counted
 from dynskip_jax.errors import UserError
 
 STEPS, K = 3000, 4
@@ -54,3 +55,10 @@ def test_the_bar_is_chosen_where_probes_are_fitted():
     assert found.fixed == 1 and found.own.mean == pytest.approx(2.0)
     with pytest.raises(UserError, match="12 choices are too few"):
         oracle_losses(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})
+
+
+def test_steps_of_a_text_stand_one_stream_after_another():
+    steps = np.arange(12).reshape(2, 6)
+    pieces = [(np.ones((2, 1), bool), steps[:, [t]]) for t in range(6)]
+    (found,) = _counted(iter(pieces), 10, is_text=True)
+    assert found.tolist() == [*range(10)]

@@ -95,6 +95,9 @@ def test_conll2003(tmp_path, monkeypatch):
     assert [s.tags for s in corpus.splits["dev"]] == [["S-ORG", "O"], ["B-PER", "E-PER"], ["S-LOC"]]
     assert corpus.splits["test"][2].columns == [("NNP",)] and corpus.scheme == "IOB1"
     assert corpus.sizes == {"train": 3, "dev": 3, "test": 3} and corpus.entity_tags[:2] == ("O", "B-LOC")
+    assert find_tagged_corpus("conll2003", folder, tag_column=1).train_tags == ("NNP", "VBZ")
+    with pytest.raises(UserError, match="--tag has no effect"):
+        find_tagged_corpus("conll2003", folder, tag="xpos")
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
     again, other = (with_entities(find_tagged_corpus("conll2003", beside=of)) for of in ((1,), ()))
     assert again.fingerprint == corpus.fingerprint != other.fingerprint

@@ -1,4 +1,4 @@
-"""Check what is set for a whole process: the folder of compiled programs, and that freed memory is kept."""
+"""Check what is set for a whole process: the folder of compiled programs, and what the user has set."""
 
 import os
 import subprocess
@@ -90,37 +90,6 @@ def test_folder_that_cannot_be_written_is_no_error(settings, monkeypatch, tmp_pa
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert keep_compiled_programs() is None
     assert jax.config.jax_compilation_cache_dir is None
-
-
-# --- Freed memory, by counting page faults
-
-# Prints the page faults per call. A result takes 64 MB (16,000 pages). The first 30 calls let the heap grow.
-ADDITIONS = """
-import resource
-import jax
-import jax.numpy as jnp
-from dynskip_jax.devices.host_memory import keep_freed_memory
-
-step = jax.jit(lambda x: x + 1.0)
-x = jnp.ones((4000, 4000))
-kept, before = keep_freed_memory(), 0
-for call in range(60):
-    if call == 30:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    step(x).block_until_ready()
-print(kept, (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 30)
-"""
-
-
-@pytest.mark.slow
-def test_a_step_gets_the_pages_of_the_one_before():
-    settings = ("MALLOC_", "GLIBC_TUNABLES")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
-    output = subprocess.check_output([sys.executable, "-c", ADDITIONS], text=True, env=environment)
-    kept, faults = output.split()
-    if kept == "False":
-        pytest.skip("the C library is not glibc")
-    assert float(faults) < 4_000  # it would be 16,000 without kept memory
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])

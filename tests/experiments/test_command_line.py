@@ -40,6 +40,8 @@ BAD = {
     "long transition": (("--transition", f"rhn:{LONG}"), "numbers in its name"),
     "no transition": (("--transition", "foo"), "foo"),
     "no effect": (("--mix", 0.25), "--mix has no effect on lstm"),
+    "an agent of attention": (("--model", "attention:3", "--agent", "content"), "--agent has no effect"),
+    "no relaxed epochs": ((*AGENT, "--relaxation", "soft"), "without --relaxed-epochs"),
     "no rates": ((*AGENT, "--control", "histogram"), "--control-of DIR"),
     "no run": ((*AGENT, "--control", "histogram", "--control-of", "x"), "x"),
     "sweep of rates": ((*AGENT, "--learning-rate", "0.1,1", "--agent-learning-rate", 0.1), "rate none"),

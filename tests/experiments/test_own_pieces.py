@@ -28,7 +28,7 @@ PIECES = """
 
     @dataclasses.dataclass(frozen=True)
     class Cell(F.GRU):
-        pass
+        version: int = 1
 """
 SMALL = (*SMALL_NUMBERS, "--epochs", 1, "--preset", "paper")
 
@@ -52,8 +52,8 @@ def test_arguments_and_settings_reach_the_piece(pieces):
     assert (type(skip).__name__, skip.max_skip, skip.mix) == ("Near", 3, 0.25)
     skip = spec_of("my_pieces:Near(max_skip=3, mix=1.0)", mix=0.25).skip
     assert (skip.max_skip, skip.mix) == (3, 1.0)
-    cell = spec_of("lstm", transition="my_pieces:Cell").transition
-    assert type(cell).__name__ == "Cell"
+    cell = spec_of("lstm", transition="my_pieces:Cell(version=2024)").transition
+    assert (type(cell).__name__, cell.version) == ("Cell", 2024)  # no number of layers
     assert names_in("lstm, a:B(1,2),c:D(x=(1,2))") == ("lstm", "a:B(1,2)", "c:D(x=(1,2))")
 
 

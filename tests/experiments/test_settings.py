@@ -1,11 +1,13 @@
 """Check settings: types, bounds, presets, files, and that no experiment needs JAX to describe itself."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
 
+import jax
 import numpy as np
 import pytest
 
@@ -114,6 +116,26 @@ def test_schedules_follow_the_settings(name, model, given, rates):
     history = np.repeat([[5.0], [4.0], [3.0], [2.9], [2.8]], 2, axis=1)  # of two seeds
     found = [np.broadcast_to(schedule(epoch, history[:epoch]), 2) for epoch in range(5)]
     np.testing.assert_allclose(found, np.stack([rates, rates], axis=1))
+
+
+def test_an_untrained_agent_stays_though_weights_decay():
+    settings = settings_of("sst", control="untrained", weight_decay=0.1, agent_learning_rate=None)
+    spec = make_spec("dynamic:3", settings)
+    optimizer = make_fit_settings(settings, spec, learner_of("sst", settings, spec)).optimizer
+    params = {name: np.ones(3, np.float32) for name in ("agent", "weights")}
+    updates, _ = optimizer.update(jax.tree.map(np.zeros_like, params), optimizer.init(params), params)
+    assert not updates["agent"].any() and updates["weights"].all()
+
+
+@pytest.mark.parametrize("name", ["classify", "imdb", "sick", "sst"])
+def test_a_task_reads_every_setting_of_its_network(name, monkeypatch):
+    settings, read = settings_of(name), set()
+    noted = lambda self, field: read.add(field) or object.__getattribute__(self, field)
+    monkeypatch.setattr(type(settings.model), "__getattribute__", noted)
+    spec = make_spec("dynamic:3", settings)
+    learner = learner_of(name, settings, spec)
+    assert learner.abstract_params() and make_fit_settings(settings, spec, learner)
+    assert {field.name for field in dataclasses.fields(settings.model)} <= read
 
 
 def test_config_modules_need_no_jax():

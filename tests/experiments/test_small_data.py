@@ -2,11 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 from commands import row_of, succeed
 
+from dynskip_jax import run
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
+from dynskip_jax.settings import replace
 from dynskip_jax.small_data import UPDATES, fit_to_size
 
 
@@ -27,6 +30,24 @@ def test_what_is_typed_stays_and_large_data_changes_nothing():
     assert fit_to_size(resolved, resolved.settings, 40) == (resolved.settings, [])
     resolved, _ = read_training(find_experiment("sst"), [])
     assert fit_to_size(resolved, resolved.settings, 8_544) == (resolved.settings, [])
+
+
+def test_a_run_on_small_data_may_grow():
+    def fitted(*flags):
+        resolved, _ = read_training(find_experiment("conll2003"), [*flags])
+        return fit_to_size(resolved, resolved.settings, 27)[0], resolved.settings.training
+
+    (usual, preset), more = fitted(), 200
+    assert fitted("--epochs", str(more))[0] == replace(usual, epochs=more)
+    times = (of.inverse_decay * of.epochs for of in (usual.training, preset))
+    np.testing.assert_allclose(*times)  # the rate falls as far
+
+
+def test_models_have_the_stretched_epochs(monkeypatch):
+    found = []
+    monkeypatch.setattr(run, "run", lambda _, settings, specs, *rest: found.extend([settings, *specs]))
+    succeed(find_experiment("number_prediction"), "--train-examples", 300)
+    assert found[1].objective.relaxed_epochs == found[0].agent.relaxed_epochs > 3
 
 
 GOOD, BAD = ["great", "lovely", "superb", "moving", "clever"], ["awful", "dull", "poor", "boring", "clumsy"]

@@ -70,6 +70,13 @@ def test_what_is_expected_is_the_agents_own_distribution(name):
         np.testing.assert_allclose(output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6)
 
 
+def test_the_mask_of_the_last_layer_says_what_is_copied():
+    read, mask = compiled(model(SKIPS["by content"], "expected", training=False)), np.arange(K) < 2
+    one, each = (read(TOKENS, policy=F.Policy("greedy", mask=of)) for of in (mask, (np.ones(1, bool), mask)))
+    np.testing.assert_array_equal(one.copies.weights, each.copies.weights)
+    assert not np.asarray(one.copies.weights)[..., 2:].any()
+
+
 def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
     read = compiled(model(SKIPS["by content"], "chosen", training=False))
     output = read(TOKENS, policy=F.Policy("sample"), rngs=KEY)

@@ -82,7 +82,7 @@ MODELS = {
     "classifier": (lambda: classifier(num_positions=10, dropout=0.3), alone),
     "attention": (lambda: classifier((F.Attention(3),), pooling="max"), alone),
     "embedded": (lambda: embedded(word_dropout=0.3, **RARE), alone),
-    "pair": (lambda: pair(dropout=0.3), pairs),
+    "pair": (lambda: pair(dropout=0.3, word_dropout=0.3), pairs),
     "tagger": (lambda: tagger(characters=(CNN,), **EVERYTHING), ids),
     "softmax": (lambda: tagger(characters=(CNN, AFFIXES), output="softmax", allowed=None), ids),
     "deep": (lambda: tagger(**DEEP), ids),
@@ -117,7 +117,7 @@ def test_a_padded_row_is_read_as_it_is_alone(name, training):
     [
         *((make, dict(dropout=(0.1, rate))) for make in (classifier, pair, tagger) for rate in (1.0, -0.1)),
         *((make, dict(unknown_rate=1.0)) for make in (classifier, pair, tagger)),
-        (embedded, dict(word_dropout=1.0)),
+        *((make, dict(word_dropout=1.0)) for make in (embedded, pair)),
         (LanguageModelDropout, dict(hidden=1.5)),
     ],
 )
@@ -163,6 +163,12 @@ def test_pooling_is_that_of_the_steps_that_count(pooling, backward):
     np.testing.assert_array_equal(found[2], 0)
 
 
+def test_a_classifier_that_reads_from_the_end_reads_turned_rows():
+    forward, backward = (compiled(classifier(reverse=way)) for way in (False, True))
+    expected = forward(TOKENS[:, ::-1], deterministic=True).logits
+    np.testing.assert_allclose(backward(TOKENS, deterministic=True).logits, expected, rtol=1e-5)
+
+
 def test_dropped_words_say_nothing_and_the_others_more():
     inputs = compiled(embedded(word_dropout=0.5)._inputs)
     plain, dropped = (np.asarray(inputs(TOKENS, keys)) for keys in (None, jax.random.split(KEY, 4)))
@@ -205,6 +211,8 @@ def test_pretrained_vectors_are_where_it_begins():
 REFUSED = {
     "odd": lambda: tagger(window=2),
     "unknown output 'hmm'": lambda: tagger(output="hmm"),
+    "a classifier has no return_carry": lambda: compiled(classifier())(TOKENS, return_carry=True),
+    "a language model has no reverse": lambda: language_model(reverse=True),
     "unknown copy 'all': choose": lambda: language_model(copy="all"),
     "this tagger draws": lambda: compiled(tagger(unknown_rate=0.5))(*ids(TOKENS)),
     "no distribution": lambda: compiled(language_model(F.Fixed(3), copy="expected"))(TOKENS),

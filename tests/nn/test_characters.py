@@ -76,17 +76,6 @@ def test_each_word_by_hand(padding):
     close(compiled(module)(TOKENS), expected[TOKENS])
 
 
-def test_the_large_models_parameters_are_counted():
-    # Kim et al. (2016), Table 2: d = 15, widths 1 to 7, maps min(200, 50 w), two highway layers.
-    init = nnx.initializers.uniform(0.05)
-    module = nnx.eval_shape(lambda: CharEmbedding(TABLE, weight_init=init, rngs=nnx.Rngs(0)))
-    convolution = sum((15 * w + 1) * min(200, 50 * w) for w in range(1, 8))
-    highways = 2 * 2 * (1100 * 1100 + 1100)
-    count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module, nnx.Param)))
-    # Two characters are marks; padding has no embedding.
-    assert module.features == 1100 and count == 15 * (2 + len(SYMBOLS)) + convolution + highways
-
-
 def test_gradient_reaches_the_characters_that_occur_and_no_others():
     graphdef, params = nnx.split(embedding())
     loss = lambda params: jnp.sum(jnp.sin(nnx.merge(graphdef, params)(jnp.array([[1, 5]]))))  # "a", "<eos>"

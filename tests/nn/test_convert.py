@@ -1,7 +1,6 @@
 """Check the conversion of weights from and to Flax, Keras and torch, against NumPy, Flax and torch."""
 
 import functools
-import warnings
 
 import flax.linen as linen
 import jax
@@ -116,28 +115,6 @@ def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     assert {name: array.shape for name, array in back.items()} == {n: a.shape for n, a in state.items()}
     close(torch_by_hand(kind, back), expected)
     jax.tree.map(np.testing.assert_array_equal, nn.to_torch(nn.from_torch(back), bias=bias), back)
-
-
-@pytest.mark.parametrize(("kind", "layers", "both_ways"), KINDS)
-def test_torch_itself_agrees(kind, layers, both_ways):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](
-        INPUT, HIDDEN, layers, bidirectional=both_ways, batch_first=True
-    )
-    stack = nn.from_torch({name: value.numpy() for name, value in theirs.state_dict().items()})
-    h = compiled(stack)(X, seq_lengths=LENGTHS).h
-
-    def run():
-        packed = torch.nn.utils.rnn.pack_padded_sequence(
-            torch.from_numpy(X), LENGTHS, batch_first=True, enforce_sorted=False
-        )
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)[0].numpy()
-
-    close(h, run())
-    theirs.load_state_dict({name: torch.tensor(array) for name, array in nn.to_torch(stack).items()})
-    close(h, run())
 
 
 def test_an_agent_is_put_into_a_trained_network():

@@ -72,12 +72,6 @@ def test_two_directions_are_flaxs_bidirectional():
         close(ours[n, :length], theirs[n, :length])
 
 
-def test_a_learned_initial_carry_gets_a_gradient():
-    gradient = nnx.jit(nnx.grad(lambda layer: jnp.sum(layer(X, rngs=jax.random.key(0)).h ** 2)))
-    initial = gradient(SkipLayers([cell_of(learnable_carry=True)])).cells[0].initial
-    assert min(np.abs(initial.h[...]).min(), np.abs(initial.c[...]).min()) > 0
-
-
 def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation():
     cell = drawn(lambda: SkipCell(INPUT, 700, recurrent_dropout=0.25, rngs=nnx.Rngs(0)))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled, drawn
+from compiled import drawn
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from marks import and_slow
@@ -82,24 +82,6 @@ def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_i
         arguments = params, jax.random.key(0)
         assert matrix_products(jax.make_jaxpr(step)(*arguments).jaxpr) == {(name, name, "float32")}
         assert floats(jax.eval_shape(step, *arguments)) == {"float32"}
-
-
-@pytest.mark.usefixtures("as_users")
-def test_one_step_by_hand():
-    cell = drawn(lambda: SkipCell(3, 8, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)))
-    rng = np.random.default_rng(1)
-    x, h, c = (rng.normal(size=(4, size)).astype(np.float32) for size in (3, 8, 8))
-    carry = F.initial_carry(None, cell.recurrence, F.LSTMState(h, c))
-    new, found = compiled(cell)(carry, x)
-
-    rounded = lambda array: np.asarray(array).astype(jnp.bfloat16).astype(np.float64)
-    sigmoid = lambda z: 1 / (1 + np.exp(-z))
-    weights = cell.weights
-    products = rounded(x) @ rounded(weights.w_x[...]) + rounded(h) @ rounded(weights.w_h[...])
-    g, i, f, o = np.split(products + np.asarray(weights.b[...], np.float64), 4, axis=-1)
-    c = np.tanh(g) * sigmoid(i) + c * sigmoid(f)
-    np.testing.assert_allclose(np.asarray(new.slots.c)[:, 0], c, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found, sigmoid(o) * np.tanh(c), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(None, "bfloat16"), ("float32", "float32")])

@@ -93,7 +93,7 @@ def test_layers_of_several_sizes_are_mapped():
     assert stack.cells[2].depth.w_m.shape == (3, 5)
 
 
-def test_a_restarted_carry_holds_the_learned_state():
+def test_the_initial_state_is_learned_and_a_restarted_carry_holds_it():
     """Regression: the forgotten states became zeros instead of the learned initial state."""
     cell = cell_of(F.Dynamic(3), learnable_carry=True)
     cell.initial.h[...] = jax.device_put(np.full(HIDDEN, 0.5, np.float32))
@@ -101,6 +101,8 @@ def test_a_restarted_carry_holds_the_learned_state():
     again = np.asarray(compiled(cell.restart_carry)(carry).slots.h)
     np.testing.assert_array_equal(again[:, 0], np.asarray(carry.slots.h)[:, 0])
     np.testing.assert_array_equal(again[:, 1:], 0.5)
+    gradient = nnx.jit(nnx.grad(lambda layers: layers(X, rngs=jax.random.key(0)).h.sum()))
+    assert np.abs(gradient(SkipLayers([cell])).cells[0].initial.c[...]).min() > 0
 
 
 def test_dropped_weights_are_those_that_multiply_the_state():

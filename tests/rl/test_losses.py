@@ -105,7 +105,10 @@ def test_losses_by_hand():
     assert rl.reinforce(trace, R, baseline=rl.leave_one_out(R)) == -12.0
     assert rl.entropy(trace) == 5.0
     np.testing.assert_allclose(rl.agent_loss(trace, R), -12.0 - 0.02 * 5.0, rtol=1e-6)
-    assert rl.agent_loss(dataclasses.replace(trace, mode="soft"), R, entropy_coef=0.5) == -2.5
+    soft = dataclasses.replace(trace, mode="soft")
+    assert rl.agent_loss(soft, R, entropy_coef=0.5) == -2.5
+    np.testing.assert_allclose(rl.agent_loss([soft, trace], R, entropy_coef=0.5), -12.0 - 5.0)
+    assert rl.reinforce(trace, jnp.array([[1, 0], [2, 3]])) == (1 * 1 + 2 * 0 + 3 * 5 + 4 * 3) / 2
     # Eq. 5 as printed: -Σ log π · (R - Σ log π - 1), with the cross-entropy -R.
     np.testing.assert_allclose(rl.paper_loss(trace, -R), (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
     # Critics: returns 10, 10 and 4, 4.
@@ -115,6 +118,25 @@ def test_losses_by_hand():
 
 
 # --- Baselines and VIMCO
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_a_baseline_has_rows_or_steps_beside_rewards_of_rows_or_steps(time_major):
+    log_prob, values = trace_of().log_prob, trace_of(1).log_prob
+    turn = lambda leaf: leaf.T if time_major else leaf
+    trace = jax.tree.map(turn, dataclasses.replace(trace_of(), time_major=time_major))
+    for per_step, baseline in itertools.product((False, True), (values[:, 0], values)):
+        each, reward = (of.reshape(ROWS, -1) for of in (baseline, rewards_like(per_step)))
+        left = np.broadcast_to(reward - each, (ROWS, TIME))
+        returns = np.cumsum(left[:, ::-1], axis=1)[:, ::-1] if per_step else left
+        found = rl.reinforce(trace, turn(rewards_like(per_step)), baseline=turn(baseline))
+        np.testing.assert_allclose(found, -(log_prob * returns).sum(axis=1).mean(), rtol=1e-5)
+
+
+def test_long_sums_do_not_overflow():
+    halves = jnp.ones((64, 2000), jnp.float16)
+    assert rl.entropy(F.DecisionTrace(halves.astype(int), -halves, halves)) == 2000
+    assert rl.leave_one_out(jnp.full(1000, -100, jnp.float16))[0] == -100
 
 
 @pytest.mark.parametrize("counted", [(1, 0, 1, 1, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0, 0, 0), (1,) * 8])

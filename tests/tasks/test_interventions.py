@@ -1,5 +1,6 @@
 """Check the losses of other choices against reading the text again with each of these choices."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -164,6 +165,14 @@ def test_one_choice_of_a_sequence(task, layer):
             alone = [loss_of(row, way) for way in ways]
             np.testing.assert_allclose(losses[row, t], alone, rtol=1e-5)
     assert np.ptp(losses[counts], axis=1).max() > 1e-4 and not counts[3:].any()
+
+
+def test_short_sequences_are_not_read_first():
+    split = dataclasses.replace(of_lengths([8, 16] * 40), buckets=(8, 16))
+    learner = classification({"dev": split}, mix=1.0)
+    read = lambda models, carries, batch, key: (carries, batch.seq_lengths)
+    found = np.concatenate([*interventions._read_split(learner, [drawn_params(learner, 3)], "dev", 4, read)])
+    assert {*found[:40].tolist()} == {*found[40:].tolist()} == {8, 16}
 
 
 @pytest.mark.slow

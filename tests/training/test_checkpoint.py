@@ -67,7 +67,7 @@ def test_round_trip(tmp_path, capfd):
     state, checkpoints = make_state(), Checkpoints(tmp_path / "c")
     assert checkpoints.restore_latest(state) is None
     checkpoints.save(3, state, {"epoch": 2, "order": [1, 2], "best": None})
-    restored = Checkpoints(tmp_path / "c").restore_latest(state)
+    restored = Checkpoints(tmp_path / "c" / ".." / "c").restore_latest(state)
     assert_identical(restored.state, state)
     assert (restored.meta, restored.skipped) == ({"epoch": 2, "order": [1, 2], "best": None}, ())
     assert restored.fingerprint == checkpoints.fingerprint() and restored.fingerprint["step"] == 3

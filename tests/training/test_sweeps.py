@@ -7,14 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled, drawn
-from flax import nnx
 from learners import classification, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.settings import Agent, Settings
 from dynskip_jax.tasks.agents import agents_loss
 from dynskip_jax.training.folder import RunDir
@@ -132,12 +129,6 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     scheduled, nll = ScheduledValues(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
     loss = jax.jit(partial(agents_loss, objective, scheduled, [trace]))(nll, -nll) - 1.5
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
-
-
-def test_positions_stand_beside_the_symbols():
-    make = lambda: SequenceClassifier(6, 8, 3, [F.Previous()], num_positions=7, rngs=nnx.Rngs(0))
-    x = compiled(drawn(make))(jnp.zeros((2, 7), jnp.int32)).observations[0][0]
-    np.testing.assert_array_equal(x[0, :, 6:], np.eye(7))
 
 
 def test_objectives_without_a_meaning_are_refused():

@@ -54,7 +54,7 @@ class LanguageModel(RegularizedModel):
     init_scale: Positive = 0.1
     """Draw weights from U(-scale, scale)."""
     embedding_features: Size | None = None
-    """Size of a word's embedding."""
+    """Size of a word's embedding, except with charlm."""
     copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "none"
     """Copy words of the last k steps: the one after the chosen state, or all by probability (expected)."""
 

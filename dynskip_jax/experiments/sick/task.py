@@ -14,7 +14,7 @@ from dynskip_jax.data.sentences import pair_inputs
 from dynskip_jax.data.sentences import treebank_words as split
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import embedding, load_sentences, model_options
+from dynskip_jax.experiments.sentence_task import embedding, load_sentences, model_options, task_options
 from dynskip_jax.models import SentencePairModel
 from dynskip_jax.tasks import SentencePairs
 
@@ -34,8 +34,7 @@ def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -
         sizes, options = (settings.model.features, corpora.SICK_RATINGS), model_options(spec, settings, data)
         return SentencePairModel(embed(rngs), *sizes, similarity_features=50, **options, rngs=rngs)
 
-    splits = {} if data is None else data.content.splits
-    return SentencePairs(splits, make_model, batch_size=settings.training.batch_size)
+    return SentencePairs({} if data is None else data.content.splits, make_model, **task_options(settings))
 
 
 def tokenize(trained: Any, text: str) -> str:

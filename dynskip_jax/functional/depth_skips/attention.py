@@ -31,6 +31,7 @@ class AttentionToOutput(DepthSkip):
     enters = "output"
     layers_below = 1
     all_below = True
+    same_size = True
     epsilon: float = 1e-6
 
     def init(self, key, in_features, below, hidden, widths, init) -> AttentionParams:

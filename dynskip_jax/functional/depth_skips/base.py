@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.transitions.base import Dense, Initializers
+from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,14 @@ class DepthSkip:
     | `layers_below` | distance from the layer down to its nearest source; 1 is the layer just below |
     | `all_below` | whether all layers from there down are sources, concatenated, bottom layer first |
     | `source` | array of each source that enters: its `output` h, or its `cell_state` |
+    | `same_size` | whether every source needs the size of the layer |
     """
 
     enters: ClassVar[Literal["gates", "cell", "output"]]
     layers_below: ClassVar[int] = 2
     all_below: ClassVar[bool] = False
     source: ClassVar[Literal["output", "cell_state"]] = "output"
+    same_size: ClassVar[bool] = False
 
     def init(
         self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers
@@ -49,6 +51,9 @@ class DepthSkip:
                 f"a skip over depth from a layer of size {below} to one of size {hidden} needs "
                 "mapping='linear'"
             )
+
+    def check_transition(self, transition: Transition) -> None:
+        """Raise a `UserError` unless the skip fits layers with this transition."""
 
     def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
         """Compute the part of the skip that needs no state, for all steps at once.

@@ -10,12 +10,14 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.nn import sigmoid
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Dense
+from dynskip_jax.functional.transitions.base import Dense, Transition
+
+_OTHER_SIZE = "this transition has gates of another size than the layer's: skip to the output"
 
 
 class GatesParams(NamedTuple):
@@ -59,13 +61,20 @@ class ToGates(_Mapped):
     enters = "gates"
     mappings = ("identity", "linear")
 
+    def check_transition(self, transition: Transition) -> None:
+        if self.mapping != "linear" and transition.has_small_gates:
+            raise UserError(_OTHER_SIZE)
+
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
         if self.mapping != "linear":
             return GatesParams()
-        pairs = zip(jax.random.split(key, len(widths)), widths, strict=True)
-        return GatesParams(
-            tuple(init.blocks(init.kernel, k, below, hidden, width // hidden) for k, width in pairs)
-        )
+
+        def draw(key: Key[Array, ""], width: int) -> Float[Array, "below gates"]:
+            if width % hidden:
+                return init.draw(init.kernel, key, (below, width))
+            return init.blocks(init.kernel, key, below, hidden, width // hidden)
+
+        return GatesParams(tuple(map(draw, jax.random.split(key, len(widths)), widths)))
 
     def project(self, params, x, below) -> None:
         """Return None: `into_gates` computes the whole skip."""
@@ -75,7 +84,7 @@ class ToGates(_Mapped):
         if self.mapping == "linear":
             added = [product(below, w) for w in params.w]
         elif any(x.shape[-1] % below.shape[-1] for x in leaves):
-            raise UserError("this transition has gates of another size than the layer's: skip to the output")
+            raise UserError(_OTHER_SIZE)
         else:
             added = [jnp.concatenate([below] * (x.shape[-1] // below.shape[-1]), axis=-1) for x in leaves]
         return structure.unflatten([x + more for x, more in zip(leaves, added, strict=True)])

@@ -125,8 +125,8 @@ class TimeSkip:
             known = field.metadata.get("choices")
             if known is not None and value not in known:
                 raise UserError(f"unknown {field.name} {value!r}: choose one of {', '.join(known)}")
-        if self.max_skip < 1:
-            raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
+        if not isinstance(self.max_skip, int) or self.max_skip < 1:
+            raise UserError(f"a skip needs a whole max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
 
     @property

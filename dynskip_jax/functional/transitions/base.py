@@ -119,6 +119,7 @@ class Transition:
     | `state` | `NamedTuple` class of the state's arrays, h first, each (*batch, hidden) |
     | `cell_state` | name of the array that is the cell state (Wu et al. 2016, Eq. 33) |
     | `recurrent` | names of the params that multiply the state: weight dropout acts on their matrices |
+    | `has_small_gates` | whether a gate has another size than the state |
     | `averages` | `linear`, or `own` if the class has its own `average_states` |
     """
 
@@ -127,6 +128,7 @@ class Transition:
     state: ClassVar[type[tuple]]
     cell_state: ClassVar[str] = "h"
     recurrent: ClassVar[tuple[str, ...]]
+    has_small_gates: ClassVar[bool] = False
     averages: ClassVar[Literal["linear", "own"]] = "linear"
 
     def __init_subclass__(cls) -> None:

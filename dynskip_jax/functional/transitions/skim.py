@@ -36,6 +36,7 @@ class SkimLSTM(Transition):
     cell_state = "c"
     recurrent = ("w_h", "w_hs")
     number = "small"
+    has_small_gates = True
     small: int = 5
 
     def __post_init__(self) -> None:
