@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.history import Window
-from dynskip_jax.functional.product import product, row, wider
+from dynskip_jax.functional.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 
 # Sample a state, take the most probable one, or compute weights for all of them (see `relaxation.py`).
@@ -39,8 +39,7 @@ class AgentParams(NamedTuple):
 
 def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch units"]:
     """Return the part of the agent's first layer that depends on the input."""
-    units = product(x, params.w_x)
-    return units + row(params.b, units)
+    return affine(x, params.w_x, params.b)
 
 
 def agent_logits(
@@ -54,8 +53,8 @@ def agent_logits(
     `units_x` is the result of `project_agent_input(params, x)`. Logits are finite and very negative where
     `allowed` is False; at least one skip must be allowed.
     """
-    logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
-    return _where_allowed(logits + row(params.b_out, logits), allowed)
+    units = jnp.tanh(units_x + product(h, params.w_h))
+    return _where_allowed(affine(units, params.w_out, params.b_out), allowed)
 
 
 def content_logits(

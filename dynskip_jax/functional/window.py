@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.product import affine
 from dynskip_jax.functional.sequence import length_mask, where_each
 
 
@@ -34,6 +34,5 @@ def gated_window(
         x = where_each(length_mask(seq_lengths, time), x, 0)
     padded = jnp.pad(x, ((0, 0), (d // 2, d // 2), (0, 0)))
     tokens = jnp.stack([padded[:, k : k + time] for k in range(d)], axis=2)
-    z = product(tokens.reshape(*x.shape[:2], d * x.shape[2]), params.w)
-    r = jax.nn.sigmoid(z + row(params.b, z))
+    r = jax.nn.sigmoid(affine(tokens.reshape(*x.shape[:2], d * x.shape[2]), params.w, params.b))
     return (r[..., None] * tokens).reshape(*x.shape[:2], d * x.shape[2])

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choose, entropy
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.product import affine
 from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
 
 
@@ -106,5 +106,4 @@ class LSTMJump(ReadingSkip):
         return Decision(choice.action, *of_jump, choice.update)
 
     def _logits(self, params: JumpParams, observation: Float[Array, "*batch hidden"]):
-        logits = product(jax.lax.stop_gradient(observation), params.w)
-        return logits + row(params.b, logits)
+        return affine(jax.lax.stop_gradient(observation), params.w, params.b)
