@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 
@@ -15,7 +16,7 @@ from dynskip_jax.tasks import Learner
 from dynskip_jax.training import optimizer
 from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.results import finished_runs
+from dynskip_jax.training.results import finished_runs, row_of
 from dynskip_jax.training.resume import selected_params
 
 VOCABULARY = "vocabulary.json"  # file of a run folder
@@ -97,7 +98,10 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
 
 
 def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
-    """Return the selected parameters of a finished run of the same model with as many seeds."""
+    """Return the selected parameters of a finished run of the same model with as many seeds.
+
+    Of a sweep they are those of the selected value; each value of this run's own sweep begins with them.
+    """
     runs = finished_runs(run_dir)
     if spec.name not in runs:
         raise UserError(f"--start-from {run_dir} holds no finished run of {spec.name}")
@@ -105,4 +109,11 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
     words = json.dumps(learner.task.corpus.vocabulary.to_json())
     if json.loads((run.path / VOCABULARY).read_text(encoding="utf-8")) != json.loads(words):
         raise UserError(f"--start-from {run_dir} was trained on other words than those of this data")
-    return selected_params(run, learner.abstract_params(), len(learner.seeds))
+    row = row_of(run)
+    values, count = [each["value"] for each in row.get("sweep", [])] or [{}], len(row["seeds"])
+    if count != len(spec.seeds):
+        raise UserError(f"--start-from {run_dir} has {count} seeds: train as many, not {len(spec.seeds)}")
+    params = selected_params(run, learner.abstract_params(), count * len(values))
+    first = values.index(row.get("selected", {})) * count
+    chosen = jax.tree.map(lambda leaf: leaf[first : first + count], params)
+    return jax.tree.map(lambda leaf: np.concatenate([leaf] * len(spec.values)), chosen)

@@ -38,7 +38,7 @@ from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
 from dynskip_jax.tasks import Learner
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.files import sha256_of, write_atomically
+from dynskip_jax.training.files import sha256_of, without_dots, write_atomically
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import FitResult, fit
 from dynskip_jax.training.progress import Progress
@@ -331,7 +331,7 @@ def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
         "jax": importlib.metadata.version("jax"),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "source": data.source,
-        "paths": {name: str(path.absolute()) for name, path in paths.items()},
+        "paths": {name: str(without_dots(path.absolute())) for name, path in paths.items()},
     }
 
 

@@ -25,6 +25,7 @@ from dynskip_jax.config import (
     short,
 )
 from dynskip_jax.errors import UserError
+from dynskip_jax.training.files import without_dots
 from dynskip_jax.training.model_names import CHOOSING, READING_LESS, REWARDED, WITH_AGENT, WITH_K, is_one_of
 
 _MOST_SEEDS = 1000  # trained together
@@ -338,8 +339,12 @@ def to_config(settings: Settings) -> dict[str, Any]:
         may_change = group == "devices" or (group in ("run", "data") and is_path(hint))
         if not may_change and name not in ("model", "compare"):
             value = get(settings, name)
-            config.setdefault(group, {})[name] = str(value.absolute()) if isinstance(value, Path) else value
+            config.setdefault(group, {})[name] = _stored(value)
     return config
+
+
+def _stored(value: Any) -> Any:
+    return str(without_dots(value.absolute())) if isinstance(value, Path) else value
 
 
 def from_config(kind: type[Settings], config: Mapping[str, Any]) -> Settings:

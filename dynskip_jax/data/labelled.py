@@ -185,11 +185,16 @@ def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict
 
 
 def _read_classes(path: Path) -> list[LabelledText]:
-    """Return the texts of a folder that has one folder per class; sub-folders belong to their class."""
+    """Return the texts of a folder that has one folder per class; sub-folders belong to their class.
+
+    Run folders hold no texts: they may lie in the folder in which the user works.
+    """
     texts, folders = [], [(own, own.name) for own in reversed(folder_entries(path)) if own.is_dir()]
     while folders:
         folder, label = folders.pop()
         entries = folder_entries(folder)
+        if {"config.json", "checkpoints"} <= {entry.name for entry in entries}:
+            continue
         texts += [_example(file, 1, "\n".join(iter_lines(file)), label) for file in entries if file.is_file()]
         folders += [(own, label) for own in reversed(entries) if own.is_dir()]
     if not texts:

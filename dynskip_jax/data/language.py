@@ -249,4 +249,4 @@ def _in_pieces(
 
 
 def _shares(of_splits: Mapping[str, float]) -> str:
-    return ", ".join(f"{100 * share:.2g} % of {split}" for split, share in of_splits.items())
+    return ", ".join(f"{100 * share:.3g} % of {split}" for split, share in of_splits.items())

@@ -87,7 +87,7 @@ class SentenceCorpus:
         for name, split in self.splits.items():
             tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
             share = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())  # `<unk>` and padding are 0
-            unknown.append(f"{100 * share:.2g} % of {name}")
+            unknown.append(f"{100 * share:.3g} % of {name}")
         line = f"words outside the vocabulary of {len(self.vocabulary):,}: {', '.join(unknown)}"
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
         return f"{line}; texts cropped: {cropped}" if any(self.cropped.values()) else line

@@ -120,14 +120,15 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
             if problem := first_problem(sentence.tags, scheme):
                 raise bad_line(sentence.file, sentence.lines[problem[0]], problem[1])
             splits[split].append(sentence._replace(tags=convert_tags(sentence.tags, "BIOES")))
-    corpus = dataclasses.replace(corpus, splits=splits, scheme=scheme, note=note)
-    known = {*corpus.entity_tags}
-    for sentence in (*splits["dev"], *splits["test"]):
-        for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+    found = dataclasses.replace(corpus, splits=splits, scheme=scheme, note=note)
+    known = {*found.entity_tags}
+    pairs = (zip(corpus.splits[split], splits[split], strict=True) for split in ("dev", "test"))
+    for sentence, converted in itertools.chain(*pairs):
+        for own, tag, line in zip(sentence.tags, converted.tags, sentence.lines, strict=True):
             if tag not in known:
-                problem = f"the tag {shown(tag)} is not in train, nor is another of its type"
+                problem = f"the tag {shown(own)} is not in train, nor is another of its type"
                 raise bad_line(sentence.file, line, problem)
-    return corpus
+    return found
 
 
 def _with_drawn_dev(path: Path, train: Sentences, test: Sentences) -> TaggedCorpus:

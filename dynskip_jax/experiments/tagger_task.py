@@ -63,7 +63,7 @@ def dataset_of(
         scheme=corpus.scheme,
     )
     unknown = {s: sum(not vocabulary.knows(w) for w in words) / len(words) for s, words in all_words.items()}
-    shares = ", ".join(f"{100 * share:.2g} % of {split}" for split, share in unknown.items())
+    shares = ", ".join(f"{100 * share:.3g} % of {split}" for split, share in unknown.items())
     lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {shares}"]
     about = (corpus.name, {**corpus.sizes, "words": len(vocabulary.words)}, corpus.fingerprint, corpus.source)
     dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=lines)

@@ -252,7 +252,10 @@ def _filled(make: Any, all_arrays: Sequence[Arrays], options: Mapping[str, Any],
     transition = F.LSTM(**functions) if len(_orders(w_h)["ours"]) == 4 else F.GRU(reset, **functions)
     others = {name: value for name, value in options.items() if name not in _FUNCTIONS}
     made = make(len(w_x), len(w_h), transition=transition, **dict(rngs=nnx.Rngs(0)) | others)
-    for cell, arrays in zip(getattr(made, "cells", [made]), all_arrays, strict=True):
+    cells = getattr(made, "cells", [made])
+    if len(cells) != len(all_arrays):
+        raise UserError(f"weights of {len(all_arrays)} layers and directions do not fill {len(cells)}")
+    for cell, arrays in zip(cells, all_arrays, strict=True):
         _fill(cell, arrays, options)
     return made
 

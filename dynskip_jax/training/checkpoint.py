@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 
 from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import check_regular, read_bytes
+from dynskip_jax.training.files import check_regular, read_bytes, without_dots
 
 # Error numbers for a file that is missing or is of another kind than expected.
 _OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -51,8 +51,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | Path, *, processes: Processes | None = None):
-        directory = Path(directory).absolute()
-        self.directory = directory.parent.resolve() / directory.name  # TensorStore takes no `..`
+        self.directory = without_dots(Path(directory).absolute())
         self._processes = processes or Processes()
         self._unreadable: set[int] = set()
         # Without these options, Orbax waits for all JAX processes.

@@ -62,6 +62,11 @@ def check_new(path: Path) -> None:
         raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
 
 
+def without_dots(path: Path) -> Path:
+    """Return a path, resolved if it has `..`: TensorStore refuses it, and it may follow a missing folder."""
+    return path.resolve() if ".." in path.parts else path
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal."""
     return hashlib.sha256(read_bytes(path)).hexdigest()

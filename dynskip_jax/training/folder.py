@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from dynskip_jax.errors import UserError, needs
-from dynskip_jax.training.files import FORMAT, append_line, check_regular, is_of, read_bytes, write_atomically
+from dynskip_jax.training.files import (
+    FORMAT,
+    append_line,
+    check_regular,
+    is_of,
+    read_bytes,
+    without_dots,
+    write_atomically,
+)
 
 with needs("experiments"):
     import filelock
@@ -47,7 +55,7 @@ class RunDir:
     """
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path = path = without_dots(path)
         self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
         self._config, self._metrics, self._result = (
@@ -207,7 +215,8 @@ class RunDir:
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
     """Create and return a folder `runs/<task>/<model>-<time>`, followed by `-2`, `-3`, … if it exists."""
-    first = Path("runs") / task / f"{file_name(model)}-{now:%Y%m%d-%H%M%S}"
+    name = file_name(model).replace(",", "-")  # commands take several folders, separated by commas
+    first = Path("runs") / task / f"{name}-{now:%Y%m%d-%H%M%S}"
     for count in itertools.count(1):
         path = first if count == 1 else first.with_name(f"{first.name}-{count}")
         try:

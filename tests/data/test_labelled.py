@@ -123,7 +123,8 @@ def test_folders_of_classes_with_all_that_systems_put_there(tmp_path):
         for label in ("good", "bad"):
             write(tmp_path / label / f"{number}.txt", f"{label} words\nno {number}")
     write(tmp_path / "bad" / "2023" / "more" / "x.txt", "deep words")
-    for name in ("good/Thumbs.db", "bad/.DS_Store", "desktop.ini", ".git/x.txt"):
+    junk = "good/Thumbs.db bad/.DS_Store desktop.ini .git/x.txt runs/x/config.json runs/x/checkpoints/1"
+    for name in junk.split():
         write(tmp_path / name, "").write_bytes(b"\xd0\xcf\x11\xe0")
     corpus = find_labelled_text(tmp_path)
     assert corpus.classes == ("bad", "good") and sum(map(len, corpus.splits.values())) == 25

@@ -137,7 +137,7 @@ def test_parts_of_speech(tmp_path, dataset, template, text):
     ("text", "problem"),
     [
         ("a B-X NN\n", "(no scheme: 'NN' is no tag of IOB1, BIO2, BIOES): name another --tag-column"),
-        ("a O\nb B-Y\n", "line 2: the tag S-Y is not in train, nor is another of its type"),
+        ("a O\nb B-Y\n", "line 2: the tag B-Y is not in train, nor is another of its type"),
     ],
 )
 def test_tags_that_cannot_be_learned_are_located(tmp_path, text, problem):

@@ -39,8 +39,7 @@ def test_a_run_on_small_data_may_grow():
 
     (usual, preset), more = fitted(), 200
     assert fitted("--epochs", str(more))[0] == replace(usual, epochs=more)
-    times = (of.inverse_decay * of.epochs for of in (usual.training, preset))
-    np.testing.assert_allclose(*times)  # the rate falls as far
+    np.testing.assert_allclose(*(of.inverse_decay * of.epochs for of in (usual.training, preset)))
 
 
 def test_models_have_the_stretched_epochs(monkeypatch):

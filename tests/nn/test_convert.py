@@ -259,6 +259,7 @@ def refused():
         "missing": (lambda: nn.from_torch(without("bias_hh_l0")), "bias_hh_l0 is missing"),
         "one direction": (lambda: nn.from_torch({**state, "weight_ih_l0_reverse": 0}), "reverse is missing"),
         "a layer": (lambda: nn.from_torch({n[:-1] + "1": a for n, a in state.items()}), "l1 does not belong"),
+        "layers": (lambda: nn.from_torch(state, num_layers=2), "of 1 layers and directions do not fill 2"),
         "two gates": (lambda: nn.from_torch(two_gates), "have 2 gates"),
         "shapes": (lambda: nn.from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}), "expected weights"),
         "no rngs": (lambda: nn.from_torch(state, skip=F.Dynamic(3)), "of Dynamic are drawn: pass rngs="),

@@ -57,7 +57,7 @@ def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
 def test_other_settings_are_named(tmp_path):
     RunDir.open(tmp_path, CONFIG)
     other = {"optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}, "dataset": {"name": "y", "fingerprint": "f"}}
-    message = user_error(RunDir.open, tmp_path, other | {"model": "lstm", "new": True})
+    message = user_error(RunDir.open, tmp_path / "absent" / "..", other | {"model": "lstm", "new": True})
     assert 'model was "dynamic:10" and is now "lstm"' in message
     assert "optimizer.rate was 0.1 and is now 0.2; seeds was 3 and is now not set; and 1 more" in message
     assert "beta" not in message and "dataset" not in message
