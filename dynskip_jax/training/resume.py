@@ -97,11 +97,16 @@ class Saver:
         self._checkpoints = None if folder is None else Checkpoints(folder, processes=parallel.processes)
 
     def restore(
-        self, state: TrainState, best: PyTree, progress: TrainProgress
+        self,
+        state: TrainState,
+        best: PyTree,
+        progress: TrainProgress,
+        check: Callable[[TrainProgress], None],
     ) -> tuple[TrainState, PyTree, TrainProgress]:
         """Return the content of the newest intact checkpoint, or the arguments, placed on their devices.
 
-        Files that do not belong together are refused. Then the run folder is rewound to the checkpoint.
+        Files that do not belong together are refused, as is a progress at which `check` raises. Only then
+        the run folder is rewound to the checkpoint.
         """
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
         if self._run_dir is not None:
@@ -111,6 +116,7 @@ class Saver:
             for line in restored.skipped:
                 logger.warning(line)
             progress = TrainProgress.from_meta(restored.meta)
+            check(progress)
             logger.info("resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1)
         if self._run_dir is not None:
             self._run_dir.rewind(progress.step, restored and restored.meta["metrics"])
