@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from dynskip_jax.data.batches import fingerprint
 from dynskip_jax.data.files import SPLITS, PathLike, find_splits, iter_lines
-from dynskip_jax.data.messages import bad_file, printable
+from dynskip_jax.data.messages import bad_file, printable, shares
 from dynskip_jax.data.vocabularies import (
     EOS,
     UNK,
@@ -98,11 +98,11 @@ class LanguageCorpus:
         seen = "once" if self.min_count == 2 else f"fewer than {self.min_count} times"
         rare = f"{unit}s seen {seen} in train are {UNK}"
         of_train = rare if self.min_count > 1 else f"{UNK} as in the text of train"
-        lines.append(f"{of_train}: {_shares(self.unknown)}")
+        lines.append(f"{of_train}: {shares(self.unknown)}")
         many = {split: share for split, share in self.unknown.items() if share > _MANY_UNKNOWN}
         if many:
             problem = "which is easy to predict: perplexities are low, and cannot be compared between splits"
-            lines.append(f"{_shares(many)} is {UNK}, {problem}; --vocabulary bpe has no unknown words")
+            lines.append(f"{shares(many)} is {UNK}, {problem}; --vocabulary bpe has no unknown words")
         return lines
 
     @property
@@ -246,7 +246,3 @@ def _in_pieces(
         for split, own in form_ids.items()
     }
     return in_pieces, vocabulary, sizes
-
-
-def _shares(of_splits: Mapping[str, float]) -> str:
-    return ", ".join(f"{100 * share:.3g} % of {split}" for split, share in of_splits.items())

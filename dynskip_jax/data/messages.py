@@ -3,6 +3,7 @@
 import os
 import reprlib
 import unicodedata
+from collections.abc import Mapping
 
 from dynskip_jax.errors import UserError
 
@@ -43,6 +44,11 @@ def shown(text: object, limit: int = _MAX_QUOTED) -> str:
     """Return `text` as printable text of at most `limit` characters."""
     # Shortened twice: without the first cut, a text of megabytes would be escaped as a whole.
     return shortened(printable(shortened(str(text), limit)), limit)
+
+
+def shares(of_splits: Mapping[str, float]) -> str:
+    """Return fractions of splits in percent."""
+    return ", ".join(f"{100 * share:.3g} % of {split}" for split, share in of_splits.items())
 
 
 def quoted(value: object) -> str:

@@ -13,6 +13,7 @@ import regex
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import Examples, fingerprint, pad_sequences, with_buckets
+from dynskip_jax.data.messages import shares
 from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
 
 # A function of the words of train, and the words of dev and test, that returns those words of dev and test
@@ -83,12 +84,12 @@ class SentenceCorpus:
     @property
     def about(self) -> str:
         """One line for messages: percentage of unknown words and number of cropped texts in each split."""
-        unknown = []
+        unknown = {}
         for name, split in self.splits.items():
             tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
-            share = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())  # `<unk>` and padding are 0
-            unknown.append(f"{100 * share:.3g} % of {name}")
-        line = f"words outside the vocabulary of {len(self.vocabulary):,}: {', '.join(unknown)}"
+            # `<unk>` and padding are 0.
+            unknown[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
+        line = f"words outside the vocabulary of {len(self.vocabulary):,}: {shares(unknown)}"
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
         return f"{line}; texts cropped: {cropped}" if any(self.cropped.values()) else line
 

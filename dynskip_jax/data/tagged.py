@@ -80,9 +80,9 @@ def find_tagged_corpus(
         tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
     """
-    unused = "--tag-column" if dataset == "ud" and tag_column != -1 else "--tag"
-    if unused == "--tag-column" or (dataset != "ud" and tag != "upos"):
-        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
+    is_unused, name = (tag_column != -1, "--tag-column") if dataset == "ud" else (tag != "upos", "--tag")
+    if is_unused:
+        raise UserError(f"{name} has no effect with --dataset {dataset}: leave it out")
     read = functools.partial(read_columns, beside=beside, tag=tag_column)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])

@@ -10,6 +10,7 @@ from flax import nnx
 from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.batches import with_buckets
+from dynskip_jax.data.messages import shares
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import allowed_transitions, convert_tags
 from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
@@ -63,8 +64,7 @@ def dataset_of(
         scheme=corpus.scheme,
     )
     unknown = {s: sum(not vocabulary.knows(w) for w in words) / len(words) for s, words in all_words.items()}
-    shares = ", ".join(f"{100 * share:.3g} % of {split}" for split, share in unknown.items())
-    lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {shares}"]
+    lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {shares(unknown)}"]
     about = (corpus.name, {**corpus.sizes, "words": len(vocabulary.words)}, corpus.fingerprint, corpus.source)
     dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=lines)
     return with_vectors(dataset, path, vocabulary.words, read, m.embedding_features)

@@ -1,5 +1,6 @@
 """Checks of arguments: types and shapes always, values only if they are known before the program runs."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -199,6 +200,12 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
     check_temperature(policy.temperature)
 
 
+@functools.lru_cache
+def _skip_state_structure(time_skip: Any) -> Any:
+    """Return the structure of a time skip's state; steps outside of `jit` ask for it again and again."""
+    return jax.tree.structure(jax.eval_shape(lambda: time_skip.init_skip_state((), jnp.float32)))
+
+
 def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int | None = None) -> None:
     """Check that a carry fits a layer and a batch; if `hidden` is None, its size is not checked."""
     if not hasattr(carry, "slots"):
@@ -213,8 +220,7 @@ def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int
             raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
         if hidden is not None and array.shape[-1] != hidden:
             raise UserError(f"expected a carry of {hidden} features, got one of {array.shape[-1]}")
-    like = jax.eval_shape(lambda: recurrence.time_skip.init_skip_state(batch, jnp.float32))
-    if jax.tree.structure(carry.skip_state) != jax.tree.structure(like):
+    if jax.tree.structure(carry.skip_state) != _skip_state_structure(recurrence.time_skip):
         name = type(recurrence.time_skip).__name__
         raise UserError(f"expected a carry of {name}, got one of another skip over time")
     if carry.key is None:

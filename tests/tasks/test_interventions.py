@@ -168,8 +168,7 @@ def test_one_choice_of_a_sequence(task, layer):
 
 
 def test_short_sequences_are_not_read_first():
-    split = dataclasses.replace(of_lengths([8, 16] * 40), buckets=(8, 16))
-    learner = classification({"dev": split}, mix=1.0)
+    learner = classification({"dev": dataclasses.replace(of_lengths([8, 16] * 40), buckets=(8, 16))}, mix=1.0)
     read = lambda models, carries, batch, key: (carries, batch.seq_lengths)
     found = np.concatenate([*interventions._read_split(learner, [drawn_params(learner, 3)], "dev", 4, read)])
     assert {*found[:40].tolist()} == {*found[40:].tolist()} == {8, 16}
