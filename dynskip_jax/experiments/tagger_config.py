@@ -32,8 +32,9 @@ class TaggerModel(LayersModel):
     """What the network is made of; sizes of layers are those of each direction."""
 
     recipe: Literal["none", "ma2016", "ncrfpp", "wu2016"] = "none"
-    """Details that have no flag: ma2016 (Ma & Hovy 2016: dropout of characters, sentences rewarded), ncrfpp
-    (50 filters), wu2016 (Wu et al. 2016: windows of three, small weights, sentences rewarded)."""
+    """Details that have no flag: ma2016 (Ma & Hovy 2016: initial weights, dropout of characters,
+    sentences rewarded), ncrfpp (50 filters), wu2016 (Wu et al. 2016: windows of three, small weights,
+    sentences rewarded)."""
     output: Literal["crf", "softmax"] = "crf"
     """Predict tags by a CRF, or by a softmax at each word (for many tags)."""
     embedding_features: Size = 100

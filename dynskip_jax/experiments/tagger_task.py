@@ -33,16 +33,19 @@ from dynskip_jax.tasks import Tagging
 from dynskip_jax.trained import Trained
 
 _CHAR_FEATURES, _CHAR_OUTPUTS, _CHAR_WIDTH, _SMALL_FEATURES, _COLUMN_FEATURES = 30, 30, 3, 5, 20
-# Details of published systems: filters, dropout of characters, capitals, words at a time, gain of the initial
-# weights on inputs (their standard deviation is this / √fan-in), and whether agents are rewarded for words.
+# Details of published systems: filters, dropout of characters, capitals, words at a time, options of cells,
+# and whether agents are rewarded for words.
 _USUAL = dict(
-    filters=_CHAR_OUTPUTS, char_dropout=0.0, capitals=_SMALL_FEATURES, window=1, gain=1.0, by_word=True
+    filters=_CHAR_OUTPUTS, char_dropout=0.0, capitals=_SMALL_FEATURES, window=1, cell={}, by_word=True
 )
+_GLOROT = nnx.initializers.glorot_uniform()
+_MA = dict(kernel_init=_GLOROT, recurrent_kernel_init=_GLOROT, forget_bias=1.0)
+_WU = dict(kernel_init=nnx.initializers.variance_scaling(0.01, "fan_in", "normal"))
 _RECIPES: dict[str, dict[str, Any]] = {
     "none": _USUAL,
-    "ma2016": {**_USUAL, "char_dropout": 0.5, "capitals": 0, "by_word": False},
+    "ma2016": {**_USUAL, "char_dropout": 0.5, "capitals": 0, "cell": _MA, "by_word": False},
     "ncrfpp": {**_USUAL, "filters": 50, "capitals": 0},
-    "wu2016": {**_USUAL, "window": 3, "gain": 0.1, "by_word": False},
+    "wu2016": {**_USUAL, "window": 3, "cell": _WU, "by_word": False},
 }
 
 
@@ -104,10 +107,6 @@ def _make_model(
         characters.append(CharCNN(count, filters=recipe["filters"], width=_CHAR_WIDTH, **how))
     if m.affixes:
         characters.append(CharAffixes(count, char_features=_SMALL_FEATURES, count=m.affixes, rngs=rngs))
-    options = dict(spec.cell_options)
-    if recipe["gain"] != 1.0:
-        init = nnx.initializers.variance_scaling(recipe["gain"] ** 2, "fan_in", "normal")
-        options = {"kernel_init": init} | options
     has_scheme = vocabulary.scheme is not None and m.output == "crf"
     return Tagger(
         len(vocabulary.words),
@@ -125,7 +124,7 @@ def _make_model(
         dropout=m.dropout_rates,
         unknown_rate=m.unknown_rate,
         num_frequent=vocabulary.num_frequent,
-        cell=options,
+        cell=dict(spec.cell_options) | recipe["cell"],
         rngs=rngs,
     )
 
