@@ -126,8 +126,8 @@ class Agent:
     control_of: tuple[Share, ...] | Path | None = None
     """The rates of each k, or a finished run folder of one model with an agent that gives them."""
     reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = "log_likelihood"
-    """Reward agents by log-likelihood (the paper) or probability of the truth, or by 1 and -1 for right and
-    wrong."""
+    """Reward agents by log-likelihood (the paper) or probability (the paper's taggers) of the truth, or by 1
+    and -1 for right and wrong."""
     rl_coef: Annotated[Weight, Rewarded] = 1.0
     """Weight of the agents' loss J_2."""
     entropy_coef: Annotated[Weight | tuple[Weight, ...], Rewarded] = 1.0
@@ -152,7 +152,7 @@ class Agent:
     relaxed_entropy_coef: Annotated[tuple[float, ...] | None, For(CHOOSING)] = None
     """β of the exact entropy in relaxed epochs, or of the first and the last one; by default as later."""
     update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
-    """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 6)."""
+    """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 8)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
 def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
     """Return the number of tokens read by layers that learn by gradient which ones to read.
 
-    Add it to the loss: `+ cost * rl.updates(out.decisions)`, with λ of Skip RNN (Campos et al. 2018, Eq. 6)
+    Add it to the loss: `+ cost * rl.updates(out.decisions)`, with λ of Skip RNN (Campos et al. 2018, Eq. 8)
     as cost. Arguments are those of `reinforce`.
     """
     traces, weights = _batch_major(decisions, weights)
@@ -166,7 +166,8 @@ def paper_loss(decisions: Any, nll: Values, *, weights: Values | None = None) ->
     """Return J_1 - J_2 of Gui et al. (2019), Eq. 3 to 6 as printed.
 
     The reward is the log-likelihood, the return contains the sampled entropy with β = 1, and there is no
-    baseline. It learns slowly; see `agent_loss`.
+    baseline. With an `nll` for each step, returns start at the action; see `reinforce`. It learns slowly; see
+    `agent_loss`.
     """
     return network_loss(decisions, nll, weights=weights) + reinforce(
         decisions, -nll, entropy_coef=1.0, weights=weights

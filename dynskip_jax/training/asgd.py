@@ -45,8 +45,8 @@ def non_monotone_trigger(
 ) -> Bool[np.ndarray, " seeds"]:
     """Return whether averaging has been triggered for each seed; it stays triggered.
 
-    It is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}) (Algorithm 1 of Merity et al.
-    2018, where n is 5). Dev metrics v are lower is better. A NaN is ignored.
+    It is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}), as in the released code of
+    Merity et al. (2018), where n is 5. Dev metrics v are lower is better. A NaN is ignored.
     """
     best = np.fmin.accumulate(history, axis=0)
     return (history[n + 1 :] > best[: max(len(history) - n - 1, 0)]).any(axis=0)

@@ -104,9 +104,18 @@ _MEDIUM: dict[str, Any] = dict(features=650, dropout=(0.5,), init_scale=0.05, mi
 _CHARLM: dict[str, Any] = _MEDIUM | dict(
     recipe="charlm", dropout=(0.0, 0.5, 0.5), epochs=25, decay=2.0, decay_after="plateau"
 )
-# Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps.
-# Their learning rate of 30 and clipping norm of 0.25 therefore become 30 / 70 and 0.25 x 70.
-_AWD: dict[str, Any] = dict(recipe="awd", locked=True, weight_decay=1.2e-6, average="non_monotone")
+
+
+def _awd(num_steps: int, **given: Any) -> dict[str, Any]:
+    """Return a preset with the recipe of Merity et al. (2018), as in their released code.
+
+    Losses here are sums over a segment, theirs are means. So their rate of 30 is divided by its steps, and
+    clipping and weight decay are multiplied by them.
+    """
+    recipe = dict(recipe="awd", locked=True, num_steps=num_steps, average="non_monotone")
+    rates = dict(learning_rate=30 / num_steps, clip=0.25 * num_steps, weight_decay=1.2e-6 * num_steps)
+    return recipe | rates | given
+
 
 # Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
 _published = functools.partial(Published, "ptb", ("dev_perplexity", "test_perplexity"))
@@ -130,14 +139,10 @@ EXPERIMENT = Experiment(
         "charlm": _CHARLM,
         "charlm_small": _CHARLM | _AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
         # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
-        "awd": _AWD
-        | dict(features=1150, embedding_features=400, num_layers=3, num_steps=70, mix=1.0)
-        | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5)
-        | dict(epochs=500, learning_rate=30 / 70, clip=0.25 * 70),
-        "awd_small": _AWD
-        | (_AGENT | dict(features=200, embedding_features=200, num_steps=35))
-        | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2)
-        | dict(epochs=40, learning_rate=30 / 35, clip=0.25 * 35),
+        "awd": _awd(70, features=1150, embedding_features=400, num_layers=3, mix=1.0, epochs=500)
+        | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5),
+        "awd_small": _awd(35, features=200, embedding_features=200, epochs=40)
+        | (_AGENT | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2)),
         # Like `paper`, with the settings of the authors' released code.
         "released": _MEDIUM
         | dict(recipe="released", num_layers=3, epochs=100, decay=1.2, decay_after="plateau")

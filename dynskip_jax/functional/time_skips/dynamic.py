@@ -148,8 +148,8 @@ class PolicySkip(BufferSkip):
 class Attention(PolicySkip):
     """Attention: the mean of the last K states, weighted by the agent's distribution, enters.
 
-    It is the attention baseline in the tables of Gui et al. (2019). With `agent="content"` it is dot-product
-    attention of a query, computed from s(t), over the stored h.
+    It stands for the attention baseline of Gui et al. (2019), who give no formula. With `agent="content"` it
+    is dot-product attention of a query, computed from s(t), over the stored h.
     """
 
     name = "attention"

@@ -28,7 +28,7 @@ class SkipRNN(ReadingSkip):
     min(Δũ, 1 - ũ) is 1 - ũ.
 
     `Decision.update` is u and carries a gradient: add `cost * decision.update.sum()` to the loss for a cost
-    per update (Eq. 6). The loss has no score-function term. `update_bias` is the initial value of b_p; the
+    per update (Eq. 8). The loss has no score-function term. `update_bias` is the initial value of b_p; the
     authors use 1.
     """
 
