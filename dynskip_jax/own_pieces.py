@@ -35,21 +35,23 @@ def make_piece(
     elif module not in sys.modules:
         raise NotImported(
             f"{short(text)} is a piece of your own, and reading a run imports no code: type its name on the "
-            f"command line, or give --code {module}"
+            f"command line, give --code {module}, or import it in Python"
         )
     piece = getattr(sys.modules[module], name, None)
     if not (isinstance(piece, type) and issubclass(piece, kind)):
         raise UserError(f"{text}: {module} has no class {name} derived from {kind.__name__}")
-    fields = [field.name for field in dataclasses.fields(piece)]
+    fields = [field.name for field in dataclasses.fields(piece) if field.init]
     given = {name: value for name, value in options.items() if name in fields}
     try:
         call = ast.parse(f"f{arguments or '()'}", mode="eval").body
-        given |= zip(fields, map(ast.literal_eval, call.args), strict=False)
-        given |= {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+        listed = dict(zip(fields, map(ast.literal_eval, call.args), strict=False))
+        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, AttributeError):
         raise UserError(f"{text}: arguments are numbers, words in quotes, True, False or None") from None
+    if len(listed) < len(call.args) or {*listed} & {*named}:
+        raise UserError(f"{text}: {name} takes {', '.join(fields) or 'nothing'}, each once")
     try:
-        return piece(**given)
+        return piece(**given | listed | named)
     except TypeError as error:
         raise UserError(f"{text}: {error}") from None
 

@@ -159,7 +159,8 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     objective = dataclasses.replace(settings.agent, **first)
     if not skip.is_stochastic:
         return Agent(reward=objective.reward, update_cost=objective.update_cost)
-    relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
+    relaxes = not is_untrained and objective.relaxation != "none"
+    relaxes = relaxes and skip.differentiable(objective.relaxation, False)
     if objective.relaxed_epochs and not relaxes:
         none = dict(relaxation="none", relaxed_epochs=0, relaxed_entropy_coef=None)
         objective = dataclasses.replace(objective, **none)

@@ -70,6 +70,7 @@ from dynskip_jax.functional.step import restart_carry as restart_carry
 from dynskip_jax.functional.step import zero_state as zero_state
 from dynskip_jax.functional.time_skips import TIME_SKIPS as TIME_SKIPS
 from dynskip_jax.functional.time_skips import Attention as Attention
+from dynskip_jax.functional.time_skips import Candidates as Candidates
 from dynskip_jax.functional.time_skips import Choice as Choice
 from dynskip_jax.functional.time_skips import Decision as Decision
 from dynskip_jax.functional.time_skips import Dynamic as Dynamic

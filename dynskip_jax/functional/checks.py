@@ -77,7 +77,8 @@ def check_temperature(temperature: Any) -> None:
 
 
 def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
-    if np.ndim(value):
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    if np.ndim(value) or not jnp.issubdtype(dtype, jnp.number):
         raise UserError(f"{name} is a single number, got {described(value)}")
     if not isinstance(value, jax.core.Tracer) and not is_inside(np.asarray(value)):
         raise UserError(f"{name} lies {range_}, got {value}")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import activate, affine
+from dynskip_jax.functional.product import activate, affine, check_addends
 
 
 @jax.tree_util.register_static
@@ -81,6 +81,7 @@ def find_products(
                 raise UserError("`dense` adds one projected input: add them up in `project`")
             biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
             width, of_h = matrices[w.index].shape[1], x is entering[0]
+            check_addends(addends, width)
             products.append(
                 Product(w.index, added[0] if added else None, biases, tuple(activations), width, of_h)
             )

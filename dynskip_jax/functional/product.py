@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient, vary_along, varying_axes
 
 
@@ -45,9 +46,17 @@ def affine(
 ) -> Float[Array, "*batch out"]:
     """Return x w plus the addends, which are arrays (*batch, out) or vectors (out,)."""
     y = product(x, w)
+    check_addends(addends, y.shape[-1])
     for addend in addends:
         y = y + (addend if addend.ndim == y.ndim else row(addend, y))
     return y
+
+
+def check_addends(addends: Sequence[Any], width: int) -> None:
+    """Check that each array that is added to a product has its number of features."""
+    for addend in addends:
+        if jnp.shape(addend)[-1:] != (width,):
+            raise UserError(f"`dense` adds arrays of {width} features, got {described(addend)}")
 
 
 @jax.custom_vjp
@@ -152,6 +161,8 @@ def activate(
     Activations are names from `tanh`, `sigmoid` and `linear` (no change).
     """
     functions = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "linear": lambda z: z}
+    if not {*activations} <= {*functions}:
+        raise UserError(f"`dense` applies tanh, sigmoid or linear, got {activations!r}")
     if len(activations) == 1:
         return functions[activations[0]](x)
     blocks = jnp.split(x, len(activations), axis=-1)

@@ -98,7 +98,7 @@ def fused_unroll(
     observations = _observations(recurrence, args, histories)
     given, before, choices = _batch_major((given, result.before, result.choices))
     if inert:
-        choices, _ = skip.choose(params.skip, given, observations, before, policy.mode)
+        choices, _ = skip.make_choice(params.skip, given, observations, before, policy.mode)
     decision = skip.decide(params.skip, given, observations, choices, policy.mode)
     cell_state = getattr(histories, recurrence.transition.cell_state) if return_cell_state else None
     h, cell_state = _batch_major(jax.tree.map(lambda rows: rows[layer.K :], (histories[0], cell_state)))
@@ -313,7 +313,7 @@ class _Layer:
             initial = args.initial and observed(self.recurrence, args.initial)
             window = hist.living(window, x.flags.alive, initial)
             observation = hist.Window(jnp.moveaxis(window, 0, 1), self.K).observe(skip.observed)
-        return skip.choose(args.skip, x.given, observation, before, self.mode)
+        return skip.make_choice(args.skip, x.given, observation, before, self.mode)
 
     def step(
         self,
@@ -740,7 +740,7 @@ def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_ma
 
     def choose(skip, projected, temperature):
         own = given._replace(projected=projected, temperature=temperature)
-        return _floats(layer.recurrence.time_skip.choose(skip, own, observations, before, layer.mode))
+        return _floats(layer.recurrence.time_skip.make_choice(skip, own, observations, before, layer.mode))
 
     _, undo = jax.vjp(choose, args.skip, given.projected, args.given.temperature)
     d_skip, d_projected, d_temperature = undo(_batch_major(d_made))

@@ -130,7 +130,7 @@ def _step(
     def decide(reader: _Reader) -> _Reader:
         given = skip_inputs(recurrence, inputs, carry.step + position, carry.key, state[0].dtype, policy)
         seen = observed(recurrence, state)
-        choice, after = skip.choose(params.skip, given, seen, reader.skip_state, policy.mode)
+        choice, after = skip.make_choice(params.skip, given, seen, reader.skip_state, policy.mode)
         reads = looks & (choice.update > 0.5)
         unread = transition.unread_state(params.transition, inputs.transition, entering, state, dense)
         skip_state = where_each(looks, after, reader.skip_state)

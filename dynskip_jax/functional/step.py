@@ -281,7 +281,7 @@ def recurrent_step(
     # Choose k.
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
     observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
-    choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
+    choice, skip_state = skip.make_choice(params.skip, seen, observation, carry.skip_state, policy.mode)
     decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
     # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
     first = (carry.step == 0) if skip.forgets_carried else None

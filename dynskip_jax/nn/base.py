@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.product import product, row
 
 
@@ -41,7 +42,10 @@ class Weights(nnx.Module):
     """
 
     def __init__(self, values: Any):
-        self.kind = type(values)
+        if not hasattr(values, "_fields"):
+            wanted = "a named tuple of arrays, or of tuples of arrays"
+            raise UserError(f"a layer keeps {wanted} as parameters, got {described(values)} from `init`")
+        self.kind, self.kinds = type(values), tuple(map(type, values))
         for name, value in zip(values._fields, values, strict=True):
             if isinstance(value, tuple):
                 value = nnx.List([nnx.Param(array) for array in value])
@@ -52,9 +56,11 @@ class Weights(nnx.Module):
     def read(self) -> Any:
         """Return the named tuple of arrays."""
 
-        def arrays(value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
+        def arrays(kind: type, value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
             if isinstance(value, nnx.List):
-                return tuple(param[...] for param in value)
+                leaves = (param[...] for param in value)
+                return kind(*leaves) if hasattr(kind, "_fields") else tuple(leaves)
             return None if value is None else value[...]
 
-        return self.kind(*(arrays(getattr(self, name)) for name in self.kind._fields))
+        values = [getattr(self, name) for name in self.kind._fields]
+        return self.kind(*map(arrays, self.kinds, values))

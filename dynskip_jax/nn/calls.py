@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from dynskip_jax import functional as F
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import check_keys
 
@@ -49,9 +49,17 @@ def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
     return policy
 
 
+def check_rngs(rngs: Any) -> None:
+    """Raise a `UserError` unless `rngs` are the streams from which a module draws its parameters."""
+    if not isinstance(rngs, nnx.Rngs):
+        raise UserError(f"expected rngs to be an nnx.Rngs, such as nnx.Rngs(0), got {described(rngs)}")
+
+
 def as_key(rngs: Rngs) -> Array | None:
     """Return `rngs` if it is a key or None, otherwise the next key of a stream (`carry` of an `nnx.Rngs`)."""
     if isinstance(rngs, nnx.Rngs):
+        if not hasattr(rngs, "carry"):
+            raise UserError("rngs has no stream `carry`: make it with nnx.Rngs(seed) or nnx.Rngs(carry=seed)")
         rngs = rngs.carry
     key = rngs() if isinstance(rngs, nnx.RngStream) else rngs
     if key is not None:

@@ -17,7 +17,7 @@ from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import LayerSpec, draw_recurrent_mask, initial_state, zoneout_mask
 from dynskip_jax.functional.product import wider
 from dynskip_jax.nn.base import HasModes, Weights
-from dynskip_jax.nn.calls import Rngs, as_key, as_rates, policy_or_default, require_key
+from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_rngs, policy_or_default, require_key
 from dynskip_jax.nn.initializers import Initializer
 
 _INIT = F.Initializers()
@@ -123,9 +123,11 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         rngs: nnx.Rngs,
     ):
         check_pieces(skip=skip, transition=transition, depth_skip=depth_skip)
-        if min(in_features, hidden_features, agent_features) < 1:
+        check_rngs(rngs)
+        features = in_features, hidden_features, agent_features
+        if not all(isinstance(size, int | np.integer) and size > 0 for size in features):
             sizes = f"{in_features=}, {hidden_features=}, {agent_features=}"
-            raise UserError(f"sizes must be at least 1, got {sizes}")
+            raise UserError(f"sizes must be whole numbers of at least 1, got {sizes}")
         if weight_dropout and not hasattr(transition, "recurrent"):
             name = f"{type(transition).__name__}.recurrent"
             raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
@@ -136,6 +138,9 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.recurrent_dropout, self.weight_dropout = as_rates((recurrent_dropout, weight_dropout), 2)
         self.zoneout = _zoneout_rates(zoneout, transition)
         self.dtype = param_dtype if dtype is None else dtype
+        for name, kind in (("dtype", self.dtype), ("param_dtype", param_dtype)):
+            if not jnp.issubdtype(kind, jnp.floating):
+                raise UserError(f"expected {name} to be floating, got {jnp.dtype(kind)}")
         self.state_dtype = wider(self.dtype, param_dtype)
         self.deterministic = False
 
@@ -150,6 +155,9 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             init=init,
             agent_init=agent_init._replace(dtype=param_dtype),
         )
+        if weight_dropout and (unknown := {*transition.recurrent} - {*params.transition._fields}):
+            name = f"{type(transition).__name__}.recurrent"
+            raise UserError(f"{name} names params that `init` does not return: {', '.join(unknown)}")
         initial = F.zero_state(transition, (hidden_features,), param_dtype) if learnable_carry else None
         self.weights = Weights(params.transition)
         self.agent = nnx.data(None if params.skip is None else Weights(params.skip))

@@ -138,7 +138,7 @@ class SkipLayers(HasModes):
             batch_size: Number of sequences, or sizes of several batch axes.
             rngs: As in `SkipCell.initialize_carry`.
         """
-        batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
+        batch = tuple(batch_size) if isinstance(batch_size, Sequence) else (batch_size,)
         starts = [cell.initial_state(batch) for cell in self.cells]
         return initial_carries(self.spec.layers, starts, as_key(rngs))
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.devices.parallel import mean_over
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.settings import Agent
@@ -65,6 +66,8 @@ class Learner(Trainable):
         self.batch_axis = None if task.shared_batches else 0
         abstract = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(jax.random.key(0))))
         self.graphdef = nnx.graphdef(abstract)
+        if not hasattr(abstract, "stack"):
+            raise UserError(f"expected {type(abstract).__name__} to have its recurrent layers in `stack`")
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
         self.reverse: tuple[bool, ...] = abstract.stack.reads_reverse
         self._read_batch = jax.jit(self._read_rows)

@@ -222,7 +222,7 @@ class Epoch:
         if self._parallel.processes.count > 1:
             return {}  # fetching a metric takes a call on all of them
         primary_metric = self._task.primary_metric
-        return {primary_metric: lambda: float(np.mean(self.metrics(state)[primary_metric]))}
+        return {primary_metric: lambda: float(np.mean(self.metrics(state).get(primary_metric, np.nan)))}
 
     def check(self, state: TrainState, progress: TrainProgress) -> None:
         """Raise a `UserError` if a seed has skipped too many steps in a row."""
@@ -243,6 +243,9 @@ class Epoch:
         bar.show("evaluating")
         dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
         dev = parallel.processes.agree(dev)
+        for name, metrics in ((task.primary_metric, train), (task.monitor, dev)):
+            if name not in metrics:
+                raise UserError(f"the task has no metric {name!r}, only {', '.join(metrics)}")
         return train, {name: np.asarray(value) for name, value in dev.items()}, params
 
 

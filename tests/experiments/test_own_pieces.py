@@ -64,6 +64,8 @@ def test_arguments_and_settings_reach_the_piece(pieces):
         ("my_pieces:Far(3)", "no class Far"),
         ("my_pieces:Near(open('x'))", "arguments are numbers"),
         ("my_pieces:Near(3, nonsense=1)", "nonsense"),
+        ("my_pieces:Near(3, max_skip=4)", "takes max_skip, mix, first_step, each once"),
+        ("my_pieces:Near(3, 1.0, 'agent', 4)", "each once"),
         ("my_pieces:Cell()", "derived from TimeSkip"),
     ],
 )

@@ -47,6 +47,13 @@ def test_it_compares_predicts_and_explains(toy, compared):
     assert_user_error(execute(toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
+@pytest.mark.slow
+def test_a_score_that_is_no_metric_is_named(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("toy.task").SeenBefore, "score", "f2")
+    outcome = execute(toy, "--run-dir", tmp_path / "run", *SMALL)
+    assert outcome.status == 2 and "error: the task has no metric 'dev_f2', only" in outcome.err
+
+
 # --- Pages ---
 
 

@@ -100,9 +100,6 @@ class CountedWeights(F.TimeSkip):
 
     observed: ClassVar[str] = "slots"
 
-    def differentiable(self, mode, replayed):
-        return True
-
     def init(self, key, in_features, hidden, agent_features, init):
         return init.draw(init.kernel, key, (in_features, hidden))
 

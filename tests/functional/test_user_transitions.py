@@ -14,6 +14,7 @@ from recurrences import assert_same, problem
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn import SkipCell, SkipLSTM
+from dynskip_jax.nn.base import Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,11 @@ def test_products_of_one_unit_are_not_taken_for_those_inside_transformations():
     jax.eval_shape(
         lambda: layer(jnp.ones((3, 4, 2)), rngs=jax.random.key(0)).h
     )  # a warning would be an error
+
+
+def test_a_named_tuple_in_a_named_tuple_stays_one():
+    inner = F.LSTMState(jnp.ones(2), jnp.zeros(2))
+    assert isinstance(Weights(F.LSTMState(inner, None)).read().h, F.LSTMState)
 
 
 def test_what_a_transition_does_not_declare_is_said():

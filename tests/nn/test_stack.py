@@ -88,11 +88,6 @@ def test_options_of_one_cell_are_those_that_the_stack_does_not_set(name):
         stack_of(depth_skip=F.ToOutput(), num_layers=3, cell=[{}, {}, {name: F.GRU()}])
 
 
-def test_layers_of_several_sizes_are_mapped():
-    stack = stack_of([3, 4, 5], depth_skip=F.ToOutput(mapping="linear"))
-    assert stack.cells[2].depth.w_m.shape == (3, 5)
-
-
 def test_the_initial_state_is_learned_and_a_restarted_carry_holds_it():
     """Regression: the forgotten states became zeros instead of the learned initial state."""
     cell = cell_of(F.Dynamic(3), learnable_carry=True)

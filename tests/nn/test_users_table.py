@@ -79,6 +79,25 @@ def policy(*mode, **options):
     return run(policy=F.Policy(*mode, **options))
 
 
+def own(kind, **attributes):
+    return type("Own", (kind,), attributes)
+
+
+def choosing(skip_state=(), observed="previous", **choice):
+    """Return what layers compute with a skip of one's own that makes this choice."""
+    made = F.Choice(**choice) if skip_state is None else (F.Choice(**choice), skip_state)
+    return stack(skip=[own(F.TimeSkip, observed=observed, choose=lambda *_: made)(4)])(X)
+
+
+def multiplying(*addends, **how):
+    """Return what layers compute with a transition of one's own that calls `dense` like this."""
+    step = lambda _, params, inputs, state, dense, hook: (
+        dense(params.w_h, state.h, *addends, **how),
+        state.c,
+    )
+    return stack(transition=own(F.LSTM, step=step)())(X, rngs=KEY)
+
+
 def decisions():
     return F.DecisionTrace(whole((2, 4)), filled((2, 4), -1), filled((2, 4)))
 
@@ -152,8 +171,27 @@ REFUSED = {
     "features": (lambda: SkipLayers([cell(), cell()]), "2 has in_features=3, and the layer below returns 8"),
     "size of sources": (lambda: stack([8, 4], depth_skip=F.AttentionToOutput()), r"of one size, got \[8\]"),
     "small gates": (lambda: cell(transition=F.SkimLSTM(2), depth_skip=F.ToGates()), "of another size"),
+    "no choice": (choosing, "a slot or weights from Own.choose, got neither"),
+    "only a choice": (lambda: choosing(None, slot=whole(2)), "a Choice and the skip's state, got a Choice"),
+    "a number as slot": (lambda: choosing(slot=2), r"slot of Own.choose to be integer \(2,\), got a int"),
+    "weights of 3": (lambda: choosing(weights=filled((2, 3))), r"floating \(2, 4\), got float32 \(2, 3\)"),
+    "an update": (lambda: choosing(slot=whole(2), update=filled(2)), "if writes_all is False"),
+    "observed": (lambda: choosing(observed="all"), "unknown Own.observed 'all': choose one of previous"),
+    "an addend": (lambda: multiplying(1.0), "`dense` adds arrays of 32 features, got a float"),
+    "relu": (lambda: multiplying(activations=("relu",)), r"tanh, sigmoid or linear, got \('relu',"),
+    "a dict": (lambda: cell(transition=own(F.LSTM, init=lambda *_: {})()), "named tuple of .* got a dict"),
+    "recurrent": (
+        lambda: cell(transition=own(F.LSTM, recurrent=("w_hh",))(), weight_dropout=0.5),
+        "Own.recurrent names params that `init` does not return: w_hh",
+    ),
+    "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),
+    "no λ": (lambda: F.Dynamic(3, mix=None), r"mix \(λ\) is a single number, got a NoneType"),
+    "dtype": (lambda: cell(dtype=jnp.int32), "expected dtype to be floating, got int32"),
+    "rngs as key": (lambda: SkipLSTM(3, 4, rngs=KEY), r"nnx.Rngs, such as nnx.Rngs\(0\), got key"),
+    "no stream": (lambda: run(rngs=nnx.Rngs(params=0)), "rngs has no stream `carry`"),
+    "4.0 units": (lambda: stack(4.0), "sizes must be whole numbers of at least 1"),
     "K of 3.0": (lambda: F.Dynamic(3.0), r"whole max_skip \(K\) of at least 1, got 3.0"),
-    "no units": (lambda: stack(0), "sizes must be at least 1, got in_features=3, hidden_features=0"),
+    "no units": (lambda: stack(0), "of at least 1, got in_features=3, hidden_features=0"),
     # A depth skip of one layer alone once read that layer's own input, or the output of its forward half.
     "depth of one": (lambda: deep([1]), "layer 1 has a skip over depth, .* from 2 layers below"),
     "depth of two": (lambda: deep([0, 1]), "layer 2 has a skip over depth, .* from 2 layers below"),
@@ -295,11 +333,6 @@ def test_copies_and_pickles():
     same(copy.deepcopy(carry.slots), carry.slots)
 
 
-def test_a_table_shows_the_parts_of_the_output():
-    text = nnx.tabulate(evaluated(stack(bidirectional=True)), X, console_kwargs=dict(width=200))
-    assert "decisions_3:" in text and "observations_0:" in text
-
-
 # Noise, and carries that are passed from call to call.
 
 
@@ -377,7 +410,7 @@ def test_layers_of_different_k_have_masks_of_their_own():
 @pytest.mark.parametrize("kind", ["layers", "cell"])
 def test_a_second_step_outside_of_jit_compiles_nothing(kind, caplog):
     module = evaluated(layer())
-    carry = module.initialize_carry(2)
+    carry = module.initialize_carry(np.int64(2))
     if kind == "layers":
         step = lambda carry, t: module(X[:, t : t + 1], initial_carry=carry, return_carry=True)[0]
     else:

@@ -44,6 +44,9 @@ class Mean(BufferSkip):
         shape = (*inputs.step.shape, self.max_skip)
         return Choice(weights=jnp.full(shape, 1 / self.max_skip, observation.dtype)), skip_state
 
+    def differentiable(self, mode, replayed) -> bool:
+        return False  # the weights are constants
+
     def log_distribution(self, params, x, step, observation, policy_mask=None, temperature=1.0):
         return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
 

@@ -1,14 +1,14 @@
 """Interface of skips over time: which earlier state enters a step, and how much is written."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.checks import check_mix
 from dynskip_jax.functional.relaxation import RELAXATIONS
@@ -128,6 +128,11 @@ class TimeSkip:
         if not isinstance(self.max_skip, int) or self.max_skip < 1:
             raise UserError(f"a skip needs a whole max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
+        if self.observed not in get_args(Observed):
+            known = ", ".join(get_args(Observed))
+            raise UserError(
+                f"unknown {type(self).__name__}.observed {self.observed!r}: choose one of {known}"
+            )
 
     @property
     def action_range(self) -> tuple[int, int]:
@@ -140,8 +145,9 @@ class TimeSkip:
     def mode_of(self, mode: ActionMode) -> str:
         """Return how the skip makes its choices where the policy has `mode`.
 
-        That is `sample`, `greedy`, a relaxation, in which a gradient flows through the choice, or `none` if
-        nothing is chosen. A relaxation that a skip does not have becomes another mode.
+        That is `sample`, `greedy`, a relaxation, or `none` if the skip computes its choices without options
+        to select from. A gradient flows through the choices of the last two. A relaxation that a skip does
+        not have becomes another mode.
         """
         return "none"
 
@@ -151,11 +157,19 @@ class TimeSkip:
         return is_random and self.num_choices > 0 and not replayed
 
     def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
-        """Return whether a gradient flows through the `weights` or the `update` of a choice."""
-        return self.mode_of(mode) in RELAXATIONS and not (replayed and self.num_choices > 0)
+        """Return whether a gradient flows through the `weights` or the `update` of a choice.
+
+        If not, choices and the skip's state are constants.
+        """
+        is_chosen = self.fixed_slot is None or not self.writes_all
+        is_replayed = replayed and self.num_choices > 0
+        return is_chosen and not is_replayed and self.mode_of(mode) in (*RELAXATIONS, "none")
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
-        """Draw the parameters, with `units` hidden units of an agent; None for a skip without parameters."""
+        """Draw the parameters, with `units` hidden units of an agent; None for a skip without parameters.
+
+        Layers take a named tuple of arrays, or of tuples of arrays.
+        """
         return None
 
     def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
@@ -190,6 +204,19 @@ class TimeSkip:
         state before the step; return it after the step, too.
         """
         return Choice(), skip_state
+
+    def make_choice(
+        self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
+    ) -> tuple[Choice, Any]:
+        """Return the result of `choose`, checked, with slots clipped to 0..K-1."""
+        made = self.choose(params, inputs, observation, skip_state, mode)
+        _check_choice(self, made, inputs.step.shape)
+        choice, skip_state = made
+        if choice.slot is not None:
+            choice = choice._replace(slot=jnp.clip(choice.slot, 0, self.max_skip - 1))
+        if self.differentiable(mode, inputs.action is not None):
+            return choice, skip_state
+        return jax.lax.stop_gradient((choice, skip_state))
 
     def trace(
         self, params: Any, inputs: SkipInputs, observation: Any, choice: Choice, mode: ActionMode
@@ -226,6 +253,29 @@ class TimeSkip:
         other arguments.
         """
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
+
+
+def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
+    """Check what `skip.choose` has returned for steps with the axes `lead`."""
+    name = f"{type(skip).__name__}.choose"
+    if type(made) is not tuple or len(made) != 2 or not isinstance(made[0], Choice):
+        raise UserError(f"expected {name} to return a Choice and the skip's state, got {described(made)}")
+    choice = made[0]
+    if skip.fixed_slot is None and choice.slot is None and choice.weights is None:
+        raise UserError(f"expected a slot or weights from {name}, got neither")
+    if skip.writes_all == (choice.update is not None):
+        raise UserError(f"expected an update from {name} if writes_all is False, and only then")
+    num_weighted = () if choice.weights is None else (skip.max_skip,)
+    if num_weighted and choice.slot is not None:
+        num_weighted = jnp.shape(choice.slot)[-1:]
+    shapes = Choice((*lead, *num_weighted), (*lead, *num_weighted), lead, lead)
+    kinds = Choice(jnp.integer, jnp.floating, jnp.floating, jnp.integer)
+    for field, value, shape, kind in zip(Choice._fields, choice, shapes, kinds, strict=True):
+        dtype = getattr(value, "dtype", None)
+        if value is not None and (dtype is None or not jnp.issubdtype(dtype, kind) or value.shape != shape):
+            raise UserError(
+                f"expected {field} of {name} to be {kind.__name__} {shape}, got {described(value)}"
+            )
 
 
 def choice_field(*known: str) -> Any:

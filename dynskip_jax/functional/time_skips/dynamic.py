@@ -9,6 +9,7 @@ import numpy as np
 from jax.nn import log_softmax
 from jaxtyping import Array, Float, Int
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import (
     AgentParams,
     agent_logits,
@@ -44,6 +45,11 @@ class PolicySkip(BufferSkip):
 
     has_agent = True
     has_distribution = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.among, Candidates):
+            raise UserError(f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}")
+        super().__post_init__()
 
     @property
     def num_candidates(self) -> int:
