@@ -1,4 +1,4 @@
-"""One minute that shows what an agent learns: `python -m experiments.demo` is `dynskip demo`."""
+"""Two minutes that show what an agent learns: `python -m experiments.demo` is `dynskip demo`."""
 
 from dynskip_jax.cli import start
 
