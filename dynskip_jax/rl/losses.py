@@ -235,7 +235,7 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
     for leaf in jax.tree.leaves(given):
         if jnp.shape(leaf) not in (batch, shape):
             raise UserError(
-                f"expected an array of {batch} or {shape}, as the decisions, got {jnp.shape(leaf)}"
+                f"expected an array of {batch} or {shape}, as the decisions, got {described(leaf)}"
             )
     return jax.tree.map(turn, [traces, *given])
 

@@ -196,11 +196,11 @@ REFUSED = {
     "depth of one": (lambda: deep([1]), "layer 1 has a skip over depth, .* from 2 layers below"),
     "depth of two": (lambda: deep([0, 1]), "layer 2 has a skip over depth, .* from 2 layers below"),
     "both ways": (lambda: deep([0, 0, 1, 1], bidirectional=True), "skip over depth, .* from 2 layers below"),
-    "reward": (lambda: rl.reinforce(run(), filled((6, 4))), r"of \(2,\) or \(2, 6\), .* got \(6, 4\)"),
+    "reward": (lambda: rl.reinforce(run(), filled((6, 4))), r"or \(2, 6\), .* got float32 \(6, 4\)"),
     "outputs as decisions": (lambda: rl.agent_loss(X, filled(2)), r"or its .decisions .* got float32"),
     "no decisions": (lambda: rl.entropy(()), "call DecisionTrace.of"),
     "values of layers": (lambda: rl.critic_loss(decisions(), [], filled(2)), "1 layers need as many critics"),
-    "values of shape": (lambda: rl.critic_loss(decisions(), [filled(3)], filled(2)), r"got \(3,\)"),
+    "values of shape": (lambda: rl.critic_loss(decisions(), [filled(3)], filled(2)), r"float32 \(3,\)"),
     "one row": (lambda: rl.entropy(jax.tree.map(lambda leaf: leaf[0], decisions())), r"pass x\[None\]"),
     "one rollout": (lambda: rl.vimco(filled((1, 4))), "at least 2 rollouts, got 1"),
 }  # fmt: skip
