@@ -180,10 +180,7 @@ REFUSED = {
     "an addend": (lambda: multiplying(1.0), "`dense` adds arrays of 32 features, got a float"),
     "relu": (lambda: multiplying(activations=("relu",)), r"tanh, sigmoid or linear, got \('relu',"),
     "a dict": (lambda: cell(transition=own(F.LSTM, init=lambda *_: {})()), "named tuple of .* got a dict"),
-    "recurrent": (
-        lambda: cell(transition=own(F.LSTM, recurrent=("w_hh",))(), weight_dropout=0.5),
-        "Own.recurrent names params that `init` does not return: w_hh",
-    ),
+    "w_hh": (lambda: cell(transition=own(F.LSTM, recurrent=("w_hh",))(), weight_dropout=0.5), "return: w_hh"),
     "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),
     "no λ": (lambda: F.Dynamic(3, mix=None), r"mix \(λ\) is a single number, got a NoneType"),
     "dtype": (lambda: cell(dtype=jnp.int32), "expected dtype to be floating, got int32"),
@@ -255,6 +252,10 @@ def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
     dropping = evaluated(SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5)], dropout=0.5))
     same(dropping(X), layer()(X, policy=GREEDY, deterministic=True))
     same(nnx.RNN(dropping.cells[0])(X), dropping(X).h)
+
+
+def test_a_slot_beyond_k_is_the_last_one():
+    same(choosing(slot=whole(2, 7)), choosing(slot=whole(2, 3)))
 
 
 def test_training_samples_and_replayed_actions_reproduce_it():

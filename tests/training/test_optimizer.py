@@ -59,7 +59,6 @@ APART, OWN_RATE = dict(agents_apart=True), dict(agent_learning_rate=0.01, learni
     ("kind", "options", "more", "groups"),
     [
         ("sgd", dict(clip=0.5), {}, [WHOLE]),
-        ("sgd", dict(clip=1e9), {}, [WHOLE]),
         ("momentum", ALL, {}, [WHOLE]),
         ("adagrad", {}, {}, [WHOLE]),
         ("adam", dict(clip=1.0), {}, [WHOLE]),

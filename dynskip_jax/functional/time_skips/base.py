@@ -208,11 +208,15 @@ class TimeSkip:
     def make_choice(
         self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
     ) -> tuple[Choice, Any]:
-        """Return the result of `choose`, checked, with slots clipped to 0..K-1."""
+        """Return the result of `choose`, checked.
+
+        Slots are clipped to 0..K-1. Those of a distribution over the K states are among them, and each
+        operation of a step has its price on a TPU.
+        """
         made = self.choose(params, inputs, observation, skip_state, mode)
         _check_choice(self, made, inputs.step.shape)
         choice, skip_state = made
-        if choice.slot is not None:
+        if choice.slot is not None and not self.has_distribution:
             choice = choice._replace(slot=jnp.clip(choice.slot, 0, self.max_skip - 1))
         if self.differentiable(mode, inputs.action is not None):
             return choice, skip_state
