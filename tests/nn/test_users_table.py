@@ -91,10 +91,7 @@ def choosing(skip_state=(), observed="previous", **choice):
 
 def multiplying(*addends, **how):
     """Return what layers compute with a transition of one's own that calls `dense` like this."""
-    step = lambda _, params, inputs, state, dense, hook: (
-        dense(params.w_h, state.h, *addends, **how),
-        state.c,
-    )
+    step = lambda _, params, x, s, dense, hook: (dense(params.w_h, s.h, *addends, **how), s.c)
     return stack(transition=own(F.LSTM, step=step)())(X, rngs=KEY)
 
 
