@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -93,9 +92,12 @@ def fit(
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
     with interruptions() as interrupted:
-        how = dict(higher_is_better=task.higher_is_better, patience=settings.patience)
-        check = partial(TrainProgress.check_patience, **how)
-        state, best, progress = saver.restore(state, best, progress, check)
+        state, best, progress = saver.restore(
+            state,
+            best,
+            progress,
+            lambda found: found.check_patience(task.higher_is_better, settings.patience),
+        )
         total = settings.epochs * task.num_batches
 
         def asked(now: bool = False) -> tuple[bool, ...]:

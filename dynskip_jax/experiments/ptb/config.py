@@ -106,15 +106,15 @@ _CHARLM: dict[str, Any] = _MEDIUM | dict(
 )
 
 
-def _awd(num_steps: int, **given: Any) -> dict[str, Any]:
-    """Return a preset with the recipe of Merity et al. (2018), as in their released code.
+def _awd(num_steps: int) -> dict[str, Any]:
+    """Return the recipe of Merity et al. (2018), as in their released code.
 
     Losses here are sums over a segment, theirs are means. So their rate of 30 is divided by its steps, and
     clipping and weight decay are multiplied by them.
     """
     recipe = dict(recipe="awd", locked=True, num_steps=num_steps, average="non_monotone")
     rates = dict(learning_rate=30 / num_steps, clip=0.25 * num_steps, weight_decay=1.2e-6 * num_steps)
-    return recipe | rates | given
+    return recipe | rates
 
 
 # Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
@@ -139,10 +139,12 @@ EXPERIMENT = Experiment(
         "charlm": _CHARLM,
         "charlm_small": _CHARLM | _AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
         # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
-        "awd": _awd(70, features=1150, embedding_features=400, num_layers=3, mix=1.0, epochs=500)
+        "awd": _awd(70)
+        | dict(features=1150, embedding_features=400, num_layers=3, mix=1.0, epochs=500)
         | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5),
-        "awd_small": _awd(35, features=200, embedding_features=200, epochs=40)
-        | (_AGENT | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2)),
+        "awd_small": _awd(35)
+        | (_AGENT | dict(features=200, embedding_features=200, epochs=40))
+        | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2),
         # Like `paper`, with the settings of the authors' released code.
         "released": _MEDIUM
         | dict(recipe="released", num_layers=3, epochs=100, decay=1.2, decay_after="plateau")
