@@ -172,12 +172,17 @@ def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
 
 
 def run(
-    parts: tuple[Part, ...] = PARTS, rounds: Count = 15, out: Path | None = None, tiny: bool = False
+    parts: tuple[Part, ...] = PARTS,
+    only: tuple[str, ...] = ("",),
+    rounds: Count = 15,
+    out: Path | None = None,
+    tiny: bool = False,
 ) -> None:
     """Measure recurrent layers side by side.
 
     Args:
         parts: Which parts to run.
+        only: Beginnings of the columns to measure, such as PTB, of part layers, or paper, of training.
         rounds: Turns of each candidate.
         out: Folder for recurrence.json and recurrence.md (the tables), which are written after each.
         tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
@@ -190,12 +195,11 @@ def run(
     for part in parts:
         for title, columns in plan(part, tiny=tiny).items():
             measured = {}
-            for column, candidates in columns.items():
-                print(f"{title}, {column}", file=sys.stderr)
-                measured[column], failed = measure(candidates, rounds)
-                failures += [
-                    f"{name} did not run in {title}, {column}: {why}" for name, why in failed.items()
-                ]
+            for column in (name for name in columns if name.startswith(only)):
+                where = f"{title}, {column}"
+                print(where, file=sys.stderr)
+                measured[column], failed = measure(columns[column], rounds)
+                failures += [f"{name} did not run in {where}: {why}" for name, why in failed.items()]
                 for name, one in measured[column].items():
                     case = {"part": part, "table": title, "column": column, "candidate": name}
                     rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})

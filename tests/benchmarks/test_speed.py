@@ -40,7 +40,7 @@ def test_everyone_has_as_many_turns_in_orders_that_change():
 def test_command_line_writes_every_part(tmp_path, monkeypatch):
     caching = jax.config.jax_enable_compilation_cache
     given = ["--tiny", "--rounds", "1", "--parts", ",".join(recurrence.PARTS), "--out", str(tmp_path / "a")]
-    monkeypatch.setattr("sys.argv", ["recurrence", *given])
+    monkeypatch.setattr("sys.argv", ["recurrence", *given, "--only", "t,T,2,small"])
     try:
         recurrence.main()
     finally:
@@ -48,3 +48,4 @@ def test_command_line_writes_every_part(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "a" / "recurrence.json").read_text(), parse_constant=pytest.fail)
     assert not any("did not run" in note for note in found["notes"])
     assert {row["part"] for row in found["rows"]} == set(recurrence.PARTS)
+    assert {row["column"][0] for row in found["rows"]} == set("tT2s")  # not the 64 and 1 of H and B
