@@ -42,11 +42,11 @@ class Trained(NamedTuple):
         """Return the initial state of training."""
         return start_state(self.learner, self.fit.optimizer, seed_keys(self.fit.seeds))
 
-    def arguments(self, index: int = 0) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         """Return the arguments of a step that follow the state and the batch."""
         rates = jnp.full(len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32)
         keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
-        return keys, index, rates, self.learner.scheduled(0), averaged
+        return keys, 0, rates, self.learner.scheduled(0), averaged
 
 
 def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
@@ -71,13 +71,13 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
     trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
-    state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
+    state, (keys, _, *constant) = trained.start(), trained.arguments()
+    batches = cycle(enumerate(trained.learner.train_batches(0)))
 
-    def step() -> Any:
+    def step() -> None:
         nonlocal state
         index, batch = next(batches)
-        state = jax.block_until_ready(update(state, batch, *trained.arguments(index)))
-        return state
+        state = jax.block_until_ready(update(state, batch, keys, index, *constant))
 
     return step
 
