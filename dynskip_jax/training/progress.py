@@ -89,7 +89,7 @@ class Progress:
         if not self.console.is_terminal:
             line = f"{task.description}  {task.percentage:.1f}%  {self._done:.0f}/{task.total}  "
             line += f"elapsed {_duration(task.elapsed)}  {text}"
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:

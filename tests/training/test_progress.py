@@ -14,7 +14,7 @@ class Display:
     def __init__(self, total, **options):
         self.now, self._file = 1000.0, io.StringIO()
         console = Console(file=self._file, width=40)
-        self.progress = Progress(total, "train [x]", console=console, clock=lambda: self.now, **options)
+        self.progress = Progress(total, "train [x]:100:", console=console, clock=lambda: self.now, **options)
 
     lines = property(lambda self: self._file.getvalue().splitlines())
 
@@ -27,10 +27,10 @@ def test_lines_at_most_every_so_often_and_one_at_the_end():
             progress.advance(perplexity=lambda step=step: fetched.append(step) or 200.0 - step)
     assert fetched == [29, 59, 89, 99]
     assert display.lines == [
-        "train [x]  30.0%  30/100  elapsed 0:00:30  ETA 0:01:10  perplexity 171",
-        "train [x]  60.0%  60/100  elapsed 0:01:00  ETA 0:00:40  perplexity 141",
-        "train [x]  90.0%  90/100  elapsed 0:01:30  ETA 0:00:10  perplexity 111",
-        "train [x]  100.0%  100/100  elapsed 0:01:40  ETA 0:00:00  perplexity 101",
+        "train [x]:100:  30.0%  30/100  elapsed 0:00:30  ETA 0:01:10  perplexity 171",
+        "train [x]:100:  60.0%  60/100  elapsed 0:01:00  ETA 0:00:40  perplexity 141",
+        "train [x]:100:  90.0%  90/100  elapsed 0:01:30  ETA 0:00:10  perplexity 111",
+        "train [x]:100:  100.0%  100/100  elapsed 0:01:40  ETA 0:00:00  perplexity 101",
     ]
 
 
@@ -50,7 +50,7 @@ def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_com
         "0:02:00  ETA 0:03:30",
         "0:02:30  ETA 0:03:30",
     ]
-    assert display.lines[-1].startswith("train [x]  93.0%  930/1000")
+    assert display.lines[-1].startswith("train [x]:100:  93.0%  930/1000")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_last_state_is_drawn_when_the_loop_fails_and_metrics_are_brief(value
     with pytest.raises(KeyboardInterrupt), display.progress as progress:
         progress.advance(4, m=lambda: value)
         raise KeyboardInterrupt
-    assert display.lines == [f"train [x]  40.0%  4/10  elapsed 0:00:00  ETA -  m {text}"]
+    assert display.lines == [f"train [x]:100:  40.0%  4/10  elapsed 0:00:00  ETA -  m {text}"]
 
 
 def test_a_bar_on_a_terminal_and_by_default_lines_on_standard_error(capsys):
