@@ -34,27 +34,27 @@ class Run(NamedTuple):
 
 
 _TENTHS = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
-_CPU_AGENT = "--agent-learning-rate 0.001 --entropy-coef 0.01 --discount 0.5 --baseline batch --mix 1"
-# Most important first. `cpu-agent` trains the agent as on a CPU; in `untrained` it makes random skips.
+_TWENTY = "--epochs 20 --decay-after 7 --decay 1.35 --precision bf16"  # as `reproduce ptb-650`
+_WIDE = "--features 650 --num-steps 35 --dropout 0.5 --init-scale 0.05 --agent-learning-rate 0.01"
+_COPY = "--model dynamic:200 --agent content --agent-features 200 --copy expected --mix 0 --rl-coef 0"
+# Most important first.
 _PLAN = f"""
 layers             benchmarks.recurrence --parts layers,training
-table3-dynamic-5   experiments.ptb --preset paper --model dynamic:5
-table3-lstm        experiments.ptb --preset paper --model lstm
-table3-cpu-agent   experiments.ptb --preset paper --model dynamic:5 {_CPU_AGENT}
-table3-untrained   experiments.ptb --preset paper --model dynamic:5 --rl-coef 0 --evaluation-mode sample
-table3-fixed-3     experiments.ptb --preset paper --model fixed:3
-table3-fixed-5     experiments.ptb --preset paper --model fixed:5
-table3-attention-5 experiments.ptb --preset paper --model attention:5
+copying            experiments.ptb --preset far {_WIDE} {_TWENTY}
+copying-control    experiments.ptb --preset far {_WIDE} {_TWENTY} --control untrained
+table3-dynamic-5   experiments.ptb --preset paper --model dynamic:5 {_TWENTY}
+table3-control     experiments.ptb --preset paper --model dynamic:5 {_TWENTY} --control untrained
+released           experiments.ptb --preset released --model dynamic:5 --epochs 20
+released-control   experiments.ptb --preset released --model dynamic:5 --epochs 20 --control untrained
+charlm-small-lstm  experiments.ptb --preset charlm_small --model lstm
+charlm-small-copy  experiments.ptb --preset charlm_small {_COPY}
 figure5-K          experiments.ptb --preset paper --model dynamic:10 --max-skip 2,3,4,5,6,7,8,9,10 --mix 0.5
 figure5-mix        experiments.ptb --preset paper --model dynamic:5 --mix {_TENTHS}
 charlm-dynamic-5   experiments.ptb --preset charlm --model dynamic:5
 charlm-lstm        experiments.ptb --preset charlm --model lstm
 charlm-attention-5 experiments.ptb --preset charlm --model attention:5
-charlm-fixed-3     experiments.ptb --preset charlm --model fixed:3
-charlm-fixed-5     experiments.ptb --preset charlm --model fixed:5
 awd-lstm           experiments.ptb --preset awd --model lstm --seeds 1
 awd-dynamic-5      experiments.ptb --preset awd --model dynamic:5 --seeds 1
-numbers-51         experiments.number_prediction --length 51 --model dynamic:50
 numbers-101        experiments.number_prediction --length 101 --model dynamic:100
 numbers-201        experiments.number_prediction --length 201 --model dynamic:200
 """
