@@ -11,7 +11,7 @@ from rich.table import Table
 from dynskip_jax.data.messages import printable
 
 _LEAST = 12  # cells of a text column
-_LITERAL = dict(markup=False, emoji=False, highlight=False)
+LITERAL = dict(markup=False, emoji=False, highlight=False)
 
 
 def print_table(
@@ -35,11 +35,11 @@ def print_table(
         for row in part:
             table.add_row(*row)
         table.add_section()
-    console, width = Console(**_LITERAL), Console(**_LITERAL, width=10_000).measure(table).maximum
+    console, width = Console(**LITERAL), Console(**LITERAL, width=10_000).measure(table).maximum
     if console.is_terminal:
         names = max(cell_len(row[0]) for row in (headings, *parts[0], *parts[1]))
         width = max(width - max(0, names - _LEAST), min(width, console.width))
-    Console(**_LITERAL, width=width).print(table)
+    Console(**LITERAL, width=width).print(table)
 
 
 def printable_lines(text: str) -> str:

@@ -134,7 +134,7 @@ def fit(
                 log("train", train)
                 log("dev", dev)
                 line = _epoch_line(task, progress, settings.epochs, train, dev, rates)
-                bar.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+                bar.print(line)
                 saver.save(state, best, progress)
                 stopping, _ = asked(now=True)
                 if stopping:

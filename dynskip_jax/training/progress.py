@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from dynskip_jax.console import LITERAL
+
 _REDRAW_SECONDS = 0.25  # in a terminal
 _LINE_SECONDS = 30  # elsewhere
 _LONG = 1e9  # seconds: the estimate uses all steps that were drawn
@@ -17,7 +19,7 @@ class Progress:
     """Progress display of a loop: steps done, elapsed time, estimated time left, and current metrics.
 
     In a terminal it is a bar. Elsewhere it is a plain line, at most every 30 seconds and once at the end.
-    Use it as a context manager, and print to `console` while it is open (by default standard error). The
+    Use it as a context manager, and its `print` while it is open (by default to standard error). The
     `start` steps that an earlier process has done do not count in the estimate.
     """
 
@@ -67,6 +69,10 @@ class Progress:
         if self.console.is_terminal or self._clock() >= self._next_draw:
             self._draw()
 
+    def print(self, line: str) -> None:
+        """Print a line as it is, above the bar."""
+        self.console.print(line, **LITERAL, soft_wrap=True)
+
     def __enter__(self) -> "Progress":
         self._bar.start()
         return self
@@ -89,7 +95,7 @@ class Progress:
         if not self.console.is_terminal:
             line = f"{task.description}  {task.percentage:.1f}%  {self._done:.0f}/{task.total}  "
             line += f"elapsed {_duration(task.elapsed)}  {text}"
-            self.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+            self.print(line)
 
 
 def _duration(seconds: float) -> str:
