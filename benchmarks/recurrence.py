@@ -23,6 +23,7 @@ from benchmarks import layers, report, training_step
 from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, TINY, Layer, Shape
 from benchmarks.report import number
 from dynskip_jax.config import Count, call
+from dynskip_jax.errors import UserError
 from dynskip_jax.failures import run_main
 
 Part = Literal["layers", "transitions", "skips", "growth", "training"]
@@ -192,21 +193,23 @@ def run(
     texts = [report.one_line(about)]
     texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
     print(*texts, sep="\n")
-    for part in parts:
-        for title, columns in plan(part, tiny=tiny).items():
-            measured = {}
-            for column in (name for name in columns if name.startswith(only)):
-                where = f"{title}, {column}"
-                print(where, file=sys.stderr)
-                measured[column], failed = measure(columns[column], rounds)
-                failures += [f"{name} did not run in {where}: {why}" for name, why in failed.items()]
-                for name, one in measured[column].items():
-                    case = {"part": part, "table": title, "column": column, "candidate": name}
-                    rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})
-            texts.append(tables(title, measured))
-            print(texts[-1], flush=True)
-            content = {"about": about, "notes": failures, "rows": rows}
-            report.write(out, "recurrence", content, "\n\n".join([*texts, *failures]))
+    planned = [(part, *table) for part in parts for table in plan(part, tiny=tiny).items()]
+    if not any(name.startswith(only) for *_, columns in planned for name in columns):
+        raise UserError(f"no column of {', '.join(parts)} begins with {' or '.join(only)}")
+    for part, title, columns in planned:
+        measured = {}
+        for column in (name for name in columns if name.startswith(only)):
+            where = f"{title}, {column}"
+            print(where, file=sys.stderr)
+            measured[column], failed = measure(columns[column], rounds)
+            failures += [f"{name} did not run in {where}: {why}" for name, why in failed.items()]
+            for name, one in measured[column].items():
+                case = {"part": part, "table": title, "column": column, "candidate": name}
+                rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})
+        texts.append(tables(title, measured))
+        print(texts[-1], flush=True)
+        content = {"about": about, "notes": failures, "rows": rows}
+        report.write(out, "recurrence", content, "\n\n".join([*texts, *failures]))
     print(*failures, sep="\n")
 
 
