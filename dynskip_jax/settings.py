@@ -92,7 +92,7 @@ class Model:
     """Size of every layer's state."""
     transition: str = "lstm"
     """The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru, ind_rnn,
-    rhn or rhn:L (L layers deep). Your own: my_module:MyTransition."""
+    skim_lstm:N (for skim_rnn), rhn or rhn:L (L layers deep). Your own: my_module:MyTransition."""
     depth_skip: str | None = None
     """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output;
     highway: from the one below; dense or attention: from all below."""
@@ -192,7 +192,7 @@ class Devices:
     parallel: Literal["jit", "pmap"] = "jit"
     """One program over a mesh, or one replica per device."""
     coordinator: str | None = None
-    """HOST:PORT of process 0, to train with several processes; auto on TPU pods, Slurm and Open MPI."""
+    """HOST:PORT of process 0, for several processes; auto on TPU pods, Slurm, Open MPI, Kubernetes."""
     process: str | None = None
     """Number of this process and number of all of them, as in 0/4; process 0 writes the run and prints."""
     heartbeat_seconds: Count = 60
