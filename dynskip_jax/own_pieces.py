@@ -62,5 +62,6 @@ def import_module(name: str, flag: str) -> None:
         sys.path.insert(0, "")  # the current folder, as in `python -m`
     try:
         importlib.import_module(name)
-    except (ImportError, ValueError) as error:
-        raise UserError(f"{flag} {short(name)} cannot be imported: {error}") from error
+    except Exception as error:  # whatever the module raises
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        raise UserError(f"{flag} {short(name)} {problem} (--debug says where)") from error

@@ -19,7 +19,7 @@ from dynskip_jax.results import cell, summary
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language import CachedLanguageModelling
 from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import write_atomically
+from dynskip_jax.training.files import read_bytes, write_atomically
 from dynskip_jax.training.progress import Progress
 
 # A function of a split and the values of two hyperparameters: the perplexity without the method, (seeds,),
@@ -47,7 +47,8 @@ def evaluate(
     """Measure perplexity with a neural cache (Grave et al. 2017) or dynamic evaluation (Krause et al. 2018).
 
     Of several values, separated by commas, the best on dev is used, by the mean perplexity over seeds. Test
-    is then evaluated once. The numbers are also written into the run folder, as `evaluate-METHOD.json`.
+    is then evaluated once. The numbers are also written into the run folder, as `evaluate-METHOD.json`, which
+    is not replaced by those of other flags.
 
     Args:
         method: cache: make words of the recent past likelier; dynamic: train on the text while reading it.
@@ -70,6 +71,11 @@ def evaluate(
     keep_freed_memory()
     models = run.models("evaluate")
     read = next(iter(models.values())).data(data)  # all models of a folder have the same
+    path = run.run_dir / f"evaluate-{method}.json"
+    told = dict(data=read.name, flags=flags | {"models": [*models]})
+    begin = json.dumps(told, indent=1)[:-2]  # of the file
+    if path.exists() and not read_bytes(path).decode("utf-8", "replace").startswith(begin):
+        raise UserError(f"{path} has an evaluation with other flags: move it away")
     corpus, signs, title, start = read.content, ("θ", "weight"), f"a cache of {size} words", _cached
     reads = 2  # of a split, by each model
     if method == "dynamic":
@@ -98,9 +104,8 @@ def evaluate(
             for split in ("dev", "test")
         ]
         say(f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}.")
-    path, told = run.run_dir / f"evaluate-{method}.json", dict(data=corpus.name, flags=flags, models=results)
     with run.warned():
-        write_atomically(path, json.dumps(told, indent=1) + "\n")
+        write_atomically(path, json.dumps(told | {"models": results}, indent=1) + "\n")
         say(f"written: {path}")
 
 

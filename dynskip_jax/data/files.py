@@ -83,7 +83,9 @@ def folder_entries(folder: PathLike) -> list[Path]:
         entries = sorted(Path(folder).iterdir())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise bad_file(folder, f"cannot be read ({reason}): check its name and permissions") from None
+        is_file = isinstance(error, NotADirectoryError)
+        remedy = "name the folder that it is in" if is_file else "check its name and permissions"
+        raise bad_file(folder, f"cannot be read ({reason}): {remedy}") from None
     return [own for own in entries if own.name[0] != "." and own.name.lower() not in _OF_SYSTEMS]
 
 

@@ -106,6 +106,8 @@ def _checked_width(width: int, columns: Sequence[int], where: str, number: int) 
     for column in columns:
         if not -width <= column < width:
             raise bad_line(where, number, f"no column {column} among {width}, counted from 0")
+    if width == 1 < len(columns):
+        raise bad_line(where, number, "1 column, but words and tags need 2")
     if len({column % width for column in columns}) < len(columns):
         problem = f"columns of words and tags cannot be read twice, and the line has {width}"
         raise bad_line(where, number, f"{problem}: leave them out of --columns")

@@ -18,11 +18,16 @@ def check_keys(key: Any) -> None:
     raise UserError(f"expected a PRNG key, such as jax.random.key(0), got {found}{legacy}")
 
 
-def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
-    """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is split."""
+def check_key_of(key: Any, batch: tuple[int, ...]) -> None:
+    """Raise a `UserError` unless `key` is a PRNG key, or has one per example, (*batch,)."""
     check_keys(key)
     if key.shape not in ((), batch):
         raise UserError(f"expected one key, or one per example, {batch}, got {key.shape}")
+
+
+def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
+    """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is split."""
+    check_key_of(key, batch)
     return key if key.shape == batch else jax.random.split(key, batch)
 
 

@@ -12,9 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
-from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
+from dynskip_jax.functional.keys import check_key_of, example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts, where_each
 from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.step import (
     LayerParams,
@@ -165,6 +165,8 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
         return policy if is_shared else dataclasses.replace(policy, mask=merge(policy.mask))
 
     # Without a batch axis, a single key is the key of the one example.
+    if call.key is not None:
+        check_key_of(call.key, call.x.shape[:batch_axes])
     is_shared = call.key is None or (call.key.ndim == 0 and batch_axes > 0)
     key = call.key if is_shared else merge(call.key)
     arrays = jax.tree.map(merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions))
@@ -212,7 +214,8 @@ def _run_batch(
         )
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
-        observations.append((x, _h_before(layer, carry, starts[i], output, call)))
+        seen = x if valid is None else where_each(valid, x, 0)  # an agent's critic meets no NaN of padding
+        observations.append((seen, _h_before(layer, carry, starts[i], output, call)))
         trace = DecisionTrace.of(
             output.decision,
             layer.recurrence.time_skip,

@@ -162,7 +162,7 @@ def activate(
     """
     functions = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "linear": lambda z: z}
     if not {*activations} <= {*functions}:
-        raise UserError(f"`dense` applies tanh, sigmoid or linear, got {activations!r}")
+        raise UserError(f"`dense` applies tanh, sigmoid or linear, got {activations!r}: name them in a tuple")
     if len(activations) == 1:
         return functions[activations[0]](x)
     blocks = jnp.split(x, len(activations), axis=-1)

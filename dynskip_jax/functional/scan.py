@@ -78,8 +78,8 @@ def fused_unroll(
     `jax.jvp` of `jax.grad`). Forward mode alone (`jax.jvp`, `jax.jacfwd`) needs the reference unroll.
 
     `inputs` are those of all steps, at least one, (time, batch, ...). Outputs are (batch, time, ...). See
-    `unroll` for the other arguments. A transition that calls `dense` inside another program raises
-    `OutOfReach`.
+    `unroll` for the other arguments. A transition that calls `dense` inside another program, or with other
+    arrays than (batch, features), raises `OutOfReach`.
     """
     skip, dtype = recurrence.time_skip, carry.slots[0].dtype
     inputs = in_dtype_of(carry, inputs)

@@ -160,7 +160,8 @@ def _run_steps(
     except OutOfReach:
         warnings.warn(
             f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
-            "jax.jit, where the fused unroll cannot keep its results: using implementation='reference'",
+            "jax.jit, or with arrays that are not (batch, features), where the fused unroll cannot keep its "
+            "results: using implementation='reference'",
             stacklevel=3,
         )
         return reference(params, carry, inputs)

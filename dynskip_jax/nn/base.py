@@ -42,10 +42,14 @@ class Weights(nnx.Module):
     """
 
     def __init__(self, values: Any):
-        if not hasattr(values, "_fields"):
+        parts = [part for part in values if part is not None] if hasattr(values, "_fields") else [None]
+        arrays = [leaf for part in parts for leaf in (part if isinstance(part, tuple) else (part,))]
+        if not all(hasattr(leaf, "dtype") for leaf in arrays):
             wanted = "a named tuple of arrays, or of tuples of arrays"
             raise UserError(f"a layer keeps {wanted} as parameters, got {described(values)} from `init`")
-        self.kind, self.kinds = type(values), tuple(map(type, values))
+        # Static, so it must not contain classes of arrays: those of traced ones differ.
+        self.kind = type(values)
+        self.kinds = tuple(type(value) if isinstance(value, tuple) else None for value in values)
         for name, value in zip(values._fields, values, strict=True):
             if isinstance(value, tuple):
                 value = nnx.List([nnx.Param(array) for array in value])
@@ -56,7 +60,7 @@ class Weights(nnx.Module):
     def read(self) -> Any:
         """Return the named tuple of arrays."""
 
-        def arrays(kind: type, value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
+        def arrays(kind: type | None, value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
             if isinstance(value, nnx.List):
                 leaves = (param[...] for param in value)
                 return kind(*leaves) if hasattr(kind, "_fields") else tuple(leaves)

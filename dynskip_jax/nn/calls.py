@@ -55,12 +55,18 @@ def check_rngs(rngs: Any) -> None:
         raise UserError(f"expected rngs to be an nnx.Rngs, such as nnx.Rngs(0), got {described(rngs)}")
 
 
+def stream(rngs: Rngs) -> Any:
+    """Return the stream `carry` of an `nnx.Rngs`, and anything else as it is."""
+    if not isinstance(rngs, nnx.Rngs):
+        return rngs
+    if not hasattr(rngs, "carry"):
+        raise UserError("rngs has no stream `carry`: make it with nnx.Rngs(seed) or nnx.Rngs(carry=seed)")
+    return rngs.carry
+
+
 def as_key(rngs: Rngs) -> Array | None:
     """Return `rngs` if it is a key or None, otherwise the next key of a stream (`carry` of an `nnx.Rngs`)."""
-    if isinstance(rngs, nnx.Rngs):
-        if not hasattr(rngs, "carry"):
-            raise UserError("rngs has no stream `carry`: make it with nnx.Rngs(seed) or nnx.Rngs(carry=seed)")
-        rngs = rngs.carry
+    rngs = stream(rngs)
     key = rngs() if isinstance(rngs, nnx.RngStream) else rngs
     if key is not None:
         check_keys(key)

@@ -280,6 +280,8 @@ def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
 
 def _arrays(cell: SkipCell, library: str) -> Arrays:
     """Return the weights of a cell in the order of a library that has such a cell, without its time skip."""
+    if not isinstance(cell, SkipCell):
+        raise UserError(f"expected a SkipCell, such as layers.cells[0], got {type(cell).__name__}")
     learned = [] if cell.initial is None else jax.tree.leaves(cell.initial.read())
     transition, after = cell.recurrence.transition, F.GRU("after")
     known = (F.LSTM(), after, *((F.GRU("before"),) if library == "Keras" else ()))

@@ -13,10 +13,19 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_call, check_implementation, check_inputs
+from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.functional.layers import LayersCall, LayersSpec, initial_carries, run_layers
 from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.base import HasModes
-from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_per_layer, policy_or_default, require_key
+from dynskip_jax.nn.calls import (
+    Rngs,
+    as_key,
+    as_rates,
+    check_per_layer,
+    policy_or_default,
+    require_key,
+    stream,
+)
 from dynskip_jax.nn.cells import SkipCell, check_pieces
 from dynskip_jax.rl import agent_loss
 
@@ -98,7 +107,8 @@ class SkipLayers(HasModes):
         self.reverse, self.time_major = reverse, time_major
         self.dropout, self.variational = rates, variational
         self.implementation = implementation
-        self.call_rngs = nnx.data(call_rngs.carry.fork() if isinstance(call_rngs, nnx.Rngs) else call_rngs)
+        own = stream(call_rngs)
+        self.call_rngs = nnx.data(own.fork() if isinstance(call_rngs, nnx.Rngs) else own)
         self.deterministic = False
 
     @property
@@ -187,6 +197,7 @@ class SkipLayers(HasModes):
         carry = None if initial_carry is None else tuple(initial_carry)
         replayed = (None,) * len(self.cells) if actions is None else tuple(actions)
         policies = policy_of_each(policy, self.skips)
+        weight_key = None if weight_key is None else example_keys(weight_key, ())
         call = LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
         self._check(call)
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)

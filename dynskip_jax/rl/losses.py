@@ -2,7 +2,8 @@
 
 Each loss is a mean over all batch axes of a sum over steps and layers. It leaves out steps past the end of a
 sequence, and takes each layer's direction into account. All arguments have the decisions' layout, (*batch,
-time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis.
+time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis; for `time_major`
+layers, `jax.vmap` needs `out_axes=1`. In packed rows, returns include rewards of the row's later sequences.
 """
 
 import itertools
@@ -156,6 +157,7 @@ def critic_loss(
 def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
     """Return J_1, the mean over rows of `nll`, summed over the steps that count; see `reinforce`."""
     traces, nll, weights = _batch_major(decisions, nll, weights)
+    nll = nll.astype(wider(nll.dtype, traces[0].log_prob.dtype))  # whole numbers are losses, too
     if nll.ndim == traces[0].action.ndim:
         return _sum(nll, _weight(traces[0], weights))
     weight = jnp.ones_like(nll) if weights is None else weights
@@ -242,10 +244,9 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
 
 def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "..."]:
     """Return the weight of each step, 0 where it does not count."""
-    shape = jnp.shape(trace.action)
-    if weights is None:
-        weights = jnp.ones_like(trace.log_prob)
-    elif weights.ndim < len(shape):
+    shape, dtype = jnp.shape(trace.action), trace.log_prob.dtype
+    weights = jnp.ones(shape, dtype) if weights is None else weights.astype(wider(weights.dtype, dtype))
+    if weights.ndim < len(shape):
         weights = jnp.broadcast_to(weights[..., None], shape)
     return weights if trace.valid is None else jnp.where(trace.valid, weights, 0)
 

@@ -50,7 +50,7 @@ class LabelScore(NamedTuple):
         """Return a text table with precision, recall, F1 and support of each label and of all."""
         size = max(map(len, (heading, "all", *self.by_label)))
         lines = [f"{heading:{size}}  precision   recall       F1    support"]
-        for name, counts in {**self.by_label, "all": self.overall}.items():
+        for name, counts in (*self.by_label.items(), ("all", self.overall)):
             scores = f"{counts.precision:9.2%}  {counts.recall:7.2%}  {counts.f1:7.2%}"
             lines.append(f"{name:{size}}  {scores}  {counts.gold:9,}")
         return lines

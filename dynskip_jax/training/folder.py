@@ -55,6 +55,10 @@ class RunDir:
     """
 
     def __init__(self, path: Path):
+        try:
+            os.fspath(path).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the run folder {path} has no name in UTF-8: choose another --run-dir") from None
         self.path = path = without_dots(path)
         self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"

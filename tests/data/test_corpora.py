@@ -118,7 +118,7 @@ def test_places_in_order(small_ptb, tmp_path, home):
         ((None, ".."), "there is no dataset '..'"),
         (("nowhere",), "nowhere cannot be read (No such file or directory)"),
         ((".", "pydoc-topics"), "pydoc-topics comes with Python, and nothing is read: leave --data out"),
-        (("ptb.txt",), "ptb.txt cannot be read (Not a directory)"),
+        (("ptb.txt",), "ptb.txt cannot be read (Not a directory): name the folder"),
     ],
 )
 def test_what_is_not_there(tmp_path, monkeypatch, arguments, problem):

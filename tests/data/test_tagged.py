@@ -65,7 +65,7 @@ DO = "1\tDo\tdo\tAUX"
 BAD = [
     (read_columns, "EU NNP O\nrejects O\n", "line 2: 2 columns, but the first line has 3"),
     (read_columns, "\tB-PER\n", "line 1: the word in column 0 is empty"),
-    (read_columns, "EU\n", "line 1: columns of words and tags cannot be read twice, and the line has 1"),
+    (read_columns, "EU\n", "line 1: 1 column, but words and tags need 2"),
     (read_columns, "a b\t\n", "line 1: the tag is empty"),
     (read_columns, "a \x1b]0;x\x07\n", "line 1: the tag '\\x1b]0;x\\x07' has characters that do not print"),
     (partial(read_columns, tag=5), CONLL2003, "line 3: no column 5 among 4, counted from 0"),

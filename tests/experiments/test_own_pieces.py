@@ -37,6 +37,7 @@ SMALL = (*SMALL_NUMBERS, "--epochs", 1, "--preset", "paper")
 def pieces(tmp_path, monkeypatch):
     """Write a module of users' classes into the current folder, without importing it, and return its mark."""
     (tmp_path / "my_pieces.py").write_text(textwrap.dedent(PIECES))
+    (tmp_path / "broken_pieces.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     yield tmp_path / "ran"
@@ -61,6 +62,7 @@ def test_arguments_and_settings_reach_the_piece(pieces):
     ("name", "part"),
     [
         ("no_such_module:Near(3)", "no_such_module"),
+        ("broken_pieces:Near(3)", "ZeroDivisionError: division by zero"),
         ("my_pieces:Far(3)", "no class Far"),
         ("my_pieces:Near(open('x'))", "arguments are numbers"),
         ("my_pieces:Near(3, nonsense=1)", "nonsense"),

@@ -139,7 +139,10 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
 
 def evaluated(folder, data, method, *flags):
     """Run `evaluate`, and return the numbers of each model, which it writes and prints."""
-    outcome = succeed(PTB, "evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
+    (folder / f"evaluate-{method}.json").unlink(missing_ok=True)
+    command = ("evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
+    outcome = succeed(PTB, *command)
+    assert_user_error(execute(PTB, *command, "--model", "lstm"), "an evaluation with other flags")
     models = load(folder / f"evaluate-{method}.json")["models"]
     for model, found in models.items():
         for name in ("dev", "test", "dev_with", "test_with"):

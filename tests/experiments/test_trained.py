@@ -201,6 +201,7 @@ BAD = [
     ("compared_ptb", PTB, ("generate", "--text", "a zebra"), "zebra"),
     ("compared_ptb", PTB, ("generate", "--temperature", "inf"), "--temperature must be above 0, got inf"),
     ("compared_ptb", PTB, ("evaluate", "--method", "recall"), "cache or dynamic"),
+    ("finished_numbers", NUMBERS, ("explain", "--text", "9" * 5000), "numbers below 10, separated by spaces"),
     ("compared_ptb", PTB, ("evaluate", "--steps", 9), "--steps is for --method dynamic"),
     ("compared_ptb", PTB, ("oracle", "--model", "lstm"), "samples no choices: train one such as dynamic:5"),
     ("compared_ptb", PTB, ("oracle", "--layer", 2), "layer 2 samples no choices"),

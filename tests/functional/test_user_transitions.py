@@ -32,10 +32,24 @@ def twice(step):
     return lambda state: jax.lax.scan(lambda state, _: (step(state), None), state, None, length=2)[0]
 
 
-@pytest.mark.parametrize("transformation", and_slow([jax.jit, jax.checkpoint, twice], lambda t: t is jax.jit))
-def test_products_inside_transformations_take_the_reference_with_a_warning(double_precision, transformation):
-    recurrence = F.Recurrence(F.Dynamic(3, 0.5), Inside(transformation=transformation))
-    with pytest.warns(UserWarning, match="Inside.step calls dense inside") as caught:
+class Inside3D(F.LSTM):
+    """An LSTM whose products have one more axis, as those of several heads with one matrix have."""
+
+    def step(self, params, inputs, state, dense, cell_hook=None):
+        def of_heads(w, x, *addends, **how):
+            addends = [addend[:, None] if addend.ndim > 1 else addend for addend in addends]
+            return jax.tree.map(lambda y: y[:, 0], dense(w, x[:, None], *addends, **how))
+
+        return super().step(params, inputs, state, of_heads, cell_hook)
+
+
+OUT_OF_REACH = [Inside3D(), *(Inside(transformation=each) for each in (jax.jit, jax.checkpoint, twice))]
+
+
+@pytest.mark.parametrize("transition", and_slow(OUT_OF_REACH, lambda t: t in OUT_OF_REACH[:2]))
+def test_products_that_are_out_of_reach_take_the_reference_with_a_warning(double_precision, transition):
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5), transition)
+    with pytest.warns(UserWarning, match="Inside.*.step calls dense inside") as caught:
         assert_same(recurrence, *problem(recurrence))
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
     params, carry, x, _ = problem(recurrence)
@@ -58,6 +72,8 @@ def test_a_named_tuple_in_a_named_tuple_stays_one():
 def test_what_a_transition_does_not_declare_is_said():
     with pytest.raises(TypeError, match="set averages = 'own'"):
         type("Wrong", (F.Transition,), {"mix_states": F.SLSTM.mix_states})
+    with pytest.raises(TypeError, match="return log π of the choice in `trace`"):
+        type("Own", (F.TimeSkip,), {"is_stochastic": True, "init": F.Dynamic.init})
     bare = type("Bare", (F.Transition,), {"state": F.LSTMState})()
     with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
         SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))

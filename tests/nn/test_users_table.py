@@ -114,6 +114,9 @@ REFUSED = {
     "ignored key": (lambda: run(initial_carry=[carry_of()], rngs=KEY), "rngs= has no effect: choices"),
     "dropout without key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this layer draws"),
     "legacy key": (lambda: run(rngs=jax.random.PRNGKey(0)), r"got uint32 \(2,\) .*legacy"),
+    "weights' keys": (lambda: run(weight_key=jax.random.split(KEY)), r"one key, .* got \(2,\)"),
+    "rollouts' keys": (lambda: run(X[None], rngs=jax.random.split(KEY, 3)), r"\(1, 2\), got \(3,\)"),
+    "a row's keys": (lambda: run(X[0], rngs=jax.random.split(KEY, 3)), r"example, \(\), got \(3,\)"),
     "three keys": (lambda: run(rngs=jax.random.split(KEY, 3)), r"or one per example, \(2,\), got \(3,\)"),
     "one key": (lambda: run(initial_carry=[carry_of()._replace(key=KEY)]), r"per example, \(2,\), got \(\)"),
     "carry of K": (lambda: start(K=3), "expected a carry with K = 4 slots, got one with 3"),
@@ -131,26 +134,14 @@ REFUSED = {
     "tokens": (lambda: run(whole((2, 6, 3))), "of floats, got int32 .* embed tokens first"),
     "a vector": (lambda: run(filled(3)), r"expected inputs \(\*batch, time, 3\), got float32 \(3,\)"),
     "inputs as list": (lambda: run([[0.0, 1.0, 2.0]]), "got a list"),
-    "unroll without time": (
-        lambda: F.unroll(cell().params(), carry_of(), X[:, 0], cell().recurrence),
-        r"expected inputs \(batch, time, in\), got float32 \(2, 3\)",
-    ),
-    "Flax's cell": (
-        lambda: SkipLayers([nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))]),
-        "SkipLayers runs SkipCells, got LSTMCell: nnx.RNN runs other cells",
-    ),
+    "no time": (lambda: F.unroll(cell().params(), carry_of(), X[:, 0], cell().recurrence), "time, in"),
+    "Flax's cell": (lambda: SkipLayers([nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))]), "got LSTMCell: nnx.RNN"),
     "our layer in Flax's": (lambda: nnx.RNN(layer())(X), "call them without nnx.RNN, which runs a SkipCell"),
     "a skip's name": (lambda: stack(skip="dynamic:5"), r"skip=functional.parse_time_skip\('dynamic:5'\)"),
     "a class": (lambda: cell(transition=F.GRU), r"transition=functional.GRU\(\), got <class"),
     "a depth class": (lambda: cell(depth_skip=F.ToOutput), r"functional.ToOutput\(gated=True\), got <class"),
-    "dropped weights": (
-        lambda: nnx.RNN(cell(weight_dropout=0.5))(X, rngs=nnx.Rngs(0)),
-        "weight_dropout drops the same weights at all steps, which a cell alone cannot",
-    ),
-    "cell without mask": (
-        lambda: cell(recurrent_dropout=0.5)(carry_of(), X[:, 0]),
-        r"recurrent_dropout needs a mask, .* initialize_carry\(input_shape, rngs\), or call .eval",
-    ),
+    "dropped weights": (lambda: nnx.RNN(cell(weight_dropout=0.5))(X, rngs=nnx.Rngs(0)), "a cell alone"),
+    "cell without mask": (lambda: cell(recurrent_dropout=0.5)(carry_of(), X[:, 0]), "needs a mask, .* .eval"),
     "actions of shape": (lambda: run(actions=[whole((2, 5))]), r"time\) = \(2, 6\), got int32 \(2, 5\)"),
     "actions beyond K": (lambda: run(actions=[whole((2, 6), 9)]), "actions lie between 1 and 4, got 9"),
     "cell's actions": (lambda: step(action=np.array([9, -3])), "lie between 1 and 4, got -3 to 9"),
@@ -178,10 +169,14 @@ REFUSED = {
     "relu": (lambda: multiplying(activations=("relu",)), r"tanh, sigmoid or linear, got \('relu',"),
     "a dict": (lambda: cell(transition=own(F.LSTM, init=lambda *_: {})()), "named tuple of .* got a dict"),
     "w_hh": (lambda: cell(transition=own(F.LSTM, recurrent=("w_hh",))(), weight_dropout=0.5), "return: w_hh"),
+    "a list": (lambda: cell(transition=own(F.LSTM, init=lambda *_: F.LSTMState([], 1))()), "named tuple of"),
+    "partitioned": (lambda: cell(kernel_init=lambda *_: nnx.VariableMetadata(X)), "returns an array"),
+    "slots": (lambda: F.Dynamic(3, among=own(F.Every, slots=lambda *_: np.arange(3) + 1)()), "slots in 0..2"),
     "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),
     "no λ": (lambda: F.Dynamic(3, mix=None), r"mix \(λ\) is a single number, got a NoneType"),
     "dtype": (lambda: cell(dtype=jnp.int32), "expected dtype to be floating, got int32"),
     "rngs as key": (lambda: SkipLSTM(3, 4, rngs=KEY), r"nnx.Rngs, such as nnx.Rngs\(0\), got key"),
+    "no stream in calls": (lambda: layer(call_rngs=nnx.Rngs(params=0)), "rngs has no stream `carry`"),
     "no stream": (lambda: run(rngs=nnx.Rngs(params=0)), "rngs has no stream `carry`"),
     "4.0 units": (lambda: stack(4.0), "sizes must be whole numbers of at least 1"),
     "K of 3.0": (lambda: F.Dynamic(3.0), r"whole max_skip \(K\) of at least 1, got 3.0"),
@@ -249,6 +244,11 @@ def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
     dropping = evaluated(SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5)], dropout=0.5))
     same(dropping(X), layer()(X, policy=GREEDY, deterministic=True))
     same(nnx.RNN(dropping.cells[0])(X), dropping(X).h)
+
+
+def test_a_model_that_is_made_in_a_transformation_has_the_same_static_part():
+    make = lambda: SkipLSTM(3, 4, skip=F.Dynamic(2), rngs=nnx.Rngs(0))
+    assert nnx.graphdef(nnx.eval_shape(make)) == nnx.graphdef(make())
 
 
 def test_a_slot_beyond_k_is_the_last_one():

@@ -111,6 +111,7 @@ def test_losses_by_hand():
     assert rl.reinforce(trace, jnp.array([[1, 0], [2, 3]])) == (1 * 1 + 2 * 0 + 3 * 5 + 4 * 3) / 2
     # Eq. 5 as printed: -Σ log π · (R - Σ log π - 1), with the cross-entropy -R.
     np.testing.assert_allclose(rl.paper_loss(trace, -R), (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
+    assert rl.network_loss(trace, jnp.array([1, 0])) == 0.5  # not rounded
     # Critics: returns 10, 10 and 4, 4.
     values = [jnp.array([[9.0, 10.0], [6.0, 4.0]])]
     assert rl.critic_loss(trace, values, R) == 0.5 * (1 + 4) / 2
@@ -248,6 +249,11 @@ def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
     np.testing.assert_allclose(found[:2], found[2:], rtol=1e-5)
     # By hand: with equal rewards, no rollout has an advantage, and only the entropy is left.
     np.testing.assert_allclose(found[0], -0.02 * float(rl.entropy(out)), rtol=1e-3)
+
+
+def test_nan_in_the_padding_reaches_no_critic():
+    out = compiled(layers())(np.where(INSIDE[..., None], X, np.nan), seq_lengths=ENDS)
+    assert all(np.isfinite(seen).all() for seen in out.observations[0])
 
 
 def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output():

@@ -61,6 +61,7 @@ def test_words_of_each_tag():
     score = score_labels(gold, predicted, has_entities=False)
     assert score.by_label == {"D": (0, 0, 1), "N": (2, 3, 2), "V": (0, 0, 1), "X": (0, 1, 0)}
     assert score.overall.f1 == 0.5 and score.macro_f1 == pytest.approx(0.8 / 4)
+    assert len(score_labels([["all", "N"]], [["N", "N"]], has_entities=False).lines("tag")) == 4
     counts = sentence_counts(gold, predicted, has_entities=False)
     assert counts.tolist() == [[2, 3, 3], [0, 0, 0], [0, 1, 1]]
     assert score_labels([], [], has_entities=False).macro_f1 == 0

@@ -55,6 +55,7 @@ def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
 
 
 def test_other_settings_are_named(tmp_path):
+    assert "no name in UTF-8" in user_error(RunDir, Path("x\udcff"))
     RunDir.open(tmp_path, CONFIG)
     other = {"optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}, "dataset": {"name": "y", "fingerprint": "f"}}
     message = user_error(RunDir.open, tmp_path / "absent" / "..", other | {"model": "lstm", "new": True})

@@ -88,7 +88,7 @@ class TimeSkip:
     | `name` | | name on the command line, followed by a colon and K for a skip over K states |
     | `has_agent` | False | an agent or attention with weights computes a distribution over K states |
     | `has_distribution` | False | there is such a distribution, with weights or without: `log_distribution` |
-    | `is_stochastic` | False | choices are sampled, and the loss contains their score function |
+    | `is_stochastic` | False | choices are sampled; losses train `params` by log π of the `trace` |
     | `writes_all` | True | every new state is written as a whole, so that `Choice.update` is None |
     | `fixed_slot` | None | slot of the state that enters every step; None if it is chosen |
     | `forgets_carried` | False | the carried state enters the first step, and the initial one replaces it |
@@ -113,6 +113,11 @@ class TimeSkip:
     num_choices: ClassVar[int] = 0
     max_skip: int = 1
     mix: float = 1.0
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class whose parameters no gradient would reach."""
+        if cls.is_stochastic and cls.init is not TimeSkip.init and cls.trace is TimeSkip.trace:
+            raise TypeError(f"{cls.__name__} samples with parameters: return log π of the choice in `trace`")
 
     def __post_init__(self) -> None:
         """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the values."""
@@ -147,9 +152,9 @@ class TimeSkip:
 
         That is `sample`, `greedy`, a relaxation, or `none` if the skip computes its choices without options
         to select from. A gradient flows through the choices of the last two. A relaxation that a skip does
-        not have becomes another mode.
+        not have becomes another mode. By default a stochastic skip has all modes.
         """
-        return "none"
+        return mode if self.is_stochastic else "none"
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
         """Return whether choices are sampled and need keys; replayed actions are not."""

@@ -50,6 +50,11 @@ class PolicySkip(BufferSkip):
         if not isinstance(self.among, Candidates):
             raise UserError(f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}")
         super().__post_init__()
+        slots, n = self.among.slots(self.max_skip, np.zeros((), np.int32)), self.num_candidates
+        is_known = isinstance(slots, np.ndarray)
+        if slots.shape != (n,) or (is_known and not 0 == slots[0] <= slots.max() < self.max_skip):
+            wanted = f"{n} slots in 0..{self.max_skip - 1}, 0 first"
+            raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
 
     @property
     def num_candidates(self) -> int:
@@ -188,9 +193,6 @@ class Dynamic(PolicySkip):
     @property
     def num_choices(self) -> int:
         return self.num_candidates
-
-    def mode_of(self, mode) -> str:
-        return mode
 
     def choose(self, params, inputs, observation, skip_state, mode):
         if inputs.action is not None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.product import activate, affine, product, wider
 
 Initializer = Callable[..., Any]
@@ -87,7 +87,11 @@ class Initializers(NamedTuple):
 
     def draw(self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         """Return one array in `dtype`, drawn with `init`, in float32 if `dtype` is narrower."""
-        return init(key, shape, wider(self.dtype, jnp.float32)).astype(self.dtype)
+        array = init(key, shape, wider(self.dtype, jnp.float32))
+        if not hasattr(array, "astype"):  # nnx.with_partitioning
+            wanted = "an initializer that returns an array"
+            raise UserError(f"expected {wanted}, got {described(array)}: shard the finished layer")
+        return array.astype(self.dtype)
 
     def blocks(
         self, init: Initializer, key: Key[Array, ""], rows: int, width: int, count: int
