@@ -113,7 +113,10 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
     values, count = [each["value"] for each in row.get("sweep", [])] or [{}], len(row["seeds"])
     if count != len(spec.seeds):
         raise UserError(f"--start-from {run_dir} has {count} seeds: train as many, not {len(spec.seeds)}")
-    params = selected_params(run, learner.abstract_params(), count * len(values))
+    try:
+        params = selected_params(run, learner.abstract_params(), count * len(values))
+    except UserError as error:
+        raise UserError(f"--start-from: {error}") from error
     first = values.index(row.get("selected", {})) * count
     chosen = jax.tree.map(lambda leaf: leaf[first : first + count], params)
     return jax.tree.map(lambda leaf: np.concatenate([leaf] * len(spec.values)), chosen)

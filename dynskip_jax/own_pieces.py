@@ -63,5 +63,4 @@ def import_module(name: str, flag: str) -> None:
     try:
         importlib.import_module(name)
     except Exception as error:  # whatever the module raises
-        problem = f"cannot be imported: {type(error).__name__}: {error}"
-        raise UserError(f"{flag} {short(name)} {problem} (--debug says where)") from error
+        raise UserError(f"{flag} {short(name)} cannot be imported: {error!r}") from error

@@ -81,10 +81,9 @@ class Vocabulary(Stored):
         unknown = self.index.get(UNK)
         ids = [self.index.get(token, unknown) for token in tokens]
         if None in ids:
-            problem = (
-                f"is not among the {len(self):,} of the vocabulary, which has no {UNK}: replace it or add"
-            )
-            raise UserError(f"the token {quoted(tokens[ids.index(None)])} {problem} {UNK}")
+            problem = f"is not among the {len(self):,} of the vocabulary, which has no {UNK}"
+            remedy = "use a text without it (explain: --text)"
+            raise UserError(f"the token {quoted(tokens[ids.index(None)])} {problem}: {remedy}")
         return np.array(ids, np.int32)
 
     def decode(self, ids: Int[np.ndarray, "n"]) -> list[str]:

@@ -193,6 +193,8 @@ def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path)
     assert (folder / "result.json").read_bytes() == written
     refused = execute(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
     assert_user_error(refused, "--start-from", "fixed:2")
+    refused = execute(PTB, *how, "--model", "lstm", "--features", 5, "--run-dir", tmp_path / "no")
+    assert_user_error(refused, "--start-from: checkpoint", "holds another state")
     refused = execute(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
     assert_user_error(refused, "has 2 seeds: train as many, not 3")
     assert not (tmp_path / "no").exists()
