@@ -171,7 +171,10 @@ REFUSED = {
     "w_hh": (lambda: cell(transition=own(F.LSTM, recurrent=("w_hh",))(), weight_dropout=0.5), "return: w_hh"),
     "a list": (lambda: cell(transition=own(F.LSTM, init=lambda *_: F.LSTMState([], 1))()), "named tuple of"),
     "partitioned": (lambda: cell(kernel_init=lambda *_: nnx.VariableMetadata(X)), "returns an array"),
-    "slots": (lambda: F.Dynamic(3, among=own(F.Every, slots=lambda *_: np.arange(3) + 1)()), "slots in 0..2"),
+    "slots": (
+        lambda: stack(skip=F.Dynamic(3, among=own(F.Every, slots=lambda *_: np.arange(3) + 1)()))(X, rngs=KEY),
+        r"to have 3 slots in 0..2, 0 first, got \[1 2 3\]",
+    ),
     "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),
     "no λ": (lambda: F.Dynamic(3, mix=None), r"mix \(λ\) is a single number, got a NoneType"),
     "dtype": (lambda: cell(dtype=jnp.int32), "expected dtype to be floating, got int32"),

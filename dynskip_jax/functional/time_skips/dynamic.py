@@ -50,11 +50,6 @@ class PolicySkip(BufferSkip):
         if not isinstance(self.among, Candidates):
             raise UserError(f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}")
         super().__post_init__()
-        slots, n = self.among.slots(self.max_skip, np.zeros((), np.int32)), self.num_candidates
-        is_known = isinstance(slots, np.ndarray)
-        if slots.shape != (n,) or (is_known and not 0 == slots[0] <= slots.max() < self.max_skip):
-            wanted = f"{n} slots in 0..{self.max_skip - 1}, 0 first"
-            raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
 
     @property
     def num_candidates(self) -> int:
@@ -62,7 +57,11 @@ class PolicySkip(BufferSkip):
         return self.among.count(self.max_skip)
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch_or_1 n"]:
-        slots = self.among.slots(self.max_skip, step)
+        slots, n = self.among.slots(self.max_skip, step), self.num_candidates
+        is_known = isinstance(slots, np.ndarray)
+        if slots.shape[-1] != n or (is_known and not 0 == slots[0] <= slots.max() < self.max_skip):
+            wanted = f"{n} slots in 0..{self.max_skip - 1}, 0 first"
+            raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
         return slots.reshape((1,) * (step.ndim + 1 - slots.ndim) + slots.shape)
 
     @property
