@@ -172,7 +172,7 @@ REFUSED = {
     "a list": (lambda: cell(transition=own(F.LSTM, init=lambda *_: F.LSTMState([], 1))()), "named tuple of"),
     "partitioned": (lambda: cell(kernel_init=lambda *_: nnx.VariableMetadata(X)), "returns an array"),
     "slots": (
-        lambda: stack(skip=F.Dynamic(3, among=own(F.Every, slots=lambda *_: np.arange(3) + 1)()))(X, rngs=KEY),
+        lambda: stack(skip=F.Dynamic(3, among=own(F.Every, slots=lambda *_: np.arange(1, 4))()))(X, rngs=KEY),
         r"to have 3 slots in 0..2, 0 first, got \[1 2 3\]",
     ),
     "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),
