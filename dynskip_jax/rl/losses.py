@@ -244,8 +244,8 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
 
 def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "..."]:
     """Return the weight of each step, 0 where it does not count."""
-    shape, dtype = jnp.shape(trace.action), trace.log_prob.dtype
-    weights = jnp.ones(shape, dtype) if weights is None else weights.astype(wider(weights.dtype, dtype))
+    shape, ones = jnp.shape(trace.action), jnp.ones_like(trace.log_prob)
+    weights = ones if weights is None else weights.astype(wider(weights.dtype, ones.dtype))
     if weights.ndim < len(shape):
         weights = jnp.broadcast_to(weights[..., None], shape)
     return weights if trace.valid is None else jnp.where(trace.valid, weights, 0)
