@@ -82,8 +82,8 @@ def find_products(
             biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
             width, of_h = matrices[w.index].shape[1], x is entering[0]
             check_addends(addends, width)
-            rows = {(width,), (*x.shape[:1], width)}
-            if x.ndim != 2 or not all(jnp.shape(addend) in rows for addend in addends):
+            shapes = {(width,), (*x.shape[:1], width)}
+            if x.ndim != 2 or not all(jnp.shape(addend) in shapes for addend in addends):
                 raise OutOfReach
             products.append(
                 Product(w.index, added[0] if added else None, biases, tuple(activations), width, of_h)

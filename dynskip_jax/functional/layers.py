@@ -164,9 +164,9 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
         is_shared = policy.mask is None or policy.mask.ndim == 1
         return policy if is_shared else dataclasses.replace(policy, mask=merge(policy.mask))
 
-    # Without a batch axis, a single key is the key of the one example.
     if call.key is not None:
         check_key_of(call.key, call.x.shape[:batch_axes])
+    # Without a batch axis, a single key is the key of the one example.
     is_shared = call.key is None or (call.key.ndim == 0 and batch_axes > 0)
     key = call.key if is_shared else merge(call.key)
     arrays = jax.tree.map(merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions))

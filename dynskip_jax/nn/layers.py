@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_call, check_implementation, check_inputs
-from dynskip_jax.functional.keys import example_keys
+from dynskip_jax.functional.keys import check_key_of
 from dynskip_jax.functional.layers import LayersCall, LayersSpec, initial_carries, run_layers
 from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.base import HasModes
@@ -197,7 +197,8 @@ class SkipLayers(HasModes):
         carry = None if initial_carry is None else tuple(initial_carry)
         replayed = (None,) * len(self.cells) if actions is None else tuple(actions)
         policies = policy_of_each(policy, self.skips)
-        weight_key = None if weight_key is None else example_keys(weight_key, ())
+        if weight_key is not None:
+            check_key_of(weight_key, ())
         call = LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
         self._check(call)
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)

@@ -58,7 +58,7 @@ class RunDir:
         try:
             os.fspath(path).encode()
         except UnicodeEncodeError:
-            raise UserError(f"the run folder {path} has no name in UTF-8: choose another --run-dir") from None
+            raise _unusable(path, UserError("no name in UTF-8")) from None
         self.path = path = without_dots(path)
         self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
