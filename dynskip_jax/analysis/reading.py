@@ -82,7 +82,7 @@ def distribution(
     `observation` is an entry of `observations` of `SkipLayers`, x(t) and h(t-1), of one whole sequence.
     """
     skip = cell.skip
-    if not skip.has_agent:
+    if not (skip.has_agent and skip.has_distribution):
         return None
     x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
     # Before the sequence, all K states are the initial one.

@@ -43,7 +43,7 @@ def misfit(
     skip, platform = recurrence.time_skip, jax.default_backend()
     floats = (*jax.tree.leaves(params.transition), x, *carry.slots)
     reasons = {
-        "has no skips over time or depth": not isinstance(skip, Previous)
+        "has no skips over time or depth": type(skip) is not Previous
         or skip.max_skip != 1
         or recurrence.depth_skip is not None,
         "runs only the LSTM, with an output gate and the usual activations": recurrence.transition != LSTM(),

@@ -339,9 +339,8 @@ def _with_mask(
 def draw_recurrent_mask(layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*batch"]) -> SkipCarry:
     """Return the carry with a new recurrent dropout mask, sampled with one key for each example."""
     shape = (*carry.step.shape, layer.hidden)
-    return carry._replace(
-        recurrent_mask=dropout_mask(keys, layer.recurrent_dropout, shape, layer.state_dtype)
-    )
+    mask = dropout_mask(keys, layer.recurrent_dropout, shape, layer.state_dtype)
+    return carry._replace(recurrent_mask=mask)
 
 
 def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool) -> Any:
@@ -408,9 +407,8 @@ def _h_before(
 ) -> Float[Array, "batch time hidden"]:
     """Return the previous h of each step, in the order of the inputs; in reverse, that of step t+1."""
     flip = partial(flip_sequences, seq_lengths=call.seq_lengths) if layer.reverse else lambda array: array
-    before = flip(
-        jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)[:, : call.x.shape[1]]
-    )
+    shifted = jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)
+    before = flip(shifted[:, : call.x.shape[1]])
     if call.segment_ids is None:
         return before
     begins: Bool[Array, "batch time"] = flip(segment_starts(flip(call.segment_ids)))

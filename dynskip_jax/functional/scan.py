@@ -271,8 +271,9 @@ class _Layer:
 
     @property
     def reaches_back(self) -> bool:
-        """Whether a state other than State(t-1) can enter a step."""
-        return self.recurrence.time_skip.fixed_slot != 0
+        """Whether a step reads a state other than State(t-1)."""
+        skip = self.recurrence.time_skip
+        return skip.fixed_slot != 0 or skip.observed != "previous"
 
     @property
     def owned(self) -> dict[int, int]:
@@ -362,11 +363,9 @@ class _Layer:
         """Return the result of `cell_step`, called with a placeholder for each matrix."""
         transition, depth = params
         transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
-        step_inputs = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept)
+        x = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept)
         params = LayerParams(transition, depth=depth)
-        return cell_step(
-            params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense
-        )
+        return cell_step(params, x, entering, newest, update, self.recurrence, recurrent_mask, dense)
 
 
 # Trees in which None stands for leaves that are not floats, or for gradients that are zero.

@@ -41,7 +41,7 @@ from dynskip_jax.functional.step import (
     in_dtype_of,
     skip_inputs,
 )
-from dynskip_jax.functional.time_skips import Choice, Dynamic, Fixed, Previous, TimeSkip
+from dynskip_jax.functional.time_skips import Choice, Dynamic, Every, Fixed, Previous, TimeSkip
 from dynskip_jax.functional.transitions import LSTM, LSTMState
 
 LANES = 128  # width of a register, in units
@@ -75,7 +75,7 @@ def misfit(
         or carry.recurrent_mask is not None,
         "starts with a chosen state, not with first_step='carried'": skip.forgets_carried,
         "runs only mlp agents that see h(t-1), among all K states": chosen
-        and (skip.agent != "mlp" or skip.agent_input != "previous" or skip.num_candidates != skip.max_skip),
+        and (skip.agent != "mlp" or skip.agent_input != "previous" or skip.among != Every()),
         f"chooses among at most {LANES} states": chosen and skip.max_skip > LANES,
         "has no relaxed choices": chosen and policy.mode not in ("sample", "greedy"),
         "takes λ as a number, not as an array": not isinstance(_mix(skip, policy), int | float),

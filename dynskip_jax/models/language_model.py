@@ -201,9 +201,8 @@ class LanguageModel(nnx.Module):
             rngs = None  # choices use the keys of the carry
         x = self._embed(tokens, words_key)
         carry, read = self.stack(x, **given, rngs=rngs, deterministic=deterministic, return_carry=True)
-        output = LanguageModelOutput(
-            self._logits(read.h), read.decisions, read.states, read.h, read.observations
-        )
+        logits = self._logits(read.h)
+        output = LanguageModelOutput(logits, read.decisions, read.states, read.h, read.observations)
         if self.copier is not None:
             words, earlier = F.followers(tokens, earlier)
             output = self._copied(output, words, layers[-1], policy, deterministic)

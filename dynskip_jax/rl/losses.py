@@ -76,7 +76,7 @@ def reinforce(
             values = (baseline,) * len(traces)
         else:
             reward = reward - (baseline if baseline.ndim == reward.ndim else baseline[..., None])
-    of_steps, total = reward.ndim == traces[0].action.ndim, _nothing(traces)
+    of_steps, total = reward.ndim == traces[0].action.ndim, jnp.zeros((), traces[0].log_prob.dtype)
     for trace, value in zip(traces, values, strict=True):
         if trace.mode == "none":
             continue
@@ -115,7 +115,7 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     """
     traces, weights = _batch_major(decisions, weights)
     sums = [_sum(trace.entropy, _weight(trace, weights)) for trace in traces if trace.mode != "none"]
-    return sum(sums, _nothing(traces))
+    return sum(sums, jnp.zeros((), traces[0].log_prob.dtype))
 
 
 def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
@@ -125,8 +125,8 @@ def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     as cost. Arguments are those of `reinforce`.
     """
     traces, weights = _batch_major(decisions, weights)
-    paid = [trace for trace in traces if trace.update_is_differentiable]
-    return sum((_sum(trace.update, _weight(trace, weights)) for trace in paid), _nothing(traces))
+    sums = [_sum(trace.update, _weight(trace, weights)) for trace in traces if trace.update_is_differentiable]
+    return sum(sums, jnp.zeros((), traces[0].log_prob.dtype))
 
 
 def critic_loss(
@@ -143,7 +143,7 @@ def critic_loss(
     """
     _check_count(traces_of(decisions), values)
     traces, values, reward, weights = _batch_major(decisions, tuple(values), reward, weights)
-    total = _nothing(traces)
+    total = jnp.zeros((), traces[0].log_prob.dtype)
     for trace, value in zip(traces, values, strict=True):
         if value is not None:
             weight = _weight(trace, weights)
@@ -280,9 +280,7 @@ def _reward_to_go(
         return total, total
 
     time_major = jnp.moveaxis(rewards, -1, 0)
-    nothing = jnp.zeros_like(time_major, shape=time_major.shape[1:])
-    if time_major.shape[0]:  # zeros with the sharding of the batch
-        nothing = jnp.zeros_like(time_major[0])
+    nothing = jnp.zeros_like(time_major.sum(axis=0))  # with the sharding of the batch
     _, totals = jax.lax.scan(back, nothing, time_major, reverse=not reverse)
     return jnp.moveaxis(totals, 0, -1)
 
@@ -293,7 +291,3 @@ def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "..."]) -> Fl
     total = weighted.sum(dtype=wider(weighted.dtype, jnp.float32))  # a long sum overflows float16
     rows = jnp.maximum(jnp.asarray(math.prod(values.shape[:-1]), jnp.float32), 1)
     return (total / rows.astype(total.dtype)).astype(weighted.dtype)
-
-
-def _nothing(traces: Sequence[DecisionTrace]) -> Float[Array, ""]:
-    return jnp.zeros((), traces[0].log_prob.dtype)

@@ -157,6 +157,34 @@ def test_a_replayed_action_that_is_no_candidate_has_probability_0(among):
     np.testing.assert_array_equal(is_possible, np.broadcast_to(is_candidate, 8))
 
 
+class Halves(F.Candidates):
+    """State(t-1), the state half way back, and the first one: equal at early steps."""
+
+    def count(self, max_skip):
+        return 3
+
+    def slots(self, max_skip, step):
+        return jnp.minimum(jnp.stack([0 * step, step // 2, step], axis=-1), max_skip - 1)
+
+
+@pytest.mark.parametrize("mask", [np.arange(3) >= 0, np.arange(8) >= 0, np.arange(8) == 7], ids=str)
+@pytest.mark.parametrize("agent", ["mlp", "content"])
+def test_equal_slots_are_one_candidate(agent, mask):
+    """Regression: the log-probability was the sum of theirs, so that REINFORCE had a wrong gradient."""
+    K, x = len(mask), normal(3, 1, 8, INPUT)
+    skip = F.Dynamic(K, agent=agent, among=Halves())
+    decision = run(x, skip, policy=F.Policy("sample", mask=mask))[1].decision
+    seen = F.observed_in(jnp.zeros((1, K + 8, HIDDEN)), skip.observed, K, 8)
+    log_probs = skip.log_distribution(layer(skip).skip, x, jnp.arange(8)[None], seen, mask)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1, rtol=1e-6)
+    for t, slots in enumerate(np.asarray(skip.candidates(jnp.arange(8)))):
+        allowed = {*slots[mask[slots]].tolist()} or {0}
+        assert {*np.flatnonzero(np.asarray(log_probs)[0, t] > -100)} == allowed
+        assert int(decision.action[0, t]) - 1 in allowed
+        assert decision.entropy[0, t] <= np.log(len(allowed)) + 1e-6
+        assert len(allowed) > 1 or abs(decision.log_prob[0, t]) < 1e-6
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementation):
     """The initial state may be learned. Regression: the forgotten slots became zeros."""

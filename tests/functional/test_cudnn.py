@@ -113,6 +113,7 @@ def test_shapes_that_are_not_known_are_fused(nvidia):
         (F.Previous(), "needs an NVIDIA GPU, not a cpu"),
         (F.Fixed(3), "no skips over time or depth"),
         (F.Previous(max_skip=3), "no skips over time or depth"),
+        (type("Own", (F.Previous,), {"writes_all": False})(), "no skips over time or depth"),
     ],
 )
 def test_what_cudnn_cannot_do_is_said(skip, why):

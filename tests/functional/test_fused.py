@@ -131,9 +131,23 @@ class SeesCell(F.Dynamic):
         return super().init(key, in_features, 2 * hidden, units, init)
 
 
+@dataclasses.dataclass(frozen=True)
+class Surprise(F.TimeSkip):
+    """A skip that reads a token as far as the last K states differ; State(t-1) enters."""
+
+    observed: ClassVar[str] = "slots"
+    fixed_slot: ClassVar[int] = 0
+    writes_all: ClassVar[bool] = False
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        return F.Choice(update=jax.nn.sigmoid(observation.var(axis=(-2, -1)) - 0.5)), skip_state
+
+
 # Layers of which only a part is in the cases above, and more arguments of `assert_same`.
 SHORT = dict(seq_lengths=np.array((7, 2, 5)))
 SAME = {name: (F.Recurrence(skip), SHORT) for name, skip in OPTIONS.items()}
+# No state but State(t-1) enters, and more are observed: the fused unroll once kept only the former.
+SAME["an update by all slots"] = F.Recurrence(Surprise(3)), SHORT
 SAME["whole numbers in the carry"] = F.Recurrence(CountedWeights(3, 0.5)), SHORT
 for mode, seen in itertools.product(("sample", "soft"), ("previous", "mean")):
     options = SHORT | dict(policy=F.Policy(mode))
@@ -172,7 +186,7 @@ for name, skip in DROPPED:
     SAME[f"dropped {name}"] = recurrence, options
 USUAL = {"dropped lstm", "gumbel_softmax released"}
 USUAL |= {"content carried", "whole numbers in the carry", "carry after 3 steps of dynamic"}
-USUAL |= {"sees c, sample, previous", "sees c, soft, mean"}
+USUAL |= {"an update by all slots", "sees c, sample, previous", "sees c, soft, mean"}
 USUAL |= {f"packed {name}" for name in ("content", "dynamic", "attention", "skip-rnn")}
 
 
@@ -200,9 +214,10 @@ def test_a_parallel_scan_equals_the_reference(double_precision, transition, dept
     settings = dict(below=below, implementation="parallel")
     program = jax.make_jaxpr(lambda x: F.unroll(params, carry, x, recurrence, **settings)[1].h)(x)
     assert "scan[" not in str(program)
-    with pytest.raises(UserError, match="for minLSTM and minGRU without skips over time"):
-        other = dataclasses.replace(recurrence, time_skip=F.Fixed(3))
-        F.unroll(params, carry, x, other, **settings)
+    squashed = type("Squashed", (type(recurrence.transition),), {"step": F.LSTM.step})()
+    for other in (dict(time_skip=F.Fixed(3)), dict(transition=squashed)):
+        with pytest.raises(UserError, match="for minLSTM and minGRU without skips over time"):
+            F.unroll(params, carry, x, dataclasses.replace(recurrence, **other), **settings)
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])

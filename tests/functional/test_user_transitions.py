@@ -74,6 +74,8 @@ def test_what_a_transition_does_not_declare_is_said():
         type("Wrong", (F.Transition,), {"mix_states": F.SLSTM.mix_states})
     with pytest.raises(TypeError, match="return log π of the choice in `trace`"):
         type("Own", (F.TimeSkip,), {"is_stochastic": True, "init": F.Dynamic.init})
+    with pytest.raises(TypeError, match="Own samples: set num_choices"):
+        type("Own", (F.TimeSkip,), {"is_stochastic": True})
     bare = type("Bare", (F.Transition,), {"state": F.LSTMState})()
     with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
         SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))

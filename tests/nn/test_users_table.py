@@ -89,6 +89,18 @@ def choosing(skip_state=(), observed="previous", **choice):
     return stack(skip=[own(F.TimeSkip, observed=observed, choose=lambda *_: made)(4)])(X)
 
 
+def among(*slots):
+    """Return what layers compute with candidates of one's own, the same at all steps."""
+    candidates = own(F.Every, slots=lambda *_: np.array(slots))()
+    return stack(skip=F.Dynamic(3, among=candidates))(X, rngs=KEY)
+
+
+def tracing(decide):
+    """Return what layers compute with a skip of one's own that has this trace."""
+    trace = lambda _, params, inputs, *__: decide(jnp.zeros(inputs.step.shape))
+    return stack(skip=[own(F.TimeSkip, fixed_slot=1, trace=trace)(2)])(X)
+
+
 def multiplying(*addends, **how):
     """Return what layers compute with a transition of one's own that calls `dense` like this."""
     step = lambda _, params, x, s, dense, hook: (dense(params.w_h, s.h, *addends, **how), s.c)
@@ -184,8 +196,21 @@ REFUSED = {
     "a list": (lambda: cell(transition=own(F.LSTM, init=lambda *_: F.LSTMState([], 1))()), "named tuple of"),
     "partitioned": (lambda: cell(kernel_init=lambda *_: nnx.VariableMetadata(X)), "returns an array"),
     "slots": (
-        lambda: stack(skip=F.Dynamic(3, among=own(F.Every, slots=lambda *_: np.arange(1, 4))()))(X, rngs=KEY),
-        r"to have 3 slots in 0..2, 0 first, got \[1 2 3\]",
+        lambda: among(1, 2, 3),
+        r"to have 3 different slots in 0..2, 0 first, got \[1 2 3\]",
+    ),
+    "equal slots": (
+        lambda: among(0, 2, 2),
+        r"to have 3 different slots in 0..2, 0 first, got \[0 2 2\]",
+    ),
+    "a trace": (lambda: tracing(lambda zeros: (zeros, zeros)), "Own.trace to return a Decision, got a tuple"),
+    "a trace of K": (
+        lambda: tracing(lambda zeros: F.Decision(zeros.astype(int), zeros[..., None], zeros)),
+        r"log_prob of Own.trace to be floating \(2, 6\), got float32 \(2, 6, 1\)",
+    ),
+    "a forgotten state": (
+        lambda: own(F.TimeSkip, observed="slots", forgets_carried=True, writes_all=False)(3),
+        "with forgets_carried it observes `previous`",
     ),
     "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),
     "no λ": (lambda: F.Dynamic(3, mix=None), r"mix \(λ\) is a single number, got a NoneType"),

@@ -115,12 +115,15 @@ class TimeSkip:
     mix: float = 1.0
 
     def __init_subclass__(cls) -> None:
-        """Refuse a class whose parameters no gradient would reach."""
+        """Refuse a class whose choices would not be sampled, or whose parameters no gradient would reach."""
         if cls.is_stochastic and cls.init is not TimeSkip.init and cls.trace is TimeSkip.trace:
             raise TypeError(f"{cls.__name__} samples with parameters: return log π of the choice in `trace`")
+        if cls.is_stochastic and cls.num_choices == 0:
+            raise TypeError(f"{cls.__name__} samples: set num_choices, the number of its options")
 
     def __post_init__(self) -> None:
         """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the values."""
+        name = type(self).__name__
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if hasattr(value, "tolist") and not isinstance(value, jax.core.Tracer):
@@ -135,9 +138,10 @@ class TimeSkip:
         check_mix(self.mix)
         if self.observed not in get_args(Observed):
             known = ", ".join(get_args(Observed))
-            raise UserError(
-                f"unknown {type(self).__name__}.observed {self.observed!r}: choose one of {known}"
-            )
+            raise UserError(f"unknown {name}.observed {self.observed!r}: choose one of {known}")
+        writes_more = not self.writes_all or type(self).init_skip_state is not TimeSkip.init_skip_state
+        if self.forgets_carried and self.observed != "previous" and writes_more:
+            raise UserError(f"{name} has an update or a state: with forgets_carried it observes `previous`")
 
     @property
     def action_range(self) -> tuple[int, int]:
@@ -241,7 +245,8 @@ class TimeSkip:
 
     def decide(self, params: Any, inputs: SkipInputs, *others: Any) -> Decision:
         """Return the `trace`, without credit for a first step that uses the carried state."""
-        decision = self.trace(params, inputs, *others)
+        decision, lead = self.trace(params, inputs, *others), inputs.step.shape
+        _check_arrays(f"{type(self).__name__}.trace", decision, Decision(lead, lead, lead, lead))
         if not self.forgets_carried:
             return decision
         first = inputs.step == 0
@@ -278,8 +283,15 @@ def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
     if num_weighted and choice.slot is not None:
         num_weighted = jnp.shape(choice.slot)[-1:]
     shapes = Choice((*lead, *num_weighted), (*lead, *num_weighted), lead, lead)
-    kinds = Choice(jnp.integer, jnp.floating, jnp.floating, jnp.integer)
-    for field, value, shape, kind in zip(Choice._fields, choice, shapes, kinds, strict=True):
+    _check_arrays(name, choice, shapes)
+
+
+def _check_arrays(name: str, made: Any, shapes: Choice | Decision) -> None:
+    """Check the arrays of what the method `name` has returned; None passes."""
+    if not isinstance(made, type(shapes)):
+        raise UserError(f"expected {name} to return a {type(shapes).__name__}, got {described(made)}")
+    for field, value, shape in zip(made._fields, made, shapes, strict=True):
+        kind = jnp.integer if field in ("slot", "action") else jnp.floating
         dtype = getattr(value, "dtype", None)
         if value is not None and (dtype is None or not jnp.issubdtype(dtype, kind) or value.shape != shape):
             raise UserError(

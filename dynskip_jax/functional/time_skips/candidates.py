@@ -18,10 +18,10 @@ class Candidates:
         raise NotImplementedError
 
     def slots(self, max_skip: int, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"]:
-        """Return the slots of the candidates in 0..K-1, newest first; slot 0 is State(t-1) and always one.
+        """Return the slots of the candidates in 0..K-1; the first one is slot 0, State(t-1).
 
-        The result is a NumPy array (n,) if the slots are the same at all steps, and otherwise (*batch, n).
-        `step` is the number of steps before this one.
+        The result is a NumPy array (n,) of different slots if they are the same at all steps, and otherwise
+        (*batch, n), of which equal slots count once. `step` is the number of steps before this one.
         """
         raise NotImplementedError
 

@@ -58,9 +58,9 @@ class PolicySkip(BufferSkip):
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch_or_1 n"]:
         slots, n = self.among.slots(self.max_skip, step), self.num_candidates
-        is_known = isinstance(slots, np.ndarray)
-        if slots.shape[-1] != n or (is_known and not 0 == slots[0] <= slots.max() < self.max_skip):
-            wanted = f"{n} slots in 0..{self.max_skip - 1}, 0 first"
+        known = slots.tolist() if isinstance(slots, np.ndarray) else range(n)
+        if slots.shape[-1] != n or known[0] != 0 or len({*known} & {*range(self.max_skip)}) != n:
+            wanted = f"{n} different slots in 0..{self.max_skip - 1}, 0 first"
             raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
         return slots.reshape((1,) * (step.ndim + 1 - slots.ndim) + slots.shape)
 
@@ -100,19 +100,22 @@ class PolicySkip(BufferSkip):
         slots = self.candidates(step)
         # Slot 0 holds the initial state before the first step, so there are step + 1 states.
         filled = slots <= step[..., None] if self.empty_slots == "masked" else None
+        if not isinstance(slots, np.ndarray):  # equal slots are one candidate
+            is_first = ~jnp.tril(slots[..., None] == slots[..., None, :], -1).any(axis=-1)
+            filled = is_first if filled is None else is_first & filled
         if policy_mask is None:
             return filled
         policy_mask = policy_mask.reshape((1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape)
         allowed = jnp.take_along_axis(policy_mask, slots, axis=-1)
         allowed = allowed if filled is None else allowed & filled
-        return allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
+        is_newest = np.expand_dims(np.arange(slots.shape[-1]) == 0, tuple(range(slots.ndim - 1)))
+        return allowed | (is_newest & ~jnp.any(allowed, axis=-1, keepdims=True))
 
     def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch n"]:
         """Return the candidates' logits, unnormalised log-probabilities."""
         if self.agent == "mlp":
             return agent_logits(params, inputs.projected, observation, inputs.allowed)
-        is_all = self.num_candidates == self.max_skip
-        slots = None if is_all else self.among.slots(self.max_skip, inputs.step)
+        slots = None if self.among == Every() else self.among.slots(self.max_skip, inputs.step)
         return content_logits(params, inputs.projected, observation, inputs.allowed, slots)
 
     def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
@@ -123,22 +126,21 @@ class PolicySkip(BufferSkip):
         """Return log π; it is very negative for states that are not candidates."""
         inputs = SkipInputs(project_agent_input(params, x), step, allowed=self.allowed(step, policy_mask))
         log_probs = self.log_weights(self.logits(params, inputs, observation) / temperature)
-        if self.num_candidates == self.max_skip:
+        if self.among == Every():
             return log_probs
-        slots = jnp.broadcast_to(self.candidates(step), log_probs.shape)
-        shape, dtype = (*log_probs.shape[:-1], self.max_skip), log_probs.dtype
-        nothing = jnp.full(shape, jnp.finfo(dtype).min / 8, dtype)
-        return jnp.put_along_axis(nothing, slots, log_probs, axis=-1, inplace=False)
+        is_slot = jax.nn.one_hot(self.candidates(step), self.max_skip, dtype=bool)
+        lowest = jnp.finfo(log_probs.dtype).min / 8
+        return jnp.where(is_slot, log_probs[..., None], lowest).max(axis=-2)
 
     def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]) -> Int[Array, "*batch m"]:
         """Return the slots of the candidates with the indices `index`."""
-        if self.num_candidates == self.max_skip:
+        if self.among == Every():
             return index
         return jnp.take_along_axis(jnp.asarray(self.candidates(step)), index, axis=-1).astype(jnp.int32)
 
     def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
         """Return the choice of the candidates' mean under `weights`."""
-        if self.num_candidates == self.max_skip:
+        if self.among == Every():
             return Choice(weights=weights)
         return Choice(jnp.broadcast_to(self.candidates(step), weights.shape).astype(jnp.int32), weights)
 
@@ -209,8 +211,7 @@ class Dynamic(PolicySkip):
         log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation)))
         if choice.weights is not None:
             return self.weighted(choice, log_probs)
-        is_slot = jnp.broadcast_to(self.candidates(inputs.step) == choice.slot[..., None], log_probs.shape)
-        # A replayed action may be no candidate.
-        log_prob = jnp.where(is_slot, log_probs, 0).sum(axis=-1)
-        log_prob = jnp.where(is_slot.any(axis=-1), log_prob, masked_logit(log_probs.dtype))
+        # A replayed action may be no candidate, and of equal slots all but the first are masked.
+        is_slot = self.candidates(inputs.step) == choice.slot[..., None]
+        log_prob = jnp.where(is_slot, log_probs, masked_logit(log_probs.dtype)).max(axis=-1)
         return Decision(choice.slot + 1, log_prob, entropy(log_probs))
