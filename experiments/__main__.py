@@ -1,6 +1,6 @@
-"""List the experiments: `python -m experiments`."""
+"""Any command: `python -m experiments NAME` is `dynskip NAME`; without a name, all are listed."""
 
-from dynskip_jax.cli import list_experiments, run_main
+from dynskip_jax.cli import start
 
 if __name__ == "__main__":
-    run_main(list_experiments)
+    start()

@@ -53,7 +53,7 @@ def oracle(
         if not choosing:
             return
     if not choosing:
-        raise UserError("this model samples no choices: train one such as dynamic:5")
+        raise UserError(f"{own.name} samples no choices: read another by --model, or train dynamic:5")
     examined = choosing[-1] if layer is None else layer - 1
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)

@@ -203,7 +203,7 @@ BAD = [
     ("compared_ptb", PTB, ("evaluate", "--method", "recall"), "cache or dynamic"),
     ("finished_numbers", NUMBERS, ("explain", "--text", "9" * 5000), "numbers below 10, separated by spaces"),
     ("compared_ptb", PTB, ("evaluate", "--steps", 9), "--steps is for --method dynamic"),
-    ("compared_ptb", PTB, ("oracle", "--model", "lstm"), "samples no choices: train one such as dynamic:5"),
+    ("compared_ptb", PTB, ("oracle", "--model", "lstm"), "lstm samples no choices: read another by --model"),
     ("compared_ptb", PTB, ("oracle", "--layer", 2), "layer 2 samples no choices"),
     ("compared_ptb", PTB, ("oracle", "--split", "valid"), "'valid'"),
     ("compared_ptb", REPORT, ("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
