@@ -171,7 +171,7 @@ class Halves(F.Candidates):
 @pytest.mark.parametrize("agent", ["mlp", "content"])
 def test_equal_slots_are_one_candidate(agent, mask):
     """Regression: the log-probability was the sum of theirs, so that REINFORCE had a wrong gradient."""
-    K, x = len(mask), normal(3, 1, 8, INPUT)
+    K, x = len(mask), jnp.asarray(normal(3, 1, 8, INPUT))
     skip = F.Dynamic(K, agent=agent, among=Halves())
     decision = run(x, skip, policy=F.Policy("sample", mask=mask))[1].decision
     seen = F.observed_in(jnp.zeros((1, K + 8, HIDDEN)), skip.observed, K, 8)
