@@ -76,7 +76,7 @@ def reinforce(
             values = (baseline,) * len(traces)
         else:
             reward = reward - (baseline if baseline.ndim == reward.ndim else baseline[..., None])
-    of_steps, total = reward.ndim == traces[0].action.ndim, jnp.zeros((), traces[0].log_prob.dtype)
+    of_steps, total = reward.ndim == traces[0].action.ndim, _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
         if trace.mode == "none":
             continue
@@ -115,7 +115,7 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     """
     traces, weights = _batch_major(decisions, weights)
     sums = [_sum(trace.entropy, _weight(trace, weights)) for trace in traces if trace.mode != "none"]
-    return sum(sums, jnp.zeros((), traces[0].log_prob.dtype))
+    return sum(sums, _nothing(traces))
 
 
 def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
@@ -126,7 +126,7 @@ def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     """
     traces, weights = _batch_major(decisions, weights)
     sums = [_sum(trace.update, _weight(trace, weights)) for trace in traces if trace.update_is_differentiable]
-    return sum(sums, jnp.zeros((), traces[0].log_prob.dtype))
+    return sum(sums, _nothing(traces))
 
 
 def critic_loss(
@@ -143,7 +143,7 @@ def critic_loss(
     """
     _check_count(traces_of(decisions), values)
     traces, values, reward, weights = _batch_major(decisions, tuple(values), reward, weights)
-    total = jnp.zeros((), traces[0].log_prob.dtype)
+    total = _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
         if value is not None:
             weight = _weight(trace, weights)
@@ -291,3 +291,7 @@ def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "..."]) -> Fl
     total = weighted.sum(dtype=wider(weighted.dtype, jnp.float32))  # a long sum overflows float16
     rows = jnp.maximum(jnp.asarray(math.prod(values.shape[:-1]), jnp.float32), 1)
     return (total / rows.astype(total.dtype)).astype(weighted.dtype)
+
+
+def _nothing(traces: Sequence[DecisionTrace]) -> Float[Array, ""]:
+    return jnp.zeros((), traces[0].log_prob.dtype)

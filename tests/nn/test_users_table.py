@@ -195,14 +195,8 @@ REFUSED = {
     "w_hh": (lambda: cell(transition=own(F.LSTM, recurrent=("w_hh",))(), weight_dropout=0.5), "return: w_hh"),
     "a list": (lambda: cell(transition=own(F.LSTM, init=lambda *_: F.LSTMState([], 1))()), "named tuple of"),
     "partitioned": (lambda: cell(kernel_init=lambda *_: nnx.VariableMetadata(X)), "returns an array"),
-    "slots": (
-        lambda: among(1, 2, 3),
-        r"to have 3 different slots in 0..2, 0 first, got \[1 2 3\]",
-    ),
-    "equal slots": (
-        lambda: among(0, 2, 2),
-        r"to have 3 different slots in 0..2, 0 first, got \[0 2 2\]",
-    ),
+    "slots": (lambda: among(1, 2, 3), r"to have 3 different slots in 0..2, 0 first, got \[1 2 3\]"),
+    "equal slots": (lambda: among(0, 2, 2), r"to have 3 different slots in 0..2, 0 first, got \[0 2 2\]"),
     "a trace": (lambda: tracing(lambda zeros: (zeros, zeros)), "Own.trace to return a Decision, got a tuple"),
     "a trace of K": (
         lambda: tracing(lambda zeros: F.Decision(zeros.astype(int), zeros[..., None], zeros)),

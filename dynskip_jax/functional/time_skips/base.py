@@ -282,8 +282,7 @@ def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
     num_weighted = () if choice.weights is None else (skip.max_skip,)
     if num_weighted and choice.slot is not None:
         num_weighted = jnp.shape(choice.slot)[-1:]
-    shapes = Choice((*lead, *num_weighted), (*lead, *num_weighted), lead, lead)
-    _check_arrays(name, choice, shapes)
+    _check_arrays(name, choice, Choice((*lead, *num_weighted), (*lead, *num_weighted), lead, lead))
 
 
 def _check_arrays(name: str, made: Any, shapes: Choice | Decision) -> None:

@@ -99,17 +99,16 @@ class PolicySkip(BufferSkip):
         """
         slots = self.candidates(step)
         # Slot 0 holds the initial state before the first step, so there are step + 1 states.
-        filled = slots <= step[..., None] if self.empty_slots == "masked" else None
+        allowed = slots <= step[..., None] if self.empty_slots == "masked" else None
+        if policy_mask is not None:
+            policy_mask = policy_mask.reshape((1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape)
+            by_policy = jnp.take_along_axis(policy_mask, slots, axis=-1)
+            allowed = by_policy if allowed is None else by_policy & allowed
+            allowed = allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
         if not isinstance(slots, np.ndarray):  # equal slots are one candidate
             is_first = ~jnp.tril(slots[..., None] == slots[..., None, :], -1).any(axis=-1)
-            filled = is_first if filled is None else is_first & filled
-        if policy_mask is None:
-            return filled
-        policy_mask = policy_mask.reshape((1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape)
-        allowed = jnp.take_along_axis(policy_mask, slots, axis=-1)
-        allowed = allowed if filled is None else allowed & filled
-        is_newest = np.expand_dims(np.arange(slots.shape[-1]) == 0, tuple(range(slots.ndim - 1)))
-        return allowed | (is_newest & ~jnp.any(allowed, axis=-1, keepdims=True))
+            allowed = is_first if allowed is None else is_first & allowed
+        return allowed
 
     def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch n"]:
         """Return the candidates' logits, unnormalised log-probabilities."""
@@ -129,8 +128,7 @@ class PolicySkip(BufferSkip):
         if self.among == Every():
             return log_probs
         is_slot = jax.nn.one_hot(self.candidates(step), self.max_skip, dtype=bool)
-        lowest = jnp.finfo(log_probs.dtype).min / 8
-        return jnp.where(is_slot, log_probs[..., None], lowest).max(axis=-2)
+        return jnp.where(is_slot, log_probs[..., None], jnp.finfo(log_probs.dtype).min / 8).max(axis=-2)
 
     def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]) -> Int[Array, "*batch m"]:
         """Return the slots of the candidates with the indices `index`."""
