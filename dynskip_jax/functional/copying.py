@@ -16,8 +16,6 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.neural_cache import NO_WORD
 
-_TINY = 1e-30  # replaces probability 0, whose logarithm has no gradient
-
 
 class Copies(NamedTuple):
     """The words that may be copied at each step, and their probabilities."""
@@ -100,9 +98,11 @@ def _copying(copies: Copies) -> Float[Array, "batch time choices"]:
 
 
 def _mixed(copies: Copies, log_probs: Array, hit: Array) -> Array:
-    # Probability of not copying: Σ_k π_k (1 - g_k), plus π_k g_k for each k without a word.
-    kept = copies.weights * jax.nn.sigmoid(-copies.gates)
-    kept += jnp.where(copies.words == NO_WORD, _copying(copies), 0)
-    log_kept = jnp.log(jnp.maximum(jnp.sum(kept, axis=-1), _TINY))
+    # Not copying has the probability Σ_k π_k (1 - g_k), plus π_k g_k for each k without a word. It is summed
+    # in logarithms: a gate that is wide open gets a gradient that shuts it, however small the sum.
+    log_kept = jnp.where(copies.words == NO_WORD, 0, jax.nn.log_sigmoid(-copies.gates))
+    log_kept = jax.nn.logsumexp(log_kept, axis=-1, b=copies.weights)
     log_kept = log_kept.reshape(log_kept.shape + (1,) * (log_probs.ndim - 2))
-    return jnp.logaddexp(log_kept + log_probs, jnp.log(jnp.maximum(hit, _TINY)))
+    is_hit = hit > 0
+    log_hit = jnp.where(is_hit, jnp.log(jnp.where(is_hit, hit, 1)), -jnp.inf)  # log 0 has no gradient
+    return jnp.logaddexp(log_kept + log_probs, log_hit)
