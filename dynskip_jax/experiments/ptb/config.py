@@ -20,15 +20,12 @@ address. With --dataset pydoc-topics, or if there is none, the model trains on a
 import dataclasses
 import functools
 import re
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from dynskip_jax.config import Count, For, Natural, Positive, Size
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published, columns_of
-from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
-from dynskip_jax.settings import Data, Settings
-from dynskip_jax.training.model_names import COPYING
+from dynskip_jax.experiments.language_config import AGENT, LanguageSettings
+from dynskip_jax.settings import Data
 
 _VOCABULARY = re.compile(r"words|characters|bpe(?::(\d{3,7}))?", re.ASCII)
 
@@ -45,41 +42,10 @@ class TextData(Data):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModel(RegularizedModel):
-    """What the network is made of."""
-
-    recipe: Literal["none", "released", "charlm", "charlm_small", "awd"] = "none"
-    """Details that have no flag: released (Gui et al. 2019: what agents see, first steps, weights), charlm
-    (Kim et al. 2016: characters), awd (Merity et al. 2018: tied, random lengths, AR, TAR, weights)."""
-    init_scale: Positive = 0.1
-    """Draw weights from U(-scale, scale)."""
-    embedding_features: Size | None = None
-    """Size of a word's embedding, except with charlm."""
-    copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "none"
-    """Copy words of the last k steps: the one after the chosen state, or all by probability (expected)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageTraining(AveragedTraining):
-    """For how long and how fast."""
-
-    num_steps: Count = 35
-    """Steps of truncated back-propagation."""
-    decay: Positive = 1.0
-    """Divide the learning rate by this once an epoch, after --decay-after."""
-    decay_after: Natural | Literal["plateau"] = 0
-    """Epochs before --decay begins; plateau: after each epoch in which dev perplexity fell by less than 1."""
-    start_from: Path | None = None
-    """A finished run folder of the same model, whose parameters are trained on (fine-tuning)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageSettings(Settings):
+class TextSettings(LanguageSettings):
     """All settings of the language models."""
 
     data: TextData = TextData()
-    model: LanguageModel = LanguageModel(num_layers=2)
-    training: LanguageTraining = LanguageTraining(optimizer="sgd", learning_rate=1.0, clip=5.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,15 +56,10 @@ class LanguageSettings(Settings):
             )
         if kind != "words" and self.model.recipe.startswith("charlm"):
             raise UserError("--recipe charlm reads the characters of words: leave out --vocabulary")
-        if len(self.model.dropout) == 4:
-            raise UserError("--dropout of a language model takes one rate or three: see --help")
 
 
-# Training of the agents in presets that fit a CPU. They have their own Adam, because gradient descent with
-# the network's rate moves them by the whole clipping norm in each step.
-_AGENT: dict[str, Any] = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch")
 # Zaremba et al. (2014), the small and the medium model.
-_SMALL: dict[str, Any] = _AGENT | dict(num_steps=20, decay=2.0)
+_SMALL: dict[str, Any] = AGENT | dict(num_steps=20, decay=2.0)
 _MEDIUM: dict[str, Any] = dict(features=650, dropout=(0.5,), init_scale=0.05, mix=1.0)
 # Kim et al. (2016), the large model; no dropout on the word embeddings made from characters.
 _CHARLM: dict[str, Any] = _MEDIUM | dict(
@@ -123,7 +84,7 @@ _published = functools.partial(Published, "ptb", ("dev_perplexity", "test_perple
 EXPERIMENT = Experiment(
     name="ptb",
     about=__doc__,
-    settings=LanguageSettings,
+    settings=TextSettings,
     presets={
         # The schedule of Zaremba et al., with early stopping on dev about half way through the 13 epochs.
         "small": _SMALL | dict(epochs=13, decay_after=4, patience=2),
@@ -137,13 +98,13 @@ EXPERIMENT = Experiment(
         "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
         # Kim et al. (2016), the large and the small model.
         "charlm": _CHARLM,
-        "charlm_small": _CHARLM | _AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
+        "charlm_small": _CHARLM | AGENT | dict(mix=0.5, recipe="charlm_small", features=300),
         # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
         "awd": _awd(70)
         | dict(features=1150, embedding_features=400, num_layers=3, mix=1.0, epochs=500)
         | dict(dropout=(0.4, 0.25, 0.4), dropout_words=0.1, dropout_weights=0.5),
         "awd_small": _awd(35)
-        | (_AGENT | dict(features=200, embedding_features=200, epochs=40))
+        | (AGENT | dict(features=200, embedding_features=200, epochs=40))
         | dict(dropout=(0.2, 0.1, 0.2), dropout_words=0.05, dropout_weights=0.2),
         # Like `paper`, with the settings of the authors' released code.
         "released": _MEDIUM

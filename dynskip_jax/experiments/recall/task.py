@@ -12,7 +12,7 @@ from typing_extensions import override
 from dynskip_jax.data import Batch, Examples, Vocabulary
 from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, STEPS_OF_A_PAIR, load_recall
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.ptb.task import read
+from dynskip_jax.experiments.language_task import read
 from dynskip_jax.functional import copied_log_probs
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.nn import initializers

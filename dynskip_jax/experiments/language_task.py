@@ -1,0 +1,126 @@
+"""The model and the task of all language models, and how they read a text."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax import hooks
+from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.data.vocabularies import character_table
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.experiments.language_config import LanguageSettings
+from dynskip_jax.models import LanguageModel, LanguageModelDropout
+from dynskip_jax.nn import CharEmbedding, initializers
+from dynskip_jax.spec import ModelSpec
+from dynskip_jax.tasks import LanguageModelling
+from dynskip_jax.trained import Trained
+
+_CHARACTERS: Mapping[str, dict[str, Any]] = {  # filters of each width, from 1, and highway layers above
+    "charlm": dict(maps=(50, 100, 150, 200, 200, 200, 200), num_highway=2),
+    "charlm_small": dict(maps=(25, 50, 75, 100, 125, 150), num_highway=1),
+}
+_NEXT_WORDS = 5  # number of most probable next words that are shown
+
+
+def make_task(
+    spec: ModelSpec,
+    settings: LanguageSettings,
+    data: Dataset | None,
+    vocabulary: Any,
+    kind: Callable[..., LanguageModelling] = LanguageModelling,
+) -> LanguageModelling:
+    """Return the task of a model; `kind` may be the class of another task for the same model."""
+    training, recipe = settings.training, settings.model.recipe
+    return kind(
+        None if data is None else data.content,
+        partial(_make_model, spec, settings, vocabulary.tokens),
+        batch_size=training.batch_size,
+        num_steps=training.num_steps,
+        random_lengths=recipe == "awd",
+        restart_buffer=recipe == "released",
+        activation_coefs=settings.model.activation_coefs,
+    )
+
+
+def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: nnx.Rngs) -> LanguageModel:
+    m = settings.model
+    embedding, weight_init = None, initializers.uniform(m.init_scale)
+    if m.recipe in _CHARACTERS:
+        how = _CHARACTERS[m.recipe]
+        embedding = CharEmbedding(
+            character_table(words)[0],
+            char_features=15,
+            widths=tuple(range(1, len(how["maps"]) + 1)),
+            **how,
+            weight_init=weight_init,
+            dtype=spec.dtype,
+            rngs=rngs,
+        )
+    inputs, hidden, outputs = (m.dropout * 3)[:3]
+    rates = dict(words=m.dropout_words, inputs=inputs, hidden=hidden, outputs=outputs)
+    # With tied weights the last state has the size of the embedding.
+    last = m.embedding_features if m.recipe == "awd" and m.embedding_features else m.features
+    sizes = (m.features,) * (m.num_layers - 1) + (last,)
+    return LanguageModel(
+        len(words),
+        sizes,
+        **spec.layer_options(),
+        embedding=embedding,
+        embedding_features=m.embedding_features,
+        tied=m.recipe == "awd",
+        copy=spec.copy,
+        dropout=LanguageModelDropout(**rates, weights=m.dropout_weights, variational=m.locked),
+        weight_init=weight_init,
+        cell=_cell_options(spec, settings, sizes),
+        rngs=rngs,
+    )
+
+
+def _cell_options(spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the options of each layer's cell, bottom first."""
+    m, layers = settings.model, []
+    for size, has_skip in zip(sizes, spec.has_skip, strict=True):
+        # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one distribution.
+        weights = initializers.uniform(size**-0.5 if m.recipe == "awd" else m.init_scale)
+        init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
+        agent = dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)
+        layers.append(dict(zoneout=m.zoneout, **init) | (agent if has_skip else {}))
+    if m.recipe == "released":
+        layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
+    return layers
+
+
+# --- Pictures and texts ---
+
+
+def draw(trained: Trained) -> None:
+    """Draw which k the agent chooses at the most frequent words of dev."""
+    vocabulary = trained.vocabulary
+    hooks.draw_skips(trained, vocabulary.unit, "inputs", vocabulary.shown(vocabulary.tokens))
+
+
+def read(trained: Trained, text: str) -> Reading:
+    """Read a text; `probabilities` are those of each word, given the words before it."""
+    vocabulary, (tokens, words) = trained.vocabulary, trained.encode(text)
+    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
+    found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
+    log_probs = np.asarray(jax.nn.log_softmax(found[0]))
+    before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
+    best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
+    names = vocabulary.shown([vocabulary.tokens[i] for i in best])
+    likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
+    listed = ", ".join(f"{name} {probability:.3f}" for name, probability in likeliest)
+    return Reading(
+        vocabulary.shown(words),
+        unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
+        probabilities=[math.nan, *np.exp(before).tolist()],
+        prediction=f"next {vocabulary.unit} {listed}",
+        **trained.choices(*found[1:], len(words)),
+    )
