@@ -19,6 +19,10 @@ from dynskip_jax.errors import UserError, needs
 EOS = "<eos>"
 UNK = "<unk>"
 SPACE = "␣"  # displayed in place of a space
+# Tokens of source code that stand for others, besides the numbered names `<name-0>`, `<name-1>`, ….
+FILE, NEWLINE, INDENT, DEDENT = "<file>", "<newline>", "<indent>", "<dedent>"
+STRING, NUMBER, OTHER = "<string>", "<number>", "<other>"
+NUMBERED_NAMES = 200
 
 Digits = Literal["keep", "nine", "zero"]
 CAPITALS = ("lower", "first", "all", "mixed", "none")
@@ -36,8 +40,8 @@ class Stored:
     @staticmethod
     def from_json(kept: Mapping[str, Any]) -> Any:
         """Return the vocabulary that `to_json` returned as `kept`, of any class in this module."""
-        kinds = (Vocabulary, ClassVocabulary, CharacterVocabulary, BytePairVocabulary, TaggerVocabulary)
-        make = {one.__name__: one for one in kinds}[kept["kind"]]
+        kinds = (Vocabulary, ClassVocabulary, CharacterVocabulary, BytePairVocabulary, CodeVocabulary)
+        make = {one.__name__: one for one in (*kinds, TaggerVocabulary)}[kept["kind"]]
         fields = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items() if name != "kind"}
         if not all(isinstance(token, str) for token in fields.get("tokens", ())):
             raise ValueError("no list of words")
@@ -49,6 +53,7 @@ class Vocabulary(Stored):
     """Distinct tokens in a fixed order; a token's id is its position."""
 
     unit: ClassVar[str] = "word"  # name of a token in messages
+    start: ClassVar[str] = EOS  # the token that is read before the first one of a text
     tokens: tuple[str, ...]
 
     def __post_init__(self):
@@ -181,6 +186,54 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary
     tokenizer.train_from_iterator(forms, size, **options)
     tokens = map(tokenizer.id_to_token, range(tokenizer.get_vocab_size()))
     return BytePairVocabulary(tuple(tokens), tokenizer.to_str())
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeVocabulary(Vocabulary):
+    """A vocabulary of source code: `<file>`, numbered names, `num_names` names, and all other tokens."""
+
+    unit = "token"
+    start = FILE
+    num_names: int
+
+    first_name: ClassVar[int] = 1 + NUMBERED_NAMES  # id of the first name with an entry of its own
+
+    @property
+    def first_other(self) -> int:
+        """Id of the first token that is no name."""
+        return self.first_name + self.num_names
+
+    def number(self, tokens: Iterable[Any]) -> list[str]:
+        """Return the texts of a file's `CodeToken`s; unknown ones become numbered names, or `<other>`.
+
+        Names are numbered by their first appearance in the file, and numbers begin again after 200 names.
+        """
+        numbers: dict[str, int] = {}
+        found = []
+        for token in tokens:
+            text = token.text
+            if text not in self.index and token.is_name:
+                number = numbers.setdefault(text, len(numbers))
+                text = f"<name-{number % NUMBERED_NAMES}>"
+            found.append(text if text in self.index else OTHER)
+        return found
+
+
+def code_vocabulary(
+    names: Mapping[str, int], others: Mapping[str, int], *, min_count: int = 3, max_size: int = 10_000
+) -> CodeVocabulary:
+    """Return the vocabulary of source code from the counts of its names and of its other tokens in train.
+
+    A text that is counted as both is a name if it is one more often.
+    """
+    counts = collections.Counter(names) + collections.Counter(others)
+    frequent = sorted((text for text in counts if counts[text] >= min_count), key=lambda t: (-counts[t], t))
+    special = [FILE, *(f"<name-{number}>" for number in range(NUMBERED_NAMES))]
+    others_first = [NEWLINE, INDENT, DEDENT, STRING, NUMBER, OTHER]
+    kept = [text for text in frequent if text not in {*special, *others_first}][: max_size - len(special)]
+    are_names = [text for text in kept if names.get(text, 0) > others.get(text, 0)]
+    rest = [text for text in kept if text not in set(are_names)]
+    return CodeVocabulary((*special, *are_names, *others_first, *rest), len(are_names))
 
 
 def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:

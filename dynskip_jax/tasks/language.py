@@ -109,8 +109,8 @@ class LanguageModelling(Task):
 
     @property
     def end_of_line(self) -> int:
-        """Id of the token `<eos>`, which is the input before the first token of each split."""
-        return self.corpus.vocabulary.index["<eos>"]
+        """Id of the token `<eos>`, or another, which is the input before the first token of each split."""
+        return self.corpus.vocabulary.index[self.corpus.vocabulary.start]
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
         """Return the token ids of a split: `train`, `dev` or `test`."""

@@ -1,0 +1,49 @@
+"""Source code: a language model that copies names from where they were used before.
+
+    python -m experiments.code
+    python -m experiments.code --data DIR --compare lstm,dynamic:500
+    python -m experiments.code evaluate --run-dir DIR --model lstm --cache 500
+
+    small  2 x 200, dropout 0.1, the default; dynamic:500 copies tokens
+
+Without --data it reads the standard library of the running Python, about a million tokens. With --data it
+reads any folder of source code. Names that are rare in train are numbered in each file.
+"""
+
+import dataclasses
+from typing import Annotated
+
+from dynskip_jax.config import Bounds
+from dynskip_jax.experiment import Experiment, columns_of
+from dynskip_jax.experiments.language_config import LanguageSettings
+from dynskip_jax.settings import Data, with_groups
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CodeData(Data):
+    """The source code; any folder will do."""
+
+    max_tokens: Annotated[int, Bounds(1, 1_000_000_000)] = 1_200_000
+    """Read at most about this many tokens, of which five sixths are train."""
+
+
+EXPERIMENT = Experiment(
+    name="code",
+    about=__doc__,
+    settings=with_groups(LanguageSettings, data=CodeData()),
+    presets={
+        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous state enters.
+        "small": dict(dropout=(0.1,), num_steps=20, epochs=3, decay=2.0, decay_after=2)
+        | dict(mix=0.0, copy="expected", rl_coef=0.0)
+        | dict(agent="content", agent_features=200, agent_learning_rate=0.01),
+    },
+    model="dynamic:500",
+    columns=columns_of("perplexity", "perplexity", ".2f")
+    | {
+        "test_accuracy": ("top-1", ".1%"),
+        "test_names_accuracy": ("top-1, names", ".1%"),
+        "test_names_top5": ("top-5, names", ".1%"),
+        "test_new_names_accuracy": ("top-1, new names", ".1%"),
+    },
+    commands=("evaluate",),
+)

@@ -1,0 +1,6 @@
+"""Language models of source code that copy names: `python -m experiments.code` is `dynskip code`."""
+
+from dynskip_jax.cli import start
+
+if __name__ == "__main__":
+    start("code")
