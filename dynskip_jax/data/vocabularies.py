@@ -188,6 +188,15 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary
     return BytePairVocabulary(tuple(tokens), tokenizer.to_str())
 
 
+class CodeToken(NamedTuple):
+    """A token of a file; `start` and `stop` are its first character and the one after its last."""
+
+    text: str  # as the vocabulary lists it
+    start: int
+    stop: int
+    is_name: bool = False  # an identifier that is no keyword
+
+
 @dataclasses.dataclass(frozen=True)
 class CodeVocabulary(Vocabulary):
     """A vocabulary of source code: `<file>`, numbered names, `num_names` names, and all other tokens."""
@@ -196,14 +205,12 @@ class CodeVocabulary(Vocabulary):
     start = FILE
     num_names: int
 
-    first_name: ClassVar[int] = 1 + NUMBERED_NAMES  # id of the first name with an entry of its own
+    def groups(self, ids: Any) -> dict[str, Any]:
+        """Return which ids are names, and which are numbered ones."""
+        numbered = (ids > 0) & (ids <= NUMBERED_NAMES)
+        return {"names": (ids > 0) & (ids <= NUMBERED_NAMES + self.num_names), "new_names": numbered}
 
-    @property
-    def first_other(self) -> int:
-        """Id of the first token that is no name."""
-        return self.first_name + self.num_names
-
-    def number(self, tokens: Iterable[Any]) -> list[str]:
+    def number(self, tokens: Iterable[CodeToken]) -> list[str]:
         """Return the texts of a file's `CodeToken`s; unknown ones become numbered names, or `<other>`.
 
         Names are numbered by their first appearance in the file, and numbers begin again after 200 names.
@@ -220,20 +227,20 @@ class CodeVocabulary(Vocabulary):
 
 
 def code_vocabulary(
-    names: Mapping[str, int], others: Mapping[str, int], *, min_count: int = 3, max_size: int = 10_000
+    train: Iterable[CodeToken], *, min_count: int = 3, max_size: int = 10_000
 ) -> CodeVocabulary:
-    """Return the vocabulary of source code from the counts of its names and of its other tokens in train.
-
-    A text that is counted as both is a name if it is one more often.
-    """
-    counts = collections.Counter(names) + collections.Counter(others)
-    frequent = sorted((text for text in counts if counts[text] >= min_count), key=lambda t: (-counts[t], t))
+    """Return the vocabulary of source code; a text that is a name at most of its places is a name."""
+    counts = collections.Counter((token.text, token.is_name) for token in train)
+    totals: collections.Counter[str] = collections.Counter()
+    for (text, _), count in counts.items():
+        totals[text] += count
     special = [FILE, *(f"<name-{number}>" for number in range(NUMBERED_NAMES))]
-    others_first = [NEWLINE, INDENT, DEDENT, STRING, NUMBER, OTHER]
-    kept = [text for text in frequent if text not in {*special, *others_first}][: max_size - len(special)]
-    are_names = [text for text in kept if names.get(text, 0) > others.get(text, 0)]
-    rest = [text for text in kept if text not in set(are_names)]
-    return CodeVocabulary((*special, *are_names, *others_first, *rest), len(are_names))
+    others = [NEWLINE, INDENT, DEDENT, STRING, NUMBER, OTHER]
+    frequent = sorted((text for text in totals if totals[text] >= min_count), key=lambda t: (-totals[t], t))
+    kept = [text for text in frequent if text not in others][: max_size - len(special) - len(others)]
+    names = [text for text in kept if counts[text, True] > counts[text, False]]
+    others += [text for text in kept if counts[text, True] <= counts[text, False]]
+    return CodeVocabulary((*special, *names, *others), len(names))
 
 
 def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:

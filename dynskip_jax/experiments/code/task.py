@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 from typing_extensions import override
 
 from dynskip_jax.data import Batch
@@ -47,18 +47,10 @@ class CodeModelling(LanguageModelling):
         scores = {"accuracy": reciprocal > 1 / 1.5, "top5": reciprocal > 1 / 5.5, "mrr": reciprocal}
         counted = {**scored.counted, **scores}
         # Means are over all tokens; `metrics` divides those of a group by its share.
-        for group, is_of_group in self._groups(batch.targets).items():
+        for group, is_of_group in self.corpus.vocabulary.groups(batch.targets).items():
             counted[f"{group}_share"] = is_of_group
             counted |= {f"{group}_{name}": is_of_group * value for name, value in scores.items()}
         return scored._replace(counted=counted)
-
-    def _groups(self, targets: Int[Array, "rows time"]) -> dict[str, Array]:
-        """Return which targets are in each group of tokens that has its own scores."""
-        vocabulary = self.corpus.vocabulary
-        return {
-            "names": (targets > 0) & (targets < vocabulary.first_other),
-            "new_names": (targets > 0) & (targets < vocabulary.first_name),
-        }
 
     @override
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
