@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import importlib
-import importlib.util
 import itertools
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from dynskip_jax.own_pieces import import_module
 from dynskip_jax.settings import Resolved, check_effects, fields_of, get, groups_of, replace, resolve
 
 TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
+_PACKAGE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     words = list(arguments)
     command = words.pop(0) if words and not words[0].startswith("-") else "train"
     if command in experiment.commands:
-        run_command(command, f"{program(experiment.name)} {command}", words)
+        run_command(command, f"{program(experiment.name)} {command}", words, experiment.name)
         return
     if command != "train":
         known = listed(["train", *experiment.commands, "--help"])
@@ -79,18 +79,25 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
 
 
-def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
-    """Import the module that --code names, and run the function `name` of `dynskip_jax.commands`."""
+def run_command(name: str, prog: str, arguments: Sequence[str], experiment: str = "") -> None:
+    """Import the module that --code names, and run a command: the function `name` of its module."""
     for word, following in itertools.pairwise([*arguments, ""]):
         if word.partition("=")[0] == "--code":
             import_module(word.partition("=")[2] or following, "--code")
     log_to_standard_output()
-    call(getattr(importlib.import_module(f"dynskip_jax.commands.{name}"), name), prog, arguments)
+    module = importlib.import_module(".".join(("dynskip_jax", *_command_file(name, experiment).parts)))
+    call(getattr(module, name), prog, arguments)
 
 
-def about(name: str) -> str:
+def _command_file(name: str, experiment: str) -> Path:
+    """Return the module of a command, as a path in this package: beside its experiment, or in `commands`."""
+    beside = Path("experiments", experiment, name)
+    return beside if (_PACKAGE / beside).with_suffix(".py").exists() else Path("commands", name)
+
+
+def about(name: str, experiment: str = "") -> str:
     """Return the first line of the help of a command or a tool, without importing it."""
-    path = Path(importlib.util.find_spec(f"dynskip_jax.commands.{name}").origin)
+    path = (_PACKAGE / _command_file(name, experiment)).with_suffix(".py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if getattr(node, "name", "") == name)
     return ast.get_docstring(function).splitlines()[0]
@@ -118,7 +125,7 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
 
 def help_of(experiment: Experiment) -> str:
     """Return the text of an experiment's `--help`: what it is, its commands, and what its presets set."""
-    commands = [f"{name}: {about(name)}" for name in experiment.commands]
+    commands = [f"{name}: {about(name, experiment.name)}" for name in experiment.commands]
     presets = [
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"
         for name, values in experiment.presets.items()

@@ -188,7 +188,8 @@ def program(name: str) -> str:
     return f"dynskip {name}" if Path(sys.argv[0]).stem == "dynskip" else f"python -m experiments.{name}"
 
 
-_WORDS = ("folders", "names")  # parameters that are words before all flags
+# Parameters that are words before all flags, and how the help shows them.
+_WORDS = {"folders": "[WORD …]", "names": "[WORD …]", "file": "FILE", "place": "FILE:LINE:COLUMN"}
 
 
 def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]) -> dict[str, Any]:
@@ -200,11 +201,11 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
     with needs("experiments"):
         import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
 
-    words = tyro.conf.arg(metavar="[WORD …]", help_behavior_hint="")
-    fields = [
-        (name, tyro.conf.Positional[Annotated[of, words]] if name in _WORDS else of, *default)
-        for name, of, *default in parameters
-    ]
+    def word(name: str, of: Any) -> Any:
+        how = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
+        return tyro.conf.Positional[Annotated[of, how]]
+
+    fields = [(name, word(name, of) if name in _WORDS else of, *default) for name, of, *default in parameters]
     flags = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
     rules = tyro.constructors.ConstructorRegistry()
     rules.primitive_rule(_primitive)

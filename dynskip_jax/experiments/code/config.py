@@ -3,6 +3,8 @@
     python -m experiments.code
     python -m experiments.code --data DIR --compare lstm,dynamic:500
     python -m experiments.code evaluate --run-dir DIR --model lstm --cache 500
+    python -m experiments.code complete FILE:LINE:COLUMN --run-dir DIR
+    python -m experiments.code explain FILE --run-dir DIR
 
     small  2 x 200, dropout 0.1, the default; dynamic:500 copies tokens
 
@@ -45,5 +47,5 @@ EXPERIMENT = Experiment(
         "test_names_top5": ("top-5, names", ".1%"),
         "test_new_names_accuracy": ("top-1, new names", ".1%"),
     },
-    commands=("evaluate",),
+    commands=("complete", "explain", "evaluate"),
 )
