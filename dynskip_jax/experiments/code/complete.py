@@ -53,7 +53,7 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
         [
             each["token"],
             f"{each['probability']:.3f}",
-            f"{each['copied']:.0%}" if each["copied"] >= 0.005 else "",
+            f"{each['copied']:.0%}" if each["from"] else "",
             "{line}:{column}".format(**each["from"]) if each["from"] else "",
         ]
         for each in found
@@ -82,7 +82,7 @@ def likeliest(
     for i in np.argsort(-probs)[:count].tolist():
         share, k = copied(found, -1, i)
         text, origin = vocabulary.tokens[i], None
-        if 0 < k <= len(tokens):
+        if 0 < k <= len(tokens) and share >= 0.01 * probs[i]:
             line, column = lines.place(tokens[len(tokens) - k].start)
             origin = {"line": line, "column": column}
         entries.append(
