@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import importlib.util
 import itertools
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,6 @@ from dynskip_jax.own_pieces import import_module
 from dynskip_jax.settings import Resolved, check_effects, fields_of, get, groups_of, replace, resolve
 
 TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
-_PACKAGE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,12 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     """Run a command line of an experiment: `train` (the default), or a command over a finished run."""
     words = list(arguments)
     command = words.pop(0) if words and not words[0].startswith("-") else "train"
-    if command in experiment.commands:
-        run_command(command, f"{program(experiment.name)} {command}", words, experiment.name)
+    commands = {each.rpartition(".")[2]: each for each in experiment.commands}
+    if command in commands:
+        run_command(commands[command], f"{program(experiment.name)} {command}", words)
         return
     if command != "train":
-        known = listed(["train", *experiment.commands, "--help"])
+        known = listed(["train", *commands, "--help"])
         raise UserError(f"there is no command {short(command)}: choose {known}")
     resolved, output = read_training(experiment, words)
     if output.print_config:
@@ -79,27 +80,26 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
 
 
-def run_command(name: str, prog: str, arguments: Sequence[str], experiment: str = "") -> None:
-    """Import the module that --code names, and run a command: the function `name` of its module."""
+def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
+    """Import the module that --code names, and run a command."""
     for word, following in itertools.pairwise([*arguments, ""]):
         if word.partition("=")[0] == "--code":
             import_module(word.partition("=")[2] or following, "--code")
     log_to_standard_output()
-    module = importlib.import_module(".".join(("dynskip_jax", *_command_file(name, experiment).parts)))
-    call(getattr(module, name), prog, arguments)
+    module = importlib.import_module(_module_of(name))
+    call(getattr(module, name.rpartition(".")[2]), prog, arguments)
 
 
-def _command_file(name: str, experiment: str) -> Path:
-    """Return the module of a command, as a path in this package: beside its experiment, or in `commands`."""
-    beside = Path("experiments", experiment, name)
-    return beside if (_PACKAGE / beside).with_suffix(".py").exists() else Path("commands", name)
+def _module_of(command: str) -> str:
+    """Return the module whose function of its name is a command; `NAME.command` is beside an experiment."""
+    return f"dynskip_jax.{'experiments' if '.' in command else 'commands'}.{command}"
 
 
-def about(name: str, experiment: str = "") -> str:
+def about(name: str) -> str:
     """Return the first line of the help of a command or a tool, without importing it."""
-    path = (_PACKAGE / _command_file(name, experiment)).with_suffix(".py")
+    path = Path(importlib.util.find_spec(_module_of(name)).origin)
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    (function,) = (node for node in tree.body if getattr(node, "name", "") == name)
+    (function,) = (node for node in tree.body if getattr(node, "name", "") == name.rpartition(".")[2])
     return ast.get_docstring(function).splitlines()[0]
 
 
@@ -125,7 +125,7 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
 
 def help_of(experiment: Experiment) -> str:
     """Return the text of an experiment's `--help`: what it is, its commands, and what its presets set."""
-    commands = [f"{name}: {about(name, experiment.name)}" for name in experiment.commands]
+    commands = [f"{name.rpartition('.')[2]}: {about(name)}" for name in experiment.commands]
     presets = [
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"
         for name, values in experiment.presets.items()

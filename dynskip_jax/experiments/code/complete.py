@@ -42,7 +42,7 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
     lines = Lines(text)
     offset = lines.offset(file, line and int(line), column and int(column))
     tokens = tokens_before(name, text, offset)
-    trained = run.last("complete")
+    trained = run.last("code.complete")
     *_, last = predictions(trained, tokens)
     found = likeliest(trained, tokens, last, lines, count)
     if json:

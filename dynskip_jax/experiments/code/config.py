@@ -47,5 +47,5 @@ EXPERIMENT = Experiment(
         "test_names_top5": ("top-5, names", ".1%"),
         "test_new_names_accuracy": ("top-1, new names", ".1%"),
     },
-    commands=("complete", "explain", "evaluate"),
+    commands=("code.complete", "code.explain", "evaluate"),
 )

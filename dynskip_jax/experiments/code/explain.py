@@ -27,7 +27,7 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
     tokens = tokens_before(name, text, len(text))
     if not tokens:
         raise UserError(f"{file} has no code: there is nothing to read")
-    trained = run.last("explain")
+    trained = run.last("code.explain")
     ids = trained.vocabulary.encode(trained.vocabulary.number(tokens))
     readings: list[TokenReading] = []
     for part in predictions(trained, tokens):

@@ -1,0 +1,261 @@
+"""Check source code: the scores, and that `complete` and `explain` show what a run computes."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import PTB, assert_user_error, execute, finished_run, row_of, succeed
+from compiled import compiled
+from learners import drawn_params, language_modelling, together
+
+from dynskip_jax import functional as F
+from dynskip_jax.data import LanguageCorpus
+from dynskip_jax.data.source_code import code_tokens
+from dynskip_jax.data.vocabularies import FILE, CodeToken, code_vocabulary
+from dynskip_jax.experiment import find_experiment
+from dynskip_jax.experiments.code.task import CodeModelling, ranks
+from dynskip_jax.tasks.language import OfTargets
+from dynskip_jax.trained import load_run
+
+CODE = find_experiment("code")
+SMALL = (
+    *("--features", 4, "--num-layers", 1, "--agent-features", 2, "--num-steps", 5, "--batch-size", 4),
+    *("--epochs", 1, "--devices", 1),
+)
+TEXT = """def area(width, height):
+    return width * height
+
+print(area(3, rare_name))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Write six packages of a module each, with names that return in their file."""
+    root = tmp_path_factory.mktemp("code") / "project"
+    root.mkdir()
+    for name in ("one", "two", "three", "four", "five", "six"):
+        text = TEXT.replace("rare_name", f"{name}_name") + f"{name}_name = {name}_name\n" * 3
+        (root / f"{name}.py").write_text(text)
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    return finished_run(CODE, run, "--data", folder, "--model", "dynamic:3", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Write a file of more tokens than are read in one call."""
+    path = tmp_path_factory.mktemp("files") / "long.py"
+    path.write_text(TEXT * 12)
+    return path
+
+
+def test_training_prints_and_stores_the_scores(trained):
+    said = trained.outcome.out
+    assert "data: project" in said and "files of train" in said and "top-1, names" in said
+    metrics = row_of(trained.folder)["metrics"]
+    for group in ("", "names_", "new_names_"):
+        for score in ("accuracy", "top5", "mrr"):
+            assert 0 <= metrics[f"test_{group}{score}"]["mean"] <= 1
+    assert metrics["test_accuracy"]["mean"] <= metrics["test_mrr"]["mean"]
+    assert "finished already" in succeed(CODE, *trained.arguments, "--run-dir", trained.folder).out
+
+
+def whole(model, inputs):
+    """Read all inputs of a file in one call, and return each output without the batch axis."""
+    output = compiled(model)(jnp.asarray(inputs)[None], policy=F.Policy("greedy"), deterministic=True)
+    return jax.tree.map(lambda leaf: np.asarray(leaf[0], float), output)
+
+
+def expected_of(folder, text):
+    """Return the inputs of a file with the token to predict after each, and the model's output for them."""
+    run = load_run(folder)
+    vocabulary, tokens = run.vocabulary, list(code_tokens("a.py", text))
+    ids = vocabulary.encode([FILE, *vocabulary.number(tokens)])
+    return run, tokens, ids, whole(run.model, ids)
+
+
+def share_of_each(output, t, token):
+    """Return the probability with which a token is copied by each k at step t."""
+    gate = 1 / (1 + np.exp(-output.copies.gates[t, 0]))
+    return [
+        gate * p * (word == token)
+        for p, word in zip(output.copies.weights[t], output.copies.words[t], strict=True)
+    ]
+
+
+def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained, file):
+    # At the 3 in the last line but one: the text before it is shorter than the file.
+    text = file.read_text()
+    line = text.count("\n")
+    offset = text.rindex("3, rare_name")
+    run, tokens, _, output = expected_of(trained.folder, text)
+    tokens = [token for token in tokens if token.start < offset]
+    probs, t = np.exp(output.logits[len(tokens)]), len(tokens)
+    assert probs.sum() == pytest.approx(1, abs=1e-4)
+
+    place = f"{file}:{line}:{len('print(area(') + 1}"
+    outcome = succeed(CODE, "complete", place, "--run-dir", trained.folder, "--json", "--count", 400)
+    found = json.loads(outcome.out)
+    assert (found["line"], found["column"]) == (line, 12)
+    listed = {entry["token"]: entry for entry in found["tokens"]}
+    assert sum(entry["probability"] for entry in listed.values()) == pytest.approx(1, abs=1e-3)
+    numbered = dict(zip(run.vocabulary.number(tokens), tokens, strict=True))
+    assert numbered["<name-0>"].text == "rare_name" and "<name-0>" not in listed
+    assert "<new name>" in listed
+    for name in ("rare_name", "width", "print", "("):
+        token = run.vocabulary.index[{"rare_name": "<name-0>"}.get(name, name)]
+        assert listed[name]["probability"] == pytest.approx(probs[token], abs=1e-5)
+        shares = share_of_each(output, t, token)
+        assert listed[name]["copied"] == pytest.approx(sum(shares) / probs[token], abs=1e-4)
+    # The last three tokens are `print`, `(`, `area` and `(`, of which three can be copied.
+    back = {entry["token"]: entry["from"] for entry in found["tokens"] if entry["from"]}
+    assert back == {"(": {"line": line, "column": 11}, "area": {"line": line, "column": 7}}
+
+    table = succeed(CODE, "complete", place, "--run-dir", trained.folder, "--count", 3).out
+    assert len(re.findall(r"0\.\d{3}", table)) == 3
+    by_input = ("complete", "-", "--run-dir", trained.folder, "--json", "--count", 400)
+    read = json.loads(succeed(CODE, *by_input, standard_input=text[:offset]).out)
+    assert read["tokens"] == found["tokens"] and (read["line"], read["column"]) == (line, 12)
+
+
+@pytest.mark.parametrize("unfinished", ["print(area(\n", "x = '", "if x:\n  y\n z"])
+def test_unfinished_files_are_completed(unfinished, trained, tmp_path):
+    (tmp_path / "a.py").write_text(TEXT + unfinished)
+    outcome = succeed(CODE, "complete", tmp_path / "a.py", "--run-dir", trained.folder, "--json")
+    assert len(json.loads(outcome.out)["tokens"]) == 10
+
+
+def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, file):
+    page = file.with_name("page.html")
+    succeed(CODE, "explain", file, "--run-dir", trained.folder, "--html", page)
+    text = file.read_text()
+    _, tokens, ids, output = expected_of(trained.folder, text)
+    assert len(tokens) > 256
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>', page.read_text())
+    rows = json.loads(data)
+    assert len(rows) == len(tokens)
+    for t, (p, without, share, origin) in enumerate(rows):
+        true = ids[t + 1]
+        softmax = np.exp(output.of_softmax[t]) / np.exp(output.of_softmax[t]).sum()
+        shares = share_of_each(output, t, true)
+        np.testing.assert_allclose((p, without), (np.exp(output.logits[t])[true], softmax[true]), atol=2e-4)
+        assert share == pytest.approx(sum(shares), abs=2e-4)
+        if max(shares) > 0:
+            assert tokens[origin].text == tokens[t].text or shares[t - origin - 1] == max(shares)
+            assert ids[origin + 1] == true
+    # Every character is there once, in its order.
+    shown = re.findall(r'<div class="line">(.*)</div>', page.read_text())
+    plain = re.sub(r"<[^>]*>", "", "\n".join(shown))
+    assert plain.replace("&#x27;", "'") == text
+    before = page.read_bytes()
+    assert_user_error(
+        execute(CODE, "explain", file, "--run-dir", trained.folder, "--html", page), "page.html exists"
+    )
+    assert page.read_bytes() == before
+    assert "plots" in succeed(CODE, "explain", file, "--run-dir", trained.folder).out
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "part"),
+    [
+        ("complete", "absent.py:1", "cannot be read"),
+        ("explain", "absent.py", "cannot be read"),
+        ("explain", ".", "cannot be read"),
+        ("complete", "a.py:5", "has 4 lines: there is no line 5"),
+        ("complete", "a.py:0", "there is no line 0"),
+        ("complete", "a.py:1:99", "no column 99"),
+        ("complete", "a.zebra", "no language"),
+        ("explain", "a.zebra", "no language"),
+        ("explain", "empty.py", "has no code"),
+        ("complete", "latin.py", "is no text"),
+        ("complete", "--json", "FILE"),
+        ("explain", "--html", "FILE"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, here):
+    (here / "a.py").write_text("x = 1\n" * 3)
+    (here / "a.zebra").write_text("x = 1\n")
+    (here / "empty.py").write_text("# nothing\n")
+    (here / "latin.py").write_bytes(b"x = '\xe9'\n")
+    more = ("p.html",) if where == "--html" else ()
+    assert_user_error(execute(CODE, command, where, *more, "--run-dir", trained.folder), part)
+
+
+def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
+    (here / "a.py").write_text("x = 1\n")
+    for command in ("complete", "explain"):
+        refused = execute(CODE, command, "a.py", "--run-dir", finished_ptb.folder)
+        assert_user_error(refused, f"is a run of ptb, which has no command code.{command}")
+    assert_user_error(execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'")
+    assert_user_error(execute(PTB, "explain", "--run-dir", trained.folder), "is a run of code")
+    assert_user_error(execute(CODE, "--data", here / "absent"), "is no folder")
+
+
+# --- Scores ---
+
+
+def corpus_of(size=37):
+    """Return a corpus of random tokens in which names, numbered names and other tokens are frequent."""
+    train = [CodeToken(text, 0, 0, text.isidentifier()) for text in ["self", "name", "(", ")"] * 3]
+    vocabulary = code_vocabulary(train)
+    likely = vocabulary.encode([FILE, "<name-0>", "<name-1>", "self", "name", "(", ")"])
+    rng = np.random.default_rng(0)
+    splits = {split: rng.choice(likely, size).astype(np.int32) for split in ("train", "dev", "test")}
+    return LanguageCorpus("code", **splits, vocabulary=vocabulary, source="here")
+
+
+def scores_by_hand(log_probs, targets, vocabulary):
+    """Return the scores of each group of tokens from the whole distribution, in NumPy."""
+    order = np.argsort(-log_probs, axis=-1)
+    rank = 1 + np.argmax(order == targets[..., None], axis=-1)
+    texts = np.array(vocabulary.tokens)[targets]
+    numbered = np.char.startswith(texts, "<name-")
+    groups = {"": rank > 0, "names_": numbered | np.isin(texts, ["self", "name"]), "new_names_": numbered}
+    values = {"accuracy": rank == 1, "top5": rank <= 5, "mrr": 1 / rank}
+    return {f"{g}{s}": values[s][groups[g]].mean() for g in groups for s in values}
+
+
+def test_scores_are_those_of_the_whole_distribution():
+    corpus, rng = corpus_of(), np.random.default_rng(1)
+    task = CodeModelling(corpus, lambda rngs: None)
+    logits = rng.normal(size=(3, 40, len(corpus.vocabulary))) * 2
+    likely = np.unique(corpus.train)
+    logits[..., likely] += 4
+    targets = rng.choice(likely, (3, 40))
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    of_target = np.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+    pair = OfTargets(of_target, log_probs.max(-1)), -jnp.log(ranks(jnp.asarray(logits), targets))
+    scored = task.compute_loss(pair, SimpleNamespace(targets=targets))
+    found = task.metrics({name: np.mean(value) for name, value in scored.counted.items()}, "dev")
+    expected = scores_by_hand(log_probs, targets, corpus.vocabulary)
+    assert found.keys() == expected.keys() | {"perplexity"}
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    assert len({*expected.values()}) == len(expected)  # no two are alike by chance
+    # A group without a token has no score, and training pays for none.
+    others = {name: np.zeros(1) for name in scored.counted}
+    assert not [name for name in task.metrics(others, "dev") if "names" in name]
+    assert set(task.compute_loss(pair[0], SimpleNamespace(targets=targets)).counted) == {"nll"}
+
+
+def test_every_token_of_a_split_is_scored_once():
+    corpus = corpus_of()
+    learner = language_modelling(corpus, skips=("dynamic:3",), num_steps=5, batch_size=3)
+    task = CodeModelling(corpus, learner.task.make_model, num_steps=5)
+    params, keys = drawn_params(learner), jax.random.split(jax.random.key(5), 1)
+    # 37 tokens do not fill four rows.
+    found = learner.evaluate(together(params), "dev", keys, task=task, batch_size=4)
+    inputs = np.append([0], corpus.dev[:-1]).astype(np.int32)
+    rows = [whole(learner.model(params), np.resize(inputs[i : i + 10], 10)) for i in range(0, 40, 10)]
+    logits = np.concatenate([row.logits for row in rows])[:37]
+    for name, value in scores_by_hand(logits, corpus.dev, corpus.vocabulary).items():
+        np.testing.assert_allclose(found[f"dev_{name}"], [value], rtol=1e-5)
