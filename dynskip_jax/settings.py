@@ -110,6 +110,8 @@ class Agent:
     """Let agents choose no k beyond this; K stays the model's own."""
     agent: Annotated[Literal["mlp", "content"], For(CHOOSING)] = "mlp"
     """How agents score states: by an MLP, or by the dot product of a query with each (content)."""
+    agent_keys: Annotated[Literal["states", "followed"], For(CHOOSING)] = "states"
+    """What a content agent's query is compared with: states, or also the inputs that followed them."""
     agent_features: Annotated[Size, For(WITH_AGENT)] = 50
     """Number of the agent's hidden units."""
     stride: Annotated[Count, For(WITH_AGENT)] = 1

@@ -15,7 +15,16 @@ from dynskip_jax.settings import Agent, Settings, fields_of, get
 from dynskip_jax.training.sweep import Sweep
 
 # Settings that are passed to time skips; each kind of skip uses those that it has.
-_SKIP_SETTINGS = ("agent", "empty_slots", "stride", "top", "max_jump", "read_steps", "max_jumps")
+_SKIP_SETTINGS = (
+    "agent",
+    "agent_keys",
+    "empty_slots",
+    "stride",
+    "top",
+    "max_jump",
+    "read_steps",
+    "max_jumps",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +205,7 @@ def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a model from others of its name, without default values."""
     names = ["transition", "depth_skip"]
     if isinstance(spec.named_skip, F.Dynamic):
-        names += ["agent", "stride", "control"]
+        names += ["agent", "agent_keys", "stride", "control"]
     if isinstance(spec.named_skip, F.Attention):
         names += ["stride", *(["top"] if isinstance(spec.named_skip, F.SparseAttention) else [])]
     variant = {} if spec.max_skip is None else {"max_skip": spec.max_skip}

@@ -11,11 +11,15 @@ from dynskip_jax.functional.char_cnn import CharFilters as CharFilters
 from dynskip_jax.functional.char_cnn import char_cnn as char_cnn
 from dynskip_jax.functional.copying import Copies as Copies
 from dynskip_jax.functional.copying import chosen_log_likelihood as chosen_log_likelihood
+from dynskip_jax.functional.copying import (
+    chosen_log_likelihood_with_greedy_gates as chosen_log_likelihood_with_greedy_gates,
+)
 from dynskip_jax.functional.copying import copied_log_likelihood as copied_log_likelihood
 from dynskip_jax.functional.copying import copied_log_probs as copied_log_probs
 from dynskip_jax.functional.copying import copy_of_choice as copy_of_choice
 from dynskip_jax.functional.copying import followers as followers
 from dynskip_jax.functional.copying import log_likelihood_of_each as log_likelihood_of_each
+from dynskip_jax.functional.copying import steps_since_start as steps_since_start
 from dynskip_jax.functional.crf import FORBIDDEN as FORBIDDEN
 from dynskip_jax.functional.crf import CRFParams as CRFParams
 from dynskip_jax.functional.crf import crf_constrain as crf_constrain
@@ -38,6 +42,7 @@ from dynskip_jax.functional.dropout import zoneout as zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale as GradientScale
 from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
 from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
+from dynskip_jax.functional.history import followed_in as followed_in
 from dynskip_jax.functional.history import observed_in as observed_in
 from dynskip_jax.functional.history import oldest_first as oldest_first
 from dynskip_jax.functional.layers import LayersOutput as LayersOutput
@@ -66,6 +71,7 @@ from dynskip_jax.functional.step import StepInputs as StepInputs
 from dynskip_jax.functional.step import initial_carry as initial_carry
 from dynskip_jax.functional.step import project_inputs as project_inputs
 from dynskip_jax.functional.step import recurrent_step as recurrent_step
+from dynskip_jax.functional.step import reset_carry as reset_carry
 from dynskip_jax.functional.step import restart_carry as restart_carry
 from dynskip_jax.functional.step import zero_state as zero_state
 from dynskip_jax.functional.time_skips import TIME_SKIPS as TIME_SKIPS

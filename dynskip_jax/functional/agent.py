@@ -26,7 +26,8 @@ class AgentParams(NamedTuple):
         w_h: State block of the first layer's matrix, (hidden, units).
         w_x: Input block of the first layer's matrix, (in, units).
         b: Bias of the first layer, (units,).
-        w_out: Matrix of the output layer, (units, K); for a content-based agent, (units, hidden).
+        w_out: Matrix of the output layer, (units, K); for a content-based agent, (units, hidden), or
+            (units, hidden + in) if it also compares the inputs that followed the stored states.
         b_out: Bias of the K logits, (K,).
     """
 
@@ -63,17 +64,27 @@ def content_logits(
     stored: Window,
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
     slots: Any = None,
+    followed: Window | None = None,
 ) -> Float[Array, "*batch K"]:
     """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
 
     `stored` are the last K h. The query meets those in `slots` (see `Window.compare_at`), or all if it is
-    None.
+    None. With `followed`, the inputs x(t-k+1) that followed these states, the query has a second part, and
+    q_x · x(t-k+1) / √in is added.
     """
     h = stored.previous
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
-    products = stored.compare(query) if slots is None else stored.compare_at(query, slots)
-    logits = products / math.sqrt(h.shape[-1])
+    hidden = h.shape[-1]
+    logits = _similarity(query[..., :hidden], stored, slots)
+    if followed is not None:
+        logits = logits + _similarity(query[..., hidden:], followed, slots)
     return _where_allowed(logits + row(params.b_out, logits), allowed)
+
+
+def _similarity(query: Float[Array, "*batch features"], keys: Window, slots: Any) -> Float[Array, "*batch n"]:
+    """Return scaled dot products of the query with the keys in `slots`, or with all keys if it is None."""
+    products = keys.compare(query) if slots is None else keys.compare_at(query, slots)
+    return products / math.sqrt(query.shape[-1])
 
 
 def _where_allowed(

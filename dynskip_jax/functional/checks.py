@@ -224,6 +224,11 @@ def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int
     if jax.tree.structure(carry.skip_state) != _skip_state_structure(recurrence.time_skip):
         name = type(recurrence.time_skip).__name__
         raise UserError(f"expected a carry of {name}, got one of another skip over time")
+    if recurrence.time_skip.observes_inputs:
+        if carry.inputs is None or carry.inputs.shape[:-1] != (*batch, K - 1):
+            raise UserError(f"expected a carry with the last {K - 1} inputs, as initialize_carry makes it")
+    elif carry.inputs is not None:
+        raise UserError("expected a carry without inputs: this time skip does not observe them")
     if carry.key is None:
         return
     check_keys(carry.key)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.neural_cache import NO_WORD
 
@@ -39,14 +39,27 @@ def followers(
     return words[:, places], words[:, time:]
 
 
+def steps_since_start(
+    start: Int[Array, " batch"], begins: Bool[Array, "batch time"]
+) -> Int[Array, "batch time"]:
+    """Return the number of steps before each step since its document began.
+
+    `start` is this number before the first step, and `begins` is True where a document begins.
+    """
+    t = jnp.arange(begins.shape[1])[None]
+    last_begin = jax.lax.cummax(jnp.where(begins, t, -1), axis=1)
+    return jnp.where(last_begin < 0, start[:, None] + t, t - last_begin)
+
+
 def copy_of_choice(copies: Copies, action: Int[Array, "batch time"]) -> Copies:
     """Return the copies for one chosen k at each step: its word, with probability 1, and its gate.
 
-    `copies` are those of all K choices, with one gate for each. An `action` of 0 (no choice was made) is
+    `copies` are those of all K choices. An `action` of 0 (no choice was made) is
     treated as k = 1.
     """
     slot = jnp.maximum(action - 1, 0)[..., None]
-    words, gates = (jnp.take_along_axis(of_each, slot, axis=-1) for of_each in (copies.words, copies.gates))
+    words = jnp.take_along_axis(copies.words, slot, axis=-1)
+    gates = jnp.take_along_axis(jnp.broadcast_to(copies.gates, copies.words.shape), slot, axis=-1)
     return Copies(words, jnp.ones_like(gates), gates)
 
 
@@ -90,6 +103,21 @@ def chosen_log_likelihood(
     gradient with respect to π.
     """
     return jnp.sum(copies.weights * log_likelihood_of_each(copies, log_likelihood, targets), axis=-1)
+
+
+def chosen_log_likelihood_with_greedy_gates(
+    copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
+) -> Float[Array, "batch time"]:
+    """Return `chosen_log_likelihood`, with the gradient of the gates from the most probable choice only.
+
+    Evaluation copies by this choice, which is right more often than the average one, and a gate must know how
+    often. So the gradient of the gates is that of log p_k(w) of the most probable k.
+    """
+    known_gates = copies._replace(gates=jax.lax.stop_gradient(copies.gates))
+    expected = chosen_log_likelihood(known_gates, log_likelihood, targets)
+    best = copy_of_choice(copies, jnp.argmax(copies.weights, axis=-1) + 1)
+    greedy = copied_log_likelihood(best, jax.lax.stop_gradient(log_likelihood), targets)
+    return expected + greedy - jax.lax.stop_gradient(greedy)
 
 
 def _copying(copies: Copies) -> Float[Array, "batch time choices"]:

@@ -22,7 +22,11 @@ from dynskip_jax.functional.transitions.base import Transition
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("max_skip", "has_time"))
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("rows", "alive", "initial"),
+    meta_fields=("max_skip", "has_time"),
+)
 @dataclasses.dataclass(frozen=True)
 class Window:
     """The last K states before one step, or before each of several steps.
@@ -33,11 +37,16 @@ class Window:
             (batch, K + time - 1, hidden).
         max_skip: K.
         has_time: Whether there are several steps. Results then have a time axis after the batch.
+        alive: Number of slots that belong to the present sequence of a packed row, (*steps,). The other
+            slots contain `initial`. None if no row is packed.
+        initial: State in the other slots, (*batch, hidden).
     """
 
     rows: Float[Array, "*batch rows hidden"]
     max_skip: int
     has_time: bool = False
+    alive: Int[Array, "*steps"] | None = None
+    initial: Float[Array, "*batch hidden"] | None = None
 
     @classmethod
     def of_slots(cls, slots: Float[Array, "*batch K hidden"]) -> "Window":
@@ -52,23 +61,56 @@ class Window:
     @property
     def previous(self) -> Float[Array, "*steps hidden"]:
         """Newest state, h(t-1)."""
-        return self.rows[:, self.max_skip - 1 :] if self.has_time else self.rows[..., -1, :]
+        newest = self.rows[:, self.max_skip - 1 :] if self.has_time else self.rows[..., -1, :]
+        if self.alive is None:
+            return newest
+        return jnp.where((self.alive > 0)[..., None], newest, self._initial_of_steps)
 
     @property
     def slots(self) -> Float[Array, "*steps K hidden"]:
         """All K states, newest first."""
-        if not self.has_time:
-            return jnp.flip(self.rows, axis=-2)
-        time = self.rows.shape[1] - self.max_skip + 1
-        return self.rows[:, jnp.arange(time)[:, None] + jnp.arange(self.max_skip)[None, ::-1]]
+        if self.has_time:
+            time = self.rows.shape[1] - self.max_skip + 1
+            slots = self.rows[:, jnp.arange(time)[:, None] + jnp.arange(self.max_skip)[None, ::-1]]
+        else:
+            slots = jnp.flip(self.rows, axis=-2)
+        if self.alive is None:
+            return slots
+        return jnp.where(self._is_alive[..., None], slots, self._initial_of_steps[..., None, :])
+
+    @property
+    def _initial_of_steps(self) -> Float[Array, "*steps_or_1 hidden"]:
+        return self.initial[:, None] if self.has_time else self.initial
+
+    @property
+    def _is_alive(self) -> Bool[Array, "*steps K"]:
+        return self._lives(np.arange(self.max_skip))
+
+    def _lives(self, slots: np.ndarray | Int[Array, "*steps n"]) -> Bool[Array, "*steps n"]:
+        """Return whether slots belong to the present sequence; the slots may be (n,)."""
+        missing = self.alive.ndim + 1 - slots.ndim
+        return slots.reshape((1,) * missing + slots.shape) < self.alive[..., None]
 
     @property
     def mean(self) -> Float[Array, "*steps hidden"]:
         """Mean of the K states."""
+        if self.alive is not None:
+            return self.slots.mean(-2)
         return _window_sums(self.rows, self.max_skip) / self.max_skip if self.has_time else self.rows.mean(-2)
 
     def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
         """Return q · h(t-k) for k = 1..K, newest state first, where `query` contains q of each step."""
+        products = self._compare_rows(query)
+        if self.alive is None:
+            return products
+        return jnp.where(self._is_alive, products, self._compare_initial(query))
+
+    def _compare_initial(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps one"]:
+        """Return the product of each query with the initial state, which costs less than to fill it in."""
+        return jnp.sum(query * self._initial_of_steps, axis=-1, keepdims=True)
+
+    def _compare_rows(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
+        """Return the product of each query with the K rows before its step, newest first."""
         if not self.has_time:
             return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
         (batch, time, hidden), K = query.shape, self.max_skip
@@ -90,12 +132,20 @@ class Window:
         self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
     ) -> Float[Array, "*steps n"]:
         """Return q · State(t-1-slot) for n of the K slots: the same at all steps if `slots` is (n,)."""
+        products = self._compare_rows_at(query, slots)
+        if self.alive is None:
+            return products
+        return jnp.where(self._lives(slots), products, self._compare_initial(query))
+
+    def _compare_rows_at(
+        self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
+    ) -> Float[Array, "*steps n"]:
         newest = self.max_skip - 1
         if not self.has_time:
             rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
             return jnp.einsum("...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2))
         if slots.ndim > 1:
-            return jnp.take_along_axis(self.compare(query), slots, axis=-1)
+            return jnp.take_along_axis(self._compare_rows(query), slots, axis=-1)
         starts = [newest - int(slot) for slot in slots]
         compared = (self.rows[:, start : start + query.shape[1]] for start in starts)
         return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)
@@ -149,12 +199,39 @@ def oldest_first(
     return jnp.flip(slots, axis=1)
 
 
-def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip: int, time: int) -> Any:
+def observed_in(
+    history: Float[Array, "batch rows hidden"],
+    kind: str,
+    max_skip: int,
+    time: int,
+    alive: Int[Array, "batch time"] | None = None,
+    initial: Float[Array, "batch hidden"] | None = None,
+) -> Any:
     """Return the observations of `time` steps, of a kind of `TimeSkip.observed`, with time after the batch.
 
-    `history` has the K states before the first step, then those of the steps, oldest first.
+    `history` has the K states before the first step, then those of the steps, oldest first. See `Window` for
+    `alive` and `initial`.
     """
-    return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)
+    rows = history[:, : max_skip - 1 + time]
+    return Window(rows, max_skip, has_time=True, alive=alive, initial=initial).observe(kind)
+
+
+def followed_in(
+    earlier: Float[Array, "batch K_less_one in"],
+    x: Float[Array, "batch time in"],
+    alive: Int[Array, "batch time"] | None = None,
+) -> Window:
+    """Return the inputs x(t-k+1) that followed State(t-k), for each step t.
+
+    `earlier` has the inputs before the first step, newest first (`SkipCarry.inputs`). Where `alive` slots
+    belong to the present sequence, one more slot contains its initial state, which its first input followed.
+    Nothing followed the others: zeros.
+    """
+    rows = jnp.concatenate([jnp.flip(earlier, axis=1), x], axis=1)
+    max_skip = earlier.shape[1] + 1
+    if alive is None:
+        return Window(rows, max_skip, has_time=True)
+    return Window(rows, max_skip, has_time=True, alive=alive + 1, initial=jnp.zeros_like(x[:, 0]))
 
 
 # Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is written while an

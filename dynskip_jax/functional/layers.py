@@ -38,6 +38,7 @@ class LayerSpec:
 
     recurrence: Recurrence  # time skip, transition and depth skip of the layer
     hidden: int  # size of each array of the state
+    in_features: int | None = None  # size of the input, for a time skip that observes inputs
     reverse: bool = False  # whether the layer runs from each sequence's end to its start
     recurrent_dropout: float = 0.0  # dropout rate of the h that enters a step, with one mask for all steps
     # Dropout rate of entries of the recurrent matrices, with one mask for the whole call
@@ -278,7 +279,7 @@ def initial_carries(
         # The number of parts, of which the first is for choices, decides what a seed draws: it stays.
         keys = [split_each(each, 3)[0] for each in split_each(key, len(layers))]
     return tuple(
-        initial_carry(each, layer.recurrence, start)
+        initial_carry(each, layer.recurrence, start, layer.in_features)
         for each, layer, start in zip(keys, layers, starts, strict=True)
     )
 

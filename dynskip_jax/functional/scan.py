@@ -93,10 +93,14 @@ def fused_unroll(
     else:
         problem = params, carry, inputs, recurrence, given
     layer, args = _problem(*problem, mix=mix, initial=initial, clock=clock, mode=policy.mode)
+    recent_inputs = _recent_inputs(carry, inputs)
+    if not inert:
+        args = args._replace(recent_inputs=recent_inputs)
     result = _run(layer, args)
     histories = result.histories
     observations = _observations(recurrence, args, histories)
     given, before, choices = _batch_major((given, result.before, result.choices))
+    given = given._replace(followed=_followed(recent_inputs, skip.max_skip, clock.alive))
     if inert:
         choices, _ = skip.make_choice(params.skip, given, observations, before, policy.mode)
     decision = skip.decide(params.skip, given, observations, choices, policy.mode)
@@ -105,7 +109,10 @@ def fused_unroll(
     output = SkipOutput(h, decision, cell_state)
     if inputs.valid is not None:
         output = where_each(_batch_major(inputs.valid), output, 0)
-    return _end(layer, args, carry, result, clock), output
+    end = _end(layer, args, carry, result, clock)
+    if recent_inputs is not None:
+        end = end._replace(inputs=_last_inputs(args.flags, recent_inputs, skip.max_skip, clock))
+    return end, output
 
 
 def _is_inert(recurrence: Recurrence, mix: Any, carry: SkipCarry) -> bool:
@@ -175,6 +182,8 @@ class _Arguments(NamedTuple):
     recurrent_mask: Float[Array, "batch hidden"] | None
     initial: Any  # initial state of the sequences that begin inside a packed row
     flags: _Flags  # what is special about each step
+    # Inputs that the choices observe: the K - 1 before the first step, then one per step, oldest first
+    recent_inputs: Float[Array, "rows batch in"] | None = None
 
     @property
     def time(self) -> int:
@@ -312,9 +321,19 @@ class _Layer:
         observation = observed(self.recurrence, newest)
         if window is not None:
             initial = args.initial and observed(self.recurrence, args.initial)
-            window = hist.living(window, x.flags.alive, initial)
-            observation = hist.Window(jnp.moveaxis(window, 0, 1), self.K).observe(skip.observed)
+            rows = jnp.moveaxis(window, 0, 1)
+            known = hist.Window(rows, self.K, alive=x.flags.alive, initial=initial)
+            observation = known.observe(skip.observed)
         return skip.make_choice(args.skip, x.given, observation, before, self.mode)
+
+    def followed(self, args: _Arguments, t: Int[Array, ""], alive: Any) -> hist.Window | None:
+        """Return the inputs that followed the K states before step t; None if choices do not observe them."""
+        if args.recent_inputs is None:
+            return None
+        rows = jnp.moveaxis(hist.read_window(args.recent_inputs, t, self.K), 0, 1)
+        if alive is None:
+            return hist.Window(rows, self.K)
+        return hist.Window(rows, self.K, alive=alive + 1, initial=jnp.zeros_like(rows[:, 0]))
 
     def step(
         self,
@@ -450,7 +469,8 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
 
     def step(state, x):
         t, newest, histories, before, buffers, rows = state
-        x = x._replace(inputs=_placed(x.inputs, owned.values(), rows), given=unpack(x.given))
+        given = unpack(x.given)._replace(followed=layer.followed(args, t, x.flags.alive))
+        x = x._replace(inputs=_placed(x.inputs, owned.values(), rows), given=given)
         fetch = lambda choice: layer.read(choice).fetch(histories, t, x.flags.alive)  # noqa: E731
         results: list[Any] = []
         dense = keep_results(args.matrices, results)
@@ -526,7 +546,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     mask = None if args.recurrent_mask is None else args.recurrent_mask[None]
     h = dropped(entering, mask, layer.recurrence.transition)[0]
     d_matrices, d_params = _gradients_of_params(layer, args, d_params, h, d_inputs, d_products, operands)
-    d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
+    d_skip, d_given, d_recent_inputs = _gradients_of_choices(layer, args, result, d_made)
     if not layer.reaches_back:
         adjoints = _combined(d.histories, _zeros_like(result.histories))
     d_slots = jax.tree.map(lambda rows: rows[: layer.K], adjoints)
@@ -547,6 +567,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         recurrent_mask=d_mask,
         initial=d_initial,
         flags=None,
+        recent_inputs=d_recent_inputs,
     )
     return (gradients,)
 
@@ -579,7 +600,7 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
         x = x._replace(
             inputs=_placed(x.inputs, owned.values(), rows),
             results=_placed(x.results, owned, rows),
-            given=unpack(x.given),
+            given=unpack(x.given)._replace(followed=layer.followed(args, t, x.flags.alive)),
             d_new=_added(d_newest, x.d_new),
         )
         undone, operands = _undo_step(layer, args, transposes, result.histories, t, x, d_after)
@@ -712,9 +733,38 @@ def _observations(recurrence: Recurrence, args: _Arguments, histories: Any) -> A
     history = observed(recurrence, histories)
     if alive is None:
         return hist.observed_in(_batch_major(history), skip.observed, skip.max_skip, args.time)
-    windows = jnp.stack([history[k : k + args.time] for k in range(skip.max_skip)])
-    windows = hist.living(windows, alive, initial)
-    return hist.Window(jnp.transpose(windows, (2, 1, 0, 3)), skip.max_skip).observe(skip.observed)
+    rows, alive = _batch_major((history, alive))
+    return hist.observed_in(rows, skip.observed, skip.max_skip, args.time, alive, initial[0])
+
+
+def _recent_inputs(carry: SkipCarry, inputs: StepInputs) -> Float[Array, "rows batch in"] | None:
+    """Return the inputs that choices observe, oldest first; None if they observe none."""
+    if inputs.x is None:
+        return None
+    earlier = jnp.flip(jnp.moveaxis(carry.inputs, 1, 0), axis=0)
+    return jnp.concatenate([earlier, inputs.x])
+
+
+def _followed(
+    recent_inputs: Float[Array, "rows batch in"] | None, K: int, alive: Int[Array, "time batch"] | None
+) -> hist.Window | None:
+    """Return the inputs that followed the last K states of all steps, with the batch axis first."""
+    if recent_inputs is None:
+        return None
+    earlier, x = jnp.flip(recent_inputs[: K - 1], axis=0), recent_inputs[K - 1 :]
+    return hist.followed_in(*_batch_major((earlier, x)), None if alive is None else alive.T)
+
+
+def _last_inputs(
+    flags: _Flags, recent_inputs: Float[Array, "rows batch in"], K: int, clock: _Clock
+) -> Float[Array, "batch K_less_one in"]:
+    """Return the last K - 1 inputs of each sequence, newest first, for the next carry."""
+    lengths = None if flags.valid is None else flags.valid.sum(axis=0, dtype=jnp.int32)
+    rows = hist.last_rows(recent_inputs, lengths, K - 1)
+    if clock.last is not None:
+        _, _, alive = clock.last
+        rows = hist.living(rows, alive, jnp.zeros_like(recent_inputs[0]))
+    return jnp.moveaxis(jnp.flip(rows, 0), 0, 1)
 
 
 def _gradients_of_params(layer: _Layer, args: _Arguments, d_params, h, d_inputs, d_products, operands):
@@ -730,20 +780,24 @@ def _gradients_of_params(layer: _Layer, args: _Arguments, d_params, h, d_inputs,
     return tuple(matrices), structure.unflatten(vectors)
 
 
-def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_made: Any) -> tuple[Any, Any]:
-    """Return the gradients of the time skip's parameters and of the choices' inputs."""
+def _gradients_of_choices(
+    layer: _Layer, args: _Arguments, result: _Result, d_made: Any
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of the time skip's parameters, of the choices' inputs and of `recent_inputs`."""
     if not layer.differentiable:
-        return None, None
+        return None, None, None
     observations = _observations(layer.recurrence, args, result.histories)
     given, before = _batch_major((args.given, result.before))
 
-    def choose(skip, projected, temperature):
-        own = given._replace(projected=projected, temperature=temperature)
+    def choose(skip, projected, temperature, recent_inputs):
+        followed = _followed(recent_inputs, layer.K, args.flags.alive)
+        own = given._replace(projected=projected, temperature=temperature, followed=followed)
         return _floats(layer.recurrence.time_skip.make_choice(skip, own, observations, before, layer.mode))
 
-    _, undo = jax.vjp(choose, args.skip, given.projected, args.given.temperature)
-    d_skip, d_projected, d_temperature = undo(_batch_major(d_made))
-    return d_skip, SkipInputs(_batch_major(d_projected), temperature=d_temperature)
+    _, undo = jax.vjp(choose, args.skip, given.projected, args.given.temperature, args.recent_inputs)
+    d_skip, d_projected, d_temperature, d_recent_inputs = undo(_batch_major(d_made))
+    d_given = SkipInputs(_batch_major(d_projected), temperature=d_temperature)
+    return d_skip, d_given, d_recent_inputs
 
 
 def _end(layer: _Layer, args: _Arguments, carry: SkipCarry, result: _Result, clock: _Clock) -> SkipCarry:

@@ -88,6 +88,8 @@ class SkipCarry(NamedTuple):
         skip_state: State of the time skip, in addition to the stored states.
         recurrent_mask: Recurrent dropout mask, (*batch, hidden): a factor on the state that enters the gates,
             the same at all steps (Gal & Ghahramani 2016). None without recurrent dropout.
+        inputs: The last K - 1 inputs, newest first, (*batch, K - 1, in), zeros before the first one. None
+            unless the time skip observes them (`TimeSkip.observes_inputs`).
     """
 
     slots: Any
@@ -95,6 +97,7 @@ class SkipCarry(NamedTuple):
     key: Key[Array, "*batch"] | None
     skip_state: Any = ()
     recurrent_mask: Float[Array, "*batch hidden"] | None = None
+    inputs: Float[Array, "*batch K_less_one in"] | None = None
 
     @property
     def state(self) -> Any:
@@ -114,6 +117,7 @@ class StepInputs(NamedTuple):
         action: Action to replay instead of choosing, (*batch,); None to choose.
         valid: False past the end of a sequence, (*batch,); None without padding.
         restart: True where the next sequence packed into a row begins, (*batch,); None if no row is packed.
+        x: The input x(t) itself, (*batch, in), for a time skip that observes inputs; otherwise None.
     """
 
     transition: Any
@@ -123,6 +127,7 @@ class StepInputs(NamedTuple):
     action: Int[Array, "*batch"] | None = None
     valid: Bool[Array, "*batch"] | None = None
     restart: Bool[Array, "*batch"] | None = None
+    x: Float[Array, "*batch in"] | None = None
 
 
 class SkipOutput(NamedTuple):
@@ -140,17 +145,26 @@ class SkipOutput(NamedTuple):
     cell_state: Float[Array, "*batch hidden"] | None = None
 
 
-def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, state: Any) -> SkipCarry:
+def initial_carry(
+    key: Key[Array, "*batch"] | None, recurrence: Recurrence, state: Any, in_features: int | None = None
+) -> SkipCarry:
     """Return a carry whose K slots all contain `state`, each array (*batch, hidden).
 
-    A single `key` is split into one for each example. It may be None where nothing is sampled.
+    A single `key` is split into one for each example. It may be None where nothing is sampled. `in_features`
+    is the size of the layer's input, which only a time skip that observes inputs needs.
     """
     batch = state[0].shape[:-1]
     key = None if key is None else match_batch(example_keys(key, batch), state[0])
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
     skip_state = match_batch(recurrence.time_skip.init_skip_state(batch, state[0].dtype), state[0])
-    return SkipCarry(slots, zeros_like_batch(state[0], batch, jnp.int32), key, skip_state)
+    inputs = None
+    if recurrence.time_skip.observes_inputs:
+        if in_features is None:
+            raise UserError("this time skip observes inputs: call initial_carry with in_features")
+        inputs = zeros_like_batch(state[0], (*batch, K - 1, in_features), state[0].dtype)
+    step = zeros_like_batch(state[0], batch, jnp.int32)
+    return SkipCarry(slots, step, key, skip_state, inputs=inputs)
 
 
 def zero_state(
@@ -176,6 +190,7 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
         step=jnp.zeros_like(carry.step),
         key=None if carry.key is None else fold_in_each(carry.key, carry.step),
         skip_state=match_batch(skip_state, carry.step),
+        inputs=jax.tree.map(jnp.zeros_like, carry.inputs),
     )
 
 
@@ -185,7 +200,8 @@ def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipC
     The recurrent dropout mask stays the same.
     """
     key = None if carry.key is None else fold_in_each(carry.key, carry.step)
-    fresh = initial_carry(key, recurrence, initial)
+    in_features = None if carry.inputs is None else carry.inputs.shape[-1]
+    fresh = initial_carry(key, recurrence, initial, in_features)
     return fresh._replace(recurrent_mask=carry.recurrent_mask)
 
 
@@ -213,8 +229,13 @@ def project_inputs(
         if recurrence.depth_skip.enters == "gates":
             inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
         depth = recurrence.depth_skip.project(params.depth, x, below)
-    skip = recurrence.time_skip.project(params.skip, x)
-    return StepInputs(inputs, skip, depth, action=action, valid=valid)
+    time_skip = recurrence.time_skip
+    skip = time_skip.project(params.skip, x)
+    observed_x = None
+    if time_skip.observes_inputs:
+        # An agent that samples sends no gradient into the network; see `PolicySkip.project`.
+        observed_x = jax.lax.stop_gradient(x) if time_skip.is_stochastic else x
+    return StepInputs(inputs, skip, depth, action=action, valid=valid, x=observed_x)
 
 
 def skip_inputs(
@@ -254,9 +275,10 @@ def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
 
     `skip_inputs` casts the inputs of the time skip.
     """
-    projected = inputs.transition, inputs.depth, inputs.zoneout_mask
-    transition, depth, zoneout_mask = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
-    return inputs._replace(transition=transition, depth=depth, zoneout_mask=zoneout_mask)
+    projected = inputs.transition, inputs.depth, inputs.zoneout_mask, inputs.x
+    projected = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
+    transition, depth, zoneout_mask, x = projected
+    return inputs._replace(transition=transition, depth=depth, zoneout_mask=zoneout_mask, x=x)
 
 
 def recurrent_step(
@@ -280,6 +302,11 @@ def recurrent_step(
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
     # Choose k.
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
+    recent_inputs = None
+    if skip.observes_inputs:
+        followed = jnp.concatenate([inputs.x[..., None, :], carry.inputs], axis=-2)
+        seen = seen._replace(followed=Window.of_slots(followed))
+        recent_inputs = followed[..., :-1, :]
     observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
     choice, skip_state = skip.make_choice(params.skip, seen, observation, carry.skip_state, policy.mode)
     decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
@@ -297,7 +324,7 @@ def recurrent_step(
     new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
     # Put the new state in slot 0.
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
-    after = carry._replace(slots=slots, step=carry.step + 1, skip_state=skip_state)
+    after = carry._replace(slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs)
     cell_state = getattr(new, transition.cell_state) if return_cell_state else None
     output = SkipOutput(new[0], decision, cell_state)
     if inputs.valid is None:

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -34,8 +35,10 @@ class Copier(nnx.Module):
         features: Number of input features of the softmax.
         copy: `expected` copies the words that followed all K states, weighted by the probability π of each.
             `chosen` copies only the word that followed the chosen state. In training, `chosen` uses the
-            expected log-likelihood over all K choices (`functional.chosen_log_likelihood`), so nothing is
-            sampled for the loss. In both cases the agent receives a gradient in addition to its rewards.
+            expected log-likelihood over all K choices, so nothing is sampled for the loss. The gate learns
+            from the most probable choice, which evaluation copies
+            (`functional.chosen_log_likelihood_with_greedy_gates`).
+            In both cases the agent receives a gradient in addition to its rewards.
         weight_init: Initializer of the gate's weights.
     """
 
@@ -59,27 +62,53 @@ class Copier(nnx.Module):
         observation: tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]],
         h: Float[Array, "batch time features"],
         words: Int[Array, "batch time K"],
+        steps: Int[Array, "batch time"],
         policy: F.Policy,
+        restarts: bool = False,
     ) -> F.Copies:
         """Return the words, probabilities and gates of the K choices at each step.
 
         `gates` has one entry per choice if `is_hard(policy)`, else one for all choices. The skip of `cell`
         chooses; `start` is its carry before the segment, and `observation` its x(t) and h(t-1). `h` are the
-        inputs of the softmax, and `words` come from `functional.followers`.
+        inputs of the softmax, and `words` come from `functional.followers`. `steps` are the numbers of steps
+        before each step since its document began, which may be inside the segment if `restarts`.
         """
-        skip, (x, before) = cell.skip, observation
-        first = start.step == 0 if skip.forgets_carried else None
-        history = jnp.concatenate([F.oldest_first(start.slots[0], first), before[:, 1:]], axis=1)
-        seen = F.observed_in(history, skip.observed, skip.max_skip, x.shape[1])
-        steps = start.step[:, None] + jnp.arange(x.shape[1])[None]
-        mask = policy.mask
-        if mask is not None and mask.ndim == 2:
-            mask = mask[:, None]
-        log_probs = skip.log_distribution(cell.params().skip, x, steps, seen, mask)
+        log_probs = self._log_distribution(cell, start, observation, steps, policy, restarts)
         probs = jnp.exp(log_probs)
-        entropy = -jnp.sum(probs * log_probs, axis=-1)
+        if self.is_hard(policy):
+            # The gate learns how often the choice is right, not to make the choice look right.
+            log_probs = jax.lax.stop_gradient(log_probs)
+        entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
         of_choice = log_probs if self.is_hard(policy) else log_probs.max(axis=-1, keepdims=True)
         # log π is added after the product, so that h is multiplied once and not K times.
         told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
         of_step = self.gate(jnp.concatenate([h, told], axis=-1))
         return F.Copies(words, probs, of_step + self.gate.kernel[h.shape[-1], 0] * of_choice)
+
+    def _log_distribution(
+        self,
+        cell: SkipCell,
+        start: F.SkipCarry,
+        observation: tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]],
+        steps: Int[Array, "batch time"],
+        policy: F.Policy,
+        restarts: bool,
+    ) -> Float[Array, "batch time K"]:
+        """Return log π of all K states at each step, with a gradient into what the choices observe."""
+        skip = cell.skip
+        x, before = observation
+        first = start.step == 0 if skip.forgets_carried else None
+        history = jnp.concatenate([F.oldest_first(start.slots[0], first), before[:, 1:]], axis=1)
+        alive = None
+        initial = None
+        if restarts:
+            # States of earlier documents are still in the history. The step before which a document began
+            # has the initial state there.
+            alive = steps
+            initial = cell.initial_state((x.shape[0],)).h
+        seen = F.observed_in(history, skip.observed, skip.max_skip, x.shape[1], alive, initial)
+        followed = F.followed_in(start.inputs, x, alive) if skip.observes_inputs else None
+        mask = policy.mask
+        if mask is not None and mask.ndim == 2:
+            mask = mask[:, None]
+        return skip.log_distribution(cell.params().skip, x, steps, seen, mask, followed=followed)

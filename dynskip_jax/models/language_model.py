@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
+from dynskip_jax.functional.layers import initial_state
+from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, policy_or_default, refuse
@@ -58,7 +60,7 @@ class LanguageModelOutput(NamedTuple):
         if self.copies is None:
             return -optax.softmax_cross_entropy_with_integer_labels(self.logits, targets)
         one_gate = self.copies.gates.shape[-1] == 1
-        of_copies = F.copied_log_likelihood if one_gate else F.chosen_log_likelihood
+        of_copies = F.copied_log_likelihood if one_gate else F.chosen_log_likelihood_with_greedy_gates
         return of_copies(self.copies, self.log_likelihood_of_softmax(targets), targets)
 
     def log_likelihood_of_softmax(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
@@ -83,6 +85,9 @@ class LanguageModel(nnx.Module):
         tied: Whether the softmax uses the embedding table as its weights (Inan et al. 2017).
         copy: How recent words are copied, with the choice of the last layer's skip as the pointer: `none`, or
             as in `Copier`.
+        restart_token: Id of the token with which every document begins. Before it is read the states are the
+            initial ones again, and there is no word to copy, so nothing reaches into another document. None:
+            each stream is one document.
         dropout: Dropout rates; a number is that of all layers' inputs and before the softmax (Zaremba et al.
             2014, Section 3.2).
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
@@ -100,6 +105,7 @@ class LanguageModel(nnx.Module):
         embedding_features: int | None = None,
         tied: bool = False,
         copy: Copy = "none",
+        restart_token: int | None = None,
         dropout: float | LanguageModelDropout = 0.0,
         dtype: Any = None,
         weight_init: Initializer,
@@ -122,6 +128,7 @@ class LanguageModel(nnx.Module):
             raise UserError(f"tied weights need an embedding of the last layer's size, {last}, got {size}")
         self.dropout, self.dtype, self.tied = dropout, dtype, tied
         self.embedding = embedding
+        self.restart_token = restart_token
         self.stack = SkipLSTM(
             size,
             features,
@@ -196,16 +203,25 @@ class LanguageModel(nnx.Module):
         layers, earlier = initial_carry, None
         if self.copier is not None:
             layers, earlier = initial_carry or self.initialize_carry(len(tokens))
+        begins = jnp.zeros(tokens.shape, bool)
+        segment_ids = None
+        if self.restart_token is not None:
+            begins = tokens == self.restart_token
+            segment_ids = jnp.cumsum(begins, axis=1)
+            if layers is not None:
+                layers = self._restarted(layers, begins[:, 0])
         given = dict(initial_carry=layers, actions=actions, policy=policy, weight_key=weight_key)
         if not needs_key(self.stack, **given, deterministic=deterministic):
             rngs = None  # choices use the keys of the carry
         x = self._embed(tokens, words_key)
-        carry, read = self.stack(x, **given, rngs=rngs, deterministic=deterministic, return_carry=True)
+        modes = dict(rngs=rngs, deterministic=deterministic, return_carry=True)
+        carry, read = self.stack(x, **given, **modes, segment_ids=segment_ids)
         logits = self._logits(read.h)
         output = LanguageModelOutput(logits, read.decisions, read.states, read.h, read.observations)
         if self.copier is not None:
             words, earlier = F.followers(tokens, earlier)
-            output = self._copied(output, words, layers[-1], policy, deterministic)
+            steps = F.steps_since_start(layers[-1].step, begins)
+            output = self._copied(output, words, steps, layers[-1], policy, deterministic)
             carry = CopyCarry(carry, earlier)
         return (carry, output) if return_carry else output
 
@@ -213,20 +229,45 @@ class LanguageModel(nnx.Module):
         self,
         output: LanguageModelOutput,
         words: Int[Array, "batch time K"],
+        steps: Int[Array, "batch time"],
         start: F.SkipCarry,
         policy: F.Policy,
         deterministic: bool,
     ) -> LanguageModelOutput:
-        """Return the output with `words` copied; `start` is the top layer's carry before the segment."""
+        """Return the output with `words` copied; `start` is the top layer's carry before the segment.
+
+        `steps` are the numbers of steps before each step since its document began.
+        """
         top = self.stack.cells[-1]
         policy = policy_of_each(policy, self.stack.skips)[-1]
-        choices = self.copier(top, start, output.observations[-1], output.dropped_states, words, policy)
+        slots = jnp.arange(words.shape[-1])[None, None]
+        words = jnp.where(slots <= steps[..., None], words, F.NO_WORD)
+        choices = self.copier(
+            top,
+            start,
+            output.observations[-1],
+            output.dropped_states,
+            words,
+            steps,
+            policy,
+            restarts=self.restart_token is not None,
+        )
         copies = choices
         # In training, the loss uses the words of all K choices.
         if deterministic and self.copier.is_hard(policy):
             copies = F.copy_of_choice(choices, output.decisions[-1].action)
         logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
         return output._replace(logits=logits, of_softmax=output.logits, copies=copies, choices=choices)
+
+    def _restarted(
+        self, layers: tuple[F.SkipCarry, ...], begins: Bool[Array, " batch"]
+    ) -> tuple[F.SkipCarry, ...]:
+        """Return the carries, those of a new document where `begins`."""
+        restarted = []
+        for cell, carry in zip(self.stack.cells, layers, strict=True):
+            initial = initial_state(cell.spec, cell.learned_state(), begins.shape, like=begins)
+            restarted.append(where_each(begins, F.reset_carry(carry, cell.recurrence, initial), carry))
+        return tuple(restarted)
 
     def _embed(
         self, tokens: Int[Array, "batch time"], key: Key[Array, ""] | None

@@ -175,6 +175,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return LayerSpec(
             self.recurrence,
             self.hidden_features,
+            self.in_features,
             recurrent_dropout=self.recurrent_dropout,
             weight_dropout=self.weight_dropout,
             zoneout=self.zoneout,
@@ -201,7 +202,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         batch, drops = tuple(input_shape[:-1]), self.recurrent_dropout > 0.0 and not self.deterministic
         key = require_key(rngs, "this cell") if drops else as_key(rngs)
         noise_key, mask_key = (None, None) if key is None else split_each(key, 2)
-        carry = F.initial_carry(noise_key, self.recurrence, self.initial_state(batch))
+        start = self.initial_state(batch)
+        carry = F.initial_carry(noise_key, self.recurrence, start, self.in_features)
         return draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch)) if drops else carry
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:

@@ -21,7 +21,7 @@ _DIRECTIONS: Mapping[str, Callable[[], optax.GradientTransformation]] = {
     "adagrad": partial(optax.scale_by_rss, initial_accumulator_value=0.0, eps=1e-10),
 }
 # `skip` only as the field of a named tuple: a module named `skip` is part of the network.
-_AGENTS = {"agent", "critics", jax.tree_util.GetAttrKey("skip")}
+_AGENTS = {"agent", "copier", "critics", jax.tree_util.GetAttrKey("skip")}
 
 
 def make_optimizer(
@@ -36,8 +36,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Return an optimizer whose updates are the direction of descent, without learning rate or minus sign.
 
-    Agents are the parameters below the module names `agent` and `critics`, and the field `skip` of
-    `functional.LayerParams`.
+    Agents are the parameters below the module names `agent`, `copier` and `critics`, and the field
+    `skip` of `functional.LayerParams`.
 
     Args:
         kind: Gradient descent, with momentum 0.9, Optax's Adam, or Adagrad with sums that begin at 0.

@@ -155,14 +155,18 @@ def candidates(skip, t):
     return np.arange(0, skip.max_skip, skip.among.size)
 
 
-def logits_of(skip, p, x, past, t, allowed):
+def logits_of(skip, p, x, past, t, allowed, read):
     """Return the logits of the K states of an agent, Eq. 1; -inf for those that may not be chosen."""
     h = [state[0] for state in past[: -skip.max_skip - 1 : -1]]
     seen = np.mean(h, axis=0) if skip.agent == "mlp" and skip.agent_input == "mean" else h[0]
     out = np.tanh(seen @ p.w_h + x @ p.w_x + p.b) @ p.w_out
     slots = candidates(skip, t)
     if skip.agent == "content":
-        out = np.array([h[slot] @ out for slot in slots]) / np.sqrt(len(h[0]))
+        query, of_inputs = np.split(out, [len(h[0])])
+        out = np.array([h[slot] @ query for slot in slots]) / np.sqrt(len(h[0]))
+        if skip.agent_keys == "followed":
+            followed = read[::-1]  # x(t) followed State(t-1), x(t-1) followed State(t-2), …
+            out += np.array([followed[slot] @ of_inputs for slot in slots]) / np.sqrt(len(x))
     logits = np.full(skip.max_skip, -np.inf)
     logits[slots] = out + p.b_out
     if skip.empty_slots == "masked":
@@ -181,7 +185,7 @@ class Row(NamedTuple):
     update: float | None = None
 
 
-def chosen(skip, p, x, past, t, action, allowed, mode, temperature):
+def chosen(skip, p, x, past, t, action, allowed, mode, temperature, read):
     """Return the weights of the K states, and k, log π(k) and the entropy, of a skip over the last K."""
     K, one_hot = skip.max_skip, np.eye(skip.max_skip)
     if skip.forgets_carried and t == 0:
@@ -193,7 +197,7 @@ def chosen(skip, p, x, past, t, action, allowed, mode, temperature):
         return np.full(K, 1 / K), K, 0.0, 0.0
     if isinstance(skip, F.Random):
         return one_hot[action - 1], action, 0.0, 0.0
-    logits = logits_of(skip, p, x, past, t, allowed)
+    logits = logits_of(skip, p, x, past, t, allowed, read)
     pi = softmax(logits)
     if isinstance(skip, F.Dynamic) and mode != "soft":
         k = int(np.argmax(pi)) + 1 if action is None else action
@@ -207,18 +211,31 @@ def chosen(skip, p, x, past, t, action, allowed, mode, temperature):
 
 
 def buffer_loop(
-    recurrence, params, x, past, below, actions, mode, temperature, allowed=None, dropped=None, kept=None
+    recurrence,
+    params,
+    x,
+    past,
+    below,
+    actions,
+    mode,
+    temperature,
+    allowed=None,
+    dropped=None,
+    kept=None,
+    earlier=(),
 ):
     """Run Gui et al. (2019), Eq. 1 and 2, with any transition and skip over depth, dropout and zoneout.
 
     `past` lists the states, oldest first. It begins with the K states of the carry and is extended in place.
+    `earlier` are the last K - 1 inputs of the carry, newest first.
     """
     allowed = np.ones(len(past), bool) if allowed is None else allowed
     skip, transition, depth = recurrence.time_skip, recurrence.transition, recurrence.depth_skip
     rows = []
     for t, x_t in enumerate(x):
         action = None if actions is None else actions[t]
-        weights, *trace = chosen(skip, params.skip, x_t, past, t, action, allowed, mode, temperature)
+        read = [*earlier[::-1], *x[: t + 1]]
+        weights, *trace = chosen(skip, params.skip, x_t, past, t, action, allowed, mode, temperature, read)
         slots = past[: -skip.max_skip - 1 : -1]
         state = tuple(
             skip.mix * sum(w * array for w, array in zip(weights, arrays, strict=True))

@@ -35,8 +35,10 @@ TIME_SKIPS = {
     "fixed": F.Fixed(3, 0.5),
     "attention": F.Attention(3, 0.5),
     "content": F.Attention(3, 0.5, agent="content"),
+    "followed": F.Attention(3, 0.5, agent="content", agent_keys="followed"),
     "dynamic": F.Dynamic(3, 0.5),
     "dynamic-content": F.Dynamic(3, 0.5, agent="content"),
+    "dynamic-followed": F.Dynamic(3, 0.5, agent="content", agent_keys="followed"),
     "mean": F.Mean(3, 0.5),
     "random": F.Random(3, 0.5, rates=(1.0, 0.0, 3.0)),
     "skip-rnn": F.SkipRNN(update_bias=0.0),
@@ -58,6 +60,10 @@ OPTIONS = {
     "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
     "dynamic strided": F.Dynamic(5, 0.5, among=F.Every(2), empty_slots="masked"),
     "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
+    "followed masked": F.Dynamic(4, 0.5, agent="content", agent_keys="followed", empty_slots="masked"),
+    "followed strided": F.Attention(5, 0.5, agent="content", agent_keys="followed", among=F.Every(2)),
+    "followed, carried": F.Dynamic(3, 0.5, agent="content", agent_keys="followed", first_step="carried"),
+    "followed, nothing moved": F.Dynamic(4, 0.0, agent="content", agent_keys="followed"),
     "nothing moved": F.Dynamic(4, 0.0, empty_slots="masked"),
     "nothing moved, by content": F.Dynamic(4, 0.0, agent="content"),
     "nothing moved, random": F.Random(3, 0.0),
@@ -104,15 +110,15 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
     def shapes(key):
         init = F.Initializers(dtype=dtype)
         zeros = F.zero_state(recurrence.transition, (BATCH, HIDDEN), dtype)
-        carry = F.initial_carry(jax.random.split(key, BATCH), recurrence, zeros)
+        carry = F.initial_carry(jax.random.split(key, BATCH), recurrence, zeros, INPUT)
         params = recurrence.init(key, INPUT, HIDDEN, below=width, agent_features=UNITS, init=init)
-        return params, carry.slots
+        return params, carry.slots, carry.inputs
 
     key = jax.random.key(seed)
-    params, slots = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
+    params, slots, inputs = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
     skip_state = recurrence.time_skip.init_skip_state((BATCH,), dtype)
     step = jax.device_put(np.full(BATCH, steps, np.int32))
-    carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state)
+    carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state, inputs=inputs)
     below = None if depth_skip is None else draw(BATCH, TIME, width)
     return params, carry, draw(BATCH, TIME, INPUT), below
 
@@ -129,18 +135,18 @@ def differentiated(
     allowed, policy = on_device(policy.mask), dataclasses.replace(policy, mask=None)
     options = on_device(dict(return_cell_state=True) | options)
 
-    def loss(params, slots, mask, x, below, policy, zoneout_mask):
+    def loss(params, slots, mask, x, below, policy, inputs, zoneout_mask):
         policy = dataclasses.replace(policy, mask=allowed)
-        start = carry._replace(slots=slots, recurrent_mask=mask)
+        start = carry._replace(slots=slots, recurrent_mask=mask, inputs=inputs)
         settings = dict(below=below, policy=policy, zoneout_mask=zoneout_mask, implementation=implementation)
         end, out = F.unroll(params, start, x, recurrence, **settings, **options)
-        parts = jax.tree.leaves((out.h, out.decision, out.cell_state, end.slots, end.skip_state))
+        parts = jax.tree.leaves((out.h, out.decision, out.cell_state, end.slots, end.skip_state, end.inputs))
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
         rng = np.random.default_rng(9)  # constants: drawing them would be half of the program
         total = sum(jnp.sum(rng.normal(size=part.shape).astype(part.dtype) * jnp.sin(part)) for part in parts)
         return total, (end._replace(key=jax.random.key_data(end.key)), out)
 
-    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy, zoneout_mask]
+    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy, carry.inputs, zoneout_mask]
     wanted = [i for i, a in enumerate(arguments[:-1]) if a is not None]
     program = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))
 

@@ -27,9 +27,9 @@ CASES |= {f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece 
 CASES |= {f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in F.DEPTH_SKIPS.items()}
 for name in ("min-lstm", "min-gru"):
     CASES[f"{name} in parallel"] = F.Recurrence(transition=TRANSITIONS[name]), dict(implementation="parallel")
-for name in ("dynamic", "dynamic-content", "log-dynamic", "lstm-jump"):
+for name in ("dynamic", "dynamic-content", "dynamic-followed", "log-dynamic", "lstm-jump"):
     CASES[f"sampled {name}"] = F.Recurrence(TIME_SKIPS[name]), dict(mode="sample")
-for name in ("dynamic", "segment-dynamic", "skim-rnn"):
+for name in ("dynamic", "segment-dynamic", "dynamic-followed", "skim-rnn"):
     CASES[f"soft {name}"] = F.Recurrence(TIME_SKIPS[name]), dict(mode="soft")
 for name in ("dynamic", "fixed"):  # reverse starts at each sequence's own last step
     options = dict(mode="sample", reverse=True, lengths=(TIME, 2, 5), masked=True)
@@ -73,6 +73,7 @@ def check_case(
         given = dict(below=None if below is None else np.asarray(below[n, :length][way]))
         given["actions"] = trace.action[n, :length][way] if replays else None
         given |= dict(dropped=mask[n], allowed=allowed) if masked else {}
+        given |= dict(earlier=np.asarray(carry.inputs[n])) if skip.observes_inputs else {}
         given |= dict(kept=[rate[n] for rate in kept]) if zoned else {}
         options = dict(mode=mode, temperature=policy.temperature)
         rows, last = loop(recurrence, params, np.asarray(x[n, :length][way]), slots, **given, **options)
@@ -180,7 +181,7 @@ def test_a_distribution_over_candidates_is_0_elsewhere(name):
         assert set(np.flatnonzero(row)) == set(candidates(skip, step))
 
 
-@pytest.mark.parametrize("name", ["fixed", "dynamic masked"])
+@pytest.mark.parametrize("name", ["fixed", "dynamic masked", "followed masked"])
 def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(name):
     recurrence = F.Recurrence((TIME_SKIPS | OPTIONS)[name])
     params, carry, x, _ = problem(recurrence)

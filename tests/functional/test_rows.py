@@ -20,7 +20,7 @@ PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
 # Random skips are left out: they are sampled in every mode, and each row has its own key.
 SKIPS = [name for name in TIME_SKIPS if name != "random"]
 CASES = itertools.product(SKIPS, ("lstm", "gru"), (False, True))
-USUAL = [("previous", "lstm", False), ("dynamic-content", "gru", True), ("skip-rnn", "lstm", True)]
+USUAL = [("previous", "lstm", False), ("dynamic-followed", "gru", True), ("skip-rnn", "lstm", True)]
 
 
 @pytest.mark.parametrize(("skip", "transition", "reverse"), and_slow(CASES, lambda *case: case in USUAL))
@@ -32,11 +32,11 @@ def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip,
     names = recurrence.transition.state._fields
     one = recurrence.transition.state(*(rng.normal(size=(1, HIDDEN)) for _ in names))
     initial = jax.tree.map(lambda array: array.repeat(2, 0), one)
-    carry = F.initial_carry(jax.random.key(3), recurrence, jax.device_put(initial))
+    carry = F.initial_carry(jax.random.key(3), recurrence, jax.device_put(initial), INPUT)
     settings = dict(reverse=reverse, policy=F.Policy("greedy"))
     packing = dict(seq_lengths=LENGTHS, segment_ids=PACKED, initial=initial)
     _, packed = unroll(params, carry, x, recurrence, **packing, **settings)
-    alone = F.initial_carry(jax.random.key(4), recurrence, jax.device_put(one))
+    alone = F.initial_carry(jax.random.key(4), recurrence, jax.device_put(one), INPUT)
     packed = jax.tree.map(np.asarray, packed)
     for row, start, end in PARTS:
         _, own = unroll(params, alone, x[row : row + 1, start:end], recurrence, **settings)

@@ -18,6 +18,7 @@ VOCABULARY, K, BATCH, TIME = 9, 4, 3, 12
 SKIPS = {
     "by content": F.Dynamic(K, 0.5, agent="content"),
     "by an MLP": F.Dynamic(K, 0.5),
+    "by what followed": F.Dynamic(K, 0.5, agent="content", agent_keys="followed"),
     "attention": F.Attention(K, 0.5, agent="content"),
     "random": F.Random(K, 0.5, rates=(1.0, 2.0, 3.0, 0.0)),
     "mean": F.Mean(K, 0.5),
@@ -39,7 +40,7 @@ def model(skip, copy, *, training=True, **options):
     ("copy", "name"),
     and_slow(
         itertools.product(["none", "chosen", "expected"], SKIPS),
-        lambda *case: case in (("chosen", "by content"), ("expected", "by an MLP")),
+        lambda *case: case in (("chosen", "by content"), ("expected", "by what followed")),
     ),
 )
 def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(name, copy):
@@ -58,6 +59,32 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
     rest = read(TOKENS[:, half:], initial_carry=carry)
     parts = np.concatenate([first.logits, rest.logits], axis=1)
     np.testing.assert_allclose(parts, whole.logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("copy", "name"),
+    and_slow(
+        itertools.product(["none", "chosen", "expected"], SKIPS),
+        lambda *case: case in (("chosen", "by what followed"), ("expected", "by content")),
+    ),
+)
+@pytest.mark.parametrize("learned", [False, True])
+def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
+    """A stream of documents, cut anywhere, gives what each document gives when it is read alone."""
+    if name == "random":
+        pytest.skip("each row draws with its own key")
+    documents = [[0, 3, 1, 3, 1], [0, 5], [0, 3, 3, 1, 2, 3, 1], [0], [0, 4, 3]]
+    trained = model(SKIPS[name], copy, training=False, restart_token=0, learnable_carry=learned)
+    read = compiled(trained)
+    alone = [np.asarray(read(np.array([each], np.int32)).logits)[0] for each in documents]
+    stream = np.concatenate([np.array(each, np.int32) for each in documents])[None]
+    for cuts in ([], [5], [3, 9], [7, 14, 16]):
+        carry = trained.initialize_carry(1)
+        found = []
+        for part in np.split(stream, cuts, axis=1):
+            carry, output = read(part, initial_carry=carry, return_carry=True)
+            found.append(np.asarray(output.logits)[0])
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(alone), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", and_slow(["by content", "by an MLP", "attention"], "by content".__eq__))

@@ -8,6 +8,7 @@
     small     2 x 200, no dropout, the default: lstm 115.11 ± 0.45, dynamic:5 111.59 ± 0.54 on test
     sketch    the same in 4 epochs, for sweeps
     far       as sketch; dynamic:200 copies words
+    copying   dynamic:500 copies words by what followed, dropout 0.2, 6 epochs
     paper     2 x 650, dropout 0.5, 39 epochs
     released  as the authors' code does it
     charlm    words read by their characters (Kim et al. 2016); charlm_small: with fewer
@@ -93,6 +94,11 @@ EXPERIMENT = Experiment(
         "far": _SMALL
         | dict(epochs=4, decay_after=2, model="dynamic:200", mix=0.0, copy="expected", rl_coef=0.0)
         | dict(agent="content", agent_features=200, agent_learning_rate=0.003),
+        # Copying by what followed: the agent compares where we were and what came next there.
+        "copying": _SMALL
+        | dict(epochs=6, decay_after=3, dropout=(0.2,), model="dynamic:500", mix=0.0, copy="expected")
+        | dict(agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01)
+        | dict(rl_coef=0.0),
         # Gui et al. (2019), Section Language Modeling; values that it does not give are those of the medium
         # model of Zaremba et al. (2014).
         "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),

@@ -65,6 +65,8 @@ class SkipInputs(NamedTuple):
             everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
         temperature: Temperature τ of attention and relaxed choices, a number.
+        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a `history.Window`; None if
+            the skip does not observe them.
     """
 
     projected: Any = None
@@ -73,6 +75,7 @@ class SkipInputs(NamedTuple):
     allowed: Bool[Array, "*batch_or_1 n"] | None = None
     action: Int[Array, "*batch"] | None = None
     temperature: Float[Array, ""] | float = 1.0
+    followed: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,7 @@ class TimeSkip:
     | `fixed_slot` | None | slot of the state that enters every step; None if it is chosen |
     | `forgets_carried` | False | the carried state enters the first step, and the initial one replaces it |
     | `observed` | `previous` | what `choose` sees of the stored states; see there |
+    | `observes_inputs` | False | `choose` also sees the inputs that followed them: `SkipInputs.followed` |
     | `num_choices` | 0 | number of options from which one is sampled or replayed; 0 if there are none |
     | `action_range` | 1, K | smallest and largest action that can be replayed |
 
@@ -110,6 +114,7 @@ class TimeSkip:
     fixed_slot: ClassVar[int | None] = None
     forgets_carried: ClassVar[bool] = False
     observed: ClassVar[Observed] = "previous"
+    observes_inputs: ClassVar[bool] = False
     num_choices: ClassVar[int] = 0
     max_skip: int = 1
     mix: float = 1.0
@@ -260,11 +265,12 @@ class TimeSkip:
         observation: Any,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
         temperature: float | Float[Array, ""] = 1.0,
+        followed: Any = None,
     ) -> Float[Array, "*batch K"]:
         """Return log π of each of the K states, in nats, differentiable in all arguments.
 
-        `x` is the layer's input, and the temperature divides the logits; see `allowed` and `choose` for the
-        other arguments.
+        `x` is the layer's input, and the temperature divides the logits; see `allowed`, `choose` and
+        `SkipInputs.followed` for the other arguments.
         """
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 

@@ -35,11 +35,15 @@ class PolicySkip(BufferSkip):
             stored h, as in the authors' released code. A `content` agent always uses h(t-1).
         empty_slots: What happens to empty slots before K steps have passed. `initial`: they contain the
             initial state and may be chosen, as in the released code. `masked`: they may not be chosen.
+        agent_keys: What the query of a `content` agent is compared with. `states`: h(t-k), where we were.
+            `followed`: the pair of h(t-k) and x(t-k+1), where we were and what came next there. No gradient
+            of a sampled or relaxed choice flows into x(t-k+1).
         among: Candidates, the states that may enter, such as `LogSpaced()`, `Segments(16)` or `Every(3)`.
     """
 
     agent: str = choice_field("mlp", "content")
     agent_input: str = choice_field("previous", "mean")
+    agent_keys: str = choice_field("states", "followed")
     empty_slots: str = choice_field("initial", "masked")
     among: Candidates = Every()  # noqa: RUF009 (immutable)
 
@@ -50,6 +54,12 @@ class PolicySkip(BufferSkip):
         if not isinstance(self.among, Candidates):
             raise UserError(f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}")
         super().__post_init__()
+        if self.observes_inputs and self.agent != "content":
+            raise UserError(f"agent_keys='followed' is for agent='content', got agent={self.agent!r}")
+
+    @property
+    def observes_inputs(self) -> bool:
+        return self.agent_keys == "followed"
 
     @property
     def num_candidates(self) -> int:
@@ -75,7 +85,9 @@ class PolicySkip(BufferSkip):
         w_x = first[hidden:]
         if init.agent_input is not None:
             w_x = init.draw(init.agent_input, jax.random.fold_in(first_key, 1), (in_features, units))
-        out = hidden if self.agent == "content" else self.num_candidates
+        out = self.num_candidates
+        if self.agent == "content":
+            out = hidden + in_features if self.observes_inputs else hidden
         return AgentParams(
             first[:hidden],
             w_x,
@@ -115,15 +127,18 @@ class PolicySkip(BufferSkip):
         if self.agent == "mlp":
             return agent_logits(params, inputs.projected, observation, inputs.allowed)
         slots = None if self.among == Every() else self.among.slots(self.max_skip, inputs.step)
-        return content_logits(params, inputs.projected, observation, inputs.allowed, slots)
+        return content_logits(params, inputs.projected, observation, inputs.allowed, slots, inputs.followed)
 
     def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
         """Return the logarithms of the candidates' probabilities (or weights) from their logits."""
         return log_softmax(logits)
 
-    def log_distribution(self, params, x, step, observation, policy_mask=None, temperature=1.0):
+    def log_distribution(
+        self, params, x, step, observation, policy_mask=None, temperature=1.0, followed=None
+    ):
         """Return log π; it is very negative for states that are not candidates."""
-        inputs = SkipInputs(project_agent_input(params, x), step, allowed=self.allowed(step, policy_mask))
+        allowed = self.allowed(step, policy_mask)
+        inputs = SkipInputs(project_agent_input(params, x), step, allowed=allowed, followed=followed)
         log_probs = self.log_weights(self.logits(params, inputs, observation) / temperature)
         if self.among == Every():
             return log_probs
