@@ -54,6 +54,7 @@ class Vocabulary(Stored):
 
     unit: ClassVar[str] = "word"  # name of a token in messages
     start: ClassVar[str] = EOS  # the token that is read before the first one of a text
+    restart_token: ClassVar[int | None] = None  # id of the token with which a document begins
     tokens: tuple[str, ...]
 
     def __post_init__(self):
@@ -203,6 +204,7 @@ class CodeVocabulary(Vocabulary):
 
     unit = "token"
     start = FILE
+    restart_token = 0
     num_names: int
 
     def groups(self, ids: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.data.vocabularies import character_table
+from dynskip_jax.data.vocabularies import Vocabulary, character_table
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.language_config import LanguageSettings
 from dynskip_jax.models import LanguageModel, LanguageModelDropout
@@ -40,7 +40,7 @@ def make_task(
     training, recipe = settings.training, settings.model.recipe
     return kind(
         None if data is None else data.content,
-        partial(_make_model, spec, settings, vocabulary.tokens),
+        partial(_make_model, spec, settings, vocabulary),
         batch_size=training.batch_size,
         num_steps=training.num_steps,
         random_lengths=recipe == "awd",
@@ -49,13 +49,15 @@ def make_task(
     )
 
 
-def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: nnx.Rngs) -> LanguageModel:
+def _make_model(
+    spec: ModelSpec, settings: LanguageSettings, vocabulary: Vocabulary, rngs: nnx.Rngs
+) -> LanguageModel:
     m = settings.model
     embedding, weight_init = None, initializers.uniform(m.init_scale)
     if m.recipe in _CHARACTERS:
         how = _CHARACTERS[m.recipe]
         embedding = CharEmbedding(
-            character_table(words)[0],
+            character_table(vocabulary.tokens)[0],
             char_features=15,
             widths=tuple(range(1, len(how["maps"]) + 1)),
             **how,
@@ -69,13 +71,14 @@ def _make_model(spec: ModelSpec, settings: LanguageSettings, words: Any, rngs: n
     last = m.embedding_features if m.recipe == "awd" and m.embedding_features else m.features
     sizes = (m.features,) * (m.num_layers - 1) + (last,)
     return LanguageModel(
-        len(words),
+        len(vocabulary),
         sizes,
         **spec.layer_options(),
         embedding=embedding,
         embedding_features=m.embedding_features,
         tied=m.recipe == "awd",
         copy=spec.copy,
+        restart_token=vocabulary.restart_token,
         dropout=LanguageModelDropout(**rates, weights=m.dropout_weights, variational=m.locked),
         weight_init=weight_init,
         cell=_cell_options(spec, settings, sizes),

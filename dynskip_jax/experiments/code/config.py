@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
         # The agent learns only from the exact gradient of copying: with λ = 0 only the previous state enters.
         "small": dict(dropout=(0.1,), num_steps=20, epochs=3, decay=2.0, decay_after=2)
         | dict(mix=0.0, copy="expected", rl_coef=0.0)
-        | dict(agent="content", agent_features=200, agent_learning_rate=0.01),
+        | dict(agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01),
     },
     model="dynamic:500",
     columns=columns_of("perplexity", "perplexity", ".2f")
