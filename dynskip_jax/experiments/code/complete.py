@@ -75,11 +75,10 @@ def likeliest(
     probs = np.exp(found.log_probs[-1])
     # Numbers that no name of the file has are one entry: a name that is new.
     unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
-    new = probs[unused].sum()
-    probs[unused] = 0
-    probs[unused[:1]] = new
+    probs[unused[:1]] = probs[unused].sum()
+    probs[unused[1:]] = -1
     entries = []
-    for i in np.argsort(-probs)[:count].tolist():
+    for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
         share, k = copied(found, -1, i)
         text, origin = vocabulary.tokens[i], None
         if 0 < k <= len(tokens) and share >= 0.01 * probs[i]:
