@@ -1,0 +1,132 @@
+"""An n-gram model of source code with a cache of each file, the strong baseline without a network.
+
+    python -m benchmarks.ngram [--data DIR] [--order 5]
+
+The n-grams of train are smoothed by interpolated Kneser-Ney discounting (Chen & Goodman 1999, Section 3). The
+n-grams of the file so far are interpolated with them by Witten-Bell smoothing, as in the nested cache of
+Hellendoorn & Devanbu (2017). It prints the scores of `experiments.code` for dev and test.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dynskip_jax.data.source_code import read_code
+
+Counts = dict[tuple[int, ...], dict[int, int]]  # how often each word followed each context
+
+
+def add(counts: Counts, recent: list[int]) -> None:
+    """Count the last of some tokens after each of its contexts among them."""
+    *before, word = recent
+    for start in range(len(recent)):
+        followers = counts[tuple(before[start:])]
+        followers[word] = followers.get(word, 0) + 1
+
+
+def kneser_ney_counts(counts: Counts, order: int) -> Counts:
+    """Return the counts with those of shorter contexts replaced by numbers of different words before them."""
+    smoothed: Counts = defaultdict(dict)
+    for context, followers in counts.items():
+        if len(context) == order - 1:
+            smoothed[context] = followers
+        if context:
+            shorter = smoothed[context[1:]]
+            for word in followers:
+                shorter[word] = shorter.get(word, 0) + 1
+    return smoothed
+
+
+def discounts(counts: Counts, order: int) -> np.ndarray:
+    """Return the discount n1 / (n1 + 2 n2) of each length of a context."""
+    seen = np.zeros((order, 3))
+    for context, followers in counts.items():
+        for count in followers.values():
+            seen[len(context), min(count, 3) - 1] += 1
+    return seen[:, 0] / (seen[:, 0] + 2 * seen[:, 1])
+
+
+def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) -> None:
+    """Interpolate the distribution `p` of a shorter context with the counts after a longer one, in place."""
+    words = np.fromiter(followers, np.int64)
+    found = np.fromiter(followers.values(), float)
+    total = found.sum()
+    p *= discount * len(words) / total
+    p[words] += (found - discount) / total
+
+
+def add_witten_bell(p: np.ndarray, followers: dict[int, int]) -> None:
+    """Interpolate `p` with counts, whose weight is the share of tokens that were not new, in place."""
+    words = np.fromiter(followers, np.int64)
+    found = np.fromiter(followers.values(), float)
+    p *= len(words)
+    p[words] += found
+    p /= found.sum() + len(words)
+
+
+def distributions(
+    tokens: list[int], trained: Counts, discount: np.ndarray, order: int, size: int, end: int, cached: bool
+) -> Iterator[np.ndarray]:
+    """Yield the distribution of each token of a text, in which the token `end` ends each file."""
+    cache: Counts = defaultdict(dict)
+    begin = 0
+    for i, token in enumerate(tokens):
+        p = np.full(size, 1 / size)
+        for length in range(min(order - 1, i - begin) + 1):
+            followers = trained.get(tuple(tokens[i - length : i]))
+            if followers is None:
+                break
+            add_discounted(p, followers, discount[length])
+        for length in range(min(order - 1, i - begin) + 1):
+            followers = cache.get(tuple(tokens[i - length : i])) if cached else None
+            if followers is None:
+                break
+            add_witten_bell(p, followers)
+        yield p
+        add(cache, tokens[max(begin, i - order + 1) : i + 1])
+        if token == end:
+            begin = i + 1
+            cache.clear()
+
+
+def main() -> None:
+    """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank of dev and test."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of source code; Python's standard library")
+    parser.add_argument("--order", type=int, default=5, help="largest n")
+    parser.add_argument("--max-tokens", type=int, default=1_200_000)
+    given = parser.parse_args()
+    corpus, _ = read_code(given.data, given.max_tokens)
+    end, size = corpus.vocabulary.index["<file>"], len(corpus.vocabulary)
+    raw: Counts = defaultdict(dict)
+    train = corpus.train.tolist()
+    begin = 0
+    for i, token in enumerate(train):
+        add(raw, train[max(begin, i - given.order + 1) : i + 1])
+        if token == end:
+            begin = i + 1
+    trained = kneser_ney_counts(raw, given.order)
+    discount = discounts(trained, given.order)
+    for split in ("dev", "test"):
+        for cached in (False, True):
+            tokens = corpus.splits[split].tolist()
+            groups = corpus.vocabulary.groups(np.asarray(tokens)) | {"all": np.ones(len(tokens), bool)}
+            nats, ranks = [], []
+            for token, p in zip(
+                tokens, distributions(tokens, trained, discount, given.order, size, end, cached), strict=True
+            ):
+                nats.append(-np.log(p[token]))
+                ranks.append(1 + np.count_nonzero(p > p[token]))
+            ranks = np.array(ranks)
+            print(f"{split}, {'with' if cached else 'without'} a cache: perplexity {np.exp(np.mean(nats)):.2f}")
+            for name, of_group in groups.items():
+                rank = ranks[of_group]
+                scores = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
+                print(f"  {name}: top-1 {scores[0]:.1%}, top-5 {scores[1]:.1%}, MRR {scores[2]:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
