@@ -191,6 +191,14 @@ def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, 
     assert_user_error(execute(CODE, command, where, *more, "--run-dir", trained.folder), part)
 
 
+@pytest.mark.slow
+def test_a_cache_is_evaluated_on_the_same_tokens(trained):
+    grid = ("--cache", 6, "--flatness", 0.1, "--weight", 0.1)
+    outcome = succeed(CODE, "evaluate", "--run-dir", trained.folder, *grid)
+    test = row_of(trained.folder)["metrics"]["test_perplexity"]["mean"]
+    assert "+ cache" in outcome.out and f"{test:.0f}." in outcome.out
+
+
 def test_no_document_reaches_into_another(trained):
     run, tokens, ids, alone = expected_of(trained.folder, TEXT)
     both = whole(run.model, np.concatenate([ids, ids]))
