@@ -13,6 +13,7 @@ _TAGGERS = "--embedding-features 4 --batch-size 10 --characters none"
 _FLAGS = {
     "agreement": f"{_GENERATED} --length 5 --model dynamic:4",
     "classify": _SENTENCES,
+    "code": "--agent-features 2 --num-layers 1 --num-steps 5 --batch-size 4 --model dynamic:3",
     "conll2003": f"{_TAGGERS} --model lstm",
     "imdb": f"{_SENTENCES} --max-length 6",
     "number_prediction": f"{_GENERATED} --model dynamic:5",
@@ -103,6 +104,9 @@ def _files(name: str, rng: np.random.Generator) -> dict[str, str]:
     if name == "sst":
         names = ("train.txt", "dev.txt", "test.txt")
         return splits(names, (16, 10, 10), lambda i: tree(int(rng.integers(5))))
+    if name == "code":
+        line = lambda i: f"{rng.choice(_WORDS)}_{i} = {' + '.join(rng.choice(_WORDS, 3))}\n"  # noqa: E731
+        return {f"module{n}.py": "".join(line(i) for i in range(8)) for n in range(8)}
     if name == "ptb":
         names = ("train.txt", "valid.txt", "test.txt")
         return splits(names, (72, 8, 8), lambda i: " ".join(rng.choice(list("abcdefgh"), 4)))

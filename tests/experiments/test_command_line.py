@@ -95,7 +95,8 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
         cli.run_experiment(experiment, ["--help"])
     assert left.value.code == 0
     text = capsys.readouterr().out
-    for part in (*experiment.presets, *experiment.commands, "--learning-rate", "--model", "--print-config"):
+    commands = [command.rpartition(".")[2] for command in experiment.commands]
+    for part in (*experiment.presets, *commands, "--learning-rate", "--model", "--print-config"):
         assert part in text
     examples = [line for line in experiment.about.splitlines() if line.startswith("    ")]
     shown = text.splitlines()

@@ -14,6 +14,7 @@ from dynskip_jax.spec import make_spec
 # A text to read, and a metric of test.
 TASKS = {
     "ptb": ("a b", "test_perplexity"),
+    "code": ("film = the + it", "test_names_mrr"),
     "conll2003": ("Peter rejects Bonn", "test_f1"),
     "pos": ("Peter rejects Bonn", "test_accuracy"),
     "imdb": ("it was a film", "test_accuracy"),
@@ -48,7 +49,8 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
         read = succeed(experiment, "predict", "--run-dir", tmp_path / "run", standard_input=f"{text}\n")
         assert len(read.out.strip().split("\n\n")) == 1  # taggers write a line for each word
     reading = run.read(text)
-    assert len(reading.words) - (name == "ptb") == len(text.split()) and reading.prediction
+    marks = {"ptb": 1, "code": 2}.get(name, 0)  # <eos>, and <file> and <newline>
+    assert len(reading.words) - marks == len(text.split()) and reading.prediction
     if name in ("agreement", "recall", "number_prediction"):
         with pytest.raises(UserError, match="'9999'"):
             run.read("9999")
@@ -68,7 +70,10 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("recall", ("--data", "x"), "--data"),
         ("recall", ("--length", 40), "--length is 32 or another multiple of 16"),
         *((name, (), "--data") for name in ("classify", "imdb", "sst", "sick")),
-        *((name, ("--data", "nowhere"), "nowhere") for name in ("imdb", "sst", "sick", "conll2003", "ptb")),
+        *(
+            (name, ("--data", "nowhere"), "nowhere")
+            for name in ("code", "imdb", "sst", "sick", "conll2003", "ptb")
+        ),
         ("pos", ("--dataset", "columns"), "--data"),
         ("conll2003", (), "was not found: put eng.train"),
         ("conll2003", ("--dataset", "conll2000"), "conll2000.zip"),

@@ -1,8 +1,7 @@
-"""The command `complete`: list the likeliest next tokens at a place of a file of source code."""
+"""The command `complete`: list the likeliest tokens at a place of a file of source code."""
 
 import json as javascript
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,12 @@ import numpy as np
 from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
-from dynskip_jax.data.vocabularies import NUMBERED_NAMES, CodeToken
-from dynskip_jax.experiments.code.reading import (
-    Lines,
-    Predictions,
-    copied,
-    predictions,
-    read_code_file,
-    tokens_before,
-)
-from dynskip_jax.trained import Trained
+from dynskip_jax.data.vocabularies import NUMBERED_NAMES
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.code.reading import place as place_of
+from dynskip_jax.experiments.code.reading import predictions, read_code_file, tokens_before
 
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
-_NEW_NAME = "<new name>"
 
 
 def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False) -> None:
@@ -39,57 +31,46 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
     """
     file, line, column = _PLACE.fullmatch(place).groups()
     name, text = read_code_file(file)
-    lines = Lines(text)
-    offset = lines.offset(file, line and int(line), column and int(column))
+    offset = _offset(file, text, line, column)
     tokens = tokens_before(name, text, offset)
     trained = run.last("code.complete")
+    vocabulary = trained.vocabulary
     *_, last = predictions(trained, tokens)
-    found = likeliest(trained, tokens, last, lines, count)
+
+    numbered = zip(vocabulary.number(tokens), tokens, strict=True)
+    real = {number: token.text for number, token in numbered if number.startswith("<name-")}
+    # Numbers that no name of the file has are one entry: a name that is new.
+    unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
+    probs = last.probs[-1].copy()
+    probs[unused[:1]] = probs[unused].sum()
+    probs[unused[1:]] = -1
+    found: list[dict[str, Any]] = []
+    for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
+        share, k = last.copied(-1, i)
+        p = float(probs[i])
+        shown = "<new name>" if i in unused else real.get(vocabulary.tokens[i], vocabulary.tokens[i])
+        entry = {"token": shown, "probability": p, "copied": share / max(p, 1e-30)}
+        if 0 < k <= len(tokens) and entry["copied"] >= 0.01:
+            entry |= dict(zip(("line", "column"), place_of(text, tokens[len(tokens) - k].start), strict=True))
+        found.append(entry)
     if json:
-        at = dict(zip(("line", "column"), lines.place(offset), strict=True))
-        say(javascript.dumps({"file": file, **at, "tokens": found}, ensure_ascii=False))
+        say(javascript.dumps(found, ensure_ascii=False))
         return
-    rows = [
-        [
-            each["token"],
-            f"{each['probability']:.3f}",
-            f"{each['copied']:.0%}" if each["from"] else "",
-            "{line}:{column}".format(**each["from"]) if each["from"] else "",
-        ]
-        for each in found
-    ]
+    rows = []
+    for entry in found:
+        origin = [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"] if "line" in entry else []
+        rows.append([entry["token"], f"{entry['probability']:.3f}", *origin])
     print_table("", ["token", "probability", "copied", "from"], rows)
 
 
-def likeliest(
-    trained: Trained, tokens: Sequence[CodeToken], found: Predictions, lines: Lines, count: int
-) -> list[dict[str, Any]]:
-    """Return the most probable tokens after `tokens`; `found` has their predictions.
-
-    Each has its real name, its probability, the fraction of it that is copied, and the place from which most
-    is copied.
-    """
-    vocabulary = trained.vocabulary
-    numbered = zip(vocabulary.number(tokens), tokens, strict=True)
-    real = {text: token.text for text, token in numbered if text.startswith("<name-")}
-    probs = np.exp(found.log_probs[-1])
-    # Numbers that no name of the file has are one entry: a name that is new.
-    unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
-    probs[unused[:1]] = probs[unused].sum()
-    probs[unused[1:]] = -1
-    entries = []
-    for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
-        share, k = copied(found, -1, i)
-        text, origin = vocabulary.tokens[i], None
-        if 0 < k <= len(tokens) and share >= 0.01 * probs[i]:
-            line, column = lines.place(tokens[len(tokens) - k].start)
-            origin = {"line": line, "column": column}
-        entries.append(
-            {
-                "token": _NEW_NAME if i in unused else real.get(text, text),
-                "probability": round(float(probs[i]), 6),
-                "copied": round(share / max(float(probs[i]), 1e-30), 6) if k else 0.0,
-                "from": origin,
-            }
-        )
-    return entries
+def _offset(file: str, text: str, line: str | None, column: str | None) -> int:
+    """Return the index of a place's character."""
+    if line is None:
+        return len(text)
+    lines = text.split("\n")
+    if not 1 <= int(line) <= len(lines):
+        raise UserError(f"{file} has {len(lines):,} lines: there is no line {line}")
+    before, here = lines[: int(line) - 1], lines[int(line) - 1]
+    if column is not None and not 1 <= int(column) <= len(here) + 1:
+        raise UserError(f"line {line} of {file} has {len(here):,} characters: there is no column {column}")
+    return sum(len(each) + 1 for each in before) + (len(here) if column is None else int(column) - 1)

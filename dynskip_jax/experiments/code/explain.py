@@ -1,21 +1,56 @@
 """The command `explain`: write a page that shows from where the tokens of a file are copied."""
 
 import contextlib
+import html as markup
+import itertools
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from pygments.token import STANDARD_TYPES
 
 from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.console import say
+from dynskip_jax.data.vocabularies import CodeToken
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.code.page import TokenReading, code_page
-from dynskip_jax.experiments.code.reading import copied, predictions, read_code_file, tokens_before
+from dynskip_jax.experiments.code.reading import place, predictions, read_code_file, tokens_before
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem; }
+h1 { font-size: 1.3rem; overflow-wrap: anywhere; }
+.told { position: sticky; top: 0; min-height: 3em; padding: .5rem .8rem; background: #eee; }
+.code { font: 14px/1.6 ui-monospace, monospace; overflow-x: auto; }
+.line { white-space: pre; min-height: 1.6em; counter-increment: line; }
+.line::before { content: counter(line); display: inline-block; width: 2.5em; margin-right: 1em;
+  text-align: right; color: #767676; }
+[data-t] { cursor: pointer; } .copied { border-bottom: 2px solid #f5a623; }
+.here { outline: 2px solid #222; } .origin { outline: 2px solid #b36b00; background: #ffd98a; }
+"""
+_SCRIPT = """
+const told = document.querySelector('.told'), code = document.querySelector('.code');
+const rows = JSON.parse(document.getElementById('rows').textContent);
+let kept;
+function mark(t, name) {
+  for (const part of code.querySelectorAll('.' + name)) part.classList.remove(name);
+  for (const part of code.querySelectorAll(`[data-t="${t}"]`)) part.classList.add(name);
+}
+function show(t) {
+  const { said, origin } = rows[t] ?? {};
+  mark(t, 'here'); mark(origin, 'origin');
+  told.textContent = said;
+}
+code.addEventListener('mouseover', event => show(event.target.dataset.t ?? kept));
+code.addEventListener('click', event => show(kept = event.target.dataset.t));
+"""
+
 
 def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
-    """Write a page with a file's code that shows from where each token is copied.
+    """Write a page with a file's code that shows from where each token is copied, and its probability.
 
     Args:
         file: A file of source code; `-` is standard input, as Python.
@@ -28,26 +63,64 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
     if not tokens:
         raise UserError(f"{file} has no code: there is nothing to read")
     trained = run.last("code.explain")
-    ids = trained.vocabulary.encode(trained.vocabulary.number(tokens))
-    readings: list[TokenReading] = []
+    ids = iter(trained.vocabulary.encode(trained.vocabulary.number(tokens)).tolist())
+    rows: list[dict] = []
     for part in predictions(trained, tokens):
-        for t, token in enumerate(ids[len(readings) : len(readings) + len(part.log_probs)].tolist()):
-            n = len(readings)
-            share, k = copied(part, t, token)
-            if not k and part.copying is not None:  # what the agent would have copied
-                k = int(part.copying[t].argmax()) + 1
-            readings.append(
-                TokenReading(
-                    probability=float(np.exp(part.log_probs[t, token])),
-                    without=float(np.exp(part.log_probs_without[t, token])),
-                    copied=share,
-                    origin=n - k if 0 < k <= n else None,
-                )
-            )
-    title = f"{name}: {trained.name}, seed {trained.seed}"
-    page = code_page(title, name, text, tokens, readings)
+        for t, token in zip(range(len(part.probs)), ids, strict=False):
+            share, k = part.copied(t, token)
+            p = float(part.probs[t, token])
+            percent, without = share / max(p, 1e-30), float(part.probs_without[t, token])
+            said = f"probability {p:.3f}, without copying {without:.3f}"
+            row = {"is_copied": percent > 0.5}
+            if percent < 0.01 and part.copying is not None:
+                k = int(part.copying[t].argmax()) + 1  # what the agent would rather have copied
+            if 0 < k <= len(rows):
+                row["origin"] = len(rows) - k
+                line, _ = place(text, tokens[row["origin"]].start)
+                copied = f"{percent:.0%} copied, most" if percent >= 0.01 else "the agent went back, mostly"
+                said += f"; {copied} from line {line}"
+            rows.append(row | {"said": said})
+    page = code_page(f"{name}: {trained.name}, seed {trained.seed}", name, text, tokens, rows)
     with run.warned() if html is None else contextlib.nullcontext():
         path = html or run.run_dir / "plots" / file_name(f"explain-{name}.html")
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, page)
         say(f"page: {path}")
+
+
+def code_page(title: str, name: str, text: str, tokens: Sequence[CodeToken], rows: Sequence[dict]) -> str:
+    """Return an HTML page with highlighted code, which loads no other files.
+
+    `rows` say of each token what is shown while the mouse is over it, or after a click, whether it is
+    underlined as a copy (`is_copied`), and which other token is marked (`origin`).
+    """
+    kinds = [""] * len(text)
+    for offset, kind, value in get_lexer_for_filename(name, text).get_tokens_unprocessed(text):
+        kinds[offset : offset + len(value)] = [STANDARD_TYPES.get(kind, "")] * len(value)
+    owners: list[int | None] = [None] * len(text)
+    for t, token in enumerate(tokens):
+        owners[token.start : token.stop] = [t] * (token.stop - token.start)
+        rows[t]["said"] = f"{text[token.start : token.stop].strip() or token.text}: {rows[t]['said']}"
+    start, lines = 0, []
+    for line in text.split("\n"):
+        spans = []
+        characters = range(start, start + len(line))
+        for (t, kind), run in itertools.groupby(characters, lambda i: (owners[i], kinds[i])):
+            shown = markup.escape("".join(text[i] for i in run))
+            classes = f"{kind} copied" if t is not None and rows[t]["is_copied"] else kind
+            of_token = "" if t is None else f' data-t="{t}"'
+            spans.append(f'<span class="{classes}"{of_token}>{shown}</span>')
+        lines.append(f'<div class="line">{"".join(spans)}</div>')
+        start += len(line) + 1
+    data = json.dumps(rows, ensure_ascii=False).replace("<", "\\u003c")
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{markup.escape(title)}</title>
+<style>{HtmlFormatter().get_style_defs(".code")}{_STYLE}</style></head>
+<body><h1>{markup.escape(title)}</h1>
+<p>Put the mouse on a token, or click it to keep it. Underlined tokens are mostly copied.</p>
+<div class="told" aria-live="polite"></div>
+<div class="code">{"".join(lines)}</div>
+<script type="application/json" id="rows">{data}</script><script>{_SCRIPT}</script></body></html>
+"""

@@ -9,15 +9,16 @@ from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
 from dynskip_jax.data import Batch
-from dynskip_jax.data.source_code import read_code
+from dynskip_jax.data.source_code import code_tokens, read_code
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments import language_task
-from dynskip_jax.experiments.language_task import draw
+from dynskip_jax.experiments.language_task import draw, read
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.language import LanguageModelling, OfTargets
 from dynskip_jax.tasks.task import Forward, LossOutput
+from dynskip_jax.trained import Trained
 
-__all__ = ["draw", "load", "make_task"]
+__all__ = ["draw", "encode", "load", "make_task", "read"]
 
 
 class CodeModelling(LanguageModelling):
@@ -85,3 +86,10 @@ def make_task(
 ) -> LanguageModelling:
     """Return the task of a model; `kind` may be the class of another task for the same model."""
     return language_task.make_task(spec, settings, data, vocabulary, kind)
+
+
+def encode(trained: Trained, text: str) -> tuple[np.ndarray, list[str]]:
+    """Return the tokens of a text in Python, which begin with `<file>`."""
+    tokens, start = list(code_tokens("-.py", text)), trained.vocabulary.start
+    ids = trained.vocabulary.encode([start, *trained.vocabulary.number(tokens)])
+    return ids, [start, *(token.text for token in tokens)]
