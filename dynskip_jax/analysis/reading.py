@@ -92,12 +92,12 @@ def distribution(
     # τ divides the logits of weights; agents that sample choose at τ = 1.
     is_weighted = policy.mode == "soft" or not skip.is_stochastic
     temperature = policy.temperature if is_weighted else 1.0
-    followed = None
+    also_seen = {}
     if skip.observes_inputs:
         earlier = jnp.zeros((1, skip.max_skip - 1, x.shape[-1]), x.dtype)
-        followed = F.followed_in(earlier, x[None])
+        also_seen["followed"] = F.followed_in(earlier, x[None])
     given = cell.params().skip, x[None], jnp.arange(len(x))[None]
-    weights = jnp.exp(skip.log_distribution(*given, seen, mask, temperature, followed))[0]
+    weights = jnp.exp(skip.log_distribution(*given, seen, mask, temperature, **also_seen))[0]
     if skip.forgets_carried:
         weights = weights.at[0].set(jax.nn.one_hot(0, skip.max_skip, dtype=weights.dtype))
     return weights[::-1] if reverse else weights

@@ -54,8 +54,7 @@ def steps_since_start(
 def copy_of_choice(copies: Copies, action: Int[Array, "batch time"]) -> Copies:
     """Return the copies for one chosen k at each step: its word, with probability 1, and its gate.
 
-    `copies` are those of all K choices. An `action` of 0 (no choice was made) is
-    treated as k = 1.
+    `copies` are those of all K choices. An `action` of 0 (no choice was made) is treated as k = 1.
     """
     slot = jnp.maximum(action - 1, 0)[..., None]
     words = jnp.take_along_axis(copies.words, slot, axis=-1)

@@ -107,8 +107,10 @@ class Copier(nnx.Module):
             alive = steps
             initial = cell.initial_state((x.shape[0],)).h
         seen = F.observed_in(history, skip.observed, skip.max_skip, x.shape[1], alive, initial)
-        followed = F.followed_in(start.inputs, x, alive) if skip.observes_inputs else None
+        also_seen = {}
+        if skip.observes_inputs:
+            also_seen["followed"] = F.followed_in(start.inputs, x, alive)
         mask = policy.mask
         if mask is not None and mask.ndim == 2:
             mask = mask[:, None]
-        return skip.log_distribution(cell.params().skip, x, steps, seen, mask, followed=followed)
+        return skip.log_distribution(cell.params().skip, x, steps, seen, mask, **also_seen)

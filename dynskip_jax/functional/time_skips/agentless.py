@@ -47,9 +47,7 @@ class Mean(BufferSkip):
     def differentiable(self, mode, replayed) -> bool:
         return False  # the weights are constants
 
-    def log_distribution(
-        self, params, x, step, observation, policy_mask=None, temperature=1.0, followed=None
-    ):
+    def log_distribution(self, params, x, step, observation, policy_mask=None, temperature=1.0):
         return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
 
 
@@ -89,9 +87,7 @@ class Random(BufferSkip):
         log_rates = jnp.broadcast_to(jnp.log(self._rates()), inputs.noise.shape)
         return Choice(slot=choose(log_rates, inputs.noise)), skip_state
 
-    def log_distribution(
-        self, params, x, step, observation, policy_mask=None, temperature=1.0, followed=None
-    ):
+    def log_distribution(self, params, x, step, observation, policy_mask=None, temperature=1.0):
         """Return log π; a rate of 0 gives a finite, very negative number instead of -inf."""
         rates = self._rates()
         log_probs = jnp.log(jnp.maximum(rates / rates.sum(), jnp.finfo(rates.dtype).tiny))

@@ -265,12 +265,11 @@ class TimeSkip:
         observation: Any,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
         temperature: float | Float[Array, ""] = 1.0,
-        followed: Any = None,
     ) -> Float[Array, "*batch K"]:
         """Return log π of each of the K states, in nats, differentiable in all arguments.
 
-        `x` is the layer's input, and the temperature divides the logits; see `allowed`, `choose` and
-        `SkipInputs.followed` for the other arguments.
+        `x` is the layer's input, and the temperature divides the logits; see `allowed` and `choose` for the
+        other arguments. A skip that `observes_inputs` also takes `followed`; see `SkipInputs`.
         """
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 
