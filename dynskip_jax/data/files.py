@@ -2,7 +2,7 @@
 
 Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a carriage
 return, or both. Named pipes and devices are refused, because reading them may never end, and so are lines of
-more than `MAX_LINE` characters, for which memory may lack.
+more than `MAX_LINE` characters, for which memory may lack, and archives that unpack to very much.
 """
 
 import contextlib
@@ -27,6 +27,9 @@ PathLike = str | os.PathLike[str]
 
 DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 MAX_LINE = 100_000_000  # characters; text8 is one line of this length
+# An archive may unpack to this many bytes, or this many times its own size: text has a factor below 20.
+MAX_UNPACKED = 16 << 20
+MAX_FACTOR = 100
 SPLITS = ("train", "dev", "test")
 # Words for the splits in names of files; the first one is that of published corpora.
 SPLIT_WORDS: Mapping[str, Sequence[str]] = {
@@ -35,6 +38,7 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "test": ("test", "testb"),
 }
 _OF_SYSTEMS = ("thumbs.db", "desktop.ini")  # files that systems put into folders, besides hidden ones
+_TOO_LARGE = f"it unpacks to more than {MAX_FACTOR} times its size"
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
@@ -124,13 +128,13 @@ def find_splits(folder: PathLike, endings: Sequence[str], *, folders: bool = Fal
     return found
 
 
-def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text file, or of a member of a zip archive, without their line ends."""
+def iter_lines(path: PathLike, member: str | None = None, *, keeps_ends: bool = False) -> Iterator[str]:
+    r"""Yield the lines of a text file, or of a member of a zip archive, without their ends, or with `\n`."""
     with _opened(path, member) as file:
-        yield from stream_lines(file, place(path, member))
+        yield from stream_lines(file, place(path, member), keeps_ends=keeps_ends)
 
 
-def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
+def stream_lines(stream: Any, where: str = "standard input", *, keeps_ends: bool = False) -> Iterator[str]:
     """Yield the lines of an open binary stream as soon as each is complete."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
     try:
@@ -139,7 +143,8 @@ def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
                 raise bad_line(where, number, f"more than {MAX_LINE:,} characters: break it into lines")
             if not line.isascii() and _UNDECODED.search(line):
                 raise bad_line(where, number, "no UTF-8 text: convert the file, for example with iconv")
-            yield line.removesuffix("\n").lstrip("\ufeff")  # also of files put together
+            line = line.lstrip("\ufeff")  # also of files put together
+            yield line if keeps_ends else line.removesuffix("\n")
     finally:
         with contextlib.suppress(ValueError):  # the stream is closed already
             text.detach()
@@ -148,8 +153,14 @@ def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
 def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
     """Yield the bytes of the files of a tar archive whose names match, with the match; unpack nothing."""
     try:
+        most = most_unpacked(os.path.getsize(path))
+        size = 0
         with tarfile.open(path) as tar:
             for member in tar:
+                # Before its data is unpacked, also that of a file that is not wanted.
+                size += member.size
+                if size > most:
+                    raise ValueError(_TOO_LARGE)
                 found = names.fullmatch(member.name)
                 if found and member.isfile():
                     if member.size > MAX_LINE:
@@ -167,6 +178,30 @@ def place(path: PathLike, member: str | None = None) -> str:
     return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
 
 
+def most_unpacked(size: int) -> int:
+    """Return how many bytes an archive of this size may unpack to."""
+    return max(MAX_UNPACKED, MAX_FACTOR * size)
+
+
+class _Bounded(io.RawIOBase):
+    """A stream of bytes that fails after `most` of them."""
+
+    def __init__(self, file: Any, most: int):
+        self._file = file
+        self._left = most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(_TOO_LARGE)
+        buffer[: len(data)] = data
+        return len(data)
+
+
 @contextlib.contextmanager
 def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
     """Open a regular file, a decompressed .gz file or a member of a zip archive to read its bytes."""
@@ -175,10 +210,13 @@ def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
             file = stack.enter_context(open(path, "rb", opener=_without_waiting))
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
+            most = most_unpacked(os.fstat(file.fileno()).st_size)
             if member is not None:
                 file = stack.enter_context(zipfile.ZipFile(file).open(member))
+                file = io.BufferedReader(_Bounded(file, most))
             elif os.fspath(path).lower().endswith(".gz"):
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))
+                file = io.BufferedReader(_Bounded(file, most))
             yield file
     except UserError:
         raise

@@ -5,12 +5,14 @@ sentence. CoNLL-U has ten columns separated by tabs, and besides words also line
 nodes (`8.1`).
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from dynskip_jax.data.files import PathLike, iter_lines, place
 from dynskip_jax.data.messages import bad_file, bad_line, check_label, quoted
+from dynskip_jax.data.notes import COMMENT, DataNotes
 
 Format = Literal["columns", "conllu"]
 
@@ -19,6 +21,7 @@ UNSPECIFIED = "_"
 _WORD_COLUMN = {"columns": 0, "conllu": 1}
 _ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
 _END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
+_LOOKED_AT = 1000  # lines that are examined for the number of columns
 _NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
@@ -50,19 +53,34 @@ def lines_to_tag(
     *,
     beside: Sequence[int] = (),
     where: str = "standard input",
+    notes: DataNotes | None = None,
 ) -> Iterator[LinesToTag]:
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
 
     A line of columns that begins with `#` is a comment only before the first word of a sentence, and only if
-    it looks like `# key = value` or `# id …`. `beside` are the other columns to read.
+    it looks like `# key = value` or `# id …`, or has another number of columns than the first line of a word.
+    `beside` are the other columns to read; their values are in NFC.
     """
-    block, columns, width = LinesToTag([], [], [], []), (_WORD_COLUMN[format], *beside), 0
+    notes = notes or DataNotes()
+    columns = (_WORD_COLUMN[format], *beside)
+    block = LinesToTag([], [], [], [])
+    width = 0
+    usual = 0
+    if format == "columns":
+        usual, lines = _usual_width(lines)
     for number, line in enumerate(lines, 1):
-        fields, is_end = None, _END.fullmatch(line) is not None
+        fields = None
+        is_end = _END.fullmatch(line) is not None
         if format == "conllu" and not (is_end or line.startswith("#")):
             fields = _conllu_columns(line, len(block.words) + 1, where, number)
         elif format == "columns" and not is_end and (block.words or not _KEYED_COMMENT.match(line)):
             fields = _columns(line)
+            if not block.words and line.startswith("#"):
+                if usual in (0, len(fields)):
+                    notes.count("words that begin a sentence with #, as a comment does", where, number)
+                else:
+                    notes.leave_out(COMMENT, where, number)
+                    fields = None
         if fields is not None:
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
@@ -73,13 +91,32 @@ def lines_to_tag(
                 raise bad_line(where, number, problem)
             block.words.append(word)
             block.places.append(len(block.lines))
-            block.columns.append(tuple(others))
+            block.columns.append(tuple(notes.label(value, where, number) for value in others))
         block.lines.append(line)
         if is_end:
             yield block
             block = LinesToTag([], [], [], [], number + 1)
     if block.lines:
         yield block
+
+
+def _usual_width(lines: Iterable[str]) -> tuple[int, Iterator[str]]:
+    """Return the number of columns of the first line that has a word for certain, and all lines.
+
+    Without such a line among the first ones, it is that of the first line that may have a word.
+    """
+    lines = iter(lines)
+    seen: list[str] = []
+    width = 0
+    for line in itertools.islice(lines, _LOOKED_AT):
+        seen.append(line)
+        if _END.fullmatch(line) or _KEYED_COMMENT.match(line):
+            continue
+        if not line.startswith("#"):
+            width = len(_columns(line))
+            break
+        width = width or len(_columns(line))
+    return width, itertools.chain(seen, lines)
 
 
 def _columns(line: str) -> list[str]:
@@ -153,13 +190,15 @@ def read_columns(
     format: Format = "columns",
     tag: int = -1,
     beside: Sequence[int] = (),
+    notes: DataNotes | None = None,
 ) -> list[TaggedSentence]:
     """Read a file with one word per line and its tag in another column; `beside` are other columns to read.
 
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip archive.
     """
     where, sentences = place(path, member), []
-    for block in lines_to_tag(iter_lines(path, member), format, beside=(tag, *beside), where=where):
+    how = dict(beside=(tag, *beside), where=where, notes=notes)
+    for block in lines_to_tag(iter_lines(path, member), format, **how):
         lines = [block.start + at for at in block.places]
         tags = [first for first, *_ in block.columns]
         for word, tag_of_word, line in zip(block.words, tags, lines, strict=True):
