@@ -170,7 +170,9 @@ def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[t
     except UserError:
         raise
     except (*_DAMAGED, OSError) as error:
-        raise UserError(f"the archive from {source} is damaged ({shown(error)}): try again later") from error
+        raise UserError(
+            f"the archive from {source} is damaged ({shown(error, 80)}): try again later"
+        ) from error
 
 
 def place(path: PathLike, member: str | None = None) -> str:
