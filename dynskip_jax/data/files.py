@@ -27,9 +27,10 @@ PathLike = str | os.PathLike[str]
 
 DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 MAX_LINE = 100_000_000  # characters; text8 is one line of this length
-# An archive may unpack to this many bytes, or this many times its own size: text has a factor below 20.
-MAX_UNPACKED = 16 << 20
-MAX_FACTOR = 100
+# What is read of an archive may unpack to this many bytes, or this many times its size. The factor of text is
+# below 20, that of millions of empty lines 1,000.
+MAX_UNPACKED = 4 << 20
+MAX_FACTOR = 50
 SPLITS = ("train", "dev", "test")
 # Words for the splits in names of files; the first one is that of published corpora.
 SPLIT_WORDS: Mapping[str, Sequence[str]] = {
@@ -38,7 +39,6 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "test": ("test", "testb"),
 }
 _OF_SYSTEMS = ("thumbs.db", "desktop.ini")  # files that systems put into folders, besides hidden ones
-_TOO_LARGE = f"it unpacks to more than {MAX_FACTOR} times its size"
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
@@ -153,26 +153,25 @@ def stream_lines(stream: Any, where: str = "standard input", *, keeps_ends: bool
 def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
     """Yield the bytes of the files of a tar archive whose names match, with the match; unpack nothing."""
     try:
-        most = most_unpacked(os.path.getsize(path))
-        size = 0
-        with tarfile.open(path) as tar:
+        with open(path, "rb") as packed, tarfile.open(fileobj=packed) as tar:
+            size = 0
             for member in tar:
-                # Before its data is unpacked, also that of a file that is not wanted.
                 size += member.size
-                if size > most:
-                    raise ValueError(_TOO_LARGE)
+                # Before it is unpacked, also what is not wanted.
+                _check_size(size, os.path.getsize(path))
                 found = names.fullmatch(member.name)
                 if found and member.isfile():
                     if member.size > MAX_LINE:
                         raise ValueError(f"{member.name} has {member.size:,} bytes")
                     with tar.extractfile(member) as file:
-                        yield found, file.read()
+                        data = file.read()
+                    _check_size(size, packed.tell())
+                    yield found, data
     except UserError:
         raise
     except (*_DAMAGED, OSError) as error:
-        raise UserError(
-            f"the archive from {source} is damaged ({shown(error, 80)}): try again later"
-        ) from error
+        problem = f"the archive from {source} is damaged ({shown(error, 80)})"
+        raise UserError(f"{problem}: try again later") from error
 
 
 def place(path: PathLike, member: str | None = None) -> str:
@@ -180,26 +179,28 @@ def place(path: PathLike, member: str | None = None) -> str:
     return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
 
 
-def most_unpacked(size: int) -> int:
-    """Return how many bytes an archive of this size may unpack to."""
-    return max(MAX_UNPACKED, MAX_FACTOR * size)
+def _check_size(unpacked: int, packed: int) -> None:
+    """Refuse an archive of which `packed` bytes become many more."""
+    if unpacked > max(MAX_UNPACKED, MAX_FACTOR * packed):
+        raise ValueError(f"it unpacks to more than {MAX_FACTOR} times its size")
 
 
-class _Bounded(io.RawIOBase):
-    """A stream of bytes that fails after `most` of them."""
+class _Checked(io.RawIOBase):
+    """The unpacked bytes of an archive, checked against what has been read of the packed ones."""
 
-    def __init__(self, file: Any, most: int):
+    def __init__(self, file: Any, packed: Any):
         self._file = file
-        self._left = most
+        self._packed = packed
+        self._start = packed.tell()
+        self._size = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
-            raise ValueError(_TOO_LARGE)
+        self._size += len(data)
+        _check_size(self._size, self._packed.tell() - self._start)
         buffer[: len(data)] = data
         return len(data)
 
@@ -212,14 +213,14 @@ def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
             file = stack.enter_context(open(path, "rb", opener=_without_waiting))
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
-            most = most_unpacked(os.fstat(file.fileno()).st_size)
             if member is not None:
-                file = stack.enter_context(zipfile.ZipFile(file).open(member))
-                file = io.BufferedReader(_Bounded(file, most))
+                unpacked = stack.enter_context(zipfile.ZipFile(file).open(member))
+                yield io.BufferedReader(_Checked(unpacked, file))
             elif os.fspath(path).lower().endswith(".gz"):
-                file = stack.enter_context(gzip.GzipFile(fileobj=file))
-                file = io.BufferedReader(_Bounded(file, most))
-            yield file
+                unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))
+                yield io.BufferedReader(_Checked(unpacked, file))
+            else:
+                yield file
     except UserError:
         raise
     except _DAMAGED as error:

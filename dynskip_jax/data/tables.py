@@ -29,6 +29,10 @@ class Row(NamedTuple):
     fields: list[str]
 
 
+class _NoCSV(UserError):
+    """A row is no CSV with this delimiter."""
+
+
 def read_table(
     path: PathLike,
     columns: Sequence[Column],
@@ -165,8 +169,8 @@ def _detected(path: PathLike, columns: Sequence[Column], header: bool | None, no
     for name in DELIMITERS:
         rows = itertools.islice(_rows(path, name, has_quotes=True, notes=DataNotes()), _LOOKED_AT)
         widths: list[int] = []
-        # Whatever is wrong with a later row is told when it is read.
-        with contextlib.suppress(UserError):
+        # A delimiter of another table may leave quotes open.
+        with contextlib.suppress(_NoCSV):
             for row in rows:
                 if not widths:
                     line = row.line
@@ -220,7 +224,8 @@ def _rows(path: PathLike, delimiter: str, *, has_quotes: bool, notes: DataNotes)
 
 def _plain_rows(path: PathLike, mark: str) -> Iterator[Row]:
     for number, line in enumerate(iter_lines(path), 1):
-        yield Row(number, line.split(mark))
+        if line:
+            yield Row(number, line.split(mark))
 
 
 def _csv_rows(path: PathLike, mark: str) -> Iterator[Row]:
@@ -234,6 +239,6 @@ def _csv_rows(path: PathLike, mark: str) -> Iterator[Row]:
             number = rows.line_num + 1
     except csv.Error as error:
         problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
-        raise bad_line(path, number, problem) from None
+        raise _NoCSV(str(bad_line(path, number, problem))) from None
     finally:
         csv.field_size_limit(limit)

@@ -108,7 +108,7 @@ def test_archives_that_unpack_to_very_much_are_refused(tmp_path, monkeypatch):
         read()
     monkeypatch.setattr(files, "MAX_UNPACKED", 100_000)
     for read in readers:
-        with pytest.raises(UserError, match="unpacks to more than 100 times its size"):
+        with pytest.raises(UserError, match="unpacks to more than 50 times its size"):
             read()
 
 
