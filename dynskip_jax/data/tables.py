@@ -69,9 +69,6 @@ def read_table(
             places = [place for (place,) in found]
             if has_header:
                 continue
-        if not "".join(row.fields).strip():
-            notes.leave_out(EMPTY, path, row.line)
-            continue
         if len(row.fields) != width:
             problem = f"{len(row.fields)} columns, but the first line has {width}"
             raise bad_line(path, row.line, f"{problem} (separated by {delimiter})")
@@ -196,12 +193,14 @@ def _detected(path: PathLike, columns: Sequence[Column], header: bool | None, no
 
 
 def _rows(path: PathLike, delimiter: str, *, has_quotes: bool, notes: DataNotes) -> Iterator[Row]:
-    """Yield the rows that are neither blank nor comments."""
+    """Yield the rows that are neither blank nor comments; blank lines need no note."""
     rows = _csv_rows(path, DELIMITERS[delimiter]) if has_quotes else _plain_rows(path, DELIMITERS[delimiter])
     head: list[Row] = []  # the first rows, as long as they begin with #
     width = 0
     for row in rows:
-        if len(row.fields) <= 1 and not "".join(row.fields).strip():
+        if not "".join(row.fields).strip():
+            if len(row.fields) > 1:
+                notes.leave_out(EMPTY, path, row.line)
             continue
         is_marked = row.fields[0].startswith("#")
         if not width and is_marked and len(head) < _LOOKED_AT:

@@ -58,29 +58,26 @@ def lines_to_tag(
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
 
     A line of columns that begins with `#` is a comment only before the first word of a sentence, and only if
-    it looks like `# key = value` or `# id …`, or has another number of columns than the first line of a word.
+    it looks like `# key = value` or `# id …`, or has other columns than the first line of a word.
     `beside` are the other columns to read; their values are in NFC.
     """
     notes = notes or DataNotes()
     columns = (_WORD_COLUMN[format], *beside)
     block = LinesToTag([], [], [], [])
     width = 0
-    usual = 0
+    usual: str | None = None
     if format == "columns":
-        usual, lines = _usual_width(lines)
+        usual, lines = _usual_line(lines)
     for number, line in enumerate(lines, 1):
         fields = None
-        is_end = _END.fullmatch(line) is not None
+        is_end = not line or _END.fullmatch(line) is not None
         if format == "conllu" and not (is_end or line.startswith("#")):
             fields = _conllu_columns(line, len(block.words) + 1, where, number)
         elif format == "columns" and not is_end and (block.words or not _KEYED_COMMENT.match(line)):
             fields = _columns(line)
-            if not block.words and line.startswith("#"):
-                if usual in (0, len(fields)):
-                    notes.count("words that begin a sentence with #, as a comment does", where, number)
-                else:
-                    notes.leave_out(COMMENT, where, number)
-                    fields = None
+            if not block.words and line.startswith("#") and not _is_like(usual, line):
+                notes.leave_out(COMMENT, where, number)
+                fields = None
         if fields is not None:
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
@@ -100,23 +97,63 @@ def lines_to_tag(
         yield block
 
 
-def _usual_width(lines: Iterable[str]) -> tuple[int, Iterator[str]]:
-    """Return the number of columns of the first line that has a word for certain, and all lines.
+def _usual_line(lines: Iterable[str]) -> tuple[str | None, Iterator[str]]:
+    """Return the first line that has a word for certain, and all lines.
 
-    Without such a line among the first ones, it is that of the first line that may have a word.
+    Without such a line among the first ones, it is the first line that may have a word.
     """
     lines = iter(lines)
     seen: list[str] = []
-    width = 0
+    usual = None
     for line in itertools.islice(lines, _LOOKED_AT):
         seen.append(line)
         if _END.fullmatch(line) or _KEYED_COMMENT.match(line):
             continue
         if not line.startswith("#"):
-            width = len(_columns(line))
+            usual = line
             break
-        width = width or len(_columns(line))
-    return width, itertools.chain(seen, lines)
+        usual = usual or line
+    return usual, itertools.chain(seen, lines)
+
+
+def _is_like(usual: str | None, line: str) -> bool:
+    """Return whether a line has as many columns as the usual one, separated alike."""
+    if usual is None:
+        return True
+    return len(_columns(line)) == len(_columns(usual)) and ("\t" in line) == ("\t" in usual)
+
+
+def _without_comments(sentences: list[TaggedSentence], notes: DataNotes) -> list[TaggedSentence]:
+    """Leave out lines before the first word that begin with `#`, and whose tag no other word has.
+
+    The tag `#` is that of the word `#` in the Penn Treebank.
+    """
+    tags = {"#"}
+    for sentence in sentences:
+        pairs = zip(sentence.words, sentence.tags, strict=True)
+        tags.update(tag for word, tag in pairs if not word.startswith("#"))
+    if tags == {"#"}:  # all words begin so
+        return sentences
+    kept = []
+    for sentence in sentences:
+        start = 0  # of the words
+        is_before = True
+        for word, tag, line in zip(sentence.words, sentence.tags, sentence.lines, strict=True):
+            is_before &= word.startswith("#")
+            if is_before and tag not in tags:
+                notes.leave_out(COMMENT, sentence.file, line)
+                start += 1
+            elif is_before:
+                is_before = False
+                notes.count("words that begin a sentence with #, as a comment does", sentence.file, line)
+            elif word.startswith("#") and tag not in tags:
+                notes.count("words with # whose tag no other word has", sentence.file, line)
+        if start:
+            parts = (sentence.words, sentence.tags, sentence.lines, sentence.columns)
+            sentence = TaggedSentence(*(part[start:] for part in parts), sentence.file)
+        if sentence.words:
+            kept.append(sentence)
+    return kept
 
 
 def _columns(line: str) -> list[str]:
@@ -196,6 +233,7 @@ def read_columns(
 
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip archive.
     """
+    notes = notes or DataNotes()
     where, sentences = place(path, member), []
     how = dict(beside=(tag, *beside), where=where, notes=notes)
     for block in lines_to_tag(iter_lines(path, member), format, **how):
@@ -208,6 +246,8 @@ def read_columns(
         if lines:
             others = [tuple(rest) for _, *rest in block.columns] if beside else ()
             sentences.append(TaggedSentence(block.words, tags, lines, others, where))
+    if format == "columns":
+        sentences = _without_comments(sentences, notes)
     if not sentences:
         raise bad_file(where, "holds no sentence: is it the right file?")
     return sentences

@@ -134,6 +134,17 @@ def test_comments_before_the_first_word_are_no_words(tmp_path):
     assert blocks[0].lines == GERMEVAL.split("\n")[:3] and blocks[0].places == [1, 2]
 
 
+@pytest.mark.parametrize("mark", ["\t", " "])
+def test_comments_with_as_many_columns_are_no_words(tmp_path, mark):
+    lines = ["so B-X", "good O", "", "# comment", "# here", "#tag O", "long B-X", "", "# #", "of O"]
+    path = write(tmp_path / "x.txt", "\n".join(line.replace(" ", mark) for line in lines) + "\n\n# by hand\n")
+    notes = DataNotes()
+    found = [own.words for own in read_columns(path, notes=notes)]
+    assert found == [["so", "good"], ["#tag", "long"], ["#", "of"]]
+    assert "comments, which begin with # (3; first" in " ".join(notes.lines)
+    assert "words that begin a sentence with #, as a comment does (2; first" in " ".join(notes.lines)
+
+
 def test_a_broken_line_within_a_sentence_is_no_comment(tmp_path):
     path = write(tmp_path / "x.tsv", "so\tO\tO\n#\tO\nlong\tO\tO\n")
     with pytest.raises(UserError, match="line 2: 2 columns, but the first line has 3"):

@@ -179,6 +179,7 @@ def as_table(ending):
     ("rows", "empty", "comments"),
     [
         ([("text", "label"), ("a", "x"), ("", ""), ("b", "y")], 1, 0),
+        ([("", ""), ("", "", ""), ("text", "label"), ("a", "x"), ("b", "y")], 2, 0),
         ([("text", "label"), ("a", "x"), ("", "y"), (" ", "y"), ("<br />", "x"), ("b", "y")], 3, 0),
         ([("text", "label"), ("a", "x"), ("",), (" ",), ("b", "y"), ("",)], 0, 0),  # blank lines
         ([("# made by hand",), ("#",), ("text", "label"), ("a", "x"), ("b", "y")], 0, 2),
