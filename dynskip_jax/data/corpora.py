@@ -224,6 +224,7 @@ def find_imdb(
     data: PathLike | None, notes: DataNotes | None = None
 ) -> tuple[dict[str, list[LabelledText]], str]:
     """Return the reviews of train and test from a folder, the TFDS cache or upstream, and where they were."""
+    notes = notes or DataNotes()
     folder = named_folder("imdb") if data is None else Path(data).expanduser()
     if folder is not None:
         return read_imdb(folder, notes), f"the folder {folder}"
@@ -235,8 +236,13 @@ def find_imdb(
         raise UserError(f"IMDB was not found ({error}): {remedy}") from None
     reviews: dict[str, list[LabelledText]] = {}
     for split, own in records.items():
-        texts = ((record["text"].decode(), str(record["label"])) for record in own)
-        reviews[split] = [LabelledText(*text, source, number) for number, text in enumerate(texts, 1)]
+        reviews[split] = []
+        for number, record in enumerate(own, 1):
+            text = record["text"].decode()
+            if has_words(text):
+                reviews[split].append(LabelledText(text, str(record["label"]), source, number))
+            else:
+                notes.leave_out(EMPTY, source, number)
     return reviews, source
 
 

@@ -212,8 +212,11 @@ def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> boo
     if not all(own.is_dir() for own in found.values()):
         return False
     named = ", ".join(shown(own.name) for own in found.values())
-    others = [own for own in folder_entries(path) if own.is_dir() and own not in found.values()]
-    others = [own for own in others if _has_texts(own) or _has_classes(own)]
+    others = []
+    for own in folder_entries(path):
+        is_other = own.is_dir() and own not in found.values() and not _leads_back(own, path)
+        if is_other and (_has_texts(own) or _has_classes(own)):
+            others.append(own)
     have_classes = [_has_classes(own) for own in found.values()]
     remedy = f"if these are classes, put all of them into a new folder {shown(path)}/train"
     if others and not any(have_classes):
@@ -225,6 +228,13 @@ def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> boo
     if not any(have_classes) and any(map(_has_texts, found.values())):
         raise bad_file(path, f"has folders for splits ({named}) without a folder for each class: {remedy}")
     return False
+
+
+def _leads_back(link: Path, folder: Path) -> bool:
+    """Return whether `link` is a link to what lies in `folder`, or to a folder above it."""
+    real = os.path.realpath(folder)
+    target = os.path.realpath(link)
+    return link.is_symlink() and os.path.commonpath([real, target]) in (real, target)
 
 
 def _has_texts(folder: Path) -> bool:

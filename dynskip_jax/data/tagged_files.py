@@ -21,6 +21,7 @@ UNSPECIFIED = "_"
 _WORD_COLUMN = {"columns": 0, "conllu": 1}
 _ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
 _END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
+_NUMBERS = [str(number) for number in range(1, 1000)]
 _LOOKED_AT = 1000  # lines that are examined for the number of columns
 _NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
@@ -250,4 +251,7 @@ def read_columns(
         sentences = _without_comments(sentences, notes)
     if not sentences:
         raise bad_file(where, "holds no sentence: is it the right file?")
+    if all(own.words == _NUMBERS[: len(own.words)] for own in sentences) and len(sentences[0].words) > 1:
+        problem = "the first column has the numbers of the words, and not the words"
+        raise bad_line(where, sentences[0].lines[0], f"{problem}: cut it off (cut -f 2-)")
     return sentences

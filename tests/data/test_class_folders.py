@@ -173,6 +173,8 @@ def test_splits_may_lie_beside_what_is_no_data(tmp_path):
     write(tmp_path / ".git" / "x", "")
     write(tmp_path / "README.md", "x")
     (tmp_path / "empty").mkdir()
+    for name, target in (("all", "."), ("up", ".."), ("latest", "train")):
+        (tmp_path / name).symlink_to(target)
     corpus = find_labelled_text(tmp_path)
     assert corpus.classes == ("a", "b") and len(corpus.splits["test"]) == 8
     assert not re.search("left out|are classes", " ".join(corpus.notes))

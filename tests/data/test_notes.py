@@ -145,6 +145,15 @@ def test_comments_with_as_many_columns_are_no_words(tmp_path, mark):
     assert "words that begin a sentence with #, as a comment does (2; first" in " ".join(notes.lines)
 
 
+@pytest.mark.parametrize("start", ["", "#\tn-tv.de [2005]\n"])
+def test_numbers_of_words_are_no_words(tmp_path, start):
+    rows = f"{start}1\tSchartau\tB-PER\tO\n2\tsagte\tO\tO\n\n"
+    path = write(tmp_path / "x.tsv", rows * 2)
+    with pytest.raises(UserError, match=r"line [12]: the first column has the numbers of the words"):
+        read_columns(path)
+    assert read_columns(write(tmp_path / "y.tsv", f"{rows}1\tO\tX\tO\n1\tO\tX\tO\n"))
+
+
 def test_a_broken_line_within_a_sentence_is_no_comment(tmp_path):
     path = write(tmp_path / "x.tsv", "so\tO\tO\n#\tO\nlong\tO\tO\n")
     with pytest.raises(UserError, match="line 2: 2 columns, but the first line has 3"):
