@@ -116,7 +116,8 @@ def _problem(
             problem = f"{quoted(column)} is the name of one column and the number of another"
             return f"{problem}: give --header yes or --header no"
         if len(places) > 1:
-            return f"two columns are called {quoted(column)}: rename one, or set {flag} to a number from 0"
+            remedy = f", or set {flag} to a number from 0" if flag else ""
+            return f"two columns are called {quoted(column)}: rename one{remedy}"
         if not places:
             problem = f"no column {quoted(column)} among "
             remedy = f" (separated by {delimiter}): set {flag}, or --delimiter" if flag else ""
@@ -162,13 +163,15 @@ def _detected(path: PathLike, columns: Sequence[Column], header: bool | None, no
     A delimiter that less than half of the rows agree with is one of texts, and not of the table.
     """
     fitting: dict[str, float] = {}  # and the fraction of rows with as many fields as the first one
-    most, widest, line = 0, "comma", 1
+    widest = "comma"
+    most = 0
+    line = 1
     for name in DELIMITERS:
-        rows = itertools.islice(_rows(path, name, has_quotes=True, notes=DataNotes()), _LOOKED_AT)
+        # Not strict: a row with wrong quotes may have the right delimiter, and is refused when it is read.
+        rows = _rows(path, name, has_quotes=True, is_strict=False, notes=DataNotes())
         widths: list[int] = []
-        # A delimiter of another table may leave quotes open.
         with contextlib.suppress(_NoCSV):
-            for row in rows:
+            for row in itertools.islice(rows, _LOOKED_AT):
                 if not widths:
                     line = row.line
                     if all(_find(row.fields, columns, header)[0]):
@@ -177,24 +180,29 @@ def _detected(path: PathLike, columns: Sequence[Column], header: bool | None, no
         if name in fitting:
             fitting[name] = widths.count(widths[0]) / len(widths)
         if widths and widths[0] > most:
-            most, widest = widths[0], name
+            most = widths[0]
+            widest = name
     if not fitting:
         return widest
+    if len(fitting) == 1:
+        return next(iter(fitting))
     regular = [name for name, share in fitting.items() if share >= 0.5]
     if len(regular) != 1:
         both = " and ".join(fitting)
         problem = f"the columns are found with more than one delimiter ({both})"
         raise bad_line(path, line, f"{problem}: give one of them as --delimiter")
-    if len(fitting) > 1:
-        others = ", ".join(name for name in fitting if name != regular[0])
-        problem = f"is separated by {regular[0]}, but its first line could also be by {others}"
-        notes.add(f"{shown(path, 75)} {problem}: --delimiter decides")
+    others = ", ".join(name for name in fitting if name != regular[0])
+    problem = f"is separated by {regular[0]}, but its first line could also be by {others}"
+    notes.add(f"{shown(path, 75)} {problem}: --delimiter decides")
     return regular[0]
 
 
-def _rows(path: PathLike, delimiter: str, *, has_quotes: bool, notes: DataNotes) -> Iterator[Row]:
+def _rows(
+    path: PathLike, delimiter: str, *, has_quotes: bool, is_strict: bool = True, notes: DataNotes
+) -> Iterator[Row]:
     """Yield the rows that are neither blank nor comments; blank lines need no note."""
-    rows = _csv_rows(path, DELIMITERS[delimiter]) if has_quotes else _plain_rows(path, DELIMITERS[delimiter])
+    mark = DELIMITERS[delimiter]
+    rows = _csv_rows(path, mark, is_strict=is_strict) if has_quotes else _plain_rows(path, mark)
     head: list[Row] = []  # the first rows, as long as they begin with #
     width = 0
     for row in rows:
@@ -227,12 +235,12 @@ def _plain_rows(path: PathLike, mark: str) -> Iterator[Row]:
             yield Row(number, line.split(mark))
 
 
-def _csv_rows(path: PathLike, mark: str) -> Iterator[Row]:
+def _csv_rows(path: PathLike, mark: str, *, is_strict: bool) -> Iterator[Row]:
     lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
     limit = csv.field_size_limit(MAX_LINE)
     number = 1
     try:
-        rows = csv.reader(lines, delimiter=mark, strict=True, skipinitialspace=True)
+        rows = csv.reader(lines, delimiter=mark, strict=is_strict, skipinitialspace=True)
         for fields in rows:
             yield Row(number, fields)
             number = rows.line_num + 1

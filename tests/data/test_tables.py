@@ -71,6 +71,18 @@ def test_a_broken_row_does_not_make_another_delimiter_right(tmp_path):
         pairs(path, text=0, label=1, delimiter="semicolon")
 
 
+def test_wrong_quotes_do_not_make_another_delimiter_right(tmp_path):
+    path = write(tmp_path / "x.csv", 'well, y;"so" it;pos\noh, z;neg;neg\n')
+    assert_refused(lambda path: pairs(path, text=0, label=1), path, "(comma and semicolon)")
+    path = write(tmp_path / "y.csv", '"so" it;pos\nwell;neg\n')
+    assert_refused(lambda path: pairs(path, text=0, label=1), path, "line 1: no CSV")
+
+
+def test_the_only_delimiter_is_that_of_broken_rows_too(tmp_path):
+    path = write(tmp_path / "x.csv", "text;label\n" + "a;b;c\n" * 5)
+    assert_refused(pairs, path, "line 2: 3 columns, but the first line has 2 (separated by semicolon)")
+
+
 @given(
     st.sampled_from(list(DELIMITERS)),
     st.lists(st.tuples(st.text("ab,;\t|\"' ", min_size=1), st.sampled_from(["x", "y"])), min_size=1),
