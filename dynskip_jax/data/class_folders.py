@@ -11,10 +11,10 @@ from dynskip_jax.data.files import folder_entries
 from dynskip_jax.data.messages import bad_file, quoted
 from dynskip_jax.data.notes import DataNotes, LeftOut
 
-_LOOP = LeftOut("a link to a folder above it", "links to a folder above them")
-_REPEATED = LeftOut("a link to what is read already", "links to what is read already")
-_BROKEN = LeftOut("a link that leads nowhere", "links that lead nowhere")
-_SPECIAL = LeftOut("a named pipe or a device, not a file", "named pipes and devices")
+_LOOP = LeftOut("is a link to a folder above it", "links to a folder above them")
+_REPEATED = LeftOut("is a link to what is read already", "links to what is read already")
+_BROKEN = LeftOut("is a link that leads nowhere", "links that lead nowhere")
+_SPECIAL = LeftOut("is a named pipe or a device, not a file", "named pipes and devices")
 
 
 class ClassFile(NamedTuple):

@@ -275,7 +275,7 @@ def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list
         if has_words(text):
             reviews[name[1]].append(LabelledText(text, _IMDB_FOLDERS[name[2]], name[0], 1))
         else:
-            notes.leave_out(EMPTY, name[0])
+            notes.leave_out(EMPTY, name[0], 1)
     for split, own in reviews.items():
         if len({review.label for review in own}) < len(_IMDB_FOLDERS):
             problem = f"has no reviews {split}/neg/0_9.txt, {split}/pos/0_9.txt and so on"

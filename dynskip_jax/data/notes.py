@@ -11,7 +11,7 @@ from dynskip_jax.data.messages import bad_file, bad_line, shown
 class LeftOut(NamedTuple):
     """A kind of line or file that readers leave out."""
 
-    problem: str  # in the error of `--strict`
+    problem: str  # in the error of `--strict`, after the name of the file or line
     plural: str  # in the line that counts them
 
 

@@ -62,7 +62,7 @@ def test_each_real_file_is_read_once(tmp_path, kind, by):
     assert counts == {"a": 4, "b": 4}
     (line,) = notes.lines
     assert line.startswith(f"left out: {told} ({len(links)}; first ")
-    with pytest.raises(UserError, match=r"a link .*: mend it, or leave --strict out"):
+    with pytest.raises(UserError, match=r"is a link .*: mend it, or leave --strict out"):
         list(class_files(folder, DataNotes(strict=True)))
     corpus = find_labelled_text(folder)
     assert sum(map(len, corpus.splits.values())) == 8 and line in corpus.notes
