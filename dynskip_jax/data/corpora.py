@@ -36,14 +36,15 @@ from dynskip_jax.data.files import (
 )
 from dynskip_jax.data.labelled import (
     LabelledText,
-    chosen_columns,
     labelled_words,
     read_labelled_file,
-    tab_rows,
 )
 from dynskip_jax.data.language import LanguageCorpus, Pieces, corpus_name, make_corpus, read_corpus
 from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
-from dynskip_jax.data.sentences import Labelled, review_words, treebank_words
+from dynskip_jax.data.notes import COMMENT, EMPTY, DataNotes
+from dynskip_jax.data.numbers import read_number
+from dynskip_jax.data.sentences import Labelled, has_words, review_words, treebank_words
+from dynskip_jax.data.tables import read_table
 from dynskip_jax.errors import UserError, needs
 
 PTB, PYDOC_TOPICS = "ptb", "pydoc-topics"
@@ -76,6 +77,7 @@ SICK_RATINGS = 5
 _SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
 _SICK_URL = "https://alt.qcri.org/semeval2014/task1/"
 _SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
+_SICK_FLAGS = ("", "", "")  # no flag names these columns
 
 # Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the package
 # regex also matches combining marks.
@@ -218,11 +220,14 @@ def _sentences(paragraph: str) -> Iterator[str]:
 # --- Sentences ---
 
 
-def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str]:
+def find_imdb(
+    data: PathLike | None, notes: DataNotes | None = None
+) -> tuple[dict[str, list[LabelledText]], str]:
     """Return the reviews of train and test from a folder, the TFDS cache or upstream, and where they were."""
+    notes = notes or DataNotes()
     folder = named_folder("imdb") if data is None else Path(data).expanduser()
     if folder is not None:
-        return read_imdb(folder), f"the folder {folder}"
+        return read_imdb(folder, notes), f"the folder {folder}"
     try:
         features = {"text": str, "label": np.int32}
         records, source = _kept("imdb", IMDB_VERSION, IMDB_URL, features, _imdb_records)
@@ -231,8 +236,13 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
         raise UserError(f"IMDB was not found ({error}): {remedy}") from None
     reviews: dict[str, list[LabelledText]] = {}
     for split, own in records.items():
-        texts = ((record["text"].decode(), str(record["label"])) for record in own)
-        reviews[split] = [LabelledText(*text, source, number) for number, text in enumerate(texts, 1)]
+        reviews[split] = []
+        for number, record in enumerate(own, 1):
+            text = record["text"].decode()
+            if has_words(text):
+                reviews[split].append(LabelledText(text, str(record["label"]), source, number))
+            else:
+                notes.leave_out(EMPTY, source, number)
     return reviews, source
 
 
@@ -243,15 +253,17 @@ def _imdb_records() -> dict[str, list[dict[str, Any]]]:
     return {split: [{"text": r.text, "label": int(r.label)} for r in own] for split, own in reviews.items()}
 
 
-def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
+def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list[LabelledText]]:
     """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for positive.
 
     `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on each line,
     the upstream archive, or a folder with what is in it. All negative reviews are first, by their numbers.
     """
     place = Path(place)
+    notes = notes or DataNotes()
     if any(place.glob("*.jsonl*")):
-        return {split: read_labelled_file(only_file(place, f"{split}.jsonl")) for split in ("train", "test")}
+        files = {split: only_file(place, f"{split}.jsonl") for split in ("train", "test")}
+        return {split: read_labelled_file(file, notes=notes) for split, file in files.items()}
     if place.is_file():
         members = tar_files(place, _IMDB_NAME, IMDB_URL)
         found = ((name, "\n".join(stream_lines(io.BytesIO(data), name[0]))) for name, data in members)
@@ -260,7 +272,10 @@ def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
         found = ((name, "\n".join(iter_lines(name[0]))) for name in names if name)
     reviews: dict[str, list[LabelledText]] = {"train": [], "test": []}
     for name, text in sorted(found, key=lambda review: (review[0][2], int(review[0][3]))):
-        reviews[name[1]].append(LabelledText(text, _IMDB_FOLDERS[name[2]], name[0], 1))
+        if has_words(text):
+            reviews[name[1]].append(LabelledText(text, _IMDB_FOLDERS[name[2]], name[0], 1))
+        else:
+            notes.leave_out(EMPTY, name[0], 1)
     for split, own in reviews.items():
         if len({review.label for review in own}) < len(_IMDB_FOLDERS):
             problem = f"has no reviews {split}/neg/0_9.txt, {split}/pos/0_9.txt and so on"
@@ -279,23 +294,31 @@ def imdb_splits(reviews: Mapping[str, Sequence[LabelledText]]) -> dict[str, Iter
     return {split: labelled_words(own, review_words, ("0", "1")) for split, own in parts.items()}
 
 
-def find_sst(data: PathLike | None, *, phrases: bool = False) -> tuple[dict[str, list[Labelled]], str]:
+def find_sst(
+    data: PathLike | None, *, phrases: bool = False, notes: DataNotes | None = None
+) -> tuple[dict[str, list[Labelled]], str]:
     """Return the sentences of SST, or with `phrases` every node of train's trees, and where they were."""
     folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
     files = {split: only_file(folder, name) for split, name in zip(SPLITS, _SST_FILES, strict=True)}
-    found = {split: read_trees(path, phrases=phrases and split == "train") for split, path in files.items()}
+    found = {}
+    for split, path in files.items():
+        found[split] = read_trees(path, phrases=phrases and split == "train", notes=notes)
     return found, f"the folder {folder}"
 
 
-def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
+def read_trees(path: PathLike, *, phrases: bool = False, notes: DataNotes | None = None) -> list[Labelled]:
     r"""Read a file of trees such as `(3 (2 It) (4 shines))` (Socher et al. 2013), in lower case.
 
     `-LRB-` becomes `(`, and `\/` and `\*` become / and *. With `phrases`, a sentence is followed by all other
-    nodes as they open.
+    nodes as they open. A line between trees that begins with `#` is a comment.
     """
+    notes = notes or DataNotes()
     texts: list[Labelled] = []  # their words are added as they are read
     open_nodes: list[tuple[Labelled, int]] = []  # with the lines on which they open
     for number, line in enumerate(iter_lines(path), 1):
+        if line.startswith("#") and not open_nodes:
+            notes.leave_out(COMMENT, path, number)
+            continue
         for found in _SST_PIECE.finditer(line):
             opens, closes = found[0][0] == "(", found[0][-1] == ")"
             if opens:
@@ -323,26 +346,27 @@ def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
     return texts
 
 
-def find_sick(data: PathLike | None) -> tuple[dict[str, list[Labelled]], str]:
+def find_sick(data: PathLike | None, notes: DataNotes | None = None) -> tuple[dict[str, list[Labelled]], str]:
     """Return the pairs of SICK in the split of SemEval-2014 from a folder, and where they were."""
     folder = data_folder(data, "sick", f"SICK ({_SICK_URL})", [*_SICK_FILES.values()])
     files = {split: only_file(folder, name) for split, name in _SICK_FILES.items()}
-    return {split: read_pairs(path) for split, path in files.items()}, f"the folder {folder}"
+    return {split: read_pairs(path, notes) for split, path in files.items()}, f"the folder {folder}"
 
 
-def read_pairs(path: PathLike) -> list[Labelled]:
+def read_pairs(path: PathLike, notes: DataNotes | None = None) -> list[Labelled]:
     """Read rated pairs of sentences (Marelli et al. 2014): columns separated by tabs, with a header."""
+    notes = notes or DataNotes()
     pairs = []
-    for number, fields in chosen_columns(path, tab_rows(path), _SICK_COLUMNS, header=True):
+    for number, fields in read_table(path, _SICK_COLUMNS, _SICK_FLAGS, header=True, notes=notes):
         first, second = map(treebank_words, fields[:2])
-        try:
-            rating = float(fields[2])
-        except ValueError:
-            raise bad_line(path, number, f"the rating {quoted(fields[2])} is no number") from None
+        if not first or not second:
+            notes.leave_out(EMPTY, path, number)
+            continue
+        rating = read_number(fields[2].strip())
+        if rating is None:
+            raise bad_line(path, number, f"the rating {quoted(fields[2])} is no number")
         if not 1 <= rating <= SICK_RATINGS:
             raise bad_line(path, number, f"the rating {rating:g} does not lie between 1 and {SICK_RATINGS}")
-        if not first or not second:
-            raise bad_line(path, number, "a sentence has no words")
         pairs.append(Labelled(first, rating, second))
     if not pairs:
         raise bad_file(path, "holds no pair below its first line: fetch it again")

@@ -2,7 +2,7 @@
 
 Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a carriage
 return, or both. Named pipes and devices are refused, because reading them may never end, and so are lines of
-more than `MAX_LINE` characters, for which memory may lack.
+more than `MAX_LINE` characters, for which memory may lack, and archives that unpack to very much.
 """
 
 import contextlib
@@ -27,6 +27,10 @@ PathLike = str | os.PathLike[str]
 
 DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 MAX_LINE = 100_000_000  # characters; text8 is one line of this length
+# What is read of an archive may unpack to this many bytes, or this many times its size. The factor of text is
+# below 20, that of millions of empty lines 1,000.
+MAX_UNPACKED = 4 << 20
+MAX_FACTOR = 50
 SPLITS = ("train", "dev", "test")
 # Words for the splits in names of files; the first one is that of published corpora.
 SPLIT_WORDS: Mapping[str, Sequence[str]] = {
@@ -124,13 +128,13 @@ def find_splits(folder: PathLike, endings: Sequence[str], *, folders: bool = Fal
     return found
 
 
-def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text file, or of a member of a zip archive, without their line ends."""
+def iter_lines(path: PathLike, member: str | None = None, *, keeps_ends: bool = False) -> Iterator[str]:
+    r"""Yield the lines of a text file, or of a member of a zip archive, without their ends, or with `\n`."""
     with _opened(path, member) as file:
-        yield from stream_lines(file, place(path, member))
+        yield from stream_lines(file, place(path, member), keeps_ends=keeps_ends)
 
 
-def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
+def stream_lines(stream: Any, where: str = "standard input", *, keeps_ends: bool = False) -> Iterator[str]:
     """Yield the lines of an open binary stream as soon as each is complete."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
     try:
@@ -139,7 +143,8 @@ def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
                 raise bad_line(where, number, f"more than {MAX_LINE:,} characters: break it into lines")
             if not line.isascii() and _UNDECODED.search(line):
                 raise bad_line(where, number, "no UTF-8 text: convert the file, for example with iconv")
-            yield line.removesuffix("\n").lstrip("\ufeff")  # also of files put together
+            line = line.lstrip("\ufeff")  # also of files put together
+            yield line if keeps_ends else line.removesuffix("\n")
     finally:
         with contextlib.suppress(ValueError):  # the stream is closed already
             text.detach()
@@ -148,23 +153,56 @@ def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
 def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
     """Yield the bytes of the files of a tar archive whose names match, with the match; unpack nothing."""
     try:
-        with tarfile.open(path) as tar:
+        with open(path, "rb") as packed, tarfile.open(fileobj=packed) as tar:
+            size = 0
             for member in tar:
+                size += member.size
+                # Before it is unpacked, also what is not wanted.
+                _check_size(size, os.path.getsize(path))
                 found = names.fullmatch(member.name)
                 if found and member.isfile():
                     if member.size > MAX_LINE:
                         raise ValueError(f"{member.name} has {member.size:,} bytes")
                     with tar.extractfile(member) as file:
-                        yield found, file.read()
+                        data = file.read()
+                    _check_size(size, packed.tell())
+                    yield found, data
     except UserError:
         raise
     except (*_DAMAGED, OSError) as error:
-        raise UserError(f"the archive from {source} is damaged ({shown(error)}): try again later") from error
+        problem = f"the archive from {source} is damaged ({shown(error, 80)})"
+        raise UserError(f"{problem}: try again later") from error
 
 
 def place(path: PathLike, member: str | None = None) -> str:
     """Return the name of a file, or of a member of an archive, for messages."""
     return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
+
+
+def _check_size(unpacked: int, packed: int) -> None:
+    """Refuse an archive of which `packed` bytes become many more."""
+    if unpacked > max(MAX_UNPACKED, MAX_FACTOR * packed):
+        raise ValueError(f"it unpacks to more than {MAX_FACTOR} times its size")
+
+
+class _Checked(io.RawIOBase):
+    """The unpacked bytes of an archive, checked against what has been read of the packed ones."""
+
+    def __init__(self, file: Any, packed: Any):
+        self._file = file
+        self._packed = packed
+        self._start = packed.tell()
+        self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._size += len(data)
+        _check_size(self._size, self._packed.tell() - self._start)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 @contextlib.contextmanager
@@ -176,10 +214,13 @@ def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
             if member is not None:
-                file = stack.enter_context(zipfile.ZipFile(file).open(member))
+                unpacked = stack.enter_context(zipfile.ZipFile(file).open(member))
+                yield io.BufferedReader(_Checked(unpacked, file))
             elif os.fspath(path).lower().endswith(".gz"):
-                file = stack.enter_context(gzip.GzipFile(fileobj=file))
-            yield file
+                unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))
+                yield io.BufferedReader(_Checked(unpacked, file))
+            else:
+                yield file
     except UserError:
         raise
     except _DAMAGED as error:

@@ -1,13 +1,12 @@
 """Read labelled texts of any classes from TSV, CSV, JSON lines, or one folder per class, and split them."""
 
 import collections
-import csv
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.files import MAX_LINE, SPLITS, PathLike, find_splits, folder_entries, iter_lines
+from dynskip_jax.data.class_folders import class_files
+from dynskip_jax.data.files import SPLITS, PathLike, find_splits, folder_entries, iter_lines
 from dynskip_jax.data.messages import bad_file, bad_line, check_label, printable, quoted, shown
-from dynskip_jax.data.sentences import Labelled
-
-Column = str | int
-Rows = Iterator[tuple[int, list[str]]]  # number of the first line, and fields
+from dynskip_jax.data.notes import COMMENT, EMPTY, DataNotes, repeats
+from dynskip_jax.data.sentences import Labelled, has_words
+from dynskip_jax.data.tables import Column, Delimiter, Row, read_table
 
 _JSON_ENDINGS = ("jsonl", "ndjson", "json")
 _ENDINGS = ("tsv", "csv", *_JSON_ENDINGS)
-_COLUMN_NUMBER = re.compile(r"[0-9]{1,6}")
+_FLAGS = ("--text-column", "--label-column")
 _LISTED = 12  # number of classes that are listed in a message
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
@@ -72,13 +71,10 @@ def labelled_words(
     """Yield the words of each text and the index of its class."""
     number = {name: i for i, name in enumerate(classes)}
     for example in texts:
-        found = words(example.text)
-        if not found:
-            raise bad_line(example.file, example.line, "the text has no words")
         if example.label not in number:
             problem = f"the class {quoted(example.label)} is not among those of train: {', '.join(classes)}"
             raise bad_line(example.file, example.line, problem)
-        yield Labelled(found, number[example.label])
+        yield Labelled(words(example.text), number[example.label])
 
 
 def find_labelled_text(
@@ -87,7 +83,9 @@ def find_labelled_text(
     text: Column = "text",
     label: Column = "label",
     header: bool | None = None,
+    delimiter: Delimiter = "auto",
     share: float = 0.1,
+    strict: bool = False,
 ) -> LabelledTextCorpus:
     """Read labelled texts from a file or a folder.
 
@@ -97,12 +95,17 @@ def find_labelled_text(
     Args:
         text: Column or JSON key of the text. A column is a name or a number counted from 0.
         label: Column or JSON key of the class.
-        header: Whether the first line names the columns. None: it does if `text` or `label` is a name.
+        header: Whether the first line names the columns. None: it does if `text` or `label` is no number of a
+            column.
+        delimiter: What separates columns; `auto` is a tab in TSV, and detected in CSV.
         share: Fraction of the texts that is drawn from train for a missing split (`stratified_split`).
+        strict: Refuse what is left out otherwise: texts without words, comments, and links in a circle.
     """
     path = Path(data).expanduser()
-    found = _read_splits(path, functools.partial(read_labelled_file, text=text, label=label, header=header))
-    train, notes = found["train"], []
+    notes = DataNotes(strict=strict)
+    columns = dict(text=text, label=label, header=header, delimiter=delimiter)
+    found = _read_splits(path, functools.partial(read_labelled_file, **columns, notes=notes), notes)
+    train = found["train"]
     counts = collections.Counter(example.label for example in train)
     first = train[0]
     if len(counts) < 2:
@@ -112,38 +115,49 @@ def find_labelled_text(
     # The label of the first line occurs nowhere else, or its text is a number.
     if may_be_header and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
         problem = f"looks like a header, and is read as a text with the label {quoted(first.label)}"
-        notes.append(f"the first line of {first.file} {problem}: --header yes leaves it out")
+        notes.add(f"the first line of {first.file} {problem}: --header yes leaves it out")
     if missing := [split for split in ("dev", "test") if split not in found]:
         drawn = stratified_split([example.label for example in train], missing, share, seed=0)
         found |= {split: [train[i] for i in places] for split, places in drawn.items()}
         sizes = " and ".join(f"{len(found[split]):,} as {split}" for split in missing)
-        notes.append(f"drawn from train, the same share of each class: {sizes}")
+        notes.add(f"drawn from train, the same share of each class: {sizes}")
     splits = {split: found[split] for split in SPLITS}
     if not all(splits.values()):
         raise bad_file(path, "has too few texts to draw dev and test from train: give files for them")
     are_numbers = all(map(_NUMBER.fullmatch, counts))
     classes = tuple(sorted(counts, key=(lambda name: (float(name), name)) if are_numbers else None))
     name = printable(path.resolve().name.removesuffix(".gz"))
-    return LabelledTextCorpus(name, f"{'the folder ' * path.is_dir()}{path}", classes, splits, notes)
+    source = f"{'the folder ' * path.is_dir()}{path}"
+    # Hashes, because the texts may take much memory.
+    keys = {split: [hash(" ".join(one.text.lower().split())) for one in own] for split, own in splits.items()}
+    lines = [*notes.lines, *repeats(keys)]
+    return LabelledTextCorpus(name, source, classes, splits, lines)
 
 
 def read_labelled_file(
-    path: PathLike, *, text: Column = "text", label: Column = "label", header: bool | None = None
+    path: PathLike,
+    *,
+    text: Column = "text",
+    label: Column = "label",
+    header: bool | None = None,
+    delimiter: Delimiter = "auto",
+    notes: DataNotes | None = None,
 ) -> list[LabelledText]:
     """Read a file of labelled texts: CSV, JSON lines (`.jsonl`, `.ndjson`, `.json`), or else TSV.
 
-    The separator of CSV is the comma, semicolon or tab for which the first row has both columns. In TSV,
-    quotes are part of the text.
+    In TSV, quotes are part of the text; with another delimiter than a tab, such a file is read as CSV.
     """
+    notes = notes or DataNotes()
     ending = _ending(path)
     if ending in _JSON_ENDINGS:
-        records = _json_records(path, text, label)
+        records = _json_records(path, text, label, notes)
     else:
-        rows = _csv_rows(path, (text, label)) if ending == "csv" else tab_rows(path)
-        if header is None:
-            header = not all(_COLUMN_NUMBER.fullmatch(str(column)) for column in (text, label))
-        records = chosen_columns(path, rows, (text, label), header=header)
-    texts = [_example(path, number, *fields) for number, fields in records]
+        is_tsv = ending != "csv" and delimiter in ("auto", "tab")
+        how = dict(header=header, delimiter="tab" if is_tsv else delimiter, has_quotes=not is_tsv)
+        records = read_table(path, (text, label), _FLAGS, **how, notes=notes)
+    texts = []
+    for number, fields in records:
+        texts += _examples(path, number, *fields, notes)
     if not texts:
         raise bad_file(path, "holds no labelled text: is it the right file?")
     return texts
@@ -172,31 +186,72 @@ def stratified_split(
     return {part: np.sort(members) for part, members in zip((*parts, "train"), split, strict=True)}
 
 
-def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict[str, list[LabelledText]]:
+def _read_splits(
+    path: Path, read: Callable[[Path], list[LabelledText]], notes: DataNotes
+) -> dict[str, list[LabelledText]]:
     """Return the texts of the splits found at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
     found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
-    if not found:
-        return {"train": _read_classes(path)}
+    if not found or _are_classes(path, found, notes):
+        return {"train": _read_classes(path, notes)}
     if "train" not in found:
         raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
-    return {split: (_read_classes if own.is_dir() else read)(own) for split, own in found.items()}
+    texts = {}
+    for split, own in found.items():
+        texts[split] = _read_classes(own, notes) if own.is_dir() else read(own)
+    return texts
 
 
-def _read_classes(path: Path) -> list[LabelledText]:
-    """Return the texts of a folder that has one folder per class; sub-folders belong to their class.
+def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> bool:
+    """Return whether folders named train, dev or test are classes, and not splits.
 
-    Run folders hold no texts: they may lie in the folder in which the user works.
+    A split has a folder for each class. A class has texts, and there are other classes beside it. Anything
+    between these is refused, because one reading of it leaves texts out.
     """
-    texts, folders = [], [(own, own.name) for own in reversed(folder_entries(path)) if own.is_dir()]
-    while folders:
-        folder, label = folders.pop()
-        entries = folder_entries(folder)
-        if {"config.json", "checkpoints"} <= {entry.name for entry in entries}:
-            continue
-        texts += [_example(file, 1, "\n".join(iter_lines(file)), label) for file in entries if file.is_file()]
-        folders += [(own, label) for own in reversed(entries) if own.is_dir()]
+    if not all(own.is_dir() for own in found.values()):
+        return False
+    named = ", ".join(shown(own.name) for own in found.values())
+    others = []
+    for own in folder_entries(path):
+        is_other = own.is_dir() and own not in found.values() and not _leads_back(own, path)
+        if is_other and (_has_texts(own) or _has_classes(own)):
+            others.append(own)
+    have_classes = [_has_classes(own) for own in found.values()]
+    remedy = f"if these are classes, put all of them into a new folder {shown(path)}/train"
+    if others and not any(have_classes):
+        notes.add(f"folders without sub-folders are classes, not splits: {named}")
+        return True
+    if others:
+        problem = f"has folders for splits ({named}) and others ({shown(others[0].name)})"
+        raise bad_file(path, f"{problem}: move the others away or, {remedy}")
+    if not any(have_classes) and any(map(_has_texts, found.values())):
+        raise bad_file(path, f"has folders for splits ({named}) without a folder for each class: {remedy}")
+    return False
+
+
+def _leads_back(link: Path, folder: Path) -> bool:
+    """Return whether `link` is a link to what lies in `folder`, or to a folder above it."""
+    real = os.path.realpath(folder)
+    target = os.path.realpath(link)
+    return link.is_symlink() and os.path.commonpath([real, target]) in (real, target)
+
+
+def _has_texts(folder: Path) -> bool:
+    """Return whether files lie in a folder itself."""
+    return any(own.is_file() for own in folder_entries(folder))
+
+
+def _has_classes(folder: Path) -> bool:
+    """Return whether files lie in sub-folders, except in run folders."""
+    return any(True for _ in class_files(folder, DataNotes()))
+
+
+def _read_classes(path: Path, notes: DataNotes) -> list[LabelledText]:
+    """Return the texts of a folder that has one folder per class, with a text in each file."""
+    texts = []
+    for file, label in class_files(path, notes):
+        texts += _examples(file, 1, "\n".join(iter_lines(file)), label, notes)
     if not texts:
         problem = "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"
         raise bad_file(path, f"{problem} with a text in each file")
@@ -207,9 +262,14 @@ def _ending(path: PathLike) -> str:
     return os.path.basename(path).lower().removesuffix(".gz").rpartition(".")[2]
 
 
-def _json_records(path: PathLike, text: Column, label: Column) -> Rows:
+def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes) -> Iterator[Row]:
+    """Yield the text and the label of each line; a line that begins with `#` is no JSON, but a comment."""
+    kinds = ((text, str, "text", _FLAGS[0]), (label, (str, int, float), "text or a number", _FLAGS[1]))
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
+            continue
+        if line.lstrip().startswith("#"):
+            notes.leave_out(COMMENT, path, number)
             continue
         try:
             found = json.loads(line, object_pairs_hook=_without_repeats)
@@ -217,82 +277,30 @@ def _json_records(path: PathLike, text: Column, label: Column) -> Rows:
                 raise ValueError(f"got {quoted(found)}")
         except (ValueError, RecursionError) as error:
             raise bad_line(path, number, f"expected a JSON object on each line ({error})") from None
-        for key, kinds, kind in ((text, str, "text"), (label, (str, int, float), "text or a number")):
-            if not isinstance(found.get(key), kinds) or found[key] != found[key]:  # NaN
-                raise bad_line(path, number, f"expected {kind} under {quoted(key)} in {quoted(found)}")
-        value = found[label]
+        fields = []
+        for key, types, kind, flag in kinds:
+            value = found.get(unicodedata.normalize("NFC", str(key)))
+            if not isinstance(value, types) or value != value:  # NaN
+                problem = f"expected {kind} under {quoted(key)} ({flag}) in {quoted(found)}"
+                raise bad_line(path, number, problem)
+            fields.append(value if isinstance(value, str) else json.dumps(value))
         # Half a surrogate pair becomes "?".
-        words = found[text].encode(errors="replace").decode()
-        yield number, [words, value if isinstance(value, str) else json.dumps(value)]
+        fields[0] = fields[0].encode(errors="replace").decode()
+        yield Row(number, fields)
 
 
 def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    names = [unicodedata.normalize("NFC", name) for name, _ in pairs]
+    found = dict(zip(names, (value for _, value in pairs), strict=True))
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
         raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
     return found
 
 
-def tab_rows(path: PathLike) -> Rows:
-    """Yield the fields of each line that is not blank, separated by tabs; quotes are part of a field."""
-    for number, line in enumerate(iter_lines(path), 1):
-        if line.strip():
-            yield number, line.split("\t")
-
-
-def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Rows:
-    """Yield the rows of a CSV file, each with the number of its first line."""
-    lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
-    limit, number = csv.field_size_limit(MAX_LINE), 1
-    try:
-        head, mark = next(lines, ""), ","
-        for candidate in "\t;,":
-            first = next(csv.reader([head], delimiter=candidate, skipinitialspace=True), [])
-            mark = candidate if all(_places(first, column) for column in columns) else mark
-        how = dict(delimiter=mark, strict=True, skipinitialspace=True)
-        rows = csv.reader(itertools.chain([head], lines), **how)
-        for row in rows:
-            if len(row) > 1 or "".join(row).strip():
-                yield number, row
-            number = rows.line_num + 1
-    except csv.Error as error:
-        problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
-        raise bad_line(path, number, problem) from None
-    finally:
-        csv.field_size_limit(limit)
-
-
-def chosen_columns(path: PathLike, rows: Rows, columns: Sequence[Column], *, header: bool) -> Rows:
-    """Yield the fields of each row in these columns, after checking that all rows are equally long."""
-    width, chosen = 0, []
-    for number, fields in rows:
-        if not chosen:
-            width = len(fields)
-            for column in columns:
-                places = _places(fields, column)
-                if not places:
-                    have = ", ".join(shown(name.strip(), 15) for name in fields[:5])
-                    problem = f"no column {quoted(column)} among {have}"
-                    raise bad_line(path, number, f"{problem}: give its name, or its number counted from 0")
-                if len(places) > 1:
-                    problem = f"two columns are called {quoted(column)}: rename one, or give a number"
-                    raise bad_line(path, number, f"{problem} counted from 0")
-                chosen += places
-            if header:
-                continue
-        if len(fields) != width:
-            raise bad_line(path, number, f"{len(fields)} columns, but the first line has {width}")
-        yield number, [fields[place] for place in chosen]
-
-
-def _places(names: Sequence[str], column: Column) -> list[int]:
-    """Return the indices of the columns of this name, or of the one with this number."""
-    if not _COLUMN_NUMBER.fullmatch(str(column)):
-        return [place for place, name in enumerate(names) if name.strip() == column]
-    return [int(column)] if int(column) < len(names) else []
-
-
-def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:
+def _examples(path: PathLike, number: int, text: str, label: str, notes: DataNotes) -> list[LabelledText]:
+    """Return a text with its class; nothing if the text has no words."""
+    if not has_words(text):
+        notes.leave_out(EMPTY, path, number)
+        return []
     check_label(label, "label", path, number)
-    return LabelledText(text, label.strip(), os.fspath(path), number)
+    return [LabelledText(text, notes.label(label, path, number), os.fspath(path), number)]

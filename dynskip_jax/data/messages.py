@@ -74,5 +74,14 @@ def check_label(label: str, kind: str, where: str | os.PathLike[str], number: in
 
 def bad_line(where: str | os.PathLike[str], number: int, problem: str) -> UserError:
     """Return the error for a line, counted from 1: the file, the line and the problem."""
-    start = f"{shown(os.fspath(where), _MAX_WHERE)}, line {number}: "
+    start = _line_start(where, number)
     return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
+
+
+def room_in_line(where: str | os.PathLike[str], number: int) -> int:
+    """Return how many characters the problem of a `bad_line` may have without being cut."""
+    return MAX_MESSAGE - len(_line_start(where, number))
+
+
+def _line_start(where: str | os.PathLike[str], number: int) -> str:
+    return f"{shown(os.fspath(where), _MAX_WHERE)}, line {number}: "

@@ -44,6 +44,11 @@ def review_words(text: str) -> list[str]:
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
 
+def has_words(text: str) -> bool:
+    """Return whether `review_words` finds a word in a text."""
+    return _REVIEW_WORD.search(LINE_BREAK.sub(" ", text)) is not None
+
+
 def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
     """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it 's`, `(`."""
     return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
 from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file
 from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
+from dynskip_jax.data.notes import DataNotes, repeats
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
@@ -33,7 +34,7 @@ class TaggedCorpus:
     source: str  # phrase for messages that describes where the corpus was found
     splits: Mapping[str, Sentences]
     scheme: Scheme | None = None  # of the tags in the files; None if unknown, or if they do not mark entities
-    note: str = ""  # additional line for messages
+    notes: Sequence[str] = ()  # lines for messages: what was left out, and what looks wrong
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -68,6 +69,7 @@ def find_tagged_corpus(
     tag: Literal["upos", "xpos"] = "upos",
     tag_column: int = -1,
     beside: Sequence[int] = (),
+    strict: bool = False,
 ) -> TaggedCorpus:
     """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG categories.
 
@@ -79,48 +81,56 @@ def find_tagged_corpus(
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
+        strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are left out.
     """
     is_unused, name = (tag_column != -1, "--tag-column") if dataset == "ud" else (tag != "upos", "--tag")
     if is_unused:
         raise UserError(f"{name} has no effect with --dataset {dataset}: leave it out")
-    read = functools.partial(read_columns, beside=beside, tag=tag_column)
+    notes = DataNotes(strict=strict)
+    read = functools.partial(read_columns, beside=beside, tag=tag_column, notes=notes)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
         path = data_folder(None, *archive) if data is None else Path(data).expanduser()
         path = path if path.is_file() else path / "conll2000.zip"
-        return _with_drawn_dev(path, *(read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")))
+        parts = [read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")]
+        return _with_drawn_dev(path, *parts, notes)
     if dataset == "conll2003":
         folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
         splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
-        return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1")
+        return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1", notes.lines)
     if dataset == "ud":
         folder = data_folder(data, "ud_ewt", "the treebank", ["files such as en_ewt-ud-train.conllu"])
-        read, endings = functools.partial(read_columns, format="conllu", tag=CONLLU_COLUMNS[tag]), ["conllu"]
+        read = functools.partial(read_columns, format="conllu", tag=CONLLU_COLUMNS[tag], notes=notes)
+        endings = ["conllu"]
     elif data is None:
         raise UserError("--dataset columns reads train, dev and test from files: give their folder as --data")
     else:
         folder, endings = Path(data).expanduser(), _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
-    return TaggedCorpus(name, f"the folder {folder}", splits)
+    keys = {split: [tuple(sentence.words) for sentence in own] for split, own in splits.items()}
+    lines = [*notes.lines, *repeats(keys)]
+    return TaggedCorpus(name, f"the folder {folder}", splits, notes=lines)
 
 
 def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedCorpus:
     """Return a corpus of entities with tags of BIOES; an unknown scheme is detected from train."""
-    scheme, splits, note = scheme or corpus.scheme, {}, corpus.note
+    scheme = scheme or corpus.scheme
+    splits = {}
+    notes = corpus.notes
     if scheme is None:
         train = corpus.splits["train"]
         scheme, says = detect_scheme([sentence.tags for sentence in train])
         if scheme is None:
             raise bad_file(train[0].file, f"has no tags of entities ({says}): name another --tag-column")
-        note = f"tags of train: {says}"
+        notes = [*notes, f"tags of train: {says}"]
     for split, sentences in corpus.splits.items():
         splits[split] = []
         for sentence in sentences:
             if problem := first_problem(sentence.tags, scheme):
                 raise bad_line(sentence.file, sentence.lines[problem[0]], problem[1])
             splits[split].append(sentence._replace(tags=convert_tags(sentence.tags, "BIOES")))
-    found = dataclasses.replace(corpus, splits=splits, scheme=scheme, note=note)
+    found = dataclasses.replace(corpus, splits=splits, scheme=scheme, notes=notes)
     known = {*found.entity_tags}
     pairs = (zip(corpus.splits[split], splits[split], strict=True) for split in ("dev", "test"))
     for sentence, converted in itertools.chain(*pairs):
@@ -131,15 +141,16 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
     return found
 
 
-def _with_drawn_dev(path: Path, train: Sentences, test: Sentences) -> TaggedCorpus:
+def _with_drawn_dev(path: Path, train: Sentences, test: Sentences, notes: DataNotes) -> TaggedCorpus:
     """Return CoNLL-2000 with a dev that is drawn from train, both in the order of the file."""
     size = min(_MOST_DRAWN, len(train) // 10)
     if not size:
         raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
     order = np.random.default_rng(0).permutation(len(train))
     dev, rest = ([train[i] for i in np.sort(part)] for part in np.split(order, [size]))
-    note = f"dev: {size:,} sentences of train, drawn at random"
-    return TaggedCorpus("conll2000", str(path), {"train": rest, "dev": dev, "test": test}, "BIO2", note)
+    notes.add(f"dev: {size:,} sentences of train, drawn at random")
+    splits = {"train": rest, "dev": dev, "test": test}
+    return TaggedCorpus("conll2000", str(path), splits, "BIO2", notes.lines)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

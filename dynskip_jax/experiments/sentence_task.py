@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.experiment import Dataset
@@ -32,8 +33,10 @@ def load_sentences(
     data, width = settings.data, settings.model.embedding_features
     read: dict[str, np.ndarray] = {}
 
+    notes = DataNotes(strict=data.strict)
+
     def known(train: Collection[str], others: Collection[str]) -> set[str]:
-        read.update(read_vectors(data.embeddings, {*train, *others}, width))
+        read.update(read_vectors(data.embeddings, {*train, *others}, width, notes))
         return having(others, read)
 
     how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
@@ -42,7 +45,9 @@ def load_sentences(
     if classes is not None:
         vocabulary = ClassVocabulary(words, tuple(classes))
     about = (name, corpus.sizes, corpus.fingerprint, source)
-    dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=[*lines, corpus.about])
+    dataset = Dataset(
+        *about, content=corpus, vocabulary=vocabulary, lines=[*lines, *notes.lines, corpus.about]
+    )
     return with_vectors(dataset, data.embeddings, words, read, width)
 
 

@@ -11,6 +11,7 @@ from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.batches import with_buckets
 from dynskip_jax.data.messages import shares
+from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import allowed_transitions, convert_tags
 from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
@@ -57,7 +58,8 @@ def dataset_of(
     how = dict(lowercase=m.lowercase, digits=m.digits)
     all_words = {split: [w for s in of for w in s.words] for split, of in corpus.splits.items()}
     forms = {normal_form(word, **how) for words in all_words.values() for word in words}
-    read = read_vectors(path, forms, m.embedding_features)
+    notes = DataNotes(strict=settings.data.strict)
+    read = read_vectors(path, forms, m.embedding_features, notes)
     vocabulary = tagger_vocabulary(
         (sentence.words for sentence in train),
         tags,
@@ -67,7 +69,7 @@ def dataset_of(
         scheme=corpus.scheme,
     )
     unknown = {s: sum(not vocabulary.knows(w) for w in words) / len(words) for s, words in all_words.items()}
-    lines = [*filter(None, [corpus.note]), *lines, f"words that are not known: {shares(unknown)}"]
+    lines = [*corpus.notes, *notes.lines, *lines, f"words that are not known: {shares(unknown)}"]
     about = (corpus.name, {**corpus.sizes, "words": len(vocabulary.words)}, corpus.fingerprint, corpus.source)
     dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=lines)
     return with_vectors(dataset, path, vocabulary.words, read, m.embedding_features)

@@ -9,16 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.data import batches
+from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
 from dynskip_jax.experiment import Dataset
 
 
-def read_vectors(path: Path | None, words: Collection[str], width: int) -> Mapping[str, np.ndarray]:
+def read_vectors(
+    path: Path | None, words: Collection[str], width: int, notes: DataNotes
+) -> Mapping[str, np.ndarray]:
     """Return the vectors of words, of their lowercase forms and of `<unk>`, as far as a file has them."""
     if path is None:
         return {}
-    return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width)
+    return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width, notes)
 
 
 def having(words: Collection[str], read: Mapping[str, np.ndarray]) -> set[str]:

@@ -285,8 +285,10 @@ def test_sick(tmp_path):
         (corpora.read_pairs, "a\tb\n", "line 1: no column 'sentence_A' among a, b"),
         (corpora.read_pairs, HEADER + "1\ta\tb\n", "line 2: 3 columns, but the first line has 4"),
         (corpora.read_pairs, HEADER + "1\ta\tb\tx\n", "line 2: the rating 'x' is no number"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\tnan\n", "line 2: the rating nan does not lie between"),
-        (corpora.read_pairs, HEADER + "1\t \tb\t3\n", "line 2: a sentence has no words"),
+        (corpora.read_pairs, HEADER + "1\ta\tb\tnan\n", "line 2: the rating 'nan' is no number"),
+        (corpora.read_pairs, HEADER + "1\ta\tb\t1_0\n", "line 2: the rating '1_0' is no number"),
+        (corpora.read_pairs, HEADER + "1\ta\tb\t３\n", "line 2: the rating '３' is no number"),
+        (corpora.read_pairs, HEADER + "1\ta\tb\t6\n", "line 2: the rating 6 does not lie between"),
         (corpora.read_pairs, HEADER, "holds no pair below its first line"),
     ],
 )

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import tarfile
+import zipfile
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,42 @@ def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
     for name in ("b.tgz", "absent"):
         with pytest.raises(UserError, match=r"archive from http://x is damaged \(.*try again later"):
             list(tar_files(name, re.compile("x"), "http://x"))
+
+
+def bombs(folder, count):
+    """Return archives of `count` empty lines, of each kind that is read, each with its reader."""
+    (folder / "x.gz").write_bytes(gzip.compress(b"\n" * count))
+    with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.txt", "\n" * count)
+    for name, sizes in (("one.tgz", [count]), ("many.tgz", [count // 100] * 100), ("other.tgz", [count])):
+        with tarfile.open(folder / name, "w:gz") as tar:
+            for number, size in enumerate(sizes):
+                member = tarfile.TarInfo("other" if name == "other.tgz" else f"{number}.txt")
+                member.size = size
+                tar.addfile(member, io.BytesIO(b"\n" * size))
+    tars = lambda name: lambda: list(tar_files(folder / name, re.compile(r"(\d+)\.txt"), "http://x"))
+    return [
+        lambda: list(iter_lines(folder / "x.gz")),
+        lambda: list(iter_lines(folder / "x.zip", "x.txt")),
+        *(tars(name) for name in ("one.tgz", "many.tgz", "other.tgz")),
+    ]
+
+
+def test_archives_that_unpack_to_very_much_are_refused(tmp_path, monkeypatch):
+    readers = bombs(tmp_path, 200_000)
+    for read in readers:
+        read()
+    monkeypatch.setattr(files, "MAX_UNPACKED", 100_000)
+    for read in readers:
+        with pytest.raises(UserError, match="unpacks to more than 50 times its size"):
+            read()
+
+
+def test_large_archives_of_text_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_UNPACKED", 1000)
+    lines = [os.urandom(20).hex() for _ in range(1000)]
+    (tmp_path / "x.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert list(iter_lines(tmp_path / "x.gz")) == lines
 
 
 @pytest.mark.parametrize(

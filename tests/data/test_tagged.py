@@ -117,7 +117,7 @@ def test_conll2000_draws_the_dev_that_it_lacks(tmp_path, monkeypatch):
         archive.writestr("conll2000/test.txt", "a NN B-NP\n")
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
     first = find_tagged_corpus("conll2000")
-    assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "dev: 4 sentences of train" in first.note
+    assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "dev: 4 sentences of train" in first.notes[0]
     words = [sentence.words[0] for split in ("train", "dev") for sentence in first.splits[split]]
     assert sorted(words) == sorted(f"w{i}" for i in range(40))
     assert find_tagged_corpus("conll2000", path).fingerprint == first.fingerprint

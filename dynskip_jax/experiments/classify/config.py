@@ -29,6 +29,8 @@ class ClassifyData(ReviewData):
     """Column or JSON key of the classes."""
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of TSV and CSV names the columns; auto: if columns have names."""
+    delimiter: Literal["auto", "comma", "semicolon", "tab", "bar"] = "auto"
+    """What separates columns; auto: a tab in TSV, and in CSV what fits the first line."""
     dev_share: Annotated[float, Bounds(above=0, below=0.5)] = 0.1
     """Fraction of the texts that becomes dev, and likewise test, if there is none."""
 

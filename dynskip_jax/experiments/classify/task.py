@@ -23,7 +23,9 @@ def load(settings: Any) -> Dataset:
         text=data.text_column,
         label=data.label_column,
         header={"auto": None, "yes": True, "no": False}[data.header],
+        delimiter=data.delimiter,
         share=data.dev_share,
+        strict=data.strict,
     )
     lines = [*found.notes, found.about]
     return load_sentences(found.name, found.labelled(split), found.source, settings, found.classes, lines)

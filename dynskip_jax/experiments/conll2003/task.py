@@ -12,6 +12,6 @@ __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 def load(settings: Any) -> Dataset:
     """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
     data = settings.data
-    how = dict(tag_column=data.tag_column, beside=data.columns or ())
+    how = dict(tag_column=data.tag_column, beside=data.columns or (), strict=data.strict)
     corpus = with_entities(find_tagged_corpus(data.dataset, data.data, **how), data.scheme)
     return dataset_of(corpus, corpus.entity_tags, settings)

@@ -13,7 +13,8 @@ __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 def load(settings: Any) -> Dataset:
     """Load the sentences; words of dev and test whose tag train lacks count as wrong."""
     data = settings.data
-    corpus = find_tagged_corpus(data.dataset, data.data, tag=data.tag, tag_column=data.tag_column)
+    how = dict(tag=data.tag, tag_column=data.tag_column, strict=data.strict)
+    corpus = find_tagged_corpus(data.dataset, data.data, **how)
     tags, lines = corpus.train_tags, []
     held_out = [tag for name in ("dev", "test") for sentence in corpus.splits[name] for tag in sentence.tags]
     if missing := {*held_out} - {*tags}:

@@ -10,6 +10,7 @@ from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import short
 from dynskip_jax.data import corpora
+from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import pair_inputs
 from dynskip_jax.data.sentences import treebank_words as split
 from dynskip_jax.errors import UserError
@@ -23,7 +24,9 @@ __all__ = ["encode", "format_prediction", "load", "make_task", "read", "split", 
 
 def load(settings: Any) -> Dataset:
     """Load the pairs."""
-    return load_sentences("sick", *corpora.find_sick(settings.data.data), settings)
+    notes = DataNotes(strict=settings.data.strict)
+    splits, source = corpora.find_sick(settings.data.data, notes)
+    return load_sentences("sick", splits, source, settings, lines=notes.lines)
 
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> SentencePairs:
