@@ -120,7 +120,7 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
     (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
     before = snapshot(folder)
     damaged = execute(quick.Quick, *arguments, "--epochs", 3, "--run-dir", folder)
-    assert_user_error(damaged, "line 1 of", "is not a JSON object")
+    assert_user_error(damaged, "metrics.jsonl does not hold the records of the result")
     assert snapshot(folder) == before
     (folder / "metrics.jsonl").write_text(metrics)
     again = succeed(quick.Quick, *arguments, "--run-dir", folder)

@@ -244,14 +244,15 @@ def test_what_another_process_cannot_read_is_skipped_or_refused(two, monkeypatch
     [
         ({"w": jnp.ones((3, 5)), "b": jnp.ones(2)}, "['w'] is float32[3, 4] there and float32[3, 5] here"),
         ({"w": jnp.ones((3, 4), jnp.bfloat16), "b": jnp.ones(2)}, "and bfloat16[3, 4] here"),
-        ({"w": jnp.ones((3, 4))}, "['b'] is float32[2] there and absent here"),
+        ({"w": jnp.ones((3, 4))}, "too many: ['b'] float32[2]"),
+        ({"w": jnp.ones((3, 4)), "c": jnp.ones(5)}, "too many: ['b'] float32[2]; missing: ['c'] float32[5]"),
     ],
 )
 def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
     monkeypatch.setattr(checkpoint, "_sha256", lambda _: pytest.fail("an array was read"))
-    match = rf"^checkpoint 4 in {tmp_path} holds another state \([^\n]*{re.escape(difference)}"
+    match = rf"^checkpoint 4 in {tmp_path} holds other arrays than the model \([^\n]*{re.escape(difference)}"
     with pytest.raises(UserError, match=match):
         checkpoints.restore_latest(like)
 

@@ -62,7 +62,8 @@ def times(folder, older):
         (runs(finished, 0), "result.json", "does not hold the settings that the model was trained with"),
         (runs(finished, 0), "checkpoints", "checkpoint 6 is another run's"),
         (times, "checkpoints", "lacks the checkpoint of step 9 .*that of step 6 is another"),
-        (times, "metrics.jsonl", "does not hold the 9 steps of the checkpoint"),
+        (times, "metrics.jsonl", "does not hold the records of the result"),
+        (runs(finished, 1), "metrics.jsonl", "does not hold the records of the result"),
         (times, "result.json", "does not hold the settings"),
     ],
 )
