@@ -125,13 +125,8 @@ def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path
     "line",
     [
         *('{"st', "5", "[]", '{"step": null}', '{"step": "1"}', '{"step": [1]}', '{"step": -1}'),
-        *(
-            '{"step": 1, "epoch": "x"}',
-            '{"split": 3}',
-            "[" * 10**5,
-            '{"a":' * 900 + "1" + "}" * 900,
-            "\udcff",
-        ),
+        *('{"step": 1, "epoch": "x"}', '{"split": 3}', "\udcff"),
+        *("[" * 10**5, '{"a":' * 900 + "1" + "}" * 900),
     ],
     ids=lambda line: line[:20],
 )
@@ -147,13 +142,14 @@ def test_a_line_that_is_no_record_is_named(line, tmp_path):
 LARGE = {
     "config.json": lambda: '{"format": 4, ' + ", ".join(f'"k{i}": 0' for i in range(300_000)) + "}",
     "result.json": lambda: '{"a": [' + "[],[]," * 10**6 + "0]}",
-    "metrics.jsonl": lambda: ('{"a": [' + "0," * 10**6 + "0]}\n") * 26,
+    "metrics.jsonl": lambda: ('{"a": [' + "0," * 10**6 + "0]}\n") * 3,
 }
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_json_of_too_many_values_is_refused_before_it_is_parsed(name, tmp_path):
+def test_json_of_too_many_values_is_refused_before_it_is_parsed(name, tmp_path, monkeypatch):
     """Regression: files of 39 and 242 megabytes took over 90 seconds."""
+    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LOGGED", 2_500_000)
     run = RunDir.open(tmp_path, CONFIG)
     (tmp_path / name).write_text(LARGE[name]())
     read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[name]
