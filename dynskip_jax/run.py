@@ -136,10 +136,10 @@ def run(
         row = _finished_row(here, model)
         if row is None:
             _warn_of_changes(here, about)
-        if vocabulary is not None:
-            here.keep(VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n")
         try:
             with here.watched():
+                if vocabulary is not None:
+                    here.keep(VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n")
                 row = row or _run_model(experiment, settings, data, model, here, parallel)
             results.append(row)
         except (Stopped, KeyboardInterrupt) as stopped:
