@@ -239,14 +239,23 @@ def _vocabulary(run: RunDir, expected: str | None) -> Any:
         if hashlib.sha256(content).hexdigest() != expected:
             raise ValueError("it is not the file that the model was trained with")
         vocabulary = Vocabulary.from_json(parse_json(content, _MOST_WORDS))
-        for name, hint in hints_of(type(vocabulary)).items():
-            value = getattr(vocabulary, name)
-            parts = value if name == "columns" else [value]
-            hint = tuple[str, ...] if name == "columns" else hint
-            for part in parts:
-                part = tuple(part) if isinstance(part, list) else part
-                if (what := problem(part, hint)) is not None or (isinstance(part, int) and part < 0):
-                    raise ValueError(f"{name} {what or 'is negative'}")
+        _check_vocabulary(vocabulary)
         return vocabulary
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
+
+
+def _check_vocabulary(vocabulary: Any) -> None:
+    """Raise a `ValueError` if a field of a vocabulary is not of its type."""
+    for name, hint in hints_of(type(vocabulary)).items():
+        values = [getattr(vocabulary, name)]
+        if name == "columns":
+            values = [tuple(column) for column in vocabulary.columns if not isinstance(column, str)]
+            hint = tuple[str, ...]
+            if len(values) < len(vocabulary.columns):
+                raise ValueError("a column takes a list of words")
+        for value in values:
+            is_negative = isinstance(value, int) and value < 0
+            wrong = "is negative" if is_negative else problem(value, hint)
+            if wrong is not None:
+                raise ValueError(f"{name} {wrong}")

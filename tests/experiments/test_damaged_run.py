@@ -1,5 +1,6 @@
 """Check that a finished run is refused if its files differ from those of its result."""
 
+import hashlib
 import json
 import shutil
 
@@ -9,8 +10,9 @@ import pytest
 from commands import PTB, assert_user_error, execute, load, row_of, succeed, tool, write_result
 from quick import Quick
 
-from dynskip_jax import load_run
+from dynskip_jax import load_run, trained
 from dynskip_jax.analysis import plots
+from dynskip_jax.data.vocabularies import TaggerVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.folder import RunDir
@@ -182,10 +184,56 @@ def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, fin
     succeed(tool("report"), folder, finished_ptb.folder)
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a": ' + "[" * 900 + "]" * 900 + "}"], ids=["open", "closed"]
+)
 @pytest.mark.parametrize("name", ["config.json", "result.json", "vocabulary.json", "metrics.jsonl"])
-def test_json_nested_too_deep(name, folder, finished_ptb):
-    (folder / name).write_text("[" * 200_000 + "\n")
+def test_json_nested_too_deep(name, text, folder, finished_ptb):
+    """Regression: 900 levels, which Python's parser reads, were a RecursionError afterwards."""
+    (folder / name).write_text(f"{text}\n")
     assert_user_error(explain(folder), str(folder))
-    again = execute(PTB, *finished_ptb.arguments, "--epochs", 3, "--run-dir", folder)
-    if name != "vocabulary.json":  # training rewrites it
+    if name != "vocabulary.json":  # training rewrites it, and `report` does not read it
+        again = execute(PTB, *finished_ptb.arguments, "--epochs", 3, "--run-dir", folder)
         assert_user_error(again, str(folder))
+        assert str(folder) in succeed(tool("report"), finished_ptb.folder, folder).out
+
+
+@pytest.mark.parametrize("setting", ["run.model", "model.transition"])
+def test_a_name_of_a_model_that_is_nested_too_deep(setting, finished_quick, tmp_path):
+    """Regression: 3,000 minus signs were a RecursionError, also in `report`, which leaves such a run out."""
+    folder, name = shutil.copytree(finished_quick.folder, tmp_path / "run"), f"quick:Linear({'-' * 3000}3)"
+    config, result = load(folder / "config.json"), load(folder / "result.json")
+    if setting == "run.model":
+        config["model"] = result["rows"][0]["model"] = name
+    else:
+        config["settings"]["model"]["transition"] = name
+    (folder / "config.json").write_text(json.dumps(config))
+    write_result(folder, result)
+    assert_user_error(execute(Quick, "explain", "--run-dir", folder, "--text", "1 2 3 4"), str(folder))
+    succeed(tool("report"), finished_quick.folder, folder)
+
+
+TAGGER = TaggerVocabulary(("<unk>", "a"), 1, ("a",), ("O",), True, "keep", 20, (("x",),), "BIO2")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"words": [1, 2]}, {"words": "ab"}, {"words": [["a"]]}, {"tags": [None]}, {"characters": [1]}),
+        *({"num_frequent": "1"}, {"num_frequent": -1}, {"word_length": 2.5}, {"word_length": None}),
+        *({"lowercase": 1}, {"digits": "ten"}, {"columns": [[1]]}, {"columns": ["x"]}, {"scheme": "BMES"}),
+        *({"kind": "int"}, {"kind": [1]}, {"more": 1}),
+    ],
+    ids=str,
+)
+def test_a_vocabulary_of_anything_but_words(changed, tmp_path):
+    """Regression: a tagger's vocabulary of numbers was read."""
+
+    def read(kept):
+        content = json.dumps(kept).encode()
+        (tmp_path / "vocabulary.json").write_bytes(content)
+        return trained._vocabulary(RunDir(tmp_path), hashlib.sha256(content).hexdigest())
+
+    assert read(TAGGER.to_json()).words == TAGGER.words
+    with pytest.raises(UserError, match=r"^[^\n]*vocabulary.json cannot be read[^\n]*$"):
+        read(TAGGER.to_json() | changed)
