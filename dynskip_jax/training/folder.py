@@ -39,6 +39,7 @@ _LOCK, _MARKER = ".lock", ".running"
 _NO_LOCKS = (None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_METRICS = 2**28  # bytes of metrics.jsonl
+_MOST_LINES = 500_000  # of metrics.jsonl
 # Largest numbers of values: in config.json; in result.json or a line of metrics.jsonl; in all lines of it.
 _MOST_SETTINGS = 200_000
 _MOST_VALUES = 2_000_000
@@ -182,7 +183,9 @@ class RunDir:
     def _lines(self) -> Iterator[str]:
         """Yield the complete lines of the metrics file; none if there is no file."""
         with contextlib.suppress(FileNotFoundError):
-            for line in read_lines(self._metrics, _MOST_METRICS):
+            for number, line in enumerate(read_lines(self._metrics, _MOST_METRICS)):
+                if number == _MOST_LINES:
+                    raise UserError(f"{self._metrics} has more than {number:,} lines: restore it")
                 yield line.decode("utf-8", "replace")
 
     def digest_of_metrics(self) -> str:

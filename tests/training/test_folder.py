@@ -143,15 +143,17 @@ LARGE = {
     "config.json": lambda: '{"format": 4, ' + ", ".join(f'"k{i}": 0' for i in range(300_000)) + "}",
     "result.json": lambda: '{"a": [' + "[],[]," * 10**6 + "0]}",
     "metrics.jsonl": lambda: ('{"a": [' + "0," * 10**6 + "0]}\n") * 3,
+    "metrics.jsonl, lines": lambda: "{}\n" * 10_001,
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_json_of_too_many_values_is_refused_before_it_is_parsed(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("case", LARGE)
+def test_json_of_too_many_values_is_refused_before_it_is_parsed(case, tmp_path, monkeypatch):
     """Regression: files of 39 and 242 megabytes took over 90 seconds."""
     monkeypatch.setattr("dynskip_jax.training.folder._MOST_LOGGED", 2_500_000)
-    run = RunDir.open(tmp_path, CONFIG)
-    (tmp_path / name).write_text(LARGE[name]())
+    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LINES", 10_000)
+    run, name = RunDir.open(tmp_path, CONFIG), case.partition(",")[0]
+    (tmp_path / name).write_text(LARGE[case]())
     read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[name]
     began = time.process_time()
     assert name in user_error(read)
