@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.config import call, flag, listed, parse, program, short, shown
+from dynskip_jax.config import call, docstring, flag, listed, parse, program, short, shown, words_of
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, Experiment, find_experiment
-from dynskip_jax.failures import log_to_standard_output, run_main
+from dynskip_jax.failures import check_address_space, log_to_standard_output, need_standard_output, run_main
 from dynskip_jax.own_pieces import import_module
 from dynskip_jax.settings import Resolved, check_effects, fields_of, get, groups_of, replace, resolve
 
@@ -38,7 +38,7 @@ def start(*name: str) -> None:
 def list_experiments() -> None:
     """Print a line for each command: its name, and the first line of its help."""
     for name in NAMES:
-        print(f"{program(name)}  {find_experiment(name).about.splitlines()[0]}")
+        print(f"{program(name)}  {text_of(find_experiment(name)).splitlines()[0]}")
     for name in TOOLS:
         print(f"{program(name)}  {about(name)}")
     print("--help after any of these lists its flags, presets and commands")
@@ -77,15 +77,19 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
             importlib.import_module("dynskip_jax.console").say(line)
         return
     log_to_standard_output()
+    check_address_space()
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
 
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
     """Import the module that --code names, and run a command."""
+    need_standard_output(name)
+    arguments = words_of(arguments)
     for word, following in itertools.pairwise([*arguments, ""]):
         if word.partition("=")[0] == "--code":
             import_module(word.partition("=")[2] or following, "--code")
     log_to_standard_output()
+    check_address_space()
     module = importlib.import_module(_module_of(name))
     call(getattr(module, name.rpartition(".")[2]), prog, arguments)
 
@@ -101,6 +105,13 @@ def about(name: str) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if getattr(node, "name", "") == name.rpartition(".")[2])
     return ast.get_docstring(function).splitlines()[0]
+
+
+def text_of(experiment: Experiment) -> str:
+    """Return what an experiment says of itself; in this package that is the docstring of its settings."""
+    if experiment.about is None and experiment.name in NAMES:  # Python has stripped it
+        return docstring(importlib.import_module(f"dynskip_jax.experiments.{experiment.name}.config"))
+    return experiment.about or experiment.name
 
 
 def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
@@ -130,7 +141,7 @@ def help_of(experiment: Experiment) -> str:
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"
         for name, values in experiment.presets.items()
     ]
-    parts = [experiment.about, "Commands, each with --help:", "train (the default)", *commands]
+    parts = [text_of(experiment), "Commands, each with --help:", "train (the default)", *commands]
     return "\n\n".join([*parts, "Presets, and what they set:", *presets])
 
 

@@ -3,6 +3,7 @@
 A setting is one line: name, type with bounds, default, and a docstring that is the text of `--help`.
 """
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -83,7 +84,10 @@ class _Leaf(typing.NamedTuple):
 
     def read(self, text: str) -> Any:
         """Return one value from its text; raise a `ValueError` or `TypeError` if it is not of this kind."""
-        if self.words and text not in self.words:
+        if not text or (self.words and text not in self.words):
+            raise ValueError(text)
+        # Python also reads 1_0, and the digits of every script.
+        if self.kind in (int, float) and ("_" in text or not text.isascii()):
             raise ValueError(text)
         value = text if self.words else self.kind(text)
         return value.expanduser() if isinstance(value, Path) else value
@@ -150,7 +154,11 @@ def problem(value: Any, hint: Any) -> str | None:
         allowed = leaf.bounds or Bounds()
         bad = next((v for v in values if isinstance(v, int | float) and not allowed.hold(v)), None)
         if bad is not None:
-            return f"must be {allowed}, got {short(bad)}"
+            is_finite = isinstance(bad, int) or math.isfinite(bad)
+            demand = str(allowed) if is_finite or allowed == Bounds() else f"finite and {allowed}"
+            if any(other.kind is types.NoneType for other in leaves):
+                demand += ", or none"
+            return f"must be {demand}, got {short(bad)}"
         is_swept = leaf.several and any(o.kind == leaf.kind and not o.several for o in leaves)
         if is_swept and len({*values}) < len(values):
             return f"names a value twice: {shown(value)}"
@@ -198,6 +206,7 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
     `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is a tuple of
     its name, its type and, if the flag may be left out, a default.
     """
+    arguments = words_of(arguments)
     with needs("experiments"):
         import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
 
@@ -229,6 +238,22 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
             if (what := problem(getattr(value, name) if is_group else value, hint)) is not None:
                 raise UserError(f"{flag(name)} {what}")
     return values
+
+
+def words_of(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a command line without line breaks at their ends; refuse empty ones.
+
+    Shells remove these line breaks from what `$(command)` prints. An empty word is mostly an unset variable,
+    and as a path it would be the current folder.
+    """
+    words = [word.rstrip("\r\n") for word in arguments]
+    for before, word in itertools.pairwise(["", *words]):
+        name, is_given, value = word.partition("=")
+        if not word:
+            name = before if before.startswith("--") else "an argument"
+        if not word or (name.startswith("--") and is_given and not value):
+            raise UserError(f"{name} is empty: give it a value, or leave it out")
+    return words
 
 
 def _wrapped(text: str) -> str:
@@ -276,7 +301,16 @@ def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> A
         (name, hints[name]) if each.default is each.empty else (name, hints[name], each.default)
         for name, each in signature.parameters.items()
     ]
-    return function(**parse(prog, inspect.getdoc(function) or "", parameters, arguments))
+    return function(**parse(prog, docstring(function), parameters, arguments))
+
+
+def docstring(of: types.FunctionType | types.ModuleType) -> str:
+    """Return the docstring of a function or a module, from its source where Python has stripped it (-OO)."""
+    text = inspect.getdoc(of)
+    if text is None:
+        tree = ast.parse(inspect.getsource(of))
+        text = ast.get_docstring(tree if isinstance(of, types.ModuleType) else tree.body[0])
+    return text or ""
 
 
 def shown(value: Any) -> str:

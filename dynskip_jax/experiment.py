@@ -67,7 +67,7 @@ class Experiment:
     """
 
     name: str
-    about: str  # text of `--help`; the first line is shown in the list of experiments
+    about: str | None  # text of `--help`; the first line is shown in the list of experiments
     task: str = ""  # name of the module; by default `dynskip_jax.experiments.NAME.task`
     settings: type[Settings] = Settings
     # Values of each preset, by the names of preset and setting; the first is the default.

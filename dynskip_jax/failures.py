@@ -19,6 +19,12 @@ _REMEDIES = {
 }
 _SMALLER = "use smaller batches, networks or numbers of seeds: see --help"
 _MOST_CHARACTERS = 900  # of an error
+# Bytes of address space (ulimit -v): with fewer, JAX cannot start and the process is aborted; with more, it
+# may be aborted later, where memory is asked for in C++.
+_LEAST_SPACE = 1_500_000_000
+_AMPLE_SPACE = 16_000_000_000
+
+_closed: set[str] = set()  # names of standard streams that were closed when the command began
 
 
 def log_to_standard_output() -> None:
@@ -41,6 +47,27 @@ class _StandardOutput(logging.Handler):
         """Print a record, with the prefix `warning: ` from that level on."""
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
         print(f"{prefix}{_printable(record.getMessage())}", flush=True)
+
+
+def need_standard_output(command: str) -> None:
+    """Raise a `UserError` if standard output was closed, where a command would write its results."""
+    if "stdout" in _closed:
+        raise UserError(f"standard output is closed, and {command} writes to it: send it to a file or a pipe")
+
+
+def check_address_space() -> None:
+    """Refuse a limit on the address space with which JAX cannot start; warn of one that may be too low."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= _AMPLE_SPACE:
+        return
+    found = f"this process may use {limit / 1e9:.1f} GB of address space (ulimit -v)"
+    if limit < _LEAST_SPACE:
+        raise UserError(f"{found}, and JAX needs at least {_LEAST_SPACE / 1e9:.1f} GB: raise the limit")
+    logging.getLogger("dynskip_jax").warning("%s: if it is aborted, raise the limit", found)
 
 
 def run_main(main: Callable[[], None]) -> None:
@@ -89,6 +116,7 @@ def _open_standard_streams() -> None:
     os.close(number)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
+            _closed.add(name)
             mode = "w" if number else "r"
             stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

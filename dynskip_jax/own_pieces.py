@@ -39,21 +39,24 @@ def make_piece(
         )
     piece = getattr(sys.modules[module], name, None)
     if not (isinstance(piece, type) and issubclass(piece, kind)):
-        raise UserError(f"{text}: {module} has no class {name} derived from {kind.__name__}")
+        raise UserError(f"{short(text)}: {module} has no class {name} derived from {kind.__name__}")
     fields = [field.name for field in dataclasses.fields(piece) if field.init]
     given = {name: value for name, value in options.items() if name in fields}
     try:
         call = ast.parse(f"f{arguments or '()'}", mode="eval").body
         listed = dict(zip(fields, map(ast.literal_eval, call.args), strict=False))
         named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError, AttributeError):
-        raise UserError(f"{text}: arguments are numbers, words in quotes, True, False or None") from None
-    if len(listed) < len(call.args) or {*listed} & {*named}:
-        raise UserError(f"{text}: {name} takes {', '.join(fields) or 'nothing'}, each once")
+    except (SyntaxError, ValueError, AttributeError, TypeError, RecursionError, MemoryError):
+        # Python raises the last two for arguments that are nested too deep, such as 3,000 minus signs.
+        problem = "arguments are numbers, words in quotes, True, False or None"
+        raise UserError(f"{short(text)}: {problem}") from None
+    is_twice = {*listed} & {*named} or len(named) < len(call.keywords)
+    if len(listed) < len(call.args) or is_twice:
+        raise UserError(f"{short(text)}: {name} takes {', '.join(fields) or 'nothing'}, each once")
     try:
         return piece(**given | listed | named)
     except TypeError as error:
-        raise UserError(f"{text}: {error}") from None
+        raise UserError(f"{short(text)}: {error}") from None
 
 
 def import_module(name: str, flag: str) -> None:

@@ -38,7 +38,7 @@ from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
 from dynskip_jax.tasks import Learner
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.files import sha256_of, without_dots, write_atomically
+from dynskip_jax.training.files import without_dots
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import FitResult, fit
 from dynskip_jax.training.progress import Progress
@@ -136,11 +136,12 @@ def run(
         row = _finished_row(here, model)
         if row is None:
             _warn_of_changes(here, about)
-        if vocabulary is not None:
-            text = json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n"
-            write_atomically(here.path / VOCABULARY, text)
         try:
-            results.append(row or _run_model(experiment, settings, data, model, here, parallel))
+            with here.watched():
+                if vocabulary is not None:
+                    here.keep(VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n")
+                row = row or _run_model(experiment, settings, data, model, here, parallel)
+            results.append(row)
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
             raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
@@ -213,14 +214,14 @@ def _run_model(
         "devices": [device.device_kind for device in parallel.devices],
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "checkpoint": Checkpoints(run_dir.checkpoints).fingerprint(),
+        "checkpoint": run_dir.checkpoint,
     }
     if count > 1:
         each = zip(spec.values, metrics, best_epochs, strict=True)
         rows = [{"value": value, "metrics": of, "best_epoch": epochs} for value, of, epochs in each]
         row |= {"selected": spec.values[selected], "sweep": rows}
-    if (run_dir.path / VOCABULARY).exists():
-        row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
+    if VOCABULARY in run_dir.kept:
+        row["vocabulary_sha256"] = run_dir.kept[VOCABULARY]
     run_dir.write_result(_result(experiment, data, [row]))
     return row_of(run_dir)
 

@@ -180,7 +180,7 @@ class Training:
     optimizer: Literal["adam", "adagrad", "sgd", "momentum"] = "adam"
     """Optimizer of the network; momentum: gradient descent with momentum 0.9."""
     clip: Positive | None = None
-    """Largest norm of the gradient; agents that learn from rewards are clipped separately."""
+    """Largest norm of the gradient, or none; agents that learn from rewards are clipped separately."""
     patience: Natural = 0
     """Stop after this many epochs without a better dev result; 0: never."""
 

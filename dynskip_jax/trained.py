@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import json
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
+from dynskip_jax.config import hints_of, problem
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
@@ -21,7 +22,7 @@ from dynskip_jax.own_pieces import NotImported
 from dynskip_jax.settings import Settings, from_config, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.tasks import Learner
-from dynskip_jax.training.files import read_bytes, sha256_of
+from dynskip_jax.training.files import parse_json, read_bytes
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import finished_runs, metrics_table, row_of
 from dynskip_jax.training.resume import selected_params
@@ -29,6 +30,8 @@ from dynskip_jax.training.step import evaluation_keys
 
 if TYPE_CHECKING:
     import pandas
+
+_MOST_WORDS = 10_000_000  # of a vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,8 +235,27 @@ def _vocabulary(run: RunDir, expected: str | None) -> Any:
     if expected is None:
         return None
     try:
-        if sha256_of(path) != expected:
+        content = read_bytes(path)
+        if hashlib.sha256(content).hexdigest() != expected:
             raise ValueError("it is not the file that the model was trained with")
-        return Vocabulary.from_json(json.loads(read_bytes(path)))
-    except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        vocabulary = Vocabulary.from_json(parse_json(content, _MOST_WORDS))
+        _check_vocabulary(vocabulary)
+        return vocabulary
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
+
+
+def _check_vocabulary(vocabulary: Any) -> None:
+    """Raise a `ValueError` if a field of a vocabulary is not of its type."""
+    for name, hint in hints_of(type(vocabulary)).items():
+        values = [getattr(vocabulary, name)]
+        if name == "columns":
+            values = [tuple(column) for column in vocabulary.columns if not isinstance(column, str)]
+            hint = tuple[str, ...]
+            if len(values) < len(vocabulary.columns):
+                raise ValueError("a column takes a list of words")
+        for value in values:
+            is_negative = isinstance(value, int) and value < 0
+            wrong = "is negative" if is_negative else problem(value, hint)
+            if wrong is not None:
+                raise ValueError(f"{name} {wrong}")

@@ -160,6 +160,81 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
     return f"{kind}: {'refused' if ended.status else 'not needed'}", problem
 
 
+def _change(path: Path, kind: str, other: Path, draw: random.Random) -> None:
+    """Change a file of a run, if it is there: another digit or line, another run's content, or none."""
+    if not path.exists():
+        return
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    line = draw.randrange(len(lines)) if lines else 0
+    places = [place for place, symbol in enumerate(text) if symbol.isdigit()]
+    if kind == "removed":
+        path.unlink()
+    elif kind == "another run's":
+        path.write_text((other / path.name).read_text())
+    elif kind == "a line less":
+        path.write_text("".join(lines[:line] + lines[line + 1 :]))
+    elif kind == "a line twice":
+        path.write_text("".join(lines[: line + 1] + lines[line:]))
+    elif places:
+        place = draw.choice(places)
+        digit = str((int(text[place]) + draw.randint(1, 9)) % 10)
+        path.write_text(text[:place] + digit + text[place + 1 :])
+
+
+_CHANGES = ("a digit", "a digit", "a line less", "a line twice", "another run's", "removed")
+
+
+def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Change a file of a run while it trains, or remove or replace its folder.
+
+    It ends as without, or refuses. What is changed after its last look is refused by the next command.
+    """
+    folder = whole.work / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    names = [
+        name for name in ("config.json", "metrics.jsonl", "vocabulary.json") if (whole.folder / name).exists()
+    ]
+    kind = draw.choice((*_CHANGES, "folder removed", "folder replaced"))
+    name = draw.choice(names)
+    details = random.Random(draw.random())
+
+    def change(at: Path) -> None:
+        if kind.startswith("folder"):
+            shutil.rmtree(at, ignore_errors=True)
+            if kind == "folder replaced":
+                shutil.copytree(whole.other, at)
+        else:
+            _change(at / name, kind, whole.other, details)
+
+    ended = whole.train(folder, operation=(draw.randrange(whole.ended.operations), change))
+    problem = ended.problem()
+    outcome = "refused" if ended.status else "as without"
+    if not problem and not ended.status:
+        problem = differences(folder, contents(whole.folder))
+        if problem and whole.explain(folder).status == 2:
+            outcome, problem = "refused when it is read", ""
+    return f"{kind if kind.startswith('folder') else f'{name}, {kind}'}: {outcome}", problem
+
+
+def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Give a finished run the metrics of another run or time, or change them; every command refuses them."""
+    folder = whole.copy()
+    kind = draw.choice((*_CHANGES, "another time's"))
+    path = folder / "metrics.jsonl"
+    if kind == "another time's":
+        shutil.copy(whole.longer / path.name, path)
+    else:
+        _change(path, kind, whole.other, draw)
+    how = draw.choice(("explain", "the same command", "more epochs"))
+    if how == "explain":
+        ended = whole.explain(folder)
+    else:
+        ended = whole.train(folder, *(("--epochs", "4") if how == "more epochs" else ()))
+    problem = ended.problem(most_seconds=_MOST_SECONDS)
+    return f"{kind}, {how}", problem or ("" if ended.status else "accepted")
+
+
 def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
     """Give a setting an absurd value; a run that it does not end has to stop when it is asked to."""
     folder = whole.work / "copy"
@@ -174,7 +249,7 @@ def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
     return outcome, problem and f"{given[:60]}: {problem}"
 
 
-KINDS = {each.__name__: each for each in (kill, damage, mixed, hostile, absurd)}
+KINDS = {each.__name__: each for each in (kill, damage, mixed, hostile, absurd, edited, borrowed)}
 
 
 def inject(

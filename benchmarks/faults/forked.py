@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ def run(
     *,
     below: Path | None = None,
     at: tuple[float, int] | None = None,
-    operation: tuple[int, str] | None = None,
+    operation: tuple[int, str | Callable[[Path], None]] | None = None,
     seconds: float = SECONDS,
 ) -> Ended:
     """Run a `dynskip` command in a forked process, with its outputs in `scratch`.
@@ -57,7 +57,8 @@ def run(
     Args:
         below: Folder in which operations on files are counted.
         at: Seconds after the start, and number of the signal that is then sent.
-        operation: Number of an operation, and `kill` (SIGKILL there) or `full` (it and all later ones fail).
+        operation: Number of an operation, and what happens there: `kill` (SIGKILL), `full` (it and all later
+            ones fail), or a function of the folder, once.
         seconds: Seconds after which the process is killed, which counts as hanging.
     """
     scratch.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ def run(
 
 
 def _work(
-    arguments: Sequence[str], paths: Sequence[Path], below: Path | None, fault: tuple[int, str] | None
+    arguments: Sequence[str], paths: Sequence[Path], below: Path | None, fault: tuple[int, Any] | None
 ) -> None:
     """Run a command in the child with output redirected to `paths`, and exit the process."""
     from dynskip_jax.cli import start as main
@@ -98,7 +99,10 @@ def _work(
         if event not in _WRITING and (event != "open" or not (details[2] or 0) & writing):
             return
         count += 1
-        if fault is not None and count > fault[0]:
+        if fault is not None and callable(fault[1]):
+            if count == fault[0] + 1:
+                fault[1](below)
+        elif fault is not None and count > fault[0]:
             if fault[1] == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if event != "os.remove":

@@ -21,12 +21,19 @@ from jaxtyping import PyTree
 
 from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import check_regular, read_bytes, without_dots
+from dynskip_jax.training.files import check_regular, is_of, parse_json, read_bytes, without_dots
 
 # Error numbers for a file that is missing or is of another kind than expected.
 _OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _KEEP = 2  # number of checkpoints in a folder
 _ROOM = 2**20  # allowance for the bytes of a checkpoint in addition to its arrays
+_STEP = re.compile(r"0|[1-9][0-9]{0,17}")  # name of a checkpoint's folder
+_MOST_VALUES = 2_000_000  # of a description
+_DOCUMENT = {
+    "meta": dict,
+    "leaves": [{"path": str, "shape": [int], "dtype": str, "sha256": str}],
+    "sha256": str,
+}
 
 
 class Restored(NamedTuple):
@@ -115,11 +122,11 @@ class Checkpoints:
             sha256 = ""
         return {"step": max(steps), "sha256": sha256}
 
-    def save(self, step: int, state: PyTree, meta: dict) -> None:
+    def save(self, step: int, state: PyTree, meta: dict) -> dict[str, Any]:
         """Save a checkpoint, in place of an older one of the same step, and wait until it is on disk.
 
         Every process has the whole `state`, arrays and typed PRNG keys; `meta` is JSON-serializable. If it
-        cannot be written, readable checkpoints of other steps are kept.
+        cannot be written, readable checkpoints of other steps are kept. Return its fingerprint.
         """
         document = {"meta": json.loads(json.dumps(meta)), "leaves": _described(state)}
         arrays = jax.tree.map(lambda leaf: np.asarray(_raw(leaf)), state)
@@ -136,6 +143,7 @@ class Checkpoints:
                     raise
         if (number := self._processes.agree(number)) is not None:
             raise OSError(number, os.strerror(number), str(self.directory))
+        return {"step": step, "sha256": document["sha256"]}
 
     def _write(self, step: int, document: dict, arrays: PyTree) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -171,10 +179,20 @@ class Checkpoints:
 
     def _steps(self) -> set[int]:
         """Return all steps that have a folder, even if Orbax would ignore it, so that damage is reported."""
-        return {int(p.name) for p in self.directory.glob("*") if p.name.isdecimal() and p.is_dir()}
+        names = [path.name for path in self.directory.glob("*") if path.name.isdecimal() and path.is_dir()]
+        for name in names:
+            if not _STEP.fullmatch(name):  # Python also reads leading zeros and the digits of other scripts
+                raise UserError(
+                    f"{self.directory / name} is not named as a checkpoint (a step, without leading zeros): "
+                    "remove it, or rename it"
+                )
+        return set(map(int, names))
 
     def _read_document(self, step: int) -> dict:
-        document = json.loads(read_bytes(self.directory / str(step) / "document" / "metadata"))
+        path = self.directory / str(step) / "document" / "metadata"
+        document = parse_json(read_bytes(path), _MOST_VALUES)
+        if not is_of(_DOCUMENT, document):
+            raise ValueError("its description is not as this version writes it")
         if _digest(document) != document["sha256"]:
             raise ValueError("the checksum of its description does not match")
         return document
@@ -186,8 +204,8 @@ class Checkpoints:
         document = self._read_document(step)
         if (difference := _difference(document["leaves"], _described(like), partial=partial)) is not None:
             raise _OtherState(
-                f"checkpoint {step} in {self.directory} holds another state ({difference}); run with the "
-                "settings it was saved with, or choose another --run-dir"
+                f"checkpoint {step} in {self.directory} holds other arrays than the model ({difference}): "
+                "use the settings and the version it was saved with, or choose another --run-dir"
             )
         digests = {leaf["path"]: leaf["sha256"] for leaf in document["leaves"]}
         specs = jax.eval_shape(lambda tree: jax.tree.map(_raw, tree), like)
@@ -226,13 +244,34 @@ def _described(tree: PyTree) -> list[dict]:
 
 
 def _difference(saved: list[dict], wanted: list[dict], *, partial: bool) -> str | None:
-    """Return a text on how the saved leaves differ from the wanted ones; None if they are equal."""
+    """Return a text on how the saved leaves differ from the wanted ones; None if they are equal.
+
+    With `partial`, the saved leaves below other entries than those of the wanted tree do not count.
+    """
     there, here = ({leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in of} for of in (saved, wanted))
-    paths = [path for path in (here if partial else {**there, **here}) if there.get(path) != here.get(path)]
-    if not paths:
-        return None
-    was, now = (of.get(paths[0], "absent") for of in (there, here))
-    return f"{paths[0] or 'the state'} is {was} there and {now} here"
+    if partial:
+        entries = {_first_entry(path) for path in here}
+        there = {path: form for path, form in there.items() if _first_entry(path) in entries}
+    differences = {
+        "too many": [f"{path} {form}" for path, form in there.items() if path not in here],
+        "missing": [f"{path} {form}" for path, form in here.items() if path not in there],
+        "different": [
+            f"{path or 'the state'} is {there[path]} there and {form} here"
+            for path, form in here.items()
+            if there.get(path, form) != form
+        ],
+    }
+    texts = []
+    for name, found in differences.items():
+        if found:
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            texts.append(f"{name}: {', '.join(found[:3])}{more}")
+    return "; ".join(texts) or None
+
+
+def _first_entry(path: str) -> str:
+    """Return the first entry of the path of a leaf, such as `['best']`."""
+    return path.partition("]")[0]
 
 
 def _is_key(leaf: Any) -> bool:

@@ -2,8 +2,11 @@
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,9 @@ from dynskip_jax.errors import UserError
 FORMAT = 4  # of run folders; a folder of another format is refused
 _MOST_BYTES = 64 * 2**20  # of a file that is read as a whole
 _MOST_ITEMS = 10_000  # of a list in config.json or result.json
+_MOST_LEVELS = 64  # of lists and objects inside each other
+# Strings, which may contain brackets, and brackets. A string that never ends is read once, up to the end.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 # A link is never followed, and opening a pipe does not wait. Windows has neither flag.
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -21,8 +27,51 @@ def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise UserError(f"{path} has more than {most:,} bytes: restore it, or name another run folder")
+        raise _too_large(path, most)
     return content
+
+
+def read_lines(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the lines of a regular file without their ends; a last line without an end is incomplete.
+
+    More than `most` bytes are refused, after the lines before them.
+    """
+    left = most
+    with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+        while (line := file.readline(left + 1)).endswith(b"\n") and len(line) <= left:
+            left -= len(line)
+            yield line[:-1]
+    if len(line) > left:
+        raise _too_large(path, most)
+
+
+def parse_json(content: bytes, most_values: int) -> Any:
+    """Return the value of a JSON text; raise a `ValueError` if it is none, too large or nested too deep.
+
+    Size and depth are found without parsing: a small file can contain millions of objects, and Python's
+    functions for JSON call themselves for each level.
+    """
+    too_many = ValueError(f"it has more than {most_values:,} values")
+    if num_values(content) > most_values:
+        raise too_many
+    level = 0
+    is_shallow = content.count(b"[") + content.count(b"{") <= _MOST_LEVELS
+    for number, token in enumerate([] if is_shallow else _TOKENS.finditer(content)):
+        start = content[token.start()]
+        if start in b"[{":
+            level += 1
+        elif start in b"]}":
+            level -= 1
+        if not 0 <= level <= _MOST_LEVELS:
+            raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+        if number > 4 * most_values:  # two brackets, a name and a text for each value
+            raise too_many
+    return json.loads(content.decode("utf-8-sig"))
+
+
+def num_values(content: bytes) -> int:
+    """Return how many values a JSON text has at most."""
+    return sum(map(content.count, (b",", b"[", b"{")))
 
 
 def append_line(path: Path, line: str) -> None:
@@ -72,19 +121,22 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
-def is_of(form: Any, value: Any) -> bool:
+def is_of(form: Any, value: Any, most_items: int = _MOST_ITEMS) -> bool:
     """Return whether a JSON value has a form: a type, a tuple of alternatives, `[form]` or `{name: form}`.
 
     Objects may have other entries too; `{...: form}` is the form of all of them. Whole numbers have to be
-    below 2^63, and lists have at most 10,000 entries.
+    below 2^63, and lists have at most `most_items` entries.
     """
     if isinstance(form, tuple):
-        return any(is_of(each, value) for each in form)
+        return any(is_of(each, value, most_items) for each in form)
     if isinstance(form, list):
-        return isinstance(value, list) and len(value) <= _MOST_ITEMS and all(is_of(form[0], v) for v in value)
+        is_list = isinstance(value, list) and len(value) <= most_items
+        return is_list and all(is_of(form[0], each, most_items) for each in value)
     if isinstance(form, dict):
-        forms = dict.fromkeys(value, form[...]) if ... in form and isinstance(value, dict) else form
-        return isinstance(value, dict) and all(is_of(each, value.get(name)) for name, each in forms.items())
+        if not isinstance(value, dict):
+            return False
+        forms = dict.fromkeys(value, form[...]) if ... in form else form
+        return all(is_of(each, value.get(name), most_items) for name, each in forms.items())
     if isinstance(value, bool):
         return form is bool
     return isinstance(value, form) and (form is not int or abs(value) < 2**63)
@@ -106,6 +158,10 @@ def _open(path: Path, flags: int) -> int:
         os.close(number)
         raise _not_regular(path)
     return number
+
+
+def _too_large(path: Path, most: int) -> UserError:
+    return UserError(f"{path} has more than {most:,} bytes: restore it, or name another run folder")
 
 
 def _not_regular(path: Path) -> UserError:

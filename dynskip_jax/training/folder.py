@@ -1,5 +1,6 @@
 """Create, resume and read the folder of a run: its configuration, metrics and result."""
 
+import contextlib
 import datetime
 import errno
 import hashlib
@@ -10,17 +11,21 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.errors import UserError, needs
+from dynskip_jax.errors import Stopped, UserError, needs
 from dynskip_jax.training.files import (
     FORMAT,
     append_line,
     check_regular,
     is_of,
+    num_values,
+    parse_json,
     read_bytes,
+    read_lines,
+    sha256_of,
     without_dots,
     write_atomically,
 )
@@ -34,6 +39,11 @@ _LOCK, _MARKER = ".lock", ".running"
 _NO_LOCKS = (None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_METRICS = 2**28  # bytes of metrics.jsonl
+_MOST_LINES = 500_000  # of metrics.jsonl
+# Largest numbers of values: in config.json; in result.json or a line of metrics.jsonl; in all lines of it.
+_MOST_SETTINGS = 200_000
+_MOST_VALUES = 2_000_000
+_MOST_LOGGED = 25_000_000
 _NOT_COMPARED = ("format", "run", "dataset.name")  # of config.json; a folder of data may be renamed
 _NONE = type(None)
 _CONFIG = {
@@ -45,6 +55,8 @@ _CONFIG = {
     "dataset": ({"name": str, "fingerprint": str}, _NONE),
     "about": [{"paths": ({...: str}, _NONE)}],
 }
+_RECORD = {"step": int, "epoch": (int, float), "split": str}
+_EMPTY_RECORD = {"step": 0, "epoch": 0, "split": ""}
 
 
 class RunDir:
@@ -61,6 +73,8 @@ class RunDir:
             raise _unusable(path, UserError("no name in UTF-8")) from None
         self.path = path = without_dots(path)
         self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
+        # Step and SHA-256 of the newest checkpoint that this process has read or written.
+        self.checkpoint: dict[str, Any] | None = None
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
         self._config, self._metrics, self._result = (
             path / name for name in ("config.json", "metrics.jsonl", "result.json")
@@ -68,6 +82,10 @@ class RunDir:
         self._lock: filelock.BaseFileLock | None = None
         self._within: RunDir | None = None
         self._new_config: str | None = None
+        # What this process trains with and has written, whatever becomes of the files.
+        self._config_here: dict[str, Any] = {}
+        self._logged = _DigestOfLines()
+        self.kept: dict[str, str] = {}  # SHA-256 of each file that `keep` wrote, by name
 
     @classmethod
     def open(
@@ -96,6 +114,7 @@ class RunDir:
             written = {"format": FORMAT, "run": old.get("run", uuid.uuid4().hex), **new, "about": started}
             may_change = (*may_grow, "dataset.name")
             run.identity = _sha256({k: v for k, v in _flat(written).items() if k not in may_change})
+            run._config_here = written
             run.path.mkdir(parents=True, exist_ok=True)
             run._lock = _lock(run.path)
             run._within, text = within, json.dumps(written, indent=2) + "\n"
@@ -114,7 +133,7 @@ class RunDir:
     def config(self) -> dict:
         """Return the configuration of the run; one of another format is refused."""
         try:
-            config = _parsed(read_bytes(self._config))
+            config = _parsed(read_bytes(self._config), _MOST_SETTINGS)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.path} is not a run folder (it has no config.json): restore it, or name another"
@@ -131,34 +150,50 @@ class RunDir:
             )
         return config
 
+    def keep(self, name: str, text: str) -> None:
+        """Write a file that belongs to the run, which nothing may change while the run trains."""
+        write_atomically(self.path / name, text)
+        self.kept[name] = hashlib.sha256(text.encode()).hexdigest()
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a record, whose arrays become lists, to the metrics file, and wait until it is on disk."""
-        append_line(self._metrics, json.dumps(_to_json(record)))
+        self.check_present()
+        line = json.dumps(_to_json(record))
+        append_line(self._metrics, line)
+        self._logged.add(line)
 
     def records(self) -> list[dict]:
         """Return the logged records, without an incomplete last line of a run that was killed."""
-        return [_from_json(_parsed(line)) for line in self._lines()]
+        return [record for _, record in self._read_records()]
 
-    def _lines(self, step: float = math.inf) -> list[str]:
-        """Return the complete lines of the metrics file up to a step."""
-        if not self._metrics.exists():
-            return []
-        text = read_bytes(self._metrics, _MOST_METRICS).decode("utf-8", "replace")
-        kept = []
-        for number, line in enumerate(text.split("\n")[:-1], 1):  # after the last "\n" a line is incomplete
-            record = _parsed(line)
-            if record is None:
+    def _read_records(self) -> Iterator[tuple[str, dict]]:
+        """Yield the complete lines of the metrics file with their records."""
+        left = _MOST_LOGGED
+        for number, line in enumerate(self._lines(), 1):
+            content = line.encode()
+            record = _parsed(content, min(left, _MOST_VALUES))
+            left -= num_values(content)
+            if record is None or not is_of(_RECORD, _EMPTY_RECORD | record) or record.get("step", 0) < 0:
                 raise UserError(
-                    f"line {number} of {self._metrics} is not a JSON object; restore the file, delete it to "
-                    "go on without its records, or choose another --run-dir"
+                    f"line {number} of {self._metrics} is not a record of a run (a JSON object with a step); "
+                    "restore the file, delete it to go on without its records, or choose another --run-dir"
                 )
-            if record.get("step", 0) <= step:
-                kept.append(line)
-        return kept
+            yield line, _from_json(record) if _has_strings_of_numbers(line) else record
 
-    def digest_of_metrics(self, step: int) -> str:
-        """Return the SHA-256 of the records up to a step, which the checkpoint of this step contains."""
-        return _sha256(self._lines(step))
+    def _lines(self) -> Iterator[str]:
+        """Yield the complete lines of the metrics file; none if there is no file."""
+        with contextlib.suppress(FileNotFoundError):
+            for number, line in enumerate(read_lines(self._metrics, _MOST_METRICS)):
+                if number == _MOST_LINES:
+                    raise UserError(f"{self._metrics} has more than {number:,} lines: restore it")
+                yield line.decode("utf-8", "replace")
+
+    def digest_of_metrics(self) -> str:
+        """Return the SHA-256 of the records that this process has found and written.
+
+        The checkpoint and the result contain it, so that other records are noticed.
+        """
+        return self._logged.hexdigest()
 
     def rewind(self, step: int, digest: str | None = None) -> None:
         """Remove the records after the step of the checkpoint, or 0, and an incomplete last line.
@@ -166,8 +201,10 @@ class RunDir:
         Records that differ from those of the checkpoint, by its `digest_of_metrics`, are refused. If the
         whole file is missing, a warning is logged, because the records are not needed to go on.
         """
-        lines, exists = self._lines(step), self._metrics.exists()
-        if digest not in (None, _sha256(lines)):
+        exists = self._metrics.exists()
+        lines = [line for line, record in self._read_records() if record.get("step", 0) <= step]
+        logged = _DigestOfLines(lines)
+        if digest not in (None, logged.hexdigest()):
             if exists:
                 raise UserError(
                     f"{self._metrics} does not hold the {step:,} steps of the checkpoint (it has "
@@ -176,10 +213,72 @@ class RunDir:
             logger.warning("%s is missing: the records up to step %s are lost", self._metrics, f"{step:,}")
         if exists:
             write_atomically(self._metrics, "".join(f"{line}\n" for line in lines))
+        self._logged = logged
+
+    # --- What other programs do to the folder while this process trains ---
+
+    def check_present(self) -> None:
+        """Raise a `UserError` if the folder was removed, or replaced by another run's."""
+        if not all(path.exists() for path in (self._config, self.checkpoints, self.plots)):
+            raise UserError(
+                f"the run folder {self.path} was removed, or files in it, while the run trained; "
+                f"{self._last_checkpoint()}: restore the folder, or start again"
+            )
+
+    def check_unchanged(self) -> None:
+        """Raise a `UserError` if settings, records or other files are not what this process has written."""
+        self.check_present()
+        found = self.config()
+        if found["run"] != self._config_here["run"]:
+            raise UserError(
+                f"the run folder {self.path} was replaced by that of another run while this run trained; "
+                f"{self._last_checkpoint()}: choose another --run-dir"
+            )
+        changed = _changes(self._config_here, found)
+        if changed:
+            raise UserError(
+                f"{self._config} was changed while the run trained ({_some(changed)}): restore it, then the "
+                "same command goes on"
+            )
+        if _DigestOfLines(self._lines()).hexdigest() != self.digest_of_metrics():
+            raise UserError(
+                f"{self._metrics} was changed or removed while the run trained: restore it, or delete it, "
+                "then the same command goes on"
+            )
+        for name, digest in self.kept.items():
+            path = self.path / name
+            if not path.exists() or sha256_of(path) != digest:
+                raise UserError(
+                    f"{path} was changed or removed while the run trained: the same command writes it again"
+                )
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Report the removal of the folder, where it is the cause of an error of any kind."""
+        try:
+            yield
+        except (UserError, Stopped):
+            raise
+        except Exception:
+            self.check_present()
+            raise
+
+    def _last_checkpoint(self) -> str:
+        if self.checkpoint is None:
+            return "it had no checkpoint yet"
+        return f"its last checkpoint was {self.checkpoints / str(self.checkpoint['step'])}"
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json` atomically, with digests of itself and of the settings, as the last action."""
-        written = _to_json({**result, "config_sha256": self._sha256_of_settings()})
+        """Write `result.json` atomically, as the last action.
+
+        It contains digests of itself, and of the settings and records in the memory of this process.
+        """
+        self.check_unchanged()
+        digests = {
+            "config_sha256": _sha256_of_settings(self._config_here),
+            "metrics_sha256": self.digest_of_metrics(),
+        }
+        written = _to_json({**result, **digests})
         written["sha256"] = _sha256(written)
         write_atomically(self._result, json.dumps(written, indent=2) + "\n")
 
@@ -197,24 +296,48 @@ class RunDir:
             self._new_config = None
 
     def result(self) -> dict | None:
-        """Return the result, if it and the settings are as the run wrote them; None if it is not finished."""
+        """Return the result, if all files are as the run wrote them; None if it is not finished."""
         if not self._result.exists():
             return None
-        found = _parsed(read_bytes(self._result)) or {}
+        found = _parsed(read_bytes(self._result), _MOST_VALUES) or {}
         if found.pop("sha256", None) != _sha256(found):
             raise UserError(
                 f"{self._result} is not as the run wrote it (its SHA-256 differs); restore it, or delete it "
                 "and run again"
             )
-        if found.pop("config_sha256", None) != self._sha256_of_settings():
+        if found.pop("config_sha256", None) != _sha256_of_settings(self.config()):
             raise UserError(
                 f"{self._config} does not hold the settings that the model was trained with: restore it, or "
                 "train again"
             )
+        logged = found.pop("metrics_sha256", None)  # which older versions do not write
+        if logged is not None and logged != _DigestOfLines(self._lines()).hexdigest():
+            raise UserError(
+                f"{self._metrics} does not hold the records of the result: restore it; or delete it and "
+                f"{self._result.name}, and run the same command again"
+            )
         return _from_json(found)
 
-    def _sha256_of_settings(self) -> str:
-        return _sha256({name: value for name, value in self.config().items() if name != "about"})
+
+class _DigestOfLines:
+    """SHA-256 of a list of lines as JSON, to which lines can be added."""
+
+    def __init__(self, lines: Iterable[str] = ()):
+        self._sha256 = hashlib.sha256(b"[")
+        self._between = b""
+        for line in lines:
+            self.add(line)
+
+    def add(self, line: str) -> None:
+        """Add a line."""
+        self._sha256.update(self._between + json.dumps(line).encode())
+        self._between = b", "
+
+    def hexdigest(self) -> str:
+        """Return the SHA-256 of all lines so far."""
+        whole = self._sha256.copy()
+        whole.update(b"]")
+        return whole.hexdigest()
 
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
@@ -284,18 +407,33 @@ def _holds_run(path: Path) -> bool:
 
 def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> None:
     """Refuse settings that differ from those in the folder, unless they have grown."""
-    before, now, changed = _flat(old), _flat(new), []
+    before = _flat(old)
+    now = _flat(new)
     grown = [name for name in may_grow if name in before.keys() & now and _is_more(before[name], now[name])]
-    for name in {**before, **now}:
-        was, value = (of.get(name, "not set") for of in (before, now))
-        if was != value and name not in (*grown, *_NOT_COMPARED):
-            changed.append(f"{name} was {was[:80]} and is now {value[:80]}")
+    changed = _changes(old, new, (*grown, *_NOT_COMPARED))
     if changed:
-        more = [f"and {len(changed) - 3} more"] if len(changed) > 3 else []
         raise UserError(
-            f"{path} holds a run with other settings ({'; '.join(changed[:3] + more)}); "
+            f"{path} holds a run with other settings ({_some(changed)}); "
             "choose another --run-dir, or use the old settings to resume it"
         )
+
+
+def _changes(old: dict, new: dict, ignored: Sequence[str] = ()) -> list[str]:
+    """Return a text for each setting that differs."""
+    before = _flat(old)
+    now = _flat(new)
+    changed = []
+    for name in {**before, **now}:
+        was, value = (of.get(name, "not set") for of in (before, now))
+        if was != value and name not in ignored:
+            changed.append(f"{name[:80]} was {was[:80]} and is now {value[:80]}")
+    return changed
+
+
+def _some(texts: Sequence[str]) -> str:
+    """Return the first three texts, and how many more there are."""
+    more = [f"and {len(texts) - 3} more"] if len(texts) > 3 else []
+    return "; ".join([*texts[:3], *more])
 
 
 def _is_more(old: str, new: str) -> bool:
@@ -306,13 +444,17 @@ def _is_more(old: str, new: str) -> bool:
     return is_of([(int, float)], [before, now]) and now > before
 
 
-def _parsed(text: str | bytes) -> dict | None:
-    """Return the JSON object of a text; None if it is not one."""
+def _parsed(content: bytes, most_values: int) -> dict | None:
+    """Return the JSON object of a text; None if it is not one, too large or nested too deep."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(content, most_values)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _sha256_of_settings(config: Mapping[str, Any]) -> str:
+    return _sha256({name: value for name, value in config.items() if name != "about"})
 
 
 def _sha256(content: Any) -> str:
@@ -335,6 +477,10 @@ def _to_json(value: Any) -> Any:
     """Convert a value to JSON types: arrays become lists or numbers, values of unknown types text."""
     text = json.dumps(value, default=lambda each: each.tolist() if hasattr(each, "tolist") else str(each))
     return json.loads(text, parse_constant=str)  # "NaN", "Infinity", "-Infinity"
+
+
+def _has_strings_of_numbers(line: str) -> bool:
+    return any(f'"{name}"' in line for name in _NOT_FINITE)
 
 
 def _from_json(value: Any) -> Any:

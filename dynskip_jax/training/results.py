@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # The entries of a logged record that are not metrics.
 _NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 _NONE, _NUMBER = type(None), (int, float)
+_MOST_SECONDS = 10**10
 _NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
 _METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
 _ROW = {
@@ -37,10 +38,12 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
     rows = result.get("rows")
     row = rows[0] if is_of([dict], rows) and rows else {}
     wrong = [name for name, form in _ROW.items() if not is_of(form, row.get(name))]
-    if wrong or not is_model_name(row["model"]) or not row["seeds"]:
+    is_possible = not wrong and row["seeds"] and 0 <= row["wall_seconds"] < _MOST_SECONDS
+    if not is_possible or not is_model_name(row["model"]):
+        names = ", ".join(wrong) or "model, seeds, wall_seconds"
         raise UserError(
-            f"{run.path / 'result.json'} is not as this version writes it "
-            f"({', '.join(wrong) or 'model, seeds'}): restore it, or delete it and run the same command again"
+            f"{run.path / 'result.json'} is not as this version writes it ({names}): restore it, or delete "
+            "it and run the same command again"
         )
     return row
 
@@ -107,7 +110,7 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
         (metric, record[metric][first:], record.get("epoch"))
         for record in run.records()
         for metric in record
-        if metric not in _NO_METRICS
+        if metric not in _NO_METRICS and isinstance(record[metric], list)
     ]
     metrics += [(metric, of["per_seed"], None) for metric, of in final["metrics"].items()]
     rows: dict[tuple, dict[str, Any]] = {}

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,8 +15,9 @@ import numpy as np
 from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.checkpoint import Checkpoints, Restored
+from dynskip_jax.training.files import is_of
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import check_checkpoint
+from dynskip_jax.training.results import check_checkpoint, row_of
 from dynskip_jax.training.step import LAYOUT, PyTree, TrainState
 
 logger = logging.getLogger(__name__)
@@ -22,6 +25,19 @@ logger = logging.getLogger(__name__)
 # SIGHUP and SIGUSR1 do not exist on Windows.
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 _STOPPING = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+
+# What a checkpoint stores in addition to the training state.
+_MOST_EPOCHS = 1_000_000
+_NUMBER = (int, float)
+_META = {
+    **dict.fromkeys(("epoch", "batch", "step"), int),
+    "seconds": _NUMBER,
+    "history": [[_NUMBER]],
+    "best_epoch": [int],
+    "best_value": [_NUMBER],
+    "run": (str, type(None)),
+    "metrics": (str, type(None)),
+}
 
 
 @dataclasses.dataclass
@@ -47,11 +63,26 @@ class TrainProgress:
         return {name: np.asarray(value).tolist() for name, value in vars(self).items()}
 
     @classmethod
-    def from_meta(cls, meta: dict) -> "TrainProgress":
-        """Return the progress stored by `to_meta`."""
-        numbers = (meta[name] for name in ("epoch", "batch", "step", "seconds"))
-        history = np.array(meta["history"], float).reshape(-1, len(meta["best_epoch"]))
-        return cls(*numbers, history, np.array(meta["best_epoch"]), np.array(meta["best_value"], float))
+    def from_meta(cls, meta: dict, num_seeds: int) -> "TrainProgress":
+        """Return the progress stored by `to_meta`; raise a `ValueError` that names entries that cannot be."""
+        wrong = [name for name, form in _META.items() if not is_of(form, meta.get(name), _MOST_EPOCHS)]
+        if wrong:
+            raise ValueError(", ".join(wrong))
+        counts = (meta["epoch"], meta["batch"], meta["step"])
+        is_possible = {
+            "epoch, batch, step": min(counts) >= 0,
+            "seconds": 0 <= meta["seconds"] < math.inf,
+            "history": [len(values) for values in meta["history"]] == [num_seeds] * meta["epoch"],
+            "best_epoch": len(meta["best_epoch"]) == num_seeds
+            and all(0 <= epoch <= meta["epoch"] for epoch in meta["best_epoch"]),
+            "best_value": len(meta["best_value"]) == num_seeds,
+        }
+        wrong = [name for name, holds in is_possible.items() if not holds]
+        if wrong:
+            raise ValueError(", ".join(wrong))
+        history = np.array(meta["history"], float).reshape(-1, num_seeds)
+        best = np.array(meta["best_epoch"]), np.array(meta["best_value"], float)
+        return cls(*counts, meta["seconds"], history, *best)
 
     def finished(self, patience: int) -> np.ndarray:
         """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience` is 0."""
@@ -109,17 +140,22 @@ class Saver:
         the run folder is rewound to the checkpoint.
         """
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
+        if restored is not None:
+            progress = _progress_of(restored, len(progress.best_epoch), self._checkpoints.directory)
         if self._run_dir is not None:
             _check_belonging(self._run_dir, restored)
+            self._run_dir.checkpoint = restored and restored.fingerprint
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
             for line in restored.skipped:
                 logger.warning(line)
-            progress = TrainProgress.from_meta(restored.meta)
             check(progress)
             logger.info("resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1)
         if self._run_dir is not None:
-            self._run_dir.rewind(progress.step, restored and restored.meta["metrics"])
+            row = row_of(self._run_dir)
+            if row is not None:  # a finished run, which has also been evaluated, goes on
+                progress.seconds = max(progress.seconds, row["wall_seconds"])
+            self._run_dir.rewind(progress.step, restored and restored.meta.get("metrics"))
             self._run_dir.go_on()
         self._started -= progress.seconds
         return self._each(self._parallel.place, state), best, progress
@@ -129,14 +165,22 @@ class Saver:
         return time.monotonic() - self._started
 
     def save(self, state: TrainState, best: PyTree, progress: TrainProgress) -> None:
-        """Write a checkpoint, and store the training time in `progress`."""
+        """Write a checkpoint, and store the training time in `progress`.
+
+        Files that others have changed meanwhile are an error, after the checkpoint has been written.
+        """
         progress.seconds = self.seconds()
+        run = self._run_dir
         if self._checkpoints is not None:
             whole = {"state": self._each(self._parallel.whole, state), "best": best}
-            meta, run = progress.to_meta(), self._run_dir
+            meta = progress.to_meta()
             if run is not None:
-                meta |= {"run": run.identity, "metrics": run.digest_of_metrics(progress.step)}
-            self._checkpoints.save(progress.step, whole, meta)
+                run.check_present()
+                meta |= {"run": run.identity, "metrics": run.digest_of_metrics()}
+            fingerprint = self._checkpoints.save(progress.step, whole, meta)
+            if run is not None:
+                run.checkpoint = fingerprint
+                run.check_unchanged()
         self._last_save = time.monotonic()
 
     def is_due(self) -> bool:
@@ -162,13 +206,28 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
     return restored.state["best"]
 
 
+def _progress_of(restored: Restored, num_seeds: int, folder: Path) -> TrainProgress:
+    """Return the progress that a checkpoint contains, which may be a stranger's."""
+    step = restored.fingerprint["step"]
+    try:
+        progress = TrainProgress.from_meta(restored.meta, num_seeds)
+        if progress.step != step:
+            raise ValueError("step")
+    except ValueError as error:
+        raise UserError(
+            f"checkpoint {step} in {folder} does not hold the progress of this run ({error}): restore it, or "
+            "choose another --run-dir"
+        ) from None
+    return progress
+
+
 def _check_belonging(run: RunDir, restored: Restored | None) -> None:
     """Refuse a folder whose checkpoint, result and metrics are not those of one run at one time."""
     remedy = "restore it, or choose another --run-dir"
     # A dev record is followed by a checkpoint, so that only the last record may be without.
     if restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
         raise UserError(f"{run.path} has records of finished epochs, and there is no checkpoint: {remedy}")
-    if restored is not None and restored.meta["run"] != run.identity:
+    if restored is not None and restored.meta.get("run") != run.identity:
         step = restored.fingerprint["step"]
         raise UserError(f"{run.path}: checkpoint {step} is another run's, or of other settings: {remedy}")
     if restored is None or not restored.skipped:

@@ -1,16 +1,19 @@
 """Check the command line: what is refused, in one line, and what is printed before anything is trained."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from commands import assert_user_error, execute, finished_run, load, row_of, succeed
-from quick import Quick
+from quick import Quick, QuickSettings
 
 from dynskip_jax import cli, load_run, run
 from dynskip_jax.cli import NAMES, TOOLS
+from dynskip_jax.config import flag
 from dynskip_jax.experiment import find_experiment
+from dynskip_jax.settings import fields_of
 
 FAST = ("--devices", 1, "--epochs", 1)
 LONG = "9" * 5000
@@ -20,7 +23,12 @@ AGENT = ("--model", "dynamic:3")
 BAD = {
     "text for a number": (("--epochs", "x"), "--epochs takes a whole number, got 'x'"),
     "no value": (("--epochs",), "--epochs"),
-    "not finite": (("--learning-rate", "nan"), "--learning-rate"),
+    "not a number": (("--learning-rate", "nan"), "--learning-rate must be finite and above 0, got nan"),
+    "infinite": (("--clip", "inf"), "--clip must be finite and above 0, or none, got inf"),
+    "infinite in a list": (("--mix", "0.5,inf", *AGENT), "--mix must be finite and at least 0 and at most 1"),
+    "a number as Python writes it": (("--epochs", "1_0"), "--epochs takes a whole number, got '1_0'"),
+    "a number of another script": (("--seeds", "1,٣"), "--seeds takes"),
+    "a list with a gap": (("--learning-rate", "0.1,,0.2"), "--learning-rate takes"),
     "negative": (("--seeds=-1",), "--seeds must be at least 1"),
     "too many digits": (("--seeds", "9" * 30), "--seeds"),
     "digits that Python refuses": (("--epochs", LONG), "--epochs"),
@@ -54,7 +62,9 @@ BAD = {
     "processes and pmap": (("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"), "pmap"),
     "a process beside auto": (("--coordinator", "auto", "--process", "0/1"), "leave --process out"),
     "no code": (("predict", "--run-dir", "x", "--code", "no_such_module"), "--code 'no_such_module'"),
+    "no code behind =": (("predict", "--code=", "--run-dir", "x"), "--code is empty"),
     "no folder": (("predict", "--run-dir", "nowhere"), "nowhere"),
+    "an empty folder of a run": (("predict", "--run-dir", ""), "--run-dir is empty"),
     **{f"absurd {flag}": ((f"--{flag}={'x' * 10**4}",), "xx") for flag in ("mix", "transition", "x")},
     "absurd path": (("--run-dir", "x" * 10**5), " … "),
     "dangling link": (("--run-dir", "dangling"), "dangling"),
@@ -68,6 +78,37 @@ def test_what_is_wrong_is_said_in_one_line(name, here):
     outcome = execute(Quick, *arguments)
     assert_user_error(outcome, part)
     assert len(outcome.err) < 1000 and [path.name for path in here.iterdir()] == ["dangling"]
+
+
+@pytest.mark.parametrize("name", fields_of(QuickSettings))
+def test_an_empty_value_is_refused_by_the_name_of_its_flag(name, here):
+    """Regression: an unset shell variable meant the current folder, or was a traceback."""
+    for given in ((f"{flag(name)}=",), (flag(name), ""), (flag(name), "\n")):
+        assert_user_error(execute(Quick, *given), f"error: {flag(name)} is empty")
+    assert not any(here.iterdir())
+
+
+def test_an_empty_word_is_refused(here):
+    report = lambda: cli.main(["report", *sys.argv[1:]])
+    assert_user_error(execute(report, ""), "an argument is empty")
+    assert_user_error(execute(report, "x", "--csv", ""), "--csv is empty")
+    assert_user_error(execute(Quick, ""), "no command ''")
+
+
+def test_a_line_break_after_a_value_is_left_out():
+    """As the shell does with what a command prints."""
+    given = {"--seeds": "3", "--epochs": "2", "--learning-rate": "0.1,0.2", "--transition": "gru"}
+    given |= {"--compare": "lstm,fixed:2", "--precision": "bf16", "--run-dir": "x", "--clip": "none"}
+    words = [word for pair in given.items() for word in pair]
+    expected = succeed(Quick, *words, "--print-config")
+    for end in ("\n", "\r\n"):
+        broken = [word if word in given else word + end for word in words]
+        assert succeed(Quick, *broken, "--print-config") == expected
+
+
+def test_clipping_is_switched_off_by_none():
+    shown = succeed(find_experiment("classify"), "--clip", "none", "--print-config").out
+    assert re.search(r"^training.clip +none +flag$", shown, re.MULTILINE)
 
 
 # --- Whole commands, as typed ---
@@ -116,6 +157,30 @@ def test_print_config_tells_where_values_come_from():
         assert rows("number_prediction", "--length", length)["run.preset"][0] == preset
     # A flag may need what the preset sets.
     assert rows("number_prediction", "--relaxed-epochs", 1)["agent.relaxed_epochs"] == ("1", "flag")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("classify", "--help"), ("ptb", "--print-config")])
+def test_docstrings_that_python_strips_are_not_missed(words):
+    """Regression: these were tracebacks."""
+    usual, stripped = (shell("", "-m", "experiments", *words, PYTHONOPTIMIZE=level) for level in ("", "2"))
+    assert (stripped.returncode, stripped.stderr) == (0, "")
+    assert {*stripped.stdout.splitlines()[:30]} <= {*usual.stdout.splitlines()}
+
+
+@pytest.mark.parametrize("words", [("report", "x"), ("classify", "predict", "--run-dir", "x")])
+def test_a_command_that_writes_to_closed_standard_output_is_refused(words):
+    """Regression: predictions went nowhere, with status 0."""
+    done = shell(">&-", "-m", "experiments", *words)
+    assert done.returncode == 2 and re.fullmatch("error: standard output is closed[^\n]*\n", done.stderr)
+
+
+def test_an_address_space_in_which_jax_cannot_start_is_named(tmp_path):
+    """Regression: the process was aborted with a message of C++."""
+    line = 'ulimit -v 1000000; exec "$@"'
+    command = [sys.executable, "-m", "experiments.number_prediction", "--run-dir", tmp_path / "run"]
+    done = subprocess.run(["sh", "-c", line, "sh", *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "1.0 GB of address space (ulimit -v), and JAX needs" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_reader_of_the_output_may_go():

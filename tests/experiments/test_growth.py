@@ -19,6 +19,7 @@ from commands import (
     row_of,
     snapshot,
     succeed,
+    write_result,
 )
 
 from dynskip_jax.trained import load_models, load_run
@@ -52,6 +53,17 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, tm
     fewer = execute(quick.Quick, *arguments, "--epochs", 1, "--run-dir", folder)
     assert_user_error(fewer, "settings.training.epochs was 2 and is now 1")
     assert snapshot(folder) == before
+
+
+def test_the_time_of_a_run_that_grows_adds_up(finished_quick, folder):
+    """Regression: that of the first evaluation was forgotten, so that a longer run showed a shorter time."""
+    result = load(folder / "result.json")
+    result["rows"][0]["wall_seconds"] = 5000.5
+    write_result(folder, result)
+    for epochs in (3, 4):
+        before = row_of(folder)["wall_seconds"]
+        succeed(quick.Quick, *finished_quick.arguments, "--epochs", epochs, "--run-dir", folder)
+        assert before < row_of(folder)["wall_seconds"] < before + 500
 
 
 def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, monkeypatch):
@@ -120,7 +132,7 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
     (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
     before = snapshot(folder)
     damaged = execute(quick.Quick, *arguments, "--epochs", 3, "--run-dir", folder)
-    assert_user_error(damaged, "line 1 of", "is not a JSON object")
+    assert_user_error(damaged, "metrics.jsonl does not hold the records of the result")
     assert snapshot(folder) == before
     (folder / "metrics.jsonl").write_text(metrics)
     again = succeed(quick.Quick, *arguments, "--run-dir", folder)

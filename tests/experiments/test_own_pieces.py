@@ -67,7 +67,11 @@ def test_arguments_and_settings_reach_the_piece(pieces):
         ("my_pieces:Near(open('x'))", "arguments are numbers"),
         ("my_pieces:Near(3, nonsense=1)", "nonsense"),
         ("my_pieces:Near(3, max_skip=4)", "takes max_skip, mix, first_step, each once"),
+        ("my_pieces:Near(max_skip=3, max_skip=4)", "each once"),
         ("my_pieces:Near(3, 1.0, 'agent', 4)", "each once"),
+        (f"my_pieces:Near({'-' * 3000}3)", "arguments are numbers"),
+        (f"my_pieces:Near({'(' * 3000}3{')' * 3000})", "arguments are numbers"),
+        (f"my_pieces:Near({'[' * 150}3{']' * 150})", ""),
         ("my_pieces:Cell()", "derived from TimeSkip"),
     ],
 )

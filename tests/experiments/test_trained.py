@@ -199,7 +199,12 @@ BAD = [
     ("finished_quick", quick.Quick, ("predict", "--run-dir", "nowhere"), "nowhere is not a run folder"),
     ("compared_ptb", PTB, ("explain", "--seed", 1), "--seed"),  # the flag is --of-seed
     ("compared_ptb", PTB, ("generate", "--text", "a zebra"), "zebra"),
-    ("compared_ptb", PTB, ("generate", "--temperature", "inf"), "--temperature must be above 0, got inf"),
+    (
+        "compared_ptb",
+        PTB,
+        ("generate", "--temperature", "inf"),
+        "--temperature must be finite and above 0, got inf",
+    ),
     ("compared_ptb", PTB, ("evaluate", "--method", "recall"), "cache or dynamic"),
     ("finished_numbers", NUMBERS, ("explain", "--text", "9" * 5000), "numbers below 10, separated by spaces"),
     ("compared_ptb", PTB, ("evaluate", "--steps", 9), "--steps is for --method dynamic"),

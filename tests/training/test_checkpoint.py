@@ -1,6 +1,7 @@
 """Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and replaced."""
 
 import errno
+import json
 import os
 import re
 import resource
@@ -244,14 +245,15 @@ def test_what_another_process_cannot_read_is_skipped_or_refused(two, monkeypatch
     [
         ({"w": jnp.ones((3, 5)), "b": jnp.ones(2)}, "['w'] is float32[3, 4] there and float32[3, 5] here"),
         ({"w": jnp.ones((3, 4), jnp.bfloat16), "b": jnp.ones(2)}, "and bfloat16[3, 4] here"),
-        ({"w": jnp.ones((3, 4))}, "['b'] is float32[2] there and absent here"),
+        ({"w": jnp.ones((3, 4))}, "too many: ['b'] float32[2]"),
+        ({"w": jnp.ones((3, 4)), "c": jnp.ones(5)}, "too many: ['b'] float32[2]; missing: ['c'] float32[5]"),
     ],
 )
 def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
     monkeypatch.setattr(checkpoint, "_sha256", lambda _: pytest.fail("an array was read"))
-    match = rf"^checkpoint 4 in {tmp_path} holds another state \([^\n]*{re.escape(difference)}"
+    match = rf"^checkpoint 4 in {tmp_path} holds other arrays than the model \([^\n]*{re.escape(difference)}"
     with pytest.raises(UserError, match=match):
         checkpoints.restore_latest(like)
 
@@ -287,3 +289,41 @@ def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(tmp_pa
     document(run.checkpoints / "2").write_bytes(b"{")  # an older one does not silently take its place
     with pytest.raises(UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"):
         selected_params(run, like, 2)
+
+
+@pytest.mark.parametrize(
+    ("like", "difference"),
+    [
+        ({"w": (3,)}, "too many: ['best']['b'] float32[2, 4])"),
+        ({"w": (3,), "b": (4,), "c": ()}, "missing: ['best']['c'] float32[2])"),
+        ({"w": (3,), "b": (5,)}, "different: ['best']['b'] is float32[2, 4] there and float32[2, 5] here)"),
+    ],
+)
+def test_the_arrays_of_a_finished_run_are_exactly_those_of_the_model(like, difference, tmp_path):
+    """Regression: a parameter that the code no longer had was left out, and the numbers were wrong."""
+    run, state = RunDir.open(tmp_path, {}), {"best": {"w": jnp.ones((2, 3)), "b": jnp.ones((2, 4))}}
+    Checkpoints(run.checkpoints).save(1, state | {"rest": jnp.zeros(2)}, {})
+    like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in like.items()}
+    with pytest.raises(UserError, match=rf"^[^\n]*{re.escape(difference)}[^\n]*$"):
+        selected_params(run, like, 2)
+
+
+@pytest.mark.parametrize("name", ["007", "٧", "7" * 30])
+def test_a_folder_that_is_not_named_as_a_checkpoint_is_named(name, two):
+    """Regression: Python reads these names as numbers, and the folders of these numbers were missing."""
+    (two / name).mkdir()
+    for call in (lambda: Checkpoints(two).restore_latest(make_state()), Checkpoints(two).fingerprint):
+        with pytest.raises(UserError, match=rf"^[^\n]*{name} is not named as a checkpoint[^\n]*$"):
+            call()
+
+
+def test_a_description_that_is_none_is_damage(two):
+    """Also one with a right checksum: it may be a stranger's."""
+    for content in ({}, [], {"meta": [], "leaves": []}, {"meta": {}, "leaves": [{"path": 5}]}):
+        if content:
+            content = (
+                {**content, "sha256": checkpoint._digest(content)} if isinstance(content, dict) else content
+            )
+        document(two / "7").write_text(json.dumps(content))
+        assert Checkpoints(two).restore_latest(make_state()).fingerprint["step"] == 6
+        assert Checkpoints(two).fingerprint() == {"step": 7, "sha256": ""}

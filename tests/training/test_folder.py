@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -110,7 +111,7 @@ def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path
     assert not path.exists()
     for record in ({"step": 1, "x": math.nan}, {"note": "no step"}, {"step": 5}):
         run.log(record)
-    digest = run.digest_of_metrics(5)
+    digest = run.digest_of_metrics()
     for step in (6, 7):
         run.log({"step": step})
     path.write_bytes(path.read_bytes()[:-4])
@@ -118,8 +119,45 @@ def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path
     run.rewind(5, digest)
     run.log({"step": 6})
     assert [record.get("step") for record in run.records()] == [1, None, 5, 6]
-    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    assert "line 2 of" in user_error(run.records)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('{"st', "5", "[]", '{"step": null}', '{"step": "1"}', '{"step": [1]}', '{"step": -1}'),
+        *('{"step": 1, "epoch": "x"}', '{"split": 3}', "\udcff"),
+        *("[" * 10**5, '{"a":' * 900 + "1" + "}" * 900),
+    ],
+    ids=lambda line: line[:20],
+)
+def test_a_line_that_is_no_record_is_named(line, tmp_path):
+    """Regression: a step that is no number was a TypeError, and 900 nested lists a RecursionError."""
+    run = RunDir.open(tmp_path, CONFIG)
+    content = f'{{"step": 1}}\n{line}\n{{"step": 3}}\n'.encode(errors="surrogateescape")
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    for call in (run.records, lambda: run.rewind(3)):
+        assert "line 2 of" in user_error(call)
+
+
+LARGE = {
+    "config.json": lambda: '{"format": 4, ' + ", ".join(f'"k{i}": 0' for i in range(300_000)) + "}",
+    "result.json": lambda: '{"a": [' + "[],[]," * 10**6 + "0]}",
+    "metrics.jsonl": lambda: ('{"a": [' + "0," * 10**6 + "0]}\n") * 3,
+    "metrics.jsonl, lines": lambda: "{}\n" * 10_001,
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_json_of_too_many_values_is_refused_before_it_is_parsed(case, tmp_path, monkeypatch):
+    """Regression: files of 39 and 242 megabytes took over 90 seconds."""
+    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LOGGED", 2_500_000)
+    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LINES", 10_000)
+    run, name = RunDir.open(tmp_path, CONFIG), case.partition(",")[0]
+    (tmp_path / name).write_text(LARGE[case]())
+    read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[name]
+    began = time.process_time()
+    assert name in user_error(read)
+    assert time.process_time() - began < 10
 
 
 def test_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_on(tmp_path, monkeypatch):
