@@ -25,8 +25,7 @@ def print_results(
     models = [result["model"] for result in results]
     published, note = experiment.published_rows(settings, data, models)
     measured = [*(result["metrics"] for result in results), *dict(published).values()]
-    known = {metric for metrics in measured for metric in metrics}
-    columns = {metric: column for metric, column in experiment.columns.items() if metric in known}
+    columns = shown_columns(experiment.columns, measured)
     rows = []
     for result in results:
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
@@ -43,6 +42,22 @@ def print_results(
     print_table(f"{experiment.name} on {data.name}", headings, rows, beside)
     if note:
         say(note)
+
+
+def shown_columns(
+    columns: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[str, str]]:
+    """Return the columns with a metric of any row; those of a mode only where it is not the usual one.
+
+    The metrics of greedy and of sampled choices are those without a suffix again, in the mode in which all
+    rows of a version are evaluated. Controls of older versions are sampled without saying so.
+    """
+
+    def is_new(metric: str) -> bool:
+        usual = metric.removesuffix("_greedy").removesuffix("_sampled")
+        return any(metric in row and (metric == usual or row[metric] != row.get(usual)) for row in rows)
+
+    return {metric: column for metric, column in columns.items() if is_new(metric)}
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:

@@ -13,12 +13,10 @@ from dynskip_jax.console import print_table, say
 from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import experiment_of
-from dynskip_jax.results import label_of, row_name
+from dynskip_jax.results import label_of, row_name, shown_columns
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import progress_of, row_of, runs_of_models
-
-_MODES = ("_greedy", "_sampled", "_averaged")  # suffixes of metrics that are left out by default
 
 
 def report(
@@ -62,9 +60,8 @@ def report(
                 columns |= experiment_of(run).columns
             except UserError as error:
                 say(f"{error}; all metrics are shown")
-    known = {metric for row in rows for metric in row["metrics"]}
-    main = [metric for metric in columns if metric in known and not metric.endswith(_MODES)]
-    table = compare_rows(rows, metrics or main, baseline)
+    main = shown_columns(columns, [row["metrics"] for row in rows])
+    table = compare_rows(rows, metrics or [*main], baseline)
     for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
         heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1

@@ -56,9 +56,10 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
 ):
     outcome = succeed(REPORT, finished_ptb.folder, swept_quick.folder, "--csv", tmp_path / "t.csv")
     assert "points" in outcome.out
-    rows = table_of(tmp_path / "t.csv", "test_accuracy")
+    rows = table_of(tmp_path / "t.csv", "dev_accuracy")
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
+    assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2  # of the selected value of each model
 
 
 def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path):

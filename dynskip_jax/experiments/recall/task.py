@@ -119,6 +119,12 @@ def warnings(spec: Any, settings: Any, learner: Any) -> list[str]:
 
 
 def metrics(trained: Any) -> dict[str, np.ndarray]:
-    """Return the accuracy on rows of twice the length."""
-    found = trained.learner.evaluate(trained.all_params, "twice", trained.keys)
-    return {"test_accuracy_twice": found["twice_accuracy"]}
+    """Return the accuracy on rows of twice the length, in each mode if choices matter."""
+    modes = {"": None}
+    if trained.spec.choices_matter():
+        modes |= {"_greedy": "greedy", "_sampled": "sample"}
+    found = {}
+    for suffix, mode in modes.items():
+        scores = trained.learner.evaluate(trained.all_params, "twice", trained.keys, mode=mode)
+        found[f"test_accuracy_twice{suffix}"] = scores["twice_accuracy"]
+    return found
