@@ -20,3 +20,23 @@ def run_code(page, /, *codes, **names):
     for code in codes or code_of(page):
         exec(compile(code, page, "exec"), names)
     return names
+
+
+def anchor_of(heading):
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def tables_of(page):
+    """Return the anchor above each table of a page, its headings, and its rows without marks."""
+    found, anchor, lines = [], "", []
+    for line in [*text_of(page).splitlines(), ""]:
+        if line.startswith("|"):
+            lines.append([cell.strip().replace("**", "").replace("`", "") for cell in line.split("|")[1:-1]])
+            continue
+        if lines:
+            found.append((anchor, lines[0], lines[2:]))
+            lines = []
+        if line.startswith("#"):
+            anchor = anchor_of(line.lstrip("# "))
+    return found
