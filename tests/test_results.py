@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import runpy
 from typing import NamedTuple
 
 import pytest
@@ -172,3 +173,9 @@ def test_the_speeds_of_the_readme_are_those_of_the_benchmarks():
     ((_, _, rows),) = [table for table in tables_of("README.md") if "PTB, GPU" in table[1]]
     for _, *speeds in rows:
         assert {*re.findall(r"[\d.]+", " ".join(speeds))} <= cells
+
+
+def test_the_figures_find_their_rows():
+    names = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    assert all(lstm > 0 for (lstm, _), _, _ in names["GAINS"].values())
+    assert len(names["REPLACED"]) == 6 and len(names["RECALL"]) == 2

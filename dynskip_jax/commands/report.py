@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import progress_of, row_of, runs_of_models
 
+MODES = ("greedy", "sampled", "averaged")  # in which agents choose: suffixes of metrics
+
 
 def report(
     folders: tuple[Path, ...],
     metrics: tuple[str, ...] = (),
     baseline: str | None = None,
     csv: Path | None = None,
+    json: Path | None = None,
     code: str | None = None,
 ) -> None:
     """Show runs side by side, of one model or of several compared: `report DIR DIR --csv table.csv`.
@@ -37,12 +41,13 @@ def report(
         metrics: Metrics as in result.json, separated by commas; by default the main ones.
         baseline: Row that others are compared with; by default the first on the same data.
         csv: Write the table to this CSV file, one line per row and metric.
+        json: Write the means to this JSON file, with the fields of docs/results/rows.csv.
         code: Import this module first: the one with your own task.
     """
     if not folders:
         raise UserError("name run folders, before all flags: report DIR DIR")
-    if csv is not None:
-        check_new(csv)
+    for path in filter(None, (csv, json)):
+        check_new(path)
     rows, columns = [], {}
     for folder in dict.fromkeys(folders):
         try:
@@ -61,7 +66,8 @@ def report(
             except UserError as error:
                 say(f"{error}; all metrics are shown")
     main = shown_columns(columns, [row["metrics"] for row in rows])
-    table = compare_rows(rows, metrics or [*main], baseline)
+    chosen = metrics or [*main]
+    table = compare_rows(rows, chosen, baseline)
     for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
         heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
@@ -75,14 +81,20 @@ def report(
         kept = table.drop(columns=["fingerprint"]).assign(**texts)
         write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
         say(f"written: {csv}")
+    if json is not None:
+        lines = map(dumps, data_of(rows, {name: columns.get(name, ("", ""))[1] for name in chosen}))
+        write_atomically(json, "[\n" + ",\n".join(lines) + "\n]\n")
+        say(f"written: {json}")
 
 
 def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
     """Return the row of a finished model, or one for each value of a sweep; names begin with `where`."""
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
-    data, rows = run.config()["dataset"], []
+    config, rows = run.config(), []
+    data = config["dataset"]
     about = dict(dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"])
+    about |= dict(task=config.get("experiment", ""), commit=(config["about"] or [{}])[-1].get("commit"))
     for value in row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]:
         name = label_of(row_name({**row, "model": model}), value["value"])
         numbers = {m: of for m, of in value["metrics"].items() if not isinstance(of["mean"], list)}
@@ -118,6 +130,33 @@ def compare_rows(
             lines.append(about | {f"difference_{name}": value for name, value in difference.items()})
     names = {"count": "seeds", "difference_count": "difference_pairs"}
     return pandas.DataFrame(lines).rename(columns=names)
+
+
+def data_of(
+    rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str]
+) -> list[dict[str, str | float | None]]:
+    """Return the fields of docs/results/rows.csv for each row of `rows_of`, metric of `forms` and mode.
+
+    Metrics whose form ends in % are multiplied by 100. The mode of a metric without a suffix is that of the
+    metric with one that has the same values.
+    """
+    found = []
+    for row in rows:
+        for metric in (metric for metric in forms if metric in row["metrics"]):
+            values = row["metrics"][metric]
+            name, _, mode = metric.rpartition("_")
+            if mode not in MODES:
+                name = metric
+                same = (other for other in MODES if row["metrics"].get(f"{metric}_{other}") == values)
+                mode = next(same, "")
+            elif values == row["metrics"].get(name):
+                continue
+            scale = 100 if forms[metric].endswith("%") else 1
+            numbers = t_interval([*values.values()])
+            mean, sd = (None if math.isnan(of) else scale * of for of in (numbers.mean, numbers.sd))
+            about = dict(table="", task=row["task"], model=row["model"], mode=mode, seeds=numbers.count)
+            found.append(about | dict(metric=name, mean=mean, sd=sd, commit=row["commit"]))
+    return found
 
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:
