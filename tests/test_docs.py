@@ -161,6 +161,12 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors_of(target), link
 
 
+def test_the_tests_that_reliability_names_exist_and_are_said_to_be_slow_if_they_are():
+    for path, slow in re.findall(r"`(tests/[\w/]+\.py)`( \(slow\))?", text_of("RELIABILITY.md")):
+        code = text_of(path)
+        assert "def test_" in code and (not slow or "mark.slow" in code), path
+
+
 # --- The reference ---
 
 
