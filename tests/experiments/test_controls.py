@@ -99,7 +99,9 @@ def test_a_control_is_evaluated_in_the_modes_of_the_agent_it_is_compared_with(na
     experiment = find_experiment(name)
     for preset in experiment.presets.values():
         for mode in ("greedy", "sample"):
-            settings = replace(experiment.settings(), **preset | {"evaluation_mode": mode})
+            given = preset | {"evaluation_mode": mode}
+            given.pop("train_embeddings", None)  # without which vectors would have to be given
+            settings = replace(experiment.settings(), **given)
             agent = make_spec("dynamic:3", settings)
             control = make_spec("dynamic:3", replace(settings, control="untrained"))
             assert control.is_untrained and not agent.is_untrained
