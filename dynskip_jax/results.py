@@ -47,10 +47,10 @@ def print_results(
 def shown_columns(
     columns: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[str, str]]:
-    """Return the columns with a metric of any row; those of a mode only where it is not the usual one.
+    """Return the columns with a metric of any row.
 
-    The metrics of greedy and of sampled choices are those without a suffix again, in the mode in which all
-    rows of a version are evaluated. Controls of older versions are sampled without saying so.
+    A column of greedy or sampled choices is left out if all rows have the same numbers without a suffix, which
+    are those of the mode they were evaluated in. Of untrained agents, older versions sampled.
     """
 
     def is_new(metric: str) -> bool:
