@@ -49,8 +49,8 @@ def shown_columns(
 ) -> dict[str, tuple[str, str]]:
     """Return the columns with a metric of any row.
 
-    A column of greedy or sampled choices is left out if all rows have the same numbers without a suffix, which
-    are those of the mode they were evaluated in. Of untrained agents, older versions sampled.
+    A column of greedy or sampled choices is left out if all rows have its numbers without a suffix, too: they
+    are of the mode in which a run was evaluated. Older versions sampled the choices of untrained agents.
     """
 
     def is_new(metric: str) -> bool:

@@ -63,10 +63,13 @@ ROWS = all_rows()
 
 def is_number_of(row, mean, sd):
     """Return whether a row's numbers are these texts, to as many digits."""
-    pairs = ((row["mean"], mean), (row["sd"], sd))
-    return all(
-        f"{float(one):.{len(text.partition('.')[2])}f}" == text if text else not one for one, text in pairs
-    )
+    for own, text in ((row["mean"], mean), (row["sd"], sd)):
+        if not own or not text:
+            if own != text:
+                return False
+        elif f"{float(own):.{len(text.partition('.')[2])}f}" != text:
+            return False
+    return True
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -154,11 +157,19 @@ def notes_of_the_notebook():
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
+def scores_in(page):
+    """Return the numbers from 10 with two decimals between a page's tables; smaller ones are differences."""
+    prose = "\n".join(line for line in text_of(page).splitlines() if not line.startswith("|"))
+    return " ".join(match[0] for match in re.finditer(r"(?<![\w.])\d{2,}\.\d\d(?!\d)( ± [\d.]+)?", prose))
+
+
 PLACES = {name: help_of(name) for name in NAMES} | {"notebook": notes_of_the_notebook()}
+PLACES |= {page: scores_in(page) for page in ("README.md", "RESULTS.md")}
+PLACES |= {page: scores_in(page) for page in (f"docs/results/{name}.md" for name in PAGES)}
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_numbers_of_help_texts_and_of_the_notebook_are_those_of_rows(place):
+def test_numbers_of_texts_are_those_of_rows(place):
     for mean, sd in NUMBER.findall(PLACES[place]):
         assert any(is_number_of(row, mean, sd or row["sd"]) for row in ROWS), (mean, sd)
 
