@@ -21,32 +21,28 @@ def numbers_of(table, model, metric="test"):
     return float(row["mean"]), float(row["sd"] or 0)
 
 
-def gains_of(section, lstm, choice):
+def gains_of(section, choice, lstm="lstm"):
     """Return the test perplexity of the plain LSTM, of the control and of the learned choice."""
     models = lstm, f"{choice}: its control", choice
     return [numbers_of(f"language_models#{section}", model) for model in models]
 
 
 def replaced_of(model):
-    """Return the losses, in nats, by a model's choices, those of another text, random ones, the best k."""
+    """Return the loss, in nats, by a model's choices, those of another text, random ones, the best k."""
     ways = ("by the agent", "by the agent in another text", "at random", "always the best k")
     return [numbers_of("choice#all-choices-in-one-way", model, way)[0] for way in ways]
 
 
-COPYING = "copying-words-from-the-last-200"
+FAR = "dynamic:200, copying"
 GAINS = {
-    "last 5\nno dropout": gains_of("the-small-model-without-dropout-preset-small", "lstm", "dynamic:5"),
-    "last 5\ndropout": gains_of(f"{COPYING}-with-dropout", "lstm", "dynamic:5, λ = 0.5"),
-    "last 200\nno dropout": gains_of(f"{COPYING}-without-dropout", "lstm", "dynamic:200, copying"),
-    "last 200\ndropout": gains_of(f"{COPYING}-with-dropout", "lstm", "dynamic:200, copying"),
-    "last 200\n2 × 650": gains_of(
-        "the-papers-size-preset-paper",
-        "lstm, on a CPU, like all rows below",
-        "dynamic:200, copying in expectation",
-    ),
-    "last 200\nWikiText-2": gains_of("wikitext-2", "lstm", "dynamic:200, copying"),
+    "last 5\nno dropout": gains_of("the-small-model-without-dropout-preset-small", "dynamic:5"),
+    "last 5\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", "dynamic:5, λ = 0.5"),
+    "last 200\nno dropout": gains_of("copying-words-from-the-last-200-without-dropout", FAR),
+    "last 200\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", FAR),
+    "last 200\n2 × 650": gains_of("the-papers-size-preset-paper", f"{FAR} in expectation", "lstm, on a CPU"),
+    "last 200\nWikiText-2": gains_of("wikitext-2", FAR),
 }
-COPIED = "choice#copying-from-the-last-200-states"
+COPIED = "choice#copying-from-the-last-200-states", "hard, dropout: test"
 WAYS = (
     "of the agent",
     "of the agent in another stream",
@@ -55,7 +51,7 @@ WAYS = (
 )
 REPLACED = {
     "number prediction, K = 10": replaced_of("numbers"),
-    "copying one word, K = 200": [np.log(numbers_of(COPIED, way, "hard, dropout: test")[0]) for way in WAYS],
+    "copying one word, K = 200": [np.log(numbers_of(COPIED[0], way, COPIED[1])[0]) for way in WAYS],
     "movie reviews, K = 3": replaced_of("IMDB"),
     "Penn Treebank, K = 5": replaced_of("Penn Treebank"),
     "named entities, K = 5": replaced_of("entities"),
@@ -63,18 +59,14 @@ REPLACED = {
 }
 # Accuracy at associative recall, by number of pairs: the model of 64 units trained on rows of that many.
 PAIRS = (4, 8, 16)
-LONGER = ("128 words, 8 pairs, 50,000 rows: dynamic:256", "256 words, 16 pairs, 25,000 rows: dynamic:512")
-
-
-def recall_of(first, suffix):
-    """Return the accuracy of a model at each number of pairs."""
-    of_longer = [numbers_of("recall#other-sizes-and-estimators", model + suffix) for model in LONGER]
-    return [mean for mean, _ in (numbers_of("recall#associative-recall", first), *of_longer)]
-
-
+LONGER = "128 words, 8 pairs, 50,000 rows: dynamic:256", "256 words, 16 pairs, 25,000 rows: dynamic:512"
 RECALL = {
-    "dynamic skip, copying": recall_of("dynamic:128, copying", ""),
-    "LSTM": recall_of("lstm", ": the same: lstm"),
+    name: [numbers_of("recall#associative-recall", model)[0]]
+    + [numbers_of("recall#other-sizes-and-estimators", longer + suffix)[0] for longer in LONGER]
+    for name, model, suffix in (
+        ("dynamic skip, copying", "dynamic:128, copying", ""),
+        ("LSTM", "lstm", ": the same: lstm"),
+    )
 }
 # What `explain` prints of the copying model at the paper's size: how far back each word of the second
 # sentence goes, and the probability of that choice.

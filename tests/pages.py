@@ -29,14 +29,13 @@ def anchor_of(heading):
 
 def tables_of(page):
     """Return the anchor above each table of a page, its headings, and its rows without marks."""
-    found, anchor, lines = [], "", []
-    for line in [*text_of(page).splitlines(), ""]:
-        if line.startswith("|"):
-            lines.append([cell.strip().replace("**", "").replace("`", "") for cell in line.split("|")[1:-1]])
-            continue
-        if lines:
-            found.append((anchor, lines[0], lines[2:]))
-            lines = []
-        if line.startswith("#"):
-            anchor = anchor_of(line.lstrip("# "))
+    found, anchor = [], ""
+    parts = re.split(r"^(#.*|(?:\|.*\n)+)", text_of(page), flags=re.MULTILINE)
+    for part in parts:
+        if part.startswith("#"):
+            anchor = anchor_of(part.lstrip("# "))
+        elif part.startswith("|"):
+            lines = re.sub(r"\*\*|`", "", part).splitlines()
+            headings, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+            found.append((anchor, headings, rows))
     return found

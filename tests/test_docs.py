@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from flags import flags_of
-from pages import ROOT, code_of, run_code, text_of
+from pages import ROOT, anchor_of, code_of, run_code, text_of
 
 from dynskip_jax import functional as F
 from dynskip_jax.config import call
@@ -141,9 +141,9 @@ def without_blocks(page):
 
 
 def anchors_of(path):
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(path), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {*map(anchor_of, headings)}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,6 +1,7 @@
 """Runs side by side: mean, standard deviation and confidence interval over seeds, and paired differences."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from json import dumps
 from pathlib import Path
@@ -20,6 +21,8 @@ from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import progress_of, row_of, runs_of_models
 
 MODES = ("greedy", "sampled", "averaged")  # in which agents choose: suffixes of metrics
+# Columns of docs/results/rows.csv.
+FIELDS = ("table", "task", "model", "mode", "seeds", "metric", "mean", "sd", "commit")
 
 
 def report(
@@ -66,8 +69,7 @@ def report(
             except UserError as error:
                 say(f"{error}; all metrics are shown")
     main = shown_columns(columns, [row["metrics"] for row in rows])
-    chosen = metrics or [*main]
-    table = compare_rows(rows, chosen, baseline)
+    table = compare_rows(rows, metrics or [*main], baseline)
     for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
         heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
@@ -78,12 +80,11 @@ def report(
         print_table(f"{heading} on {name} ({metric}){which}", headings, cells)
     if csv is not None:
         texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
-        kept = table.drop(columns=["fingerprint"]).assign(**texts)
+        kept = table.drop(columns=["fingerprint", "task", "commit", "mode"]).assign(**texts)
         write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
         say(f"written: {csv}")
     if json is not None:
-        lines = map(dumps, data_of(rows, {name: columns.get(name, ("", ""))[1] for name in chosen}))
-        write_atomically(json, "[\n" + ",\n".join(lines) + "\n]\n")
+        write_atomically(json, dumps(data_of(table, columns), indent=1) + "\n")
         say(f"written: {json}")
 
 
@@ -125,38 +126,25 @@ def compare_rows(
             own, base = row["metrics"][metric], bases.get(row["fingerprint"], row)
             theirs = base["metrics"].get(metric, {}) if base is not row else {}
             numbers, difference = t_interval([*own.values()]), paired_difference(own, theirs)._asdict()
-            about = {name: row[name] for name in ("model", "dataset", "fingerprint", "parameters")}
-            about |= {"metric": metric} | numbers._asdict()
+            about = {name: value for name, value in row.items() if name != "metrics"}
+            modes = (mode for mode in MODES if row["metrics"].get(f"{metric}_{mode}") == own)
+            about |= {"mode": next(modes, ""), "metric": metric} | numbers._asdict()
             lines.append(about | {f"difference_{name}": value for name, value in difference.items()})
     names = {"count": "seeds", "difference_count": "difference_pairs"}
     return pandas.DataFrame(lines).rename(columns=names)
 
 
-def data_of(
-    rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str]
-) -> list[dict[str, str | float | None]]:
-    """Return the fields of docs/results/rows.csv for each row of `rows_of`, metric of `forms` and mode.
-
-    Metrics whose form ends in % are multiplied by 100. The mode of a metric without a suffix is that of the
-    metric with one that has the same values.
-    """
-    found = []
-    for row in rows:
-        for metric in (metric for metric in forms if metric in row["metrics"]):
-            values = row["metrics"][metric]
-            name, _, mode = metric.rpartition("_")
-            if mode not in MODES:
-                name = metric
-                same = (other for other in MODES if row["metrics"].get(f"{metric}_{other}") == values)
-                mode = next(same, "")
-            elif values == row["metrics"].get(name):
-                continue
-            scale = 100 if forms[metric].endswith("%") else 1
-            numbers = t_interval([*values.values()])
-            mean, sd = (None if math.isnan(of) else scale * of for of in (numbers.mean, numbers.sd))
-            about = dict(table="", task=row["task"], model=row["model"], mode=mode, seeds=numbers.count)
-            found.append(about | dict(metric=name, mean=mean, sd=sd, commit=row["commit"]))
-    return found
+def data_of(table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the fields of docs/results/rows.csv for each line of `compare_rows`; numbers are texts."""
+    lines = []
+    for row in table.to_dict("records"):
+        metric, mode = re.fullmatch(f"(.*?)(?:_({'|'.join(MODES)}))?", row["metric"]).groups()
+        form = columns.get(row["metric"], ("", ".4g"))[1]
+        for number in ("mean", "sd"):
+            row[number] = "" if math.isnan(row[number]) else f"{row[number]:{form}}".rstrip("%")
+        row |= {"table": "", "metric": metric, "mode": mode or row["mode"]}
+        lines.append({field: row[field] for field in FIELDS})
+    return lines
 
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:

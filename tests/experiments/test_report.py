@@ -68,8 +68,10 @@ def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(compare
         )
         assert (row["task"], row["seeds"]) == ("ptb", 2)
     assert {row["mode"] for row in rows if "dynamic" not in row["model"]} == {""}
-    percent = max(row["mean"] for row in rows if row["metric"] == "dev_accuracy")
-    assert 1 < percent <= 100
+    accuracies = load(swept_quick.folder / "result.json")["rows"][0]["sweep"][0]["metrics"]["dev_accuracy"]
+    assert f"{100 * accuracies['mean']:.2f}" in [
+        row["mean"] for row in rows if row["metric"] == "dev_accuracy"
+    ]
 
 
 def test_a_control_of_an_older_version_that_sampled_is_shown_in_both_modes(compared_ptb, tmp_path):
