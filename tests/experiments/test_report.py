@@ -63,9 +63,7 @@ def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(compare
     metrics = load(compared_ptb.folder / "result.json")["rows"][1]["metrics"]
     for row in own:
         values = metrics[f"test_perplexity_{row['mode']}"]["per_seed"]
-        assert row["mean"] == pytest.approx(np.mean(values)) and row["sd"] == pytest.approx(
-            np.std(values, ddof=1)
-        )
+        assert (row["mean"], row["sd"]) == (f"{np.mean(values):.2f}", f"{np.std(values, ddof=1):.2f}")
         assert (row["task"], row["seeds"]) == ("ptb", 2)
     assert {row["mode"] for row in rows if "dynamic" not in row["model"]} == {""}
     accuracies = load(swept_quick.folder / "result.json")["rows"][0]["sweep"][0]["metrics"]["dev_accuracy"]
