@@ -99,9 +99,29 @@ def test_an_overview_has_test_numbers_of_the_rows_it_names_in_one_mode(page):
             assert {*NUMBER.findall(cells[heading])} <= named, (heading, cells)
 
 
+def best_of(rows):
+    return min if rows[0]["table"].startswith("language_models") else max
+
+
+@pytest.mark.parametrize("page", ["README.md", "RESULTS.md"])
+def test_the_mode_of_an_overview_is_the_best_one_for_the_control_of_those_that_both_have(page):
+    for cells, rows in overview_of(page):
+        means = []
+        for heading in ("dynamic skip", "its control"):
+            shown = [row for row in rows if number_of(row) in NUMBER.findall(cells[heading])]
+            shown = [row for row in shown if row["mode"] == cells["mode"]]
+            own = [(row["model"], row["metric"]) for row in shown if re.search(MODELS[heading], row["model"])]
+            kept = [row for row in rows if (row["model"], row["metric"]) in own]
+            means.append({row["mode"]: float(row["mean"]) for row in kept})
+        of_agent, of_control = means
+        if of_control:  # not of two modes
+            both = [of_control[mode] for mode in of_agent.keys() & of_control.keys()]
+            assert of_control[cells["mode"]] == best_of(rows)(both), cells
+
+
 def test_the_best_model_of_an_overview_is_the_best_one_on_dev():
     for cells, rows in overview_of("RESULTS.md"):
-        best = min if rows[0]["table"].startswith("language_models") else max
+        best = best_of(rows)
         number, *_ = NUMBER.findall(cells["best on dev"])
         models = [row["model"] for row in rows if "test" in row["metric"] and number_of(row) == number]
         dev = [row for row in rows if row["seeds"] and row["metric"].startswith("dev")]
