@@ -1,5 +1,6 @@
 """Draw figures of README and the results pages from numbers of the tables: `python docs/figures.py`."""
 
+import csv
 from pathlib import Path
 
 import matplotlib
@@ -9,27 +10,64 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 DOCS = Path(__file__).parent
-# Test perplexity of the plain LSTM, the control and the learned choice: mean, standard deviation over seeds.
+with open(DOCS / "results" / "rows.csv", encoding="utf-8", newline="") as file:
+    ROWS = list(csv.DictReader(file))
+
+
+def numbers_of(table, model, metric="test"):
+    """Return the mean and the standard deviation over seeds, or 0, of a row of the results tables."""
+    about = {"table": table, "model": model, "metric": metric}
+    row = next(row for row in ROWS if about.items() <= row.items() and row["mode"] != "averaged")
+    return float(row["mean"]), float(row["sd"] or 0)
+
+
+def gains_of(section, choice, lstm="lstm"):
+    """Return the test perplexity of the plain LSTM, of the control and of the learned choice."""
+    models = lstm, f"{choice}: its control", choice
+    return [numbers_of(f"language_models#{section}", model) for model in models]
+
+
+def replaced_of(model):
+    """Return the loss, in nats, by a model's choices, those of another text, random ones, the best k."""
+    ways = ("by the agent", "by the agent in another text", "at random", "always the best k")
+    return [numbers_of("choice#all-choices-in-one-way", model, way)[0] for way in ways]
+
+
+FAR = "dynamic:200, copying"
 GAINS = {
-    "last 5\nno dropout": ((115.11, 0.45), (109.57, 0.48), (111.59, 0.54)),
-    "last 5\ndropout": ((102.64, 0.40), (102.88, 0.53), (101.68, 0.20)),
-    "last 200\nno dropout": ((114.91, 0.64), (115.78, 1.26), (102.76, 2.46)),
-    "last 200\ndropout": ((102.64, 0.40), (102.99, 0.36), (89.03, 0.29)),
-    "last 200\n2 × 650": ((83.91, 0), (83.91, 0), (73.98, 0)),
-    "last 200\nWikiText-2": ((158.31, 0), (162.78, 0), (119.33, 0)),
+    "last 5\nno dropout": gains_of("the-small-model-without-dropout-preset-small", "dynamic:5"),
+    "last 5\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", "dynamic:5, λ = 0.5"),
+    "last 200\nno dropout": gains_of("copying-words-from-the-last-200-without-dropout", FAR),
+    "last 200\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", FAR),
+    "last 200\n2 × 650": gains_of("the-papers-size-preset-paper", f"{FAR} in expectation", "lstm, on a CPU"),
+    "last 200\nWikiText-2": gains_of("wikitext-2", FAR),
 }
-# Loss in nats: the model's own choices, those of another text, random ones, the best constant k.
+COPIED = "choice#copying-from-the-last-200-states", "hard, dropout: test"
+WAYS = (
+    "of the agent",
+    "of the agent in another stream",
+    "at random; all K with equal weight",
+    "always the best k",
+)
 REPLACED = {
-    "number prediction, K = 10": (0.0155, 6.79, 6.23, 3.36),
-    "copying one word, K = 200": tuple(np.log([99.36, 104.45, 104.45, 104.39])),
-    "movie reviews, K = 3": (0.3270, 0.3525, 0.3716, 0.3176),
-    "Penn Treebank, K = 5": (4.6142, 4.6256, 4.6267, 4.6150),
-    "named entities, K = 5": (0.6779, 0.6719, 0.6811, 0.6710),
-    "SST-5, K = 3": (1.2115, 1.2063, 1.1992, 1.1877),
+    "number prediction, K = 10": replaced_of("numbers"),
+    "copying one word, K = 200": [np.log(numbers_of(COPIED[0], way, COPIED[1])[0]) for way in WAYS],
+    "movie reviews, K = 3": replaced_of("IMDB"),
+    "Penn Treebank, K = 5": replaced_of("Penn Treebank"),
+    "named entities, K = 5": replaced_of("entities"),
+    "SST-5, K = 3": replaced_of("SST-5"),
 }
 # Accuracy at associative recall, by number of pairs: the model of 64 units trained on rows of that many.
 PAIRS = (4, 8, 16)
-RECALL = {"dynamic skip, copying": (99.93, 99.91, 99.63), "LSTM": (11.57, 0.04, 0.04)}
+LONGER = "128 words, 8 pairs, 50,000 rows: dynamic:256", "256 words, 16 pairs, 25,000 rows: dynamic:512"
+RECALL = {
+    name: [numbers_of("recall#associative-recall", model)[0]]
+    + [numbers_of("recall#other-sizes-and-estimators", longer + suffix)[0] for longer in LONGER]
+    for name, model, suffix in (
+        ("dynamic skip, copying", "dynamic:128, copying", ""),
+        ("LSTM", "lstm", ": the same: lstm"),
+    )
+}
 # What `explain` prints of the copying model at the paper's size: how far back each word of the second
 # sentence goes, and the probability of that choice.
 FIRST = ["shares", "of", "mcdonald", "'s", "fell", "N", "cents"]

@@ -43,6 +43,7 @@ def columns_of(metric: str, heading: str, form: str) -> dict[str, tuple[str, str
     return {
         f"dev_{metric}": (f"dev {heading}", form),
         f"test_{metric}": (f"test {heading}", form),
+        f"test_{metric}_greedy": ("test, greedy", form),
         f"test_{metric}_sampled": ("test, sampled", form),
         f"test_{metric}_averaged": ("test, averaged", form),
     }

@@ -25,8 +25,7 @@ def print_results(
     models = [result["model"] for result in results]
     published, note = experiment.published_rows(settings, data, models)
     measured = [*(result["metrics"] for result in results), *dict(published).values()]
-    known = {metric for metrics in measured for metric in metrics}
-    columns = {metric: column for metric, column in experiment.columns.items() if metric in known}
+    columns = shown_columns(experiment.columns, measured)
     rows = []
     for result in results:
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
@@ -43,6 +42,22 @@ def print_results(
     print_table(f"{experiment.name} on {data.name}", headings, rows, beside)
     if note:
         say(note)
+
+
+def shown_columns(
+    columns: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[str, str]]:
+    """Return the columns with a metric of any row.
+
+    A column of greedy or sampled choices is left out if all rows have its numbers without a suffix, too: they
+    are of the mode in which a run was evaluated. Older versions sampled the choices of untrained agents.
+    """
+
+    def is_new(metric: str) -> bool:
+        usual = metric.removesuffix("_greedy").removesuffix("_sampled")
+        return any(metric in row and (metric == usual or row[metric] != row.get(usual)) for row in rows)
+
+    return {metric: column for metric, column in columns.items() if is_new(metric)}
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:

@@ -133,7 +133,7 @@ def run(
         name = model.spec.name
         folder = run_dir / file_name(name) if several else run_dir
         here = open_run(folder, config | {"model": name}, within=top)
-        row = _finished_row(here, model)
+        row = _finished_row(here, model, settings.run.test)
         if row is None:
             _warn_of_changes(here, about)
         try:
@@ -165,12 +165,15 @@ def _follow(models: Sequence[ModelToFit], parallel: Parallel) -> None:
         print(f"process {number} waits for process 0, which evaluates {name} and draws", file=sys.stderr)
 
 
-def _finished_row(run_dir: RunDir, model: ModelToFit) -> dict[str, Any] | None:
-    """Return the row of a model that was trained for enough epochs; None if it still has to be trained."""
+def _finished_row(run_dir: RunDir, model: ModelToFit, test: str) -> dict[str, Any] | None:
+    """Return the row of a model that was trained for enough epochs; None if something is still to be done."""
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
         return None
     if row["epochs"] < model.fit.epochs and row["patience"] != model.fit.patience:  # stopped early, with less
+        return None
+    tested = [any(name.startswith("test_") for name in of["metrics"]) for of in row.get("sweep", ())]
+    if test == "all" and not all(tested):
         return None
     check_checkpoint(run_dir, Checkpoints(run_dir.checkpoints).fingerprint())
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
@@ -196,7 +199,7 @@ def _run_model(
     fitted = fit(learner, how, run_dir, parallel=parallel)
     trained_at, params = time.monotonic(), parallel.spread(fitted.params)
     trained = Trained(run_dir, experiment, settings, data.vocabulary, spec, learner, params)
-    metrics, selected = _evaluate(trained, data.name, fitted)
+    metrics, selected = _evaluate(trained, data, fitted, settings.run.test)
     _warn_of_constant(learner, spec.name, metrics[selected])
     best_epochs = np.split(np.asarray(fitted.best_epoch), count)
     row = {
@@ -244,39 +247,79 @@ def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, A
 # --- Evaluation ---
 
 
-def _evaluate(trained: Trained, data_name: str, result: FitResult) -> tuple[list[dict[str, Any]], int]:
+def _evaluate(
+    trained: Trained, data: Dataset, result: FitResult, test: str
+) -> tuple[list[dict[str, Any]], int]:
     """Evaluate the parameters of the best epoch on dev and test, and draw plots into the run folder.
 
-    Return the metrics of each value of a sweep, and the index of the best one on dev. Models whose choices
-    matter have further metrics, with the suffixes `_greedy`, `_sampled` and `_averaged`.
+    Return the metrics of each value of a sweep, and the index of the best one on dev. Test is read for that
+    value only, or for all with `test`. Models whose choices matter, controls too, have further metrics, with
+    the suffixes `_greedy`, `_sampled` and `_averaged`.
     """
-    spec, learner, experiment = trained.spec, trained.learner, trained.experiment
-    modes, metrics = {"": (spec.evaluation_mode, 1)}, {}
+    spec, experiment, count = trained.spec, trained.experiment, len(trained.spec.values)
+    modes = {"": (spec.evaluation_mode, 1)}
     if spec.choices_matter():
         averaged = ("sample", experiment.samples)
         modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": averaged}
     different = dict.fromkeys(modes.values())
+
     # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step each.
     with Progress(2 * len(different) + 2, f"{spec.name}: evaluating and drawing") as progress:
-        for mode, samples in different:
-            how = dict(mode=mode, samples=samples, batch_size=experiment.final_rows, advance=progress.advance)
-            for split in ("dev", "test"):
-                found = learner.evaluate(trained.all_params, split, trained.keys, **how)
+
+        def scores_of(models: Trained, split: str) -> dict[str, np.ndarray]:
+            scores = {}
+            for mode, samples in different:
+                how = dict(batch_size=experiment.final_rows, advance=progress.advance)
+                how |= dict(mode=mode, samples=samples)
+                found = models.learner.evaluate(models.all_params, split, models.keys, **how)
                 for suffix in (suffix for suffix, other in modes.items() if other == (mode, samples)):
-                    metrics |= {f"{name}{suffix}": value for name, value in found.items()}
-        metrics |= experiment.hook("metrics")(trained)
-        progress.advance()
-        metrics, count = _of_trained(metrics, trained, result), len(spec.values)
+                    scores |= {f"{name}{suffix}": value for name, value in found.items()}
+            return scores
+
+        dev = scores_of(trained, "dev")
+        failed = _failed(dev, trained, result)
+        by_value = _by_value(dev, failed, count)
         # A value with a NaN, from a model that has failed, is not selected unless all values have one.
-        means, selected = metrics[learner.monitor].reshape(count, -1).mean(axis=1), 0
+        means, selected = np.array([of[trained.learner.monitor]["mean"] for of in by_value]), 0
         if not np.isnan(means).all():
-            selected = int(np.nanargmax(means) if learner.higher_is_better else np.nanargmin(means))
-        parts = {name: np.split(array, count) for name, array in metrics.items()}
-        by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(count)]
-        _draw_training(trained, data_name, selected)
+            best = np.nanargmax if trained.learner.higher_is_better else np.nanargmin
+            selected = int(best(means))
+
+        tested, rows = trained, by_value
+        if test == "selected" and count > 1:
+            tested, rows = _of_value(trained, data, selected), [by_value[selected]]
+            failed = np.split(failed, count)[selected]
+        found = scores_of(tested, "test") | experiment.hook("metrics")(tested)
+        progress.advance()
+        for row, more in zip(rows, _by_value(found, failed, len(rows)), strict=True):
+            row |= more
+        _draw_training(trained, data.name, selected)
         experiment.hook("draw")(dataclasses.replace(trained, member=selected * len(spec.seeds)))
         progress.advance()
     return by_value, selected
+
+
+def _of_value(trained: Trained, data: Dataset, number: int) -> Trained:
+    """Return the models of one value of a sweep, as if they had been trained without the others."""
+    count = len(trained.spec.seeds)
+    spec = trained.spec.of_value(number)
+    learner = make_learner(trained.experiment, trained.settings, spec, data, trained.vocabulary)
+    own = slice(number * count, (number + 1) * count)
+    params = jax.tree.map(lambda leaf: leaf[own], trained.all_params)
+    return dataclasses.replace(trained, spec=spec, learner=learner, all_params=params)
+
+
+def _by_value(
+    metrics: Mapping[str, np.ndarray], failed: np.ndarray, count: int
+) -> list[dict[str, dict[str, Any]]]:
+    """Return the summaries of all metrics for each value of a sweep, with NaN for models that have failed."""
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, values in metrics.items():
+        values = np.array(values, float)
+        values[failed] = np.nan
+        for row, part in zip(rows, np.split(values, count), strict=True):
+            row[name] = summary(part)
+    return rows
 
 
 def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
@@ -295,19 +338,16 @@ def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
         plots.policy_over_training([r for r in own if name in r], name, path, heading, note)
 
 
-def _of_trained(
-    metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResult
-) -> dict[str, np.ndarray]:
-    """Return the metrics, with NaN for each model that has failed.
+def _failed(metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResult) -> np.ndarray:
+    """Return which models have failed; if all have, raise a `UserError`.
 
     A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite. Otherwise a
     model with NaN parameters could show a plausible accuracy, because it always predicts the same class.
     """
-    arrays = {name: np.array(values, float) for name, values in metrics.items()}
     failed = np.asarray(result.best_epoch) == 0
     for name in (trained.learner.monitor, "dev_nll"):
-        if name in arrays:
-            failed = failed | ~np.isfinite(arrays[name])
+        if name in metrics:
+            failed = failed | ~np.isfinite(np.asarray(metrics[name], float))
     if failed.all():
         numbers = ", ".join(map(str, trained.spec.seeds))
         raise UserError(
@@ -315,9 +355,7 @@ def _of_trained(
             f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
             "finite), so there is no result: lower --learning-rate or set --clip"
         )
-    for array in arrays.values():
-        array[failed] = np.nan
-    return arrays
+    return failed
 
 
 # --- Run folders ---

@@ -53,6 +53,8 @@ class Run:
     """The first seed."""
     seeds: Annotated[int, Bounds(1, _MOST_SEEDS)] | tuple[Seed, ...] = 1
     """Train this many seeds, from --seed on, or these seeds (1,5,9), in one program."""
+    test: Literal["selected", "all"] = "selected"
+    """Values of a sweep to evaluate on test: the one selected on dev, or all."""
 
     @property
     def all_seeds(self) -> Sequence[int]:
@@ -333,13 +335,13 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
 def to_config(settings: Settings) -> dict[str, Any]:
     """Return the settings that a run's configuration contains, by group and name.
 
-    Names of models, the run's own paths and devices are left out. Paths of data may change,
+    Names of models, --test, the run's own paths and devices are left out. Paths of data may change,
     because the fingerprint of the data covers the content.
     """
     config: dict[str, Any] = {}
     for name, (group, hint, _) in fields_of(type(settings)).items():
         may_change = group == "devices" or (group in ("run", "data") and is_path(hint))
-        if not may_change and name not in ("model", "compare"):
+        if not may_change and name not in ("model", "compare", "test"):
             value = get(settings, name)
             config.setdefault(group, {})[name] = _stored(value)
     return config

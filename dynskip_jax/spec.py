@@ -64,6 +64,13 @@ class ModelSpec:
         """Largest k that the model may choose: K, or the limit of `--max-skip`."""
         return self.skip.max_skip if self.max_skip is None else self.max_skip
 
+    def of_value(self, number: int) -> "ModelSpec":
+        """Return the specification of one value of a sweep, for its seeds only."""
+        count = len(self.seeds)
+        own = slice(number * count, (number + 1) * count)
+        sweep = Sweep(*(None if of_each is None else of_each[own] for of_each in self.sweep))
+        return dataclasses.replace(self, values=(self.values[number],), sweep=sweep)
+
     def choices_matter(self, member: int | None = None) -> bool:
         """Return whether sampled choices change the output of any model trained together, or of one by index.
 
@@ -119,7 +126,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         values=values,
         sweep=Sweep(**{n: of_each(limited, n, len(seeds)) for n in Sweep._fields if n in limited[0]}),
         seeds=seeds,
-        evaluation_mode="sample" if is_untrained else agent.evaluation_mode,
+        evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,
         agent_learning_rate=agent_learning_rate,
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
@@ -130,13 +137,15 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
 
 
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` if no model has a setting that is swept."""
+    """Raise a `UserError` if no model has a setting that is swept, or if nothing is swept for --test."""
     for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
         is_used = any(name in value for spec in specs for value in spec.values)
         if isinstance(get(settings, name), tuple) and not is_used:
             names = ", ".join(spec.name for spec in specs)
             example = "skip_rnn" if name == "update_cost" else "dynamic:10"
             raise UserError(f"{names} has no {name} to be swept over: name a model that has: {example}")
+    if settings.run.test == "all" and all(len(spec.values) == 1 for spec in specs):
+        raise UserError("--test all has no effect without a sweep: leave it out")
 
 
 def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:

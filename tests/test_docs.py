@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from flags import flags_of
-from pages import ROOT, code_of, run_code, text_of
+from pages import ROOT, anchor_of, code_of, run_code, text_of
 
 from dynskip_jax import functional as F
 from dynskip_jax.config import call
@@ -141,9 +141,9 @@ def without_blocks(page):
 
 
 def anchors_of(path):
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(path), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {*map(anchor_of, headings)}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -159,6 +159,12 @@ def test_links_lead_somewhere(page):
             assert hasattr(importlib.import_module(module), attribute), link
         elif anchor:
             assert anchor in anchors_of(target), link
+
+
+def test_the_tests_that_reliability_names_exist_and_are_said_to_be_slow_if_they_are():
+    for path, slow in re.findall(r"`(tests/[\w/]+\.py)`( \(slow\))?", text_of("RELIABILITY.md")):
+        code = text_of(path)
+        assert "def test_" in code and (not slow or "mark.slow" in code), path
 
 
 # --- The reference ---

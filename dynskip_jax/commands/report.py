@@ -1,7 +1,9 @@
 """Runs side by side: mean, standard deviation and confidence interval over seeds, and paired differences."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from dynskip_jax.console import print_table, say
 from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import experiment_of
-from dynskip_jax.results import label_of, row_name
+from dynskip_jax.results import label_of, row_name, shown_columns
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import progress_of, row_of, runs_of_models
 
-_MODES = ("_greedy", "_sampled", "_averaged")  # suffixes of metrics that are left out by default
+MODES = ("greedy", "sampled", "averaged")  # in which agents choose: suffixes of metrics
+# Columns of docs/results/rows.csv.
+FIELDS = ("table", "task", "model", "mode", "seeds", "metric", "mean", "sd", "commit")
 
 
 def report(
@@ -26,6 +30,7 @@ def report(
     metrics: tuple[str, ...] = (),
     baseline: str | None = None,
     csv: Path | None = None,
+    json: Path | None = None,
     code: str | None = None,
 ) -> None:
     """Show runs side by side, of one model or of several compared: `report DIR DIR --csv table.csv`.
@@ -39,12 +44,13 @@ def report(
         metrics: Metrics as in result.json, separated by commas; by default the main ones.
         baseline: Row that others are compared with; by default the first on the same data.
         csv: Write the table to this CSV file, one line per row and metric.
+        json: Write the means to this JSON file, with the fields of docs/results/rows.csv.
         code: Import this module first: the one with your own task.
     """
     if not folders:
         raise UserError("name run folders, before all flags: report DIR DIR")
-    if csv is not None:
-        check_new(csv)
+    for path in filter(None, (csv, json)):
+        check_new(path)
     rows, columns = [], {}
     for folder in dict.fromkeys(folders):
         try:
@@ -62,9 +68,8 @@ def report(
                 columns |= experiment_of(run).columns
             except UserError as error:
                 say(f"{error}; all metrics are shown")
-    known = {metric for row in rows for metric in row["metrics"]}
-    main = [metric for metric in columns if metric in known and not metric.endswith(_MODES)]
-    table = compare_rows(rows, metrics or main, baseline)
+    main = shown_columns(columns, [row["metrics"] for row in rows])
+    table = compare_rows(rows, metrics or [*main], baseline)
     for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
         heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
@@ -75,17 +80,22 @@ def report(
         print_table(f"{heading} on {name} ({metric}){which}", headings, cells)
     if csv is not None:
         texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
-        kept = table.drop(columns=["fingerprint"]).assign(**texts)
+        kept = table.drop(columns=["fingerprint", "task", "commit", "mode"]).assign(**texts)
         write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
         say(f"written: {csv}")
+    if json is not None:
+        write_atomically(json, dumps(data_of(table, columns), indent=1) + "\n")
+        say(f"written: {json}")
 
 
 def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
     """Return the row of a finished model, or one for each value of a sweep; names begin with `where`."""
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
-    data, rows = run.config()["dataset"], []
+    config, rows = run.config(), []
+    data = config["dataset"]
     about = dict(dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"])
+    about |= dict(task=config.get("experiment", ""), commit=(config["about"] or [{}])[-1].get("commit"))
     for value in row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]:
         name = label_of(row_name({**row, "model": model}), value["value"])
         numbers = {m: of for m, of in value["metrics"].items() if not isinstance(of["mean"], list)}
@@ -116,11 +126,25 @@ def compare_rows(
             own, base = row["metrics"][metric], bases.get(row["fingerprint"], row)
             theirs = base["metrics"].get(metric, {}) if base is not row else {}
             numbers, difference = t_interval([*own.values()]), paired_difference(own, theirs)._asdict()
-            about = {name: row[name] for name in ("model", "dataset", "fingerprint", "parameters")}
-            about |= {"metric": metric} | numbers._asdict()
+            about = {name: value for name, value in row.items() if name != "metrics"}
+            modes = (mode for mode in MODES if row["metrics"].get(f"{metric}_{mode}") == own)
+            about |= {"mode": next(modes, ""), "metric": metric} | numbers._asdict()
             lines.append(about | {f"difference_{name}": value for name, value in difference.items()})
     names = {"count": "seeds", "difference_count": "difference_pairs"}
     return pandas.DataFrame(lines).rename(columns=names)
+
+
+def data_of(table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the fields of docs/results/rows.csv for each line of `compare_rows`; numbers are texts."""
+    lines = []
+    for row in table.to_dict("records"):
+        metric, mode = re.fullmatch(f"(.*?)(?:_({'|'.join(MODES)}))?", row["metric"]).groups()
+        form = columns.get(row["metric"], ("", ".4g"))[1]
+        for number in ("mean", "sd"):
+            row[number] = "" if math.isnan(row[number]) else f"{row[number]:{form}}".rstrip("%")
+        row |= {"table": "", "metric": metric, "mode": mode or row["mode"]}
+        lines.append({field: row[field] for field in FIELDS})
+    return lines
 
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:

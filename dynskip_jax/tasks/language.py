@@ -24,7 +24,7 @@ class OfTargets(NamedTuple):
     """Log-probabilities of the true next word and of the most probable one, in nats."""
 
     target: Float[Array, "rows time"]
-    best: Float[Array, "rows time"]
+    best: Float[Array, "rows time"] | None  # None for averaged samples, whose best words may differ
 
     @classmethod
     def of(cls, output: LanguageModelOutput, targets: Int[Array, "rows time"]) -> "OfTargets":
@@ -34,8 +34,8 @@ class OfTargets(NamedTuple):
         return cls(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
 
     def loss(self) -> LossOutput:
-        """Return -log p of the true words, and where they are the most probable ones."""
-        correct = (self.target >= self.best).astype(self.target.dtype)
+        """Return -log p of the true words, and where they are the most probable ones, if that is known."""
+        correct = None if self.best is None else (self.target >= self.best).astype(self.target.dtype)
         return LossOutput(-self.target, correct, {"nll": -self.target})
 
 
@@ -143,6 +143,10 @@ class LanguageModelling(Task):
         return Forward(of_targets, output.decisions, carry, observations=output.observations), output
 
     @override
+    def average(self, log_probs: OfTargets, batch: Batch, samples: int) -> OfTargets:
+        return super().average(log_probs._replace(best=None), batch, samples)
+
+    @override
     def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
         return log_probs.loss()
 
@@ -196,6 +200,11 @@ class CachedLanguageModelling(LanguageModelling):
         grid = jax.vmap(jax.vmap(cached, (None, 0), (None, 2)), (0, None), (None, 2))
         past, with_caches = grid(self.flatness, self.weight)
         return read._replace(log_probs=(read.log_probs, with_caches), carry=(read.carry, past))
+
+    @override
+    def average(self, log_probs: tuple[OfTargets, Array], batch: Batch, samples: int) -> Any:
+        own, cached = log_probs
+        return Task.average(self, (own._replace(best=None), cached), batch, samples)
 
     @override
     def compute_loss(self, log_probs: tuple[OfTargets, Array], batch: Batch) -> LossOutput:

@@ -285,12 +285,15 @@ class Learner(Trainable):
             if not jax.tree.leaves(predicted):
                 continue
             leaves, tree = jax.tree.flatten(jax.device_get(predicted))
-            mask = np.ones(len(batch.index), bool) if batch.mask is None else batch.mask
-            for row in np.flatnonzero(mask).tolist():
+            for row, example in enumerate(batch.index.tolist()):
+                # A row that fills a batch repeats an example before it. A mask of steps may exclude all
+                # steps of a true row, so it does not tell which rows fill a batch.
+                if example in by_example[0]:
+                    continue
                 stop = None if batch.seq_lengths is None else int(batch.seq_lengths[row])
                 for seed, own in enumerate(by_example):
                     cut = [leaf[seed, row] if leaf.ndim == 2 else leaf[seed, row][:stop] for leaf in leaves]
-                    own[int(batch.index[row])] = jax.tree.unflatten(tree, cut)
+                    own[example] = jax.tree.unflatten(tree, cut)
         return [[own[i] for i in sorted(own)] for own in by_example]
 
     def choices(

@@ -48,11 +48,12 @@ def test_what_the_agent_gains_is_told_from_what_a_probe_does():
 
 
 def test_the_bar_is_chosen_where_probes_are_fitted():
-    """Constant 1 is best in the first 70 % and worst afterwards. The agent is still compared with it."""
+    """Constant 1 is best in the first 70 %, and worst in the rest and in all steps together."""
     losses = np.full((1000, 2), 1.0)
-    losses[:700, 0], losses[700:, 0] = 0.0, 3.0
+    losses[:700, 0], losses[700:, 0] = 0.0, 5.0
+    assert losses.mean(axis=0).argmin() == 1
     found = oracle_losses(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})
-    assert found.fixed == 1 and found.own.mean == pytest.approx(2.0)
+    assert found.fixed == 1 and found.own.mean == pytest.approx(4.0)
     with pytest.raises(UserError, match="12 choices are too few"):
         oracle_losses(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})
 

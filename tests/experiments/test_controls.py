@@ -1,12 +1,15 @@
 """Check controls of a learned choice and words copied by it: what is trained, and what the table shows."""
 
 import re
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from commands import PTB, SMALL_PTB, load, row_of, succeed
 
+from dynskip_jax.experiment import NAMES, find_experiment
+from dynskip_jax.experiments.recall.task import metrics as metrics_of_recall
 from dynskip_jax.run import learnt_rates
 from dynskip_jax.settings import replace
 from dynskip_jax.spec import make_spec
@@ -89,6 +92,38 @@ def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb
     np.testing.assert_allclose(rates, shares, atol=1e-6)
     found = replace(PTB.settings(), control="histogram", control_of=rates)
     np.testing.assert_allclose(make_spec("dynamic:3", found).skip.rates, shares, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_control_is_evaluated_in_the_modes_of_the_agent_it_is_compared_with(name):
+    experiment = find_experiment(name)
+    for preset in experiment.presets.values():
+        for mode in ("greedy", "sample"):
+            given = preset | {"evaluation_mode": mode}
+            given.pop("train_embeddings", None)  # without which vectors would have to be given
+            settings = replace(experiment.settings(), **given)
+            agent = make_spec("dynamic:3", settings)
+            control = make_spec("dynamic:3", replace(settings, control="untrained"))
+            assert control.is_untrained and not agent.is_untrained
+            assert control.evaluation_mode == agent.evaluation_mode == mode
+            assert control.choices_matter() == agent.choices_matter()
+
+
+def test_recall_of_longer_rows_is_measured_in_both_modes():
+    modes = []
+
+    def evaluate(params, split, keys, *, mode):
+        modes.append((split, mode))
+        return {"twice_accuracy": np.array([len(modes)])}
+
+    for matter, count in ((True, 3), (False, 1)):
+        modes.clear()
+        parts = dict(learner=SimpleNamespace(evaluate=evaluate), all_params=None, keys=None)
+        spec = SimpleNamespace(choices_matter=lambda matter=matter: matter)
+        found = metrics_of_recall(SimpleNamespace(spec=spec, **parts))
+        assert modes == [("twice", None), ("twice", "greedy"), ("twice", "sample")][:count]
+        names = [f"test_accuracy_twice{suffix}" for suffix in ("", "_greedy", "_sampled")]
+        assert found == {name: i + 1 for i, name in enumerate(names[:count])}
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,33 @@ def evaluated(folder, data, method, *flags):
     return models
 
 
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [("cache", "--flatness", "--weight"), ("dynamic", "--learning-rate", "--return-rate")],
+)
+def test_values_are_chosen_on_dev_whatever_test_says(
+    method, first, second, compared_ptb, corpus_folder, monkeypatch, tmp_path
+):
+    """The perplexities of each pair of values are made up: the best one on dev is the worst on test."""
+    of_pairs = {(1.5, 0.2): 3.0, (1.5, 0.7): 9.0, (0.5, 0.2): 5.0, (0.5, 0.7): 4.0}
+    read = []
+
+    def perplexities(split, *grid):
+        read.append((split, *grid))
+        found = [[of_pairs[one, two] for two in grid[1]] for one in grid[0]]
+        found = np.array([found, found])
+        return np.array([6.0, 6.0]), found if split == "dev" else 10 - found
+
+    start = {"cache": "_cached", "dynamic": "_dynamic"}[method]
+    monkeypatch.setattr(f"dynskip_jax.commands.evaluate.{start}", lambda *_: perplexities)
+    folder = shutil.copytree(compared_ptb.folder, tmp_path / "run")
+    flags = (first, "0.5,1.5", second, "0.2,0.7", "--method", method, "--model", "lstm")
+    succeed(PTB, "evaluate", "--run-dir", folder, "--data", corpus_folder, *flags)
+    found = load(folder / f"evaluate-{method}.json")["models"]["lstm"]
+    assert found["chosen"] == [1.5, 0.2] and read[1:] == [("test", (1.5,), (0.2,))]
+    assert (found["dev_with"]["mean"], found["test_with"]["mean"]) == (3.0, 7.0)
+
+
 @pytest.mark.slow
 def test_evaluation_keeps_the_values_that_are_best_on_dev(compared, corpus_folder):
     def cached(flatness, weight):

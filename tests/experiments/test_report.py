@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import assert_user_error, execute, load, succeed, tool, write_result
+from pages import ROOT
 from scipy import stats
 
 from dynskip_jax.commands.report import report
@@ -51,14 +52,50 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     assert two["difference_mean"] == "" and len(table_of(tmp_path / "2.csv", "dev_agent_skip_1")) == 1
 
 
+def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(compared_ptb, swept_quick, tmp_path):
+    said = succeed(REPORT, compared_ptb.folder, swept_quick.folder, "--json", tmp_path / "rows.json").out
+    assert "test, sampled" in said and "test, greedy" not in said  # greedy is the usual mode
+    rows = load(tmp_path / "rows.json")
+    with open(ROOT / "docs" / "results" / "rows.csv", newline="", encoding="utf-8") as file:
+        assert {tuple(row) for row in rows} == {tuple(next(csv.reader(file)))}
+    own = [row for row in rows if row["model"].endswith("dynamic:3") and row["metric"] == "test_perplexity"]
+    assert [row["mode"] for row in own] == ["greedy", "sampled", "averaged"]
+    metrics = load(compared_ptb.folder / "result.json")["rows"][1]["metrics"]
+    for row in own:
+        values = metrics[f"test_perplexity_{row['mode']}"]["per_seed"]
+        assert (row["mean"], row["sd"]) == (f"{np.mean(values):.2f}", f"{np.std(values, ddof=1):.2f}")
+        assert (row["task"], row["seeds"]) == ("ptb", 2)
+    assert {row["mode"] for row in rows if "dynamic" not in row["model"]} == {""}
+    accuracies = load(swept_quick.folder / "result.json")["rows"][0]["sweep"][0]["metrics"]["dev_accuracy"]
+    assert f"{100 * accuracies['mean']:.2f}" in [
+        row["mean"] for row in rows if row["metric"] == "dev_accuracy"
+    ]
+
+
+def test_a_control_of_an_older_version_that_sampled_is_shown_in_both_modes(compared_ptb, tmp_path):
+    """Its usual metrics are sampled ones, beside which a trained agent's greedy ones mislead."""
+    folder = shutil.copytree(compared_ptb.folder / "dynamic-3", tmp_path / "control")
+    result = load(folder / "result.json")
+    metrics = result["rows"][0]["metrics"]
+    metrics["test_perplexity"] = metrics["test_perplexity_sampled"]
+    write_result(folder, result)
+    said = " ".join(succeed(REPORT, folder, compared_ptb.folder / "dynamic-3").out.split())
+    assert "test, greedy on" in said and "test, sampled on" in said
+    for name in [name for name in metrics if name.endswith(("_greedy", "_sampled"))]:
+        del metrics[name]  # as before there were modes
+    write_result(folder, result)
+    assert "test perplexity on" in " ".join(succeed(REPORT, folder).out.split())
+
+
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
     swept_quick, finished_ptb, tmp_path
 ):
     outcome = succeed(REPORT, finished_ptb.folder, swept_quick.folder, "--csv", tmp_path / "t.csv")
     assert "points" in outcome.out
-    rows = table_of(tmp_path / "t.csv", "test_accuracy")
+    rows = table_of(tmp_path / "t.csv", "dev_accuracy")
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
+    assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2  # of the selected value of each model
 
 
 def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path):

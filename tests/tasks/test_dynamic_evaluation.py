@@ -22,8 +22,8 @@ def evaluation_of(skip):
     return DynamicEvaluation(learner, together(*params), KEYS, learner.policy(), STEPS), learner, params
 
 
-def by_hand(learner, params):
-    """Return one model's perplexity of test: a call for each segment, and updates in float64."""
+def gradient_of(learner):
+    """Return a compiled function: the gradient of a segment's mean loss, the next carry and the loss."""
 
     @jax.jit
     def gradient(params, carry, inputs, targets, mask):
@@ -35,17 +35,30 @@ def by_hand(learner, params):
 
         return jax.grad(loss, has_aux=True)(params)
 
-    start = lambda streams: learner.model(params).initialize_carry(streams, jax.random.key(0))
-    leaves_of = lambda tree: [np.asarray(leaf, float) for leaf in jax.tree.leaves(tree)]
-    tree, trained, carry = jax.tree.structure(params), leaves_of(params), start(100)
-    squares, read = [np.zeros_like(leaf) for leaf in trained], list(learner.task.windows("train", 100, STEPS))
+    return gradient
+
+
+def leaves_of(tree):
+    return [np.asarray(leaf, float) for leaf in jax.tree.leaves(tree)]
+
+
+def scale_of(learner, params, gradient):
+    """Return the root mean squares of the gradients of train, of each array, and their mean over elements."""
+    carry = learner.model(params).initialize_carry(100, jax.random.key(0))
+    squares, read = [0.0] * len(leaves_of(params)), list(learner.task.windows("train", 100, STEPS))
     for segment in read:
         grads, (carry, _) = gradient(params, carry, *segment[:3])
         squares = [s + g**2 for s, g in zip(squares, leaves_of(grads), strict=True)]
     rms = [np.sqrt(s / len(read)) for s in squares]
-    mean = sum(r.sum() for r in rms) / sum(r.size for r in rms)
+    return rms, sum(r.sum() for r in rms) / sum(r.size for r in rms)
 
-    now, total, carry = list(trained), 0.0, start(1)
+
+def by_hand(learner, params):
+    """Return one model's perplexity of test: a call for each segment, and updates in float64."""
+    gradient, tree, trained = gradient_of(learner), jax.tree.structure(params), leaves_of(params)
+    rms, mean = scale_of(learner, params, gradient)
+    now, total = list(trained), 0.0
+    carry = learner.model(params).initialize_carry(1, jax.random.key(0))
     for segment in learner.task.windows("test", 1, STEPS):
         params = jax.tree.unflatten(tree, [jnp.asarray(leaf, jnp.float32) for leaf in now])
         grads, (carry, nll) = gradient(params, carry, *segment[:3])
@@ -54,6 +67,16 @@ def by_hand(learner, params):
             back = np.minimum(DECAY * rms[i] / mean, 1) * (trained[i] - now[i])
             now[i] = now[i] - RATE * g / (rms[i] + EPSILON) + back
     return np.exp(total / len(learner.task.tokens("test")))
+
+
+def test_the_scale_of_gradients_is_their_root_mean_square_on_train():
+    dynamic, learner, params = evaluation_of("lstm")
+    scale, gradient = dynamic.gradient_scale(), gradient_of(learner)
+    for seed, own in enumerate(params):
+        rms, mean = scale_of(learner, own, gradient)
+        for ours, expected in zip(leaves_of(scale.rms), rms, strict=True):
+            np.testing.assert_allclose(ours[seed], expected, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(scale.mean[seed], mean, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -113,6 +113,22 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
     assert restarted == pytest.approx(forgotten, rel=1e-6)
 
 
+def test_evaluation_restarts_the_buffer_after_as_many_words_as_training():
+    """Segments of dev are as long as those of train, so that the buffer restarts before each of them."""
+    learner = learner_of(("fixed:3",), task=dict(restart_buffer=True), corpus=corpus_of(dev=23))
+    params, task = drawn_params(learner), learner.task
+    model = learner.model(params)
+    read = compiled(model)
+    inputs, targets = stream_of(learner, "dev")
+    carry, nll = model.initialize_carry(1, jax.random.key(0)), []
+    for start in range(0, 23, task.num_steps):
+        part = slice(start, start + task.num_steps)
+        carry, output = read(inputs[None, part], initial_carry=model.restart_carry(carry), return_carry=True)
+        nll.append(nll_of(output.logits[0], targets[part]))
+    found = learner.evaluate(together(params), "dev", KEYS, batch_size=1)
+    np.testing.assert_allclose(found["dev_perplexity"], [np.exp(np.concatenate(nll).mean())], rtol=1e-5)
+
+
 def test_evaluation_samples_only_if_asked_and_with_the_given_keys(usual):
     (learner, params), other = usual, jax.random.split(jax.random.key(6), 1)
     evaluate = lambda keys, **mode: learner.evaluate(together(params), "dev", keys, **mode)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,25 @@ def test_a_crf_can_be_trained_without_decoding():
 
     assert counted(False) == ["nll"] and counted(True) == ["accuracy", "nll", "sentence_accuracy"]
     assert task.primary_metric == "nll"
+
+
+def test_a_sentence_is_right_if_its_own_words_are_and_rows_that_fill_a_batch_do_not_count():
+    best = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [0, 2, 3, 0], [1, 1, 1, 1]], np.int32)
+    targets = np.array([[1, 2, 4, 4], [1, 2, 3, 4], [1, 2, 3, 4], [1, 1, 1, 1]], np.int32)
+    lengths, mask = np.array([2, 4, 3, 4], np.int32), np.array([True, True, True, False])
+    marginals = np.full((4, 4, len(TAGS)), -1.0, np.float32)
+    task, batch = Tagging({}, None, tags=TAGS), Batch(None, targets, mask, lengths)
+    scored = task.compute_loss(OfTags(np.full(4, -1.0, np.float32), marginals, best), batch)
+    right = [[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]]  # 0 past the end
+    assert np.asarray(scored.counted["accuracy"]).tolist() == right
+    assert np.asarray(scored.counted["sentence_accuracy"]).tolist() == [1, 1, 0, 1]
+    learner = Learner.__new__(Learner)
+    learner.skips = (F.Previous(),)
+    sums = learner._sums(
+        scored, batch._replace(inputs=targets), [SimpleNamespace(action=targets, update=None)]
+    )
+    sums = {name: (float(mean.total), float(mean.count)) for name, mean in sums.items()}
+    assert sums["sentence_accuracy"] == (2, 3) and sums["accuracy"] == (8, 9) and sums["nll"] == (3, 3)
 
 
 @pytest.mark.slow

@@ -46,5 +46,10 @@ EXPERIMENT = Experiment(
     },
     model="dynamic:128",
     commands=("explain",),
-    columns=ACCURACY | {"test_accuracy_twice": ("test, twice as long", ".2%")},
+    columns=ACCURACY
+    | {
+        "test_accuracy_twice": ("test, twice as long", ".2%"),
+        "test_accuracy_twice_greedy": ("twice, greedy", ".2%"),
+        "test_accuracy_twice_sampled": ("twice, sampled", ".2%"),
+    },
 )

@@ -1,12 +1,13 @@
 """The rows, the model that copies a word of the past, and what is measured of its choices."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
 from dynskip_jax.data import Batch, Examples, Vocabulary
@@ -16,10 +17,16 @@ from dynskip_jax.experiments.language_task import read
 from dynskip_jax.functional import copied_log_probs
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.nn import initializers
-from dynskip_jax.tasks.language import OfTargets
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
 
 __all__ = ["load", "make_task", "metrics", "read", "warnings"]
+
+
+class OfAsked(NamedTuple):
+    """Log-probabilities, in nats, at the places that ask, in order; rows may have fewer such places."""
+
+    target: Float[Array, "rows places"]  # of the true words
+    words: Float[Array, "rows places vocabulary"]
 
 
 class Recall(ExampleTask):
@@ -39,28 +46,40 @@ class Recall(ExampleTask):
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
         # Words are predicted only at the few steps that ask, because the softmax is large.
         del how["shared_key"]
-        output, asked = model(batch.inputs, **how), batch.targets != NOT_ASKED
-        places = jnp.argsort(~asked, axis=1, stable=True)[:, : asked.shape[1] // STEPS_OF_A_PAIR]
-        rows = jnp.arange(len(places))[:, None]
+        output = model(batch.inputs, **how)
+        places = _places(batch)
         states, copies, choices, targets = jax.tree.map(
-            lambda leaf: leaf[rows, places],
+            lambda leaf: leaf[places],
             (output.dropped_states, output.copies, output.choices, batch.targets),
         )
-        logits = of_softmax = model.softmax(states)
+        of_softmax = model.softmax(states)
+        words = jax.nn.log_softmax(of_softmax)
         if copies is not None:
-            logits = copied_log_probs(copies, jax.nn.log_softmax(of_softmax))
-        there = output._replace(logits=logits, of_softmax=of_softmax, copies=copies, choices=choices)
-        found = (jnp.zeros(asked.shape).at[rows, places].set(value) for value in OfTargets.of(there, targets))
-        return Forward(OfTargets(*found), output.decisions, observations=output.observations)
+            words = copied_log_probs(copies, words)
+        there = output._replace(logits=words, of_softmax=of_softmax, copies=copies, choices=choices)
+        found = OfAsked(there.log_likelihood(targets), words)
+        return Forward(found, output.decisions, observations=output.observations)
 
     @override
-    def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
-        scored = log_probs.loss()
-        return scored._replace(counted={**scored.counted, "accuracy": scored.correct})
+    def compute_loss(self, log_probs: OfAsked, batch: Batch) -> LossOutput:
+        """Return the loss and the accuracy at the steps that ask; they are 0 at all others."""
+        places = _places(batch)
+        right = (log_probs.words.argmax(-1) == batch.targets[places]).astype(log_probs.target.dtype)
+        none = jnp.zeros(batch.targets.shape)
+        nll = none.at[places].set(-log_probs.target)
+        correct = none.at[places].set(right)
+        return LossOutput(nll, correct, {"nll": nll, "accuracy": correct})
 
     @override
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
         return ()
+
+
+def _places(batch: Batch) -> tuple[Int[Array, "rows 1"], Int[Array, "rows places"]]:
+    """Return the indices of each row's steps that ask, before others if it has fewer than are possible."""
+    asked = batch.targets != NOT_ASKED
+    steps = jnp.argsort(~asked, axis=1, stable=True)[:, : asked.shape[1] // STEPS_OF_A_PAIR]
+    return jnp.arange(len(steps))[:, None], steps
 
 
 def _asked(batch: Batch) -> Batch:
@@ -100,6 +119,12 @@ def warnings(spec: Any, settings: Any, learner: Any) -> list[str]:
 
 
 def metrics(trained: Any) -> dict[str, np.ndarray]:
-    """Return the accuracy on rows of twice the length."""
-    found = trained.learner.evaluate(trained.all_params, "twice", trained.keys)
-    return {"test_accuracy_twice": found["twice_accuracy"]}
+    """Return the accuracy on rows of twice the length, in each mode if choices matter."""
+    modes = {"": None}
+    if trained.spec.choices_matter():
+        modes |= {"_greedy": "greedy", "_sampled": "sample"}
+    found = {}
+    for suffix, mode in modes.items():
+        scores = trained.learner.evaluate(trained.all_params, "twice", trained.keys, mode=mode)
+        found[f"test_accuracy_twice{suffix}"] = scores["twice_accuracy"]
+    return found

@@ -1,0 +1,81 @@
+"""Check that a sweep is selected on dev, and that later commands read the seeds of the selected value."""
+
+import jax
+import numpy as np
+import pytest
+import quick
+from commands import assert_user_error, execute, finished_run, records, row_of, succeed, tool
+
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.trained import load_run
+
+NOTHING, RATE = 1e-300, 0.01  # a rate of 0 in float32 keeps all weights 0, so that class 0 is the answer
+SWEPT = ("--model", "lstm", "--learning-rate", f"{NOTHING},{RATE}", "--seeds", "3", "--devices", 1)
+
+
+@pytest.fixture(scope="module")
+def contradicted(tmp_path_factory):
+    """Return data on which what is learned from train is right on dev and wrong on test, and two runs."""
+    load = quick.load
+
+    def contradicting(settings):
+        data = load(settings)
+        test = data.content["test"]
+        other = test.__class__(test.inputs, (test.targets + 1) % 3)
+        return Dataset(data.name, data.sizes, "contradicting", "made up", data.content | {"test": other})
+
+    folder = tmp_path_factory.mktemp("contradicted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quick, "load", contradicting)
+        selected = finished_run(quick.Quick, folder / "selected", *SWEPT)
+        every = finished_run(quick.Quick, folder / "every", *SWEPT, "--test", "all")
+        yield contradicting(quick.QuickSettings()).content, selected, every
+
+
+def accuracy_of(weights, examples):
+    weights = np.asarray(weights["weights"], float)
+    scores = sum(weights[place][digits] for place, digits in enumerate(examples.inputs.T))
+    return (scores.argmax(axis=1) == examples.targets).mean()
+
+
+def test_a_sweep_is_selected_on_dev_and_test_is_read_for_the_selected_value_only(contradicted):
+    _, (folder, _, outcome), (whole, _, _) = contradicted
+    row, other = row_of(folder), row_of(whole)
+    nothing, best = other["sweep"]
+    assert best["metrics"]["dev_accuracy"]["mean"] > nothing["metrics"]["dev_accuracy"]["mean"]
+    assert best["metrics"]["test_accuracy"]["mean"] < nothing["metrics"]["test_accuracy"]["mean"]
+    assert row["selected"] == other["selected"] == {"learning_rate": RATE}
+
+    assert [any(name.startswith("test_") for name in of["metrics"]) for of in row["sweep"]] == [False, True]
+    for split in ("dev", "test"):
+        name = f"{split}_accuracy"
+        assert row["metrics"][name] == row["sweep"][1]["metrics"][name] == best["metrics"][name]
+    shown = [line.split("│")[1:] for line in outcome.out.splitlines() if "rate=" in line]
+    assert [[cell.strip() != "" for cell in cells[1:3]] for cells in shown] == [[True, False], [True, True]]
+    assert f"{best['metrics']['test_accuracy']['mean']:.2%}" in outcome.out
+
+
+def test_the_seeds_of_a_sweep_are_those_of_the_selected_value(contradicted):
+    splits, (folder, _, _), _ = contradicted
+    row, models = row_of(folder), [load_run(folder, seed=seed) for seed in range(3)]
+    for split in ("dev", "test"):
+        found = [accuracy_of(model.params, splits[split]) for model in models]
+        np.testing.assert_allclose(row["metrics"][f"{split}_accuracy"]["per_seed"], found)
+        assert len(set(found)) > 1
+    for model in models:  # the slice that other commands read
+        together = jax.tree.map(lambda leaf, own=model.seeds: leaf[own], model.all_params)
+        for seed, other in enumerate(models):
+            np.testing.assert_array_equal(together["weights"][seed], other.params["weights"])
+            assert np.asarray(together["weights"][seed]).any()  # not those of the rate of 0
+    table = models[0].metrics
+    logged = table[(table.split == "dev") & table.epoch.notna()].accuracy.tolist()
+    assert logged == records(folder)[-1]["dev_accuracy"][3:]
+
+
+def test_test_is_read_for_all_values_later_and_refused_without_a_sweep(contradicted, tmp_path):
+    _, (folder, _, _), (whole, _, _) = contradicted
+    succeed(quick.Quick, *SWEPT, "--run-dir", folder, "--test", "all")
+    assert row_of(folder)["sweep"] == row_of(whole)["sweep"]
+    alone = ("--model", "lstm", "--test", "all", "--run-dir", tmp_path / "none")
+    assert_user_error(execute(quick.Quick, *alone), "--test all has no effect without a sweep")
+    assert "rate=0.01" in succeed(tool("report"), whole, "--metrics", "test_accuracy").out
