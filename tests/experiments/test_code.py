@@ -86,7 +86,10 @@ def expected_of(folder, text):
 def share_of_each(output, t, token):
     """Return the probability with which a token is copied by each k at step t."""
     gate = 1 / (1 + np.exp(-output.copies.gates[t, 0]))
-    return gate * output.copies.weights[t] * (output.copies.words[t] == token)
+    weights = output.copies.weights[t]
+    if len(weights) == 1:  # a hard choice
+        weights = np.eye(3)[int(output.decisions[-1].action[t]) - 1]
+    return gate * weights * (output.choices.words[t] == token)
 
 
 def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained, file):
@@ -135,14 +138,21 @@ def test_unfinished_files_are_completed(unfinished, trained, tmp_path):
     assert len(json.loads(outcome.out)) == 10
 
 
-def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, file):
-    page = file.with_name("page.html")
+@pytest.fixture(scope="module")
+def choosing(folder, tmp_path_factory):
+    run, how = tmp_path_factory.mktemp("runs") / "choosing", ("--model", "dynamic:3", "--copy", "chosen")
+    return finished_run(CODE, run, "--data", folder, *how, *SMALL)
+
+
+@pytest.mark.parametrize("run", ["trained", pytest.param("choosing", marks=pytest.mark.slow)])
+def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file, request):
+    trained, page = request.getfixturevalue(run), file.with_name(f"{run}.html")
     succeed(CODE, "explain", file, "--run-dir", trained.folder, "--html", page)
     text = file.read_text()
     _, tokens, ids, output = expected_of(trained.folder, text)
     assert len(tokens) > 256
     (data,) = re.findall(r'<script type="application/json" id="rows">(.*)</script><script>', page.read_text())
-    rows = json.loads(data)
+    rows, actions = json.loads(data), output.decisions[-1].action
     assert len(rows) == len(tokens)
     for t, row in enumerate(rows):
         true, softmax = ids[t + 1], np.exp(output.of_softmax[t])
@@ -150,7 +160,9 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, f
         said = [float(number) for number in re.findall(r"(?:probability|copying) (\d\.\d+)", row["said"])]
         np.testing.assert_allclose(said, (p, softmax[true] / softmax.sum()), atol=6e-4)
         assert row["is_copied"] == (shares.sum() > p / 2)
-        weights = shares if shares.sum() > p / 100 else output.copies.weights[t]
+        weights = shares
+        if shares.sum() < p / 100:  # where the agent went back to
+            weights = output.copies.weights[t] if run == "trained" else np.eye(3)[int(actions[t]) - 1]
         assert row["origin"] == t - 1 - weights.argmax() if t > weights.argmax() else "origin" not in row
     assert any("% copied, most from line" in row["said"] for row in rows)
     # Every character is there once, in its order.
@@ -159,7 +171,7 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, f
     assert plain.replace("&#x27;", "'") == text
     before = page.read_bytes()
     assert_user_error(
-        execute(CODE, "explain", file, "--run-dir", trained.folder, "--html", page), "page.html exists"
+        execute(CODE, "explain", file, "--run-dir", trained.folder, "--html", page), ".html exists"
     )
     assert page.read_bytes() == before
     assert "plots" in succeed(CODE, "explain", file, "--run-dir", trained.folder).out
