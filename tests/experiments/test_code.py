@@ -23,9 +23,10 @@ from dynskip_jax.trained import load_run
 
 CODE = find_experiment("code")
 SMALL = (
-    *("--features", 4, "--num-layers", 1, "--agent-features", 2, "--num-steps", 5, "--batch-size", 4),
-    *("--epochs", 1, "--devices", 1),
+    *("--features", 4, "--num-layers", 1, "--num-steps", 5, "--batch-size", 4, "--epochs", 1),
+    *("--devices", 1),
 )
+COPYING = ("--model", "dynamic:3", "--agent-features", 2, *SMALL)
 TEXT = """def area(width, height):
     return width * height
 
@@ -47,7 +48,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(folder, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "run"
-    return finished_run(CODE, run, "--data", folder, "--model", "dynamic:3", *SMALL)
+    return finished_run(CODE, run, "--data", folder, *COPYING)
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +141,8 @@ def test_unfinished_files_are_completed(unfinished, trained, tmp_path):
 
 @pytest.fixture(scope="module")
 def choosing(folder, tmp_path_factory):
-    run, how = tmp_path_factory.mktemp("runs") / "choosing", ("--model", "dynamic:3", "--copy", "chosen")
-    return finished_run(CODE, run, "--data", folder, *how, *SMALL)
+    run = tmp_path_factory.mktemp("runs") / "choosing"
+    return finished_run(CODE, run, "--data", folder, "--copy", "chosen", *COPYING)
 
 
 @pytest.mark.parametrize("run", ["trained", pytest.param("choosing", marks=pytest.mark.slow)])
@@ -201,6 +202,16 @@ def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, 
     (here / "latin.py").write_bytes(b"x = '\xe9'\n")
     more = ("p.html",) if where == "--html" else ()
     assert_user_error(execute(CODE, command, where, *more, "--run-dir", trained.folder), part)
+
+
+@pytest.mark.slow
+def test_a_model_that_copies_nothing_completes_too(folder, file, tmp_path):
+    run = finished_run(CODE, tmp_path / "run", "--data", folder, "--model", "lstm", *SMALL)
+    found = json.loads(succeed(CODE, "complete", file, "--run-dir", run.folder, "--json").out)
+    assert len(found) == 10 and not any(entry["copied"] or "line" in entry for entry in found)
+    page = tmp_path / "page.html"
+    succeed(CODE, "explain", file, "--run-dir", run.folder, "--html", page)
+    assert '"origin"' not in page.read_text() and "without copying" in page.read_text()
 
 
 @pytest.mark.slow
