@@ -23,9 +23,10 @@ from dynskip_jax.trained import load_run
 
 CODE = find_experiment("code")
 SMALL = (
-    *("--features", 4, "--num-layers", 1, "--agent-features", 2, "--num-steps", 5, "--batch-size", 4),
-    *("--epochs", 1, "--devices", 1),
+    *("--features", 4, "--num-layers", 1, "--num-steps", 5, "--batch-size", 4, "--epochs", 1),
+    *("--devices", 1),
 )
+COPYING = ("--model", "dynamic:3", "--agent-features", 2, *SMALL)
 TEXT = """def area(width, height):
     return width * height
 
@@ -47,7 +48,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(folder, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "run"
-    return finished_run(CODE, run, "--data", folder, "--model", "dynamic:3", *SMALL)
+    return finished_run(CODE, run, "--data", folder, *COPYING)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,10 @@ def expected_of(folder, text):
 def share_of_each(output, t, token):
     """Return the probability with which a token is copied by each k at step t."""
     gate = 1 / (1 + np.exp(-output.copies.gates[t, 0]))
-    return gate * output.copies.weights[t] * (output.copies.words[t] == token)
+    weights = output.copies.weights[t]
+    if len(weights) == 1:  # a hard choice
+        weights = np.eye(3)[int(output.decisions[-1].action[t]) - 1]
+    return gate * weights * (output.choices.words[t] == token)
 
 
 def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained, file):
@@ -135,14 +139,21 @@ def test_unfinished_files_are_completed(unfinished, trained, tmp_path):
     assert len(json.loads(outcome.out)) == 10
 
 
-def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, file):
-    page = file.with_name("page.html")
+@pytest.fixture(scope="module")
+def choosing(folder, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "choosing"
+    return finished_run(CODE, run, "--data", folder, "--copy", "chosen", *COPYING)
+
+
+@pytest.mark.parametrize("run", ["trained", pytest.param("choosing", marks=pytest.mark.slow)])
+def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file, request):
+    trained, page = request.getfixturevalue(run), file.with_name(f"{run}.html")
     succeed(CODE, "explain", file, "--run-dir", trained.folder, "--html", page)
     text = file.read_text()
     _, tokens, ids, output = expected_of(trained.folder, text)
     assert len(tokens) > 256
     (data,) = re.findall(r'<script type="application/json" id="rows">(.*)</script><script>', page.read_text())
-    rows = json.loads(data)
+    rows, actions = json.loads(data), output.decisions[-1].action
     assert len(rows) == len(tokens)
     for t, row in enumerate(rows):
         true, softmax = ids[t + 1], np.exp(output.of_softmax[t])
@@ -150,7 +161,9 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, f
         said = [float(number) for number in re.findall(r"(?:probability|copying) (\d\.\d+)", row["said"])]
         np.testing.assert_allclose(said, (p, softmax[true] / softmax.sum()), atol=6e-4)
         assert row["is_copied"] == (shares.sum() > p / 2)
-        weights = shares if shares.sum() > p / 100 else output.copies.weights[t]
+        weights = shares
+        if shares.sum() < p / 100:  # where the agent went back to
+            weights = output.copies.weights[t] if run == "trained" else np.eye(3)[int(actions[t]) - 1]
         assert row["origin"] == t - 1 - weights.argmax() if t > weights.argmax() else "origin" not in row
     assert any("% copied, most from line" in row["said"] for row in rows)
     # Every character is there once, in its order.
@@ -159,7 +172,7 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, f
     assert plain.replace("&#x27;", "'") == text
     before = page.read_bytes()
     assert_user_error(
-        execute(CODE, "explain", file, "--run-dir", trained.folder, "--html", page), "page.html exists"
+        execute(CODE, "explain", file, "--run-dir", trained.folder, "--html", page), ".html exists"
     )
     assert page.read_bytes() == before
     assert "plots" in succeed(CODE, "explain", file, "--run-dir", trained.folder).out
@@ -189,6 +202,16 @@ def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, 
     (here / "latin.py").write_bytes(b"x = '\xe9'\n")
     more = ("p.html",) if where == "--html" else ()
     assert_user_error(execute(CODE, command, where, *more, "--run-dir", trained.folder), part)
+
+
+@pytest.mark.slow
+def test_a_model_that_copies_nothing_completes_too(folder, file, tmp_path):
+    run = finished_run(CODE, tmp_path / "run", "--data", folder, "--model", "lstm", *SMALL)
+    found = json.loads(succeed(CODE, "complete", file, "--run-dir", run.folder, "--json").out)
+    assert len(found) == 10 and not any(entry["copied"] or "line" in entry for entry in found)
+    page = tmp_path / "page.html"
+    succeed(CODE, "explain", file, "--run-dir", run.folder, "--html", page)
+    assert '"origin"' not in page.read_text() and "without copying" in page.read_text()
 
 
 @pytest.mark.slow

@@ -82,8 +82,11 @@ def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predi
         probs, copies = jax.nn.softmax(output.logits[0]), output.copies
         if copies is None:
             return carry, Predictions(probs, probs, None, None)
-        copying = copies.weights[0] * jax.nn.sigmoid(copies.gates[0])
-        return carry, Predictions(probs, jax.nn.softmax(output.of_softmax[0]), copies.words[0], copying)
+        words, copying = output.choices.words[0], copies.weights[0] * jax.nn.sigmoid(copies.gates[0])
+        if copies is not output.choices:  # one of them was chosen
+            slots = jnp.arange(words.shape[1])[None] + 1
+            copying = jnp.where(slots == output.decisions[-1].action[0][:, None], copying, 0)
+        return carry, Predictions(probs, jax.nn.softmax(output.of_softmax[0]), words, copying)
 
     carry = trained.model.initialize_carry(1, key)
     for start in range(0, len(inputs), _STEPS):
