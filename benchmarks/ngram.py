@@ -8,6 +8,7 @@ Hellendoorn & Devanbu (2017). It prints the scores of `experiments.code` for dev
 """
 
 import argparse
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,22 +111,22 @@ def main() -> None:
             begin = i + 1
     trained = kneser_ney_counts(raw, given.order)
     discount = discounts(trained, given.order)
-    for split in ("dev", "test"):
-        for cached in (False, True):
-            tokens = corpus.splits[split].tolist()
-            groups = corpus.vocabulary.groups(np.asarray(tokens)) | {"all": np.ones(len(tokens), bool)}
-            nats, ranks = [], []
-            for token, p in zip(
-                tokens, distributions(tokens, trained, discount, given.order, size, end, cached), strict=True
-            ):
-                nats.append(-np.log(p[token]))
-                ranks.append(1 + np.count_nonzero(p > p[token]))
-            ranks = np.array(ranks)
-            print(f"{split}, {'with' if cached else 'without'} a cache: perplexity {np.exp(np.mean(nats)):.2f}")
-            for name, of_group in groups.items():
-                rank = ranks[of_group]
-                scores = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
-                print(f"  {name}: top-1 {scores[0]:.1%}, top-5 {scores[1]:.1%}, MRR {scores[2]:.3f}", flush=True)
+    for split, cached in itertools.product(("dev", "test"), (False, True)):
+        tokens = corpus.splits[split].tolist()
+        found = distributions(tokens, trained, discount, given.order, size, end, cached)
+        nats = []
+        ranks = []
+        for token, p in zip(tokens, found, strict=True):
+            nats.append(-np.log(p[token]))
+            ranks.append(1 + np.count_nonzero(p > p[token]))
+        name = f"{split}, with a cache" if cached else split
+        print(f"{name}: perplexity {np.exp(np.mean(nats)):.2f}")
+        groups = corpus.vocabulary.groups(corpus.splits[split])
+        groups["all"] = np.ones(len(tokens), bool)
+        for group, is_of_group in groups.items():
+            rank = np.array(ranks)[is_of_group]
+            top1, top5, mrr = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
+            print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def test_texts_become_values(text, hint, value):
 
 def test_there_are_few_settings():
     fields = [fields_of(find_experiment(name).settings) for name in NAMES]
-    assert len({name for of in fields for name in of}) <= 95
+    assert len({name for of in fields for name in of}) <= 97
     for of in fields:
         assert not [name for name, (_, hint, default) in of.items() if problem(default, hint)]
 
