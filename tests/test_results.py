@@ -47,9 +47,11 @@ def shown_on(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_each_number_of_a_page_is_that_of_its_row_and_each_row_is_shown(page):
     rows = [row for row in ROWS if row["table"].partition("#")[0] == page]
-    for row, (table, model, metric, mode, *number) in zip(rows, shown_on(page), strict=True):
-        assert (row["table"], row["model"], row["metric"]) == (table, model, metric)
-        assert number_of(row) == tuple(number) and mode in ("", row["mode"]), row
+    shown = shown_on(page)
+    fields = [(row["table"], row["model"], row["metric"], *number_of(row)) for row in rows]
+    assert fields == [(*about, mean, sd) for *about, _, mean, sd in shown]
+    for row, (_, _, _, mode, _, _) in zip(rows, shown, strict=True):
+        assert mode in ("", row["mode"]), row
 
 
 def test_a_row_has_a_spread_if_and_only_if_it_has_several_seeds():
