@@ -12,10 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
+from dynskip_jax.functional.engine.sharding import match_batch
+from dynskip_jax.functional.engine.unroll import unroll
 from dynskip_jax.functional.keys import check_key_of, example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts, where_each
-from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -24,7 +25,6 @@ from dynskip_jax.functional.step import (
     initial_carry,
     zero_state,
 )
-from dynskip_jax.functional.unroll import unroll
 
 # Numbers that are folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, so they must exceed
 # any index of a split.

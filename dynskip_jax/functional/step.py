@@ -14,11 +14,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.history import Window
+from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 

@@ -13,7 +13,7 @@ from recurrences import BATCH, HIDDEN, INPUT, TIME
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import cudnn
+from dynskip_jax.functional.engine import cudnn
 
 
 def problem(skip=F.Previous()):  # noqa: B008 (immutable)

@@ -29,8 +29,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.engine.product import row
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.product import row
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
     LayerParams,

@@ -31,8 +31,8 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Bool, Float, Int
 
-from dynskip_jax.functional import history as hist
-from dynskip_jax.functional.deferred import (
+from dynskip_jax.functional.engine import history as hist
+from dynskip_jax.functional.engine.deferred import (
     Matrix,
     Product,
     find_products,
@@ -40,11 +40,11 @@ from dynskip_jax.functional.deferred import (
     replay_results,
     with_value,
 )
+from dynskip_jax.functional.engine.product import outer_products, times_transposed
+from dynskip_jax.functional.engine.sharding import zeros_like
 from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.product import outer_products, times_transposed
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.sharding import zeros_like
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,

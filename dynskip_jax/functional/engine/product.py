@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient, vary_along, varying_axes
+from dynskip_jax.functional.engine.sharding import (
+    explicit_spec,
+    sharding_of_gradient,
+    vary_along,
+    varying_axes,
+)
 
 
 def wider(*dtypes: Any) -> Any:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.history import last_rows, oldest_first
+from dynskip_jax.functional.engine.history import last_rows, oldest_first
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
     LayerParams,

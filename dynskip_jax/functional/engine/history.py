@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes, zeros_like_batch
+from dynskip_jax.functional.engine.sharding import match_batch, vary_along, varying_axes, zeros_like_batch
 from dynskip_jax.functional.transitions.base import Transition
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`

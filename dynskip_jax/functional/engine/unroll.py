@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import cudnn, parallel
 from dynskip_jax.functional.checks import (
     check_below,
     check_call,
@@ -18,11 +17,12 @@ from dynskip_jax.functional.checks import (
     check_inputs,
     valid_lengths,
 )
-from dynskip_jax.functional.deferred import OutOfReach
+from dynskip_jax.functional.engine import cudnn, parallel
+from dynskip_jax.functional.engine.deferred import OutOfReach
+from dynskip_jax.functional.engine.scan import fused_unroll
+from dynskip_jax.functional.engine.sharding import match_batch, on_mesh_of, vary_along, varying_axes
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.scan import fused_unroll
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
-from dynskip_jax.functional.sharding import match_batch, on_mesh_of, vary_along, varying_axes
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -141,7 +141,7 @@ def _run_steps(
     cell_state = dict(return_cell_state=options["return_cell_state"])
     in_parallel = partial(parallel.parallel_unroll, recurrence=recurrence, **cell_state)
     if implementation == "tpu_kernel":
-        from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
+        from dynskip_jax.functional.engine.tpu_kernel import tpu_unroll  # Pallas takes a while to import
 
         return tpu_unroll(params, carry, inputs, recurrence, policy=options["policy"], **cell_state)
     fits = parallel.fits(recurrence, inputs)
