@@ -1,12 +1,13 @@
 """States over time: what a step reads of the last K, and where gradients of these reads are added.
 
-A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states before
-the first step, then one state per step. State(t-k) is row t + K - k, and slot s, State(t-1-s), is row t + K -
-1 - s. The windows of neighbouring steps overlap, so comparing them with a query, or taking their mean,
-allocates no array of size (batch, time, K, hidden).
+A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states
+before the first step, then one state per step. State(t-k) is row t + K - k, and slot s,
+State(t-1-s), is row t + K - 1 - s. The windows of neighbouring steps overlap, so comparing them
+with a query, or taking their mean, allocates no array of size (batch, time, K, hidden).
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from dynskip_jax.functional.engine.sharding import match_batch, vary_along, varying_axes, zeros_like_batch
+from dynskip_jax.functional.engine.sharding import (
+    match_batch,
+    vary_along,
+    varying_axes,
+    zeros_like_batch,
+)
 from dynskip_jax.functional.transitions.base import Transition
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
@@ -32,13 +38,13 @@ class Window:
     """The last K states before one step, or before each of several steps.
 
     Attributes:
-        rows: States, oldest first. For one step: h(t-K), …, h(t-1), (*batch, K, hidden). For several steps:
-            the K states before the first one, then those of all steps except the last,
-            (batch, K + time - 1, hidden).
+        rows: States, oldest first. For one step: h(t-K), …, h(t-1), (*batch, K, hidden). For
+            several steps: the K states before the first one, then those of all steps except the
+            last, (batch, K + time - 1, hidden).
         max_skip: K.
         has_time: Whether there are several steps. Results then have a time axis after the batch.
-        alive: Number of slots that belong to the present sequence of a packed row, (*steps,). The other
-            slots contain `initial`. None if no row is packed.
+        alive: Number of slots that belong to the present sequence of a packed row, (*steps,). The
+            other slots contain `initial`. None if no row is packed.
         initial: State in the other slots, (*batch, hidden).
     """
 
@@ -96,17 +102,23 @@ class Window:
         """Mean of the K states."""
         if self.alive is not None:
             return self.slots.mean(-2)
-        return _window_sums(self.rows, self.max_skip) / self.max_skip if self.has_time else self.rows.mean(-2)
+        return (
+            _window_sums(self.rows, self.max_skip) / self.max_skip
+            if self.has_time
+            else self.rows.mean(-2)
+        )
 
     def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
-        """Return q · h(t-k) for k = 1..K, newest state first, where `query` contains q of each step."""
+        """Return q · h(t-k) for k = 1..K, newest state first, where `query` contains q of each
+        step."""
         products = self._compare_rows(query)
         if self.alive is None:
             return products
         return jnp.where(self._is_alive, products, self._compare_initial(query))
 
     def _compare_initial(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps one"]:
-        """Return the product of each query with the initial state, which costs less than to fill it in."""
+        """Return the product of each query with the initial state, which costs less than to fill it
+        in."""
         return jnp.sum(query * self._initial_of_steps, axis=-1, keepdims=True)
 
     def _compare_rows(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
@@ -117,8 +129,8 @@ class Window:
         block = max(K, _BLOCK)
         if not isinstance(time, int) or time <= 2 * block:
             return _band(query, self.rows, K)
-        # Compare in blocks of steps, each with the rows of its block and of the next one. Memory then grows
-        # linearly with time, not quadratically.
+        # Compare in blocks of steps, each with the rows of its block and of the next one. Memory
+        # then grows linearly with time, not quadratically.
         count = -(-time // block)
         query = jnp.pad(query, ((0, 0), (0, count * block - time), (0, 0)))
         rows = jnp.pad(self.rows, ((0, 0), (0, (count + 1) * block - self.rows.shape[1]), (0, 0)))
@@ -131,7 +143,8 @@ class Window:
     def compare_at(
         self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
     ) -> Float[Array, "*steps n"]:
-        """Return q · State(t-1-slot) for n of the K slots: the same at all steps if `slots` is (n,)."""
+        """Return q · State(t-1-slot) for n of the K slots: the same at all steps if `slots` is
+        (n,)."""
         products = self._compare_rows_at(query, slots)
         if self.alive is None:
             return products
@@ -143,7 +156,9 @@ class Window:
         newest = self.max_skip - 1
         if not self.has_time:
             rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
-            return jnp.einsum("...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2))
+            return jnp.einsum(
+                "...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2)
+            )
         if slots.ndim > 1:
             return jnp.take_along_axis(self._compare_rows(query), slots, axis=-1)
         starts = [newest - int(slot) for slot in slots]
@@ -153,14 +168,17 @@ class Window:
     def observe(self, kind: str) -> Any:
         """Return the observation of a time skip, of a kind of `TimeSkip.observed`.
 
-        It is one state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored` the
-        window.
+        It is one state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored`
+        the window.
         """
         return self if kind == "stored" else getattr(self, kind)
 
 
-def _window_sums(rows: Float[Array, "batch rows hidden"], K: int) -> Float[Array, "batch time hidden"]:
-    """Return the sum of every K neighbouring rows, from sums of 1, 2, 4, … rows: exact as pairwise sums."""
+def _window_sums(
+    rows: Float[Array, "batch rows hidden"], K: int
+) -> Float[Array, "batch time hidden"]:
+    """Return the sum of every K neighbouring rows, from sums of 1, 2, 4, … rows: exact as pairwise
+    sums."""
     time, start, total, size = rows.shape[1] - K + 1, 0, None, 1
     while True:
         if K & size:
@@ -178,8 +196,9 @@ def _band(
     batch, time = query.shape[:2]
     if batch == 0 or time == 0:
         return jnp.zeros((batch, time, K), query.dtype)
-    # Multiply every query with every row. The K products to keep for step t start at column t. Reshaping to
-    # rows that are one longer shifts row t left by t columns, so the products are sliced without a gather.
+    # Multiply every query with every row. The K products to keep for step t start at column t.
+    # Reshaping to rows that are one longer shifts row t left by t columns, so the products are
+    # sliced without a gather.
     products = jnp.einsum("bth,brh->btr", query, rows)
     flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
     return jnp.flip(flat.reshape(batch, time, -1)[..., :K], axis=-1)
@@ -188,7 +207,8 @@ def _band(
 def oldest_first(
     slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None = None
 ) -> Float[Array, "batch K hidden"]:
-    """Return the slots of a carry, newest first, as the K states before the steps after the first one.
+    """Return the slots of a carry, newest first, as the K states before the steps after the first
+    one.
 
     Where `first` is True, the state that enters the first step is forgotten after it
     (`TimeSkip.forgets_carried`): the oldest state replaces it.
@@ -207,10 +227,11 @@ def observed_in(
     alive: Int[Array, "batch time"] | None = None,
     initial: Float[Array, "batch hidden"] | None = None,
 ) -> Any:
-    """Return the observations of `time` steps, of a kind of `TimeSkip.observed`, with time after the batch.
+    """Return the observations of `time` steps, of a kind of `TimeSkip.observed`, with time after
+    the batch.
 
-    `history` has the K states before the first step, then those of the steps, oldest first. See `Window` for
-    `alive` and `initial`.
+    `history` has the K states before the first step, then those of the steps, oldest first. See
+    `Window` for `alive` and `initial`.
     """
     rows = history[:, : max_skip - 1 + time]
     return Window(rows, max_skip, has_time=True, alive=alive, initial=initial).observe(kind)
@@ -223,9 +244,9 @@ def followed_in(
 ) -> Window:
     """Return the inputs x(t-k+1) that followed State(t-k), for each step t.
 
-    `earlier` has the inputs before the first step, newest first (`SkipCarry.inputs`). Where `alive` slots
-    belong to the present sequence, one more slot contains its initial state, which its first input followed.
-    Nothing followed the others: zeros.
+    `earlier` has the inputs before the first step, newest first (`SkipCarry.inputs`). Where `alive`
+    slots belong to the present sequence, one more slot contains its initial state, which its first
+    input followed. Nothing followed the others: zeros.
     """
     rows = jnp.concatenate([jnp.flip(earlier, axis=1), x], axis=1)
     max_skip = earlier.shape[1] + 1
@@ -234,9 +255,9 @@ def followed_in(
     return Window(rows, max_skip, has_time=True, alive=alive + 1, initial=jnp.zeros_like(x[:, 0]))
 
 
-# Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is written while an
-# earlier version is still read. So each addition also returns the row State(t-1), which the next iteration
-# needs.
+# Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is
+# written while an earlier version is still read. So each addition also returns the row State(t-1),
+# which the next iteration needs.
 
 
 def at(array: Array, row: Int[Array, ""] | int) -> Array:
@@ -247,6 +268,17 @@ def at(array: Array, row: Int[Array, ""] | int) -> Array:
 def write(array: Array, row: Int[Array, ""] | int, value: Array) -> Array:
     """Return the array with one row replaced."""
     return lax.dynamic_update_index_in_dim(array, value, row, axis=0)
+
+
+def overwrite(
+    buffers: Sequence[Array], rows: Sequence[Array], t: Int[Array, ""], ahead: int
+) -> tuple[Any, Any]:
+    """Write row t of each buffer; then read the rows that the next iteration needs, at t + `ahead`.
+
+    XLA copies a whole array if a loop writes to it and still reads the old version.
+    """
+    buffers = [write(buffer, t, row) for buffer, row in zip(buffers, rows, strict=True)]
+    return buffers, [at(buffer, t + ahead) for buffer in buffers]
 
 
 def read_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int) -> Array:
@@ -265,20 +297,25 @@ def add_window(
     return history, lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
 
 
-# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere the batch
-# is an axis of the gather, so that a sharded batch stays on its devices; XLA's estimate for a TPU is ten
-# times longer.
+# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere
+# the batch is an axis of the gather, so that a sharded batch stays on its devices; XLA's estimate
+# for a TPU is ten times longer.
 _COMPARED = 32
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def read_slots(
-    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Int[Array, "batch *n"]
+    history: Float[Array, "rows batch hidden"],
+    t: Int[Array, ""],
+    K: int,
+    slot: Int[Array, "batch *n"],
 ) -> Float[Array, "batch *n hidden"]:
     """Return State(t-1-slot), for one slot of each example or for n."""
 
     def compare(history, t, slot):
-        return jnp.sum(jnp.where(_is_slot(slot, K, history.shape[1:]), read_window(history, t, K), 0), axis=0)
+        return jnp.sum(
+            jnp.where(_is_slot(slot, K, history.shape[1:]), read_window(history, t, K), 0), axis=0
+        )
 
     def index(history, t, slot):
         row = t + K - 1 - slot
@@ -289,7 +326,9 @@ def read_slots(
         places = dict(collapsed_slice_dims=(0,), start_index_map=(0,), offset_dims=(row.ndim,))
         batching = dict(operand_batching_dims=(1,), start_indices_batching_dims=(0,))
         numbers = lax.GatherDimensionNumbers(**places, **batching)
-        return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS)
+        return lax.gather(
+            history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS
+        )
 
     on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else index
     return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
@@ -319,7 +358,9 @@ def add_slots(
     def scatter(history, t, slot, d):
         row = t + K - 1 - slot
         places = dict(
-            inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), update_window_dims=(row.ndim,)
+            inserted_window_dims=(0,),
+            scatter_dims_to_operand_dims=(0,),
+            update_window_dims=(row.ndim,),
         )
         batching = dict(operand_batching_dims=(1,), scatter_indices_batching_dims=(0,))
         numbers = lax.ScatterDimensionNumbers(**places, **batching)
@@ -345,13 +386,21 @@ def read_slots_of_all(
         rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
         return jnp.take_along_axis(history, rows[..., None], axis=0, mode="promise_in_bounds")
 
-    return lax.platform_dependent(history, slot, tpu=compare if K <= _COMPARED else gather, default=gather)
+    return lax.platform_dependent(
+        history, slot, tpu=compare if K <= _COMPARED else gather, default=gather
+    )
 
 
-def _is_slot(slot: Int[Array, " batch"], K: int, shape: tuple[int, int]) -> Bool[Array, "K batch hidden"]:
+def _is_slot(
+    slot: Int[Array, " batch"], K: int, shape: tuple[int, int]
+) -> Bool[Array, "K batch hidden"]:
     """Return which state of a window, oldest first, each example chose."""
-    places = np.arange(K - 1, -1, -1, dtype=slot.dtype)  # a constant: a TPU would count in every step
-    return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(slot, (K, *shape), (1,))
+    places = np.arange(
+        K - 1, -1, -1, dtype=slot.dtype
+    )  # a constant: a TPU would count in every step
+    return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(
+        slot, (K, *shape), (1,)
+    )
 
 
 def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
@@ -399,8 +448,11 @@ def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
     return jnp.flip(weights, axis=1).T[..., None]
 
 
-def living(window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | None, initial: Any) -> Array:
-    """Return a window, oldest first, with `initial` in the slots before the present sequence of a row."""
+def living(
+    window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | None, initial: Any
+) -> Array:
+    """Return a window, oldest first, with `initial` in the slots before the present sequence of a
+    row."""
     if alive is None:
         return window
     slots = jnp.arange(window.shape[0])[::-1].reshape(-1, *(1,) * (window.ndim - 1))
@@ -410,13 +462,14 @@ def living(window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | 
 class Read(NamedTuple):
     """How the states of a choice are read from histories.
 
-    The methods take `alive`, the number of slots that belong to the present sequence of a packed row,
-    (batch,); None if no row is packed.
+    The methods take `alive`, the number of slots that belong to the present sequence of a packed
+    row, (batch,); None if no row is packed.
     """
 
     transition: Transition  # transition of the layer
     K: int  # number of slots
-    # The slot of the state that enters, a number or (batch,); slots of several states, (batch, n); or None
+    # The slot of the state that enters, a number or (batch,); slots of several states, (batch, n);
+    # or None
     slot: Any
     weights: Any  # weights of these states, or of all K; None for one state
 
@@ -426,7 +479,8 @@ class Read(NamedTuple):
         return self.slot is None and self.transition.averages == "linear"
 
     def fetch(self, histories: Any, t: Int[Array, ""], alive: Any) -> Any:
-        """Read one state, some states, the window of K states, or its linear mean, of each array."""
+        """Read one state, some states, the window of K states, or its linear mean, of each
+        array."""
         if self.means:
             weights = self._living_weights(alive)
             return jax.tree.map(lambda history: average(weights, history, t), histories)
@@ -446,12 +500,14 @@ class Read(NamedTuple):
             return reads
 
         mean.defvjp(
-            lambda _, reads: (reads, None), lambda _, d: (average_adjoint(histories, t, d, self.K), d)
+            lambda _, reads: (reads, None),
+            lambda _, d: (average_adjoint(histories, t, d, self.K), d),
         )
         return mean(match_batch(self._living_weights(alive), jax.tree.leaves(reads)[0]), reads)
 
     def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
-        """Apply the transpose of `fetch`: return the histories with `d` added, and their rows State(t-1)."""
+        """Apply the transpose of `fetch`: return the histories with `d` added, and their rows
+        State(t-1)."""
 
         def add(history, d):
             if self.means:
@@ -467,14 +523,18 @@ class Read(NamedTuple):
         return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
 
     def fetch_all(self, histories: Any, time: int) -> Any:
-        """Read the state of all steps at once, (time, batch, hidden) each; `slot` may be (time, batch)."""
+        """Read the state of all steps at once, (time, batch, hidden) each; `slot` may be (time,
+        batch)."""
         if jnp.ndim(self.slot) == 0:
             start = self.K - 1 - self.slot
             return jax.tree.map(lambda history: history[start : start + time], histories)
-        return jax.tree.map(lambda history: read_slots_of_all(history, self.K, self.slot), histories)
+        return jax.tree.map(
+            lambda history: read_slots_of_all(history, self.K, self.slot), histories
+        )
 
     def combine(self, fetched: Any, alive: Any, initial: Any) -> Any:
-        """Return the state that was chosen, or the average of states, from the result of `fetch`."""
+        """Return the state that was chosen, or the average of states, from the result of
+        `fetch`."""
         if self.means:
             if initial is None:
                 return fetched
@@ -489,7 +549,11 @@ class Read(NamedTuple):
                 alive, initial = alive[:, None], jax.tree.map(lambda i: i[:, None], initial)
             is_living = (self.slot < alive)[..., None]
             fetched = jax.tree.map(lambda rows, i: jnp.where(is_living, rows, i), fetched, initial)
-        return fetched if self.weights is None else self.transition.average_states(self.weights, fetched)
+        return (
+            fetched
+            if self.weights is None
+            else self.transition.average_states(self.weights, fetched)
+        )
 
     def _living_weights(self, alive: Any) -> Float[Array, "batch K"]:
         if alive is None:
@@ -504,4 +568,6 @@ def last_rows(
     if seq_lengths is None:
         return history[history.shape[0] - K :]
     rows = jnp.arange(K)[:, None] + seq_lengths[None, :]
-    return jnp.take_along_axis(history, rows.reshape(*rows.shape, *(1,) * (history.ndim - 2)), axis=0)
+    return jnp.take_along_axis(
+        history, rows.reshape(*rows.shape, *(1,) * (history.ndim - 2)), axis=0
+    )

@@ -1,7 +1,7 @@
 """Give new arrays the explicit sharding and the varying axes (`jax.shard_map`) of a batch.
 
-On several devices both are part of an array's type. A newly created array has neither, and `jax.lax.scan`
-requires that the type of its carry does not change.
+On several devices both are part of an array's type. A newly created array has neither, and
+`jax.lax.scan` requires that the type of its carry does not change.
 """
 
 from typing import Any
@@ -23,7 +23,8 @@ def varying_axes(tree: Any) -> frozenset[str]:
 
 
 def vary_along(tree: Any, axes: frozenset[str]) -> Any:
-    """Return `tree` marked as varying along `axes`; gradients are summed over the axes that this adds."""
+    """Return `tree` marked as varying along `axes`; gradients are summed over the axes that this
+    adds."""
 
     def vary(leaf: Array) -> Array:
         missing = axes - varying_axes(leaf)
@@ -39,14 +40,16 @@ def explicit_spec(array: Array) -> PartitionSpec | None:
 
 
 def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
-    """Return the sharding of a parameter's gradient: that of the parameter, on the mesh of `like`."""
+    """Return the sharding of a parameter's gradient: that of the parameter, on the mesh of
+    `like`."""
     sharding = jax.typeof(parameter).sharding
     spec = PartitionSpec() if sharding.mesh.empty else sharding.spec
     return NamedSharding(jax.typeof(like).sharding.mesh, spec)
 
 
 def match_batch(tree: Any, like: Array) -> Any:
-    """Return `tree` with the sharding of the batch axis, the leading one, and the varying axes of `like`."""
+    """Return `tree` with the sharding of the batch axis, the leading one, and the varying axes of
+    `like`."""
     spec, mesh = explicit_spec(like), jax.typeof(like).sharding.mesh
 
     def match(leaf: Array) -> Array:
@@ -54,13 +57,16 @@ def match_batch(tree: Any, like: Array) -> Any:
         if own.spec[0] == spec[0] and own.mesh == mesh:
             return leaf
         # The mesh is that of the array, which need not be that of `jax.set_mesh`.
-        return jax.sharding.reshard(leaf, NamedSharding(mesh, PartitionSpec(spec[0], *own.spec[1:])))
+        return jax.sharding.reshard(
+            leaf, NamedSharding(mesh, PartitionSpec(spec[0], *own.spec[1:]))
+        )
 
     return vary_along(tree if spec is None else jax.tree.map(match, tree), varying_axes(like))
 
 
 def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
-    """Return zeros of `shape` and `dtype` with the sharding and varying axes of `like`; see `match_batch`."""
+    """Return zeros of `shape` and `dtype` with the sharding and varying axes of `like`; see
+    `match_batch`."""
     return match_batch(jnp.zeros(shape, dtype), like)
 
 
@@ -82,6 +88,8 @@ def on_mesh_of(tree: Any, like: Array) -> Any:
     replicated = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec())
 
     def put(leaf: Array) -> Array:
-        return jax.sharding.reshard(leaf, replicated) if jax.typeof(leaf).sharding.mesh.empty else leaf
+        return (
+            jax.sharding.reshard(leaf, replicated) if jax.typeof(leaf).sharding.mesh.empty else leaf
+        )
 
     return jax.tree.map(put, tree)

@@ -1,19 +1,20 @@
 """The LSTM with `Previous`, `Fixed` or `Dynamic` as one kernel for TPUs, forward and backward.
 
-Its state of proof: equal to the reference in simulation, and compiled for a TPU v5e. It has not run on a TPU
-yet, and nobody has timed it. So `implementation="auto"` does not choose it.
+Its state of proof: equal to the reference in simulation, and compiled for a TPU v5e. It has not run
+on a TPU yet, and nobody has timed it. So `implementation="auto"` does not choose it.
 
-The scan of a layer reads W_h from main memory at every step, and runs half a dozen operations per step. Here
-one Pallas kernel runs all steps: W_h, the agent's matrices and the last K states stay in fast memory, and
-only the projected inputs and the results of a step move. States are rows of a history, oldest first: the K
-states before the first step, then one per step. State(t-k) of Eq. 2 is row t + K - k, and row r is kept at
-place r mod K. Arrays are time-major, (time, batch, features). Widths are padded to whole registers: units to
-a multiple of 128, batches to one of 8. Padded units stay 0, and padded sequences are cut off.
+The scan of a layer reads W_h from main memory at every step, and runs half a dozen operations per
+step. Here one Pallas kernel runs all steps: W_h, the agent's matrices and the last K states stay in
+fast memory, and only the projected inputs and the results of a step move. States are rows of a
+history, oldest first: the K states before the first step, then one per step. State(t-k) of Eq. 2 is
+row t + K - k, and row r is kept at place r mod K. Arrays are time-major, (time, batch, features).
+Widths are padded to whole registers: units to a multiple of 128, batches to one of 8. Padded units
+stay 0, and padded sequences are cut off.
 
-The backward kernel goes through the steps in reverse with the gates that the forward kernel has stored. It
-sends d State(t) to the row that entered, and returns the gradient of each step's products. The gradient of
-W_h is one product after it. A sampled agent has no gradient through the states, so its log-probabilities are
-computed for all steps at once after the kernel.
+The backward kernel goes through the steps in reverse with the gates that the forward kernel has
+stored. It sends d State(t) to the row that entered, and returns the gradient of each step's
+products. The gradient of W_h is one product after it. A sampled agent has no gradient through the
+states, so its log-probabilities are computed for all steps at once after the kernel.
 """
 
 import math
@@ -61,13 +62,18 @@ class Plan(NamedTuple):
 
 
 def misfit(
-    params: LayerParams, carry: SkipCarry, inputs: StepInputs, recurrence: Recurrence, policy: Policy
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    policy: Policy,
 ) -> str | None:
     """Return the reason why the kernel cannot run this call of `unroll`; None if it can."""
     skip = recurrence.time_skip
     chosen = type(skip) is Dynamic
     reasons = {
-        "runs only the LSTM, with an output gate and the usual activations": recurrence.transition != LSTM(),
+        "runs only the LSTM, with an output gate and the usual activations": recurrence.transition
+        != LSTM(),
         "runs only Previous, Fixed and Dynamic": type(skip) not in (Previous, Fixed, Dynamic),
         "has no skips over depth": recurrence.depth_skip is not None,
         "has neither segment_ids, zoneout nor recurrent dropout": inputs.restart is not None
@@ -79,10 +85,13 @@ def misfit(
         f"chooses among at most {LANES} states": chosen and skip.max_skip > LANES,
         "has no relaxed choices": chosen and policy.mode not in ("sample", "greedy"),
         "takes λ as a number, not as an array": not isinstance(_mix(skip, policy), int | float),
-        "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype != jnp.float32
+        "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype
+        != jnp.float32
         or any(w.dtype not in (jnp.float32, jnp.bfloat16) for w in jax.tree.leaves(params)),
-        "needs at least one step and one sequence": 0 in jax.tree.leaves(inputs.transition)[0].shape,
-        f"needs a TPU, not a {jax.default_backend()}": jax.default_backend() != "tpu" and not ANYWHERE,
+        "needs at least one step and one sequence": 0
+        in jax.tree.leaves(inputs.transition)[0].shape,
+        f"needs a TPU, not a {jax.default_backend()}": jax.default_backend() != "tpu"
+        and not ANYWHERE,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
@@ -98,9 +107,9 @@ def tpu_unroll(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute the results of a scan of `recurrent_step` over `inputs`, (time, batch, ...).
 
-    It has derivatives in reverse mode, of first order. Under `vmap` the mapped calls run one after another.
-    It does not divide its batch over devices: use `jax.shard_map`. A `UserError` says why it cannot run a
-    call (`misfit`), or that a layer does not fit a TPU's fast memory.
+    It has derivatives in reverse mode, of first order. Under `vmap` the mapped calls run one after
+    another. It does not divide its batch over devices: use `jax.shard_map`. A `UserError` says why
+    it cannot run a call (`misfit`), or that a layer does not fit a TPU's fast memory.
     """
     reason = misfit(params, carry, inputs, recurrence, policy)
     if reason is not None:
@@ -111,12 +120,16 @@ def tpu_unroll(
     keys = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
     chooses = type(skip) is Dynamic
-    plan = Plan(skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy))
+    plan = Plan(
+        skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy)
+    )
     scores = a = agent = None
     if chooses:
         if plan.asks_agent:
             a, agent = seen.projected, (params.skip.w_h, params.skip.w_out)
-            scores = jnp.broadcast_to(params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip))
+            scores = jnp.broadcast_to(
+                params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip)
+            )
             scores = scores if seen.noise is None else scores + seen.noise
             scores = scores if seen.allowed is None else jnp.where(seen.allowed, scores, _NEVER)
         else:
@@ -131,7 +144,9 @@ def tpu_unroll(
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
     before = histories[0][skip.max_skip - 1 : -1]
-    decision = skip.decide(params.skip, seen, before, Choice(slot if chooses else None), policy.mode)
+    decision = skip.decide(
+        params.skip, seen, before, Choice(slot if chooses else None), policy.mode
+    )
     output = SkipOutput(h, decision, c if return_cell_state else None)
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
@@ -150,9 +165,10 @@ def _mix(skip: TimeSkip, policy: Policy) -> Any:
 def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, Array, Array]:
     """Return h, c and the chosen slots, (time, batch, ...), of `_states` on whole registers.
 
-    `z` is W_x x + b, (time, batch, 4 * hidden), and `start` has the K states before the first step, oldest
-    first, (K, batch, hidden). If the agent is asked, `a` is its projected input, (time, batch, units), and
-    `agent` its W_h and W_out. `scores`, (time, batch, K), are added to its logits; None if the slot is fixed.
+    `z` is W_x x + b, (time, batch, 4 * hidden), and `start` has the K states before the first step,
+    oldest first, (K, batch, hidden). If the agent is asked, `a` is its projected input, (time,
+    batch, units), and `agent` its W_h and W_out. `scores`, (time, batch, K), are added to its
+    logits; None if the slot is fixed.
     """
     batch, hidden = z.shape[1], w_h.shape[0]
     rows, units = -batch % ROWS, -hidden % LANES
@@ -171,7 +187,9 @@ def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, 
         a = pad(a, 0, rows, more)
         agent = pad(agent[0], units, more), pad(agent[1], more, -agent[1].shape[-1] % LANES)
     start = jax.tree.map(lambda array: pad(array, 0, rows, units), start)
-    h, c, slot = _states(plan, pad_gates(z, 0, rows), *start, pad_gates(w_h, units), a, scores, agent)
+    h, c, slot = _states(
+        plan, pad_gates(z, 0, rows), *start, pad_gates(w_h, units), a, scores, agent
+    )
     return h[:, :batch, :hidden], c[:, :batch, :hidden], slot[:, :batch, 0].astype(jnp.int32)
 
 
@@ -208,10 +226,14 @@ def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
     if plan.slot is None:
         scores = ref.scores[0]
         if plan.asks_agent:
-            scores += _product(jnp.tanh(ref.a[0] + _product(h, ref.agent_h[...])), ref.agent_out[...])
+            scores += _product(
+                jnp.tanh(ref.a[0] + _product(h, ref.agent_h[...])), ref.agent_out[...]
+            )
         lane = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
         best = scores == jnp.max(scores, axis=1, keepdims=True)
-        slot = jnp.min(jnp.where(best, lane, LANES - 1), axis=1, keepdims=True)  # the first of the best
+        slot = jnp.min(
+            jnp.where(best, lane, LANES - 1), axis=1, keepdims=True
+        )  # the first of the best
         place = jax.lax.rem(t + K - 1 - slot, K)
 
         def read(j: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -250,7 +272,9 @@ def _backward(plan, residuals, gradients):
 
     result = _run(
         partial(_backward_step, plan, time),
-        by_step=dict(dh=gradients[0], dc=gradients[1], gates=gates, c_in=entered(c_0, c), c=c, slot=slot),
+        by_step=dict(
+            dh=gradients[0], dc=gradients[1], gates=gates, c_in=entered(c_0, c), c=c, slot=slot
+        ),
         whole=dict(w_h=w_h),
         results=dict(dz=gates.shape[-1]),
         results_whole=dict(dh_0=h_0.shape, dc_0=c_0.shape),
@@ -273,18 +297,30 @@ def _backward_step(plan: Plan, time: int, ref: SimpleNamespace) -> None:
 
     @pl.when(t == time - 1)
     def _():
-        ref.past_dh[...], ref.past_dc[...] = jnp.zeros(ref.past_dh.shape), jnp.zeros(ref.past_dc.shape)
+        ref.past_dh[...], ref.past_dc[...] = (
+            jnp.zeros(ref.past_dh.shape),
+            jnp.zeros(ref.past_dc.shape),
+        )
 
     dh, dc = ref.dh[0] + _at(ref.past_dh, t, K), ref.dc[0] + _at(ref.past_dc, t, K)
-    here = pl.ds(jax.lax.rem(t, K), 1)  # is now the place of State(t-K), to which later steps sent nothing
+    here = pl.ds(
+        jax.lax.rem(t, K), 1
+    )  # is now the place of State(t-K), to which later steps sent nothing
     ref.past_dh[here] = ref.past_dc[here] = jnp.zeros((1, *dh.shape), jnp.float32)
     g, i, f, o = jnp.split(ref.gates[0], 4, axis=1)
     tanh_c = jnp.tanh(ref.c[0])
     dc += dh * o * (1 - tanh_c * tanh_c)
-    dg, di, df, do = dc * i * (1 - g * g), dc * g * i * (1 - i), dc * ref.c_in[0], dh * tanh_c * o * (1 - o)
+    dg, di, df, do = (
+        dc * i * (1 - g * g),
+        dc * g * i * (1 - i),
+        dc * ref.c_in[0],
+        dh * tanh_c * o * (1 - o),
+    )
     dz = jnp.concatenate([dg, di, df * f * (1 - f), do], axis=1)
     ref.dz[0] = dz
-    transposed = dict(dimension_numbers=(((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+    transposed = dict(
+        dimension_numbers=(((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
     d_in = [jax.lax.dot_general(dz.astype(ref.w_h.dtype), ref.w_h[...], **transposed), dc * f]
     pasts = ref.past_dh, ref.past_dc
     if plan.mix != 1:
@@ -330,7 +366,8 @@ def _run(
     results_whole: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     reverse: bool = False,
 ) -> SimpleNamespace:
-    """Run `step` once for each step, one after another, and return the results by name, all of them float32.
+    """Run `step` once for each step, one after another, and return the results by name, all of them
+    float32.
 
     Args:
         step: Function of the references of all arrays, by name.
@@ -351,8 +388,8 @@ def _run(
     size += 4 * (2 * batch * sum(widths.values()) + sum(map(math.prod, shared)))
     if size > FAST_MEMORY:
         raise UserError(
-            f"implementation 'tpu_kernel' has {FAST_MEMORY >> 20} MiB of fast memory, and this layer needs "
-            f"{size >> 20}: use 'auto', or fewer units, sequences or states"
+            f"implementation 'tpu_kernel' has {FAST_MEMORY >> 20} MiB of fast memory, and this "
+            f"layer needs {size >> 20}: use 'auto', or fewer units, sequences or states"
         )
     index = (lambda t: (time - 1 - t, 0, 0)) if reverse else (lambda t: (t, 0, 0))
     rows = {name: pl.BlockSpec((1, batch, width), index) for name, width in widths.items()}

@@ -19,7 +19,7 @@ from dynskip_jax.functional.checks import (
 )
 from dynskip_jax.functional.engine import parallel
 from dynskip_jax.functional.engine.deferred import OutOfReach
-from dynskip_jax.functional.engine.scan import fused_unroll
+from dynskip_jax.functional.engine.fused import fused_unroll
 from dynskip_jax.functional.engine.sharding import match_batch, on_mesh_of, vary_along, varying_axes
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
