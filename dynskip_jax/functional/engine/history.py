@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.functional.engine.sharding import (
+    explicit_spec,
     match_batch,
     vary_along,
     varying_axes,
@@ -292,16 +293,42 @@ def add_window(
     """Add `d` to the K states before step t; return the history and its row State(t-1)."""
     window = read_window(history, t, d.shape[0]) + d
     history = lax.dynamic_update_slice_in_dim(history, window, t, axis=0)
-    of_history = lambda history, window, t: at(history, t + d.shape[0] - 1)  # noqa: E731
-    of_window = lambda history, window, t: window[-1]  # noqa: E731
-    return history, lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
+
+    def of_history(history, window, t):
+        return at(history, t + d.shape[0] - 1)
+
+    def of_window(history, window, t):
+        return window[-1]
+
+    # TPU: the sum is at hand, so its last row costs nothing (BENCHMARKS.md has XLA's estimates). A
+    # CPU would copy the history if the sum were still read after it has been written.
+    newest = lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
+    return history, newest
 
 
-# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere
-# the batch is an axis of the gather, so that a sharded batch stays on its devices; XLA's estimate
-# for a TPU is ten times longer.
+# Rows that differ between examples are read and added to in three ways:
+#
+# * `compare` looks at all K slots. It is for a TPU and K up to _COMPARED: a TPU's gathers and
+#   scatters take one row after the other.
+# * `index` is a gather or scatter of (row, example) pairs. It is for a TPU and more slots. XLA
+#   estimates a tenth of the time of the third way, but JAX cannot infer its explicit sharding.
+# * `gather` and `scatter` have the batch as an axis of the operation, so that a sharded batch stays
+#   on its devices. They are for CPUs and GPUs, and for every batch with explicit sharding.
+#
+# The tenth is an estimate of XLA's compiler for TPUs. None of the three has been timed on one.
 _COMPARED = 32
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+
+
+def _way_of_tpu(
+    history: Array, K: int, has_one_slot: bool, compare: Any, index: Any, batched: Any
+) -> Any:
+    """Return which of the three ways a TPU takes; every platform traces it."""
+    if has_one_slot and K <= _COMPARED:
+        return compare
+    if explicit_spec(history) is not None:
+        return batched
+    return index
 
 
 def read_slots(
@@ -313,9 +340,8 @@ def read_slots(
     """Return State(t-1-slot), for one slot of each example or for n."""
 
     def compare(history, t, slot):
-        return jnp.sum(
-            jnp.where(_is_slot(slot, K, history.shape[1:]), read_window(history, t, K), 0), axis=0
-        )
+        is_slot_KBH = _is_slot(slot, K, history.shape[1:])
+        return jnp.sum(jnp.where(is_slot_KBH, read_window(history, t, K), 0), axis=0)
 
     def index(history, t, slot):
         row = t + K - 1 - slot
@@ -330,7 +356,7 @@ def read_slots(
             history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS
         )
 
-    on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else index
+    on_tpu = _way_of_tpu(history, K, slot.ndim == 1, compare, index, gather)
     return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
 
 
@@ -347,7 +373,8 @@ def add_slots(
     def compare(history, t, slot, d):
         # Reading the row out of the new window would be an operation of its own.
         row = at(history, t + K - 1) + jnp.where(slot[:, None] == 0, d, 0)
-        return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))[0], row
+        history, _ = add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
+        return history, row
 
     def index(history, t, slot, d):
         row = t + K - 1 - slot
@@ -368,7 +395,7 @@ def add_slots(
         history = lax.scatter_add(history, row[..., None], d, numbers, **options)
         return history, at(history, t + K - 1)
 
-    on_tpu = compare if unique and K <= _COMPARED else index
+    on_tpu = _way_of_tpu(history, K, unique, compare, index, scatter)
     return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
 
 
@@ -386,21 +413,19 @@ def read_slots_of_all(
         rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
         return jnp.take_along_axis(history, rows[..., None], axis=0, mode="promise_in_bounds")
 
-    return lax.platform_dependent(
-        history, slot, tpu=compare if K <= _COMPARED else gather, default=gather
-    )
+    # TPU: see the three ways above. There is no `index`: this gather is not in the loop.
+    on_tpu = compare if K <= _COMPARED else gather
+    return lax.platform_dependent(history, slot, tpu=on_tpu, default=gather)
 
 
 def _is_slot(
     slot: Int[Array, " batch"], K: int, shape: tuple[int, int]
 ) -> Bool[Array, "K batch hidden"]:
     """Return which state of a window, oldest first, each example chose."""
-    places = np.arange(
-        K - 1, -1, -1, dtype=slot.dtype
-    )  # a constant: a TPU would count in every step
-    return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(
-        slot, (K, *shape), (1,)
-    )
+    # A constant: a TPU would count in every step.
+    slots_K = np.arange(K - 1, -1, -1, dtype=slot.dtype)
+    slots_KBH = lax.broadcast_in_dim(slots_K, (K, *shape), (0,))
+    return slots_KBH == lax.broadcast_in_dim(slot, (K, *shape), (1,))
 
 
 def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
@@ -416,12 +441,14 @@ def average(
     def at_once(share, history, t):
         return jnp.sum(share * read_window(history, t, share.shape[0]), axis=0)
 
-    def one_by_one(share, history, t):  # XLA's CPU backend would write K products to memory
+    def one_by_one(share, history, t):
         def add(i, total):
             return total + at(share, i) * at(history, t + i)
 
         return lax.fori_loop(1, share.shape[0], add, share[0] * at(history, t))
 
+    # CPU: XLA would write the K products to memory. A GPU would launch a kernel for each state of a
+    # loop over K.
     return lax.platform_dependent(share, history, t, cpu=one_by_one, default=at_once)
 
 
@@ -440,7 +467,9 @@ def average_adjoint(histories: Any, t: Int[Array, ""], d: Any, K: int) -> Float[
         zeros = zeros_like_batch(d, (d.shape[0], K), d.dtype).T
         return lax.fori_loop(0, K, compare, vary_along(zeros, varying_axes(pairs)))
 
-    return jnp.flip(lax.platform_dependent(pairs, t, cpu=one_by_one, default=at_once), axis=0).T
+    # CPU: see `average`.
+    d_weights_KB = lax.platform_dependent(pairs, t, cpu=one_by_one, default=at_once)
+    return jnp.flip(d_weights_KB, axis=0).T
 
 
 def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:

@@ -213,7 +213,9 @@ def given_at(
     inputs_BKF = jnp.moveaxis(inputs_KBF, 0, 1)
     if flags.alive is None:
         return given._replace(followed=hist.Window(inputs_BKF, layer.K))
-    # Nothing followed the states before the present sequence of a packed row.
+    # The first input of a sequence in a packed row followed its initial state, so one more slot is
+    # alive. Nothing followed the states before it.
+    alive = flags.alive + 1
     nothing = jnp.zeros_like(inputs_BKF[:, 0])
-    followed = hist.Window(inputs_BKF, layer.K, alive=flags.alive + 1, initial=nothing)
+    followed = hist.Window(inputs_BKF, layer.K, alive=alive, initial=nothing)
     return given._replace(followed=followed)
