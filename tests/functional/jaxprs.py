@@ -25,7 +25,7 @@ from recurrences import DEPTH_SKIPS, LENGTHS, TIME, TIME_SKIPS, TRANSITIONS, dif
 from dynskip_jax import functional as F
 
 # Parameters of an equation that name the Python function from which it came.
-NAMES = {"name", "debug_info"}
+NAMES = {"name", "debug_info", "bwd", "fwd_jaxpr_thunk", "jvp_jaxpr_fun"}
 
 
 def lines(program: Any, indent: str = "") -> Iterator[str]:

@@ -29,9 +29,11 @@ SKIPS = {
 IDS = np.repeat([[0, 0, 0, 1, 1, 2, 2]], BATCH, axis=0)
 WAYS = ("explicit", "automatic", "shard_map")
 CASES = itertools.product(WAYS, SKIPS, (False, True))
-# Regression: on an explicit mesh these raised, because an indexed read has no sharding of its own.
-BY_DEFAULT = [("explicit", name, False) for name in ("far", "log-attention", "sparse")]
-BY_DEFAULT += [("explicit", "dynamic-followed", True), ("shard_map", "sparse", False)]
+# Regression: on an explicit mesh the first six raised: JAX could not infer the sharding of an indexed read,
+# and the state of a skip in a new sequence of a packed row had none.
+BY_DEFAULT = [("explicit", name, False) for name in ("far", "log-attention", "log-dynamic", "sparse")]
+BY_DEFAULT += [("explicit", "skip-rnn", True), ("explicit", "dynamic-followed", True)]
+BY_DEFAULT += [("shard_map", "sparse", False)]
 
 
 @pytest.mark.parametrize(("way", "name", "is_packed"), and_slow(CASES, lambda *case: case in BY_DEFAULT))

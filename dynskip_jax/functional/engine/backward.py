@@ -121,7 +121,9 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
 
     # Difference 2: one product after the loop for each weight, of all operands and all gradients.
     # The h that entered is known from the forward loop, so the loop does not emit it as an operand.
-    mask = None if args.recurrent_mask is None else args.recurrent_mask[None]
+    mask = args.recurrent_mask
+    if mask is not None:
+        mask = mask[None]
     h_TBH = dropped(entering_TBH, mask, layer.recurrence.transition)[0]
     d_matrices, d_params = _gradients_of_params(layer, args, d_params, h_TBH, emitted)
     d_skip, d_given, d_recent_inputs = _gradients_of_choices(layer, args, result, emitted.d_made)
@@ -372,7 +374,9 @@ def _gradients_of_params(
     vectors, structure = jax.tree.flatten(d_params)
     calls = zip(layer.products, emitted.d_products, emitted.operands, strict=True)
     for product, d_product, operand in calls:
-        d = emitted.d_inputs[product.input] if product.owns_input else d_product
+        d = d_product
+        if product.owns_input:
+            d = emitted.d_inputs[product.input]
         x = h_TBH if product.of_h else operand
         gradient = outer_products(x, d, args.matrices[product.matrix])
         matrices[product.matrix] = added(matrices[product.matrix], gradient)

@@ -73,7 +73,8 @@ def find_products(
     products: list[Product] = []
 
     def record(inputs, params, entering, *others):
-        results, vectors = [], jax.tree.leaves(params)
+        results = []
+        vectors = jax.tree.leaves(params)
 
         def dense(w, x, *addends, activations=("linear",)):
             if not isinstance(w, Matrix):
@@ -82,14 +83,19 @@ def find_products(
             if len(added) > 1:
                 raise UserError("`dense` adds one projected input: add them up in `project`")
             biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
-            width, of_h = matrices[w.index].shape[1], x is entering[0]
+            width = matrices[w.index].shape[1]
             check_addends(addends, width)
             shapes = {(width,), (*x.shape[:1], width)}
             if x.ndim != 2 or not all(jnp.shape(addend) in shapes for addend in addends):
                 raise OutOfReach
             products.append(
                 Product(
-                    w.index, added[0] if added else None, biases, tuple(activations), width, of_h
+                    matrix=w.index,
+                    input=added[0] if added else None,
+                    vectors=biases,
+                    activations=tuple(activations),
+                    width=width,
+                    of_h=x is entering[0],
                 )
             )
             # The stand-in for the product does not read the addends, so the traced program reads an
@@ -169,7 +175,9 @@ def replayed(
     def backward(residuals, dy):
         y, ndims = residuals
         d = dy * _slope(y, activations)
-        return None, transpose(d), d, [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+        # An addend that is a vector was added to each row.
+        d_others = [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+        return None, transpose(d), d, d_others
 
     replay.defvjp(forward, backward)
     return replay(y, x, probe, list(others))
@@ -181,14 +189,24 @@ def with_value(value: Any, computed: Any) -> Any:
     return value
 
 
-with_value.defvjp(lambda value, computed: (value, None), lambda _, d: (None, d))
+def _with_value_forward(value, computed):
+    return value, None
+
+
+def _with_value_backward(_, d):
+    return None, d
+
+
+with_value.defvjp(_with_value_forward, _with_value_backward)
 
 
 # Activations, applied to a whole result at once.
 
 
 def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
-    return y if len(activations) == 1 else tuple(jnp.split(y, len(activations), axis=-1))
+    if len(activations) == 1:
+        return y
+    return tuple(jnp.split(y, len(activations), axis=-1))
 
 
 def _scale(
@@ -217,7 +235,9 @@ def activated(
     if set(activations) == {"linear"}:
         return y
     blocks = activate(y, activations)
-    return blocks if len(activations) == 1 else jnp.concatenate(blocks, axis=-1)
+    if len(activations) == 1:
+        return blocks
+    return jnp.concatenate(blocks, axis=-1)
 
 
 def _slope(

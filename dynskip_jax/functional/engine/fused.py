@@ -151,9 +151,10 @@ def _run(layer: Layer, args: Arguments) -> Result:
 
 
 def _forward(layer: Layer, args: Arguments) -> tuple[Result, Residuals]:
-    args = jax.tree.map(
-        lambda leaf: leaf.value, args, is_leaf=lambda leaf: isinstance(leaf, CustomVJPPrimal)
-    )
+    def is_primal(leaf: Any) -> bool:
+        return isinstance(leaf, CustomVJPPrimal)
+
+    args = jax.tree.map(lambda primal: primal.value, args, is_leaf=is_primal)
     result, kept = run_forward(layer, args, keep=True)
     inputs = with_rows(args.inputs, layer.owned.values(), kept.overwritten)
     return result, Residuals(args._replace(inputs=inputs), result, kept.results, kept.entering)
@@ -186,7 +187,7 @@ def _last_inputs(
     flags: Flags, recent_inputs_RBF: Float[Array, "rows batch in"], K: int, clock: Clock
 ) -> Float[Array, "batch K_less_one in"]:
     """Return the last K - 1 inputs of each sequence, newest first, for the next carry."""
-    lengths = None if flags.valid is None else flags.valid.sum(axis=0, dtype=jnp.int32)
+    lengths = hist.lengths_of(flags.valid, jnp.int32)
     rows_KBF = hist.last_rows(recent_inputs_RBF, lengths, K - 1)
     if clock.last is not None:
         _, _, alive = clock.last
@@ -198,9 +199,15 @@ def _end(
     layer: Layer, args: Arguments, carry: SkipCarry, result: Result, clock: Clock
 ) -> SkipCarry:
     """Return the carry after the last step of each sequence."""
-    valid_TB = args.flags.valid
-    lengths = None if valid_TB is None else valid_TB.sum(axis=0, dtype=carry.step.dtype)
-    slots_KBH = jax.tree.map(lambda rows: hist.last_rows(rows, lengths, layer.K), result.histories)
+    lengths = hist.lengths_of(args.flags.valid, carry.step.dtype)
+
+    def last_rows(history_RBH: Array) -> Array:
+        return hist.last_rows(history_RBH, lengths, layer.K)
+
+    def newest_first(slots_KBH: Array) -> Array:
+        return jnp.moveaxis(jnp.flip(slots_KBH, 0), 0, 1)
+
+    slots_KBH = jax.tree.map(last_rows, result.histories)
     step = carry.step + (args.time if lengths is None else lengths)
     key = carry.key
     if clock.last is not None:
@@ -208,5 +215,5 @@ def _end(
         slots_KBH = jax.tree.map(
             lambda rows, initial: hist.living(rows, alive, initial), slots_KBH, args.initial
         )
-    slots = jax.tree.map(lambda rows: jnp.moveaxis(jnp.flip(rows, 0), 0, 1), slots_KBH)
+    slots = jax.tree.map(newest_first, slots_KBH)
     return carry._replace(slots=slots, step=step, key=key, skip_state=result.last)

@@ -68,7 +68,10 @@ class Window:
     @property
     def previous(self) -> Float[Array, "*steps hidden"]:
         """Newest state, h(t-1)."""
-        newest = self.rows[:, self.max_skip - 1 :] if self.has_time else self.rows[..., -1, :]
+        if self.has_time:
+            newest = self.rows[:, self.max_skip - 1 :]
+        else:
+            newest = self.rows[..., -1, :]
         if self.alive is None:
             return newest
         return jnp.where((self.alive > 0)[..., None], newest, self._initial_of_steps)
@@ -103,11 +106,9 @@ class Window:
         """Mean of the K states."""
         if self.alive is not None:
             return self.slots.mean(-2)
-        return (
-            _window_sums(self.rows, self.max_skip) / self.max_skip
-            if self.has_time
-            else self.rows.mean(-2)
-        )
+        if self.has_time:
+            return _window_sums(self.rows, self.max_skip) / self.max_skip
+        return self.rows.mean(-2)
 
     def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
         """Return q · h(t-k) for k = 1..K, newest state first, where `query` contains q of each
@@ -126,7 +127,8 @@ class Window:
         """Return the product of each query with the K rows before its step, newest first."""
         if not self.has_time:
             return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
-        (batch, time, hidden), K = query.shape, self.max_skip
+        batch, time, hidden = query.shape
+        K = self.max_skip
         block = max(K, _BLOCK)
         if not isinstance(time, int) or time <= 2 * block:
             return _band(query, self.rows, K)
@@ -172,7 +174,9 @@ class Window:
         It is one state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored`
         the window.
         """
-        return self if kind == "stored" else getattr(self, kind)
+        if kind == "stored":
+            return self
+        return getattr(self, kind)
 
 
 def _window_sums(
@@ -180,14 +184,20 @@ def _window_sums(
 ) -> Float[Array, "batch time hidden"]:
     """Return the sum of every K neighbouring rows, from sums of 1, 2, 4, … rows: exact as pairwise
     sums."""
-    time, start, total, size = rows.shape[1] - K + 1, 0, None, 1
+    time = rows.shape[1] - K + 1
+    start = 0
+    total = None
+    size = 1
+    # `rows` are sums of `size` rows. Those sizes that are binary digits of K add up to the window.
     while True:
         if K & size:
             part = rows[:, start : start + time]
-            total, start = part if total is None else total + part, start + size
+            total = part if total is None else total + part
+            start += size
         if 2 * size > K:
             return total
-        rows, size = rows[:, :-size] + rows[:, size:], 2 * size
+        rows = rows[:, :-size] + rows[:, size:]
+        size *= 2
 
 
 def _band(
@@ -512,12 +522,17 @@ class Read(NamedTuple):
         array."""
         if self.means:
             weights = self._living_weights(alive)
-            return jax.tree.map(lambda history: average(weights, history, t), histories)
-        if self.slot is None:
-            return jax.tree.map(lambda history: read_window(history, t, self.K), histories)
-        if jnp.ndim(self.slot) == 0:
-            return jax.tree.map(lambda history: at(history, t + self.K - 1 - self.slot), histories)
-        return jax.tree.map(lambda history: read_slots(history, t, self.K, self.slot), histories)
+
+        def read(history: Array) -> Array:
+            if self.means:
+                return average(weights, history, t)
+            if self.slot is None:
+                return read_window(history, t, self.K)
+            if jnp.ndim(self.slot) == 0:
+                return at(history, t + self.K - 1 - self.slot)
+            return read_slots(history, t, self.K, self.slot)
+
+        return jax.tree.map(read, histories)
 
     def again(self, histories: Any, t: Int[Array, ""], alive: Any, reads: Any) -> Any:
         """Return `reads`, the result of `fetch`, with the derivative of a mean in the weights."""
@@ -528,10 +543,13 @@ class Read(NamedTuple):
         def mean(weights, reads):
             return reads
 
-        mean.defvjp(
-            lambda _, reads: (reads, None),
-            lambda _, d: (average_adjoint(histories, t, d, self.K), d),
-        )
+        def forward(_, reads):
+            return reads, None
+
+        def backward(_, d):
+            return average_adjoint(histories, t, d, self.K), d
+
+        mean.defvjp(forward, backward)
         return mean(match_batch(self._living_weights(alive), jax.tree.leaves(reads)[0]), reads)
 
     def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
@@ -554,12 +572,14 @@ class Read(NamedTuple):
     def fetch_all(self, histories: Any, time: int) -> Any:
         """Read the state of all steps at once, (time, batch, hidden) each; `slot` may be (time,
         batch)."""
-        if jnp.ndim(self.slot) == 0:
-            start = self.K - 1 - self.slot
-            return jax.tree.map(lambda history: history[start : start + time], histories)
-        return jax.tree.map(
-            lambda history: read_slots_of_all(history, self.K, self.slot), histories
-        )
+
+        def read(history: Array) -> Array:
+            if jnp.ndim(self.slot) == 0:
+                start = self.K - 1 - self.slot
+                return history[start : start + time]
+            return read_slots_of_all(history, self.K, self.slot)
+
+        return jax.tree.map(read, histories)
 
     def combine(self, fetched: Any, alive: Any, initial: Any) -> Any:
         """Return the state that was chosen, or the average of states, from the result of
@@ -575,7 +595,9 @@ class Read(NamedTuple):
             fetched = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), fetched)
         elif initial is not None:
             if self.weights is not None:
-                alive, initial = alive[:, None], jax.tree.map(lambda i: i[:, None], initial)
+                # There are several slots: (batch, n).
+                alive = alive[:, None]
+                initial = jax.tree.map(lambda i: i[:, None], initial)
             is_living = (self.slot < alive)[..., None]
             fetched = jax.tree.map(lambda rows, i: jnp.where(is_living, rows, i), fetched, initial)
         return (
@@ -588,6 +610,13 @@ class Read(NamedTuple):
         if alive is None:
             return self.weights
         return jnp.where(jnp.arange(self.K)[None] < alive[:, None], self.weights, 0)
+
+
+def lengths_of(valid: Bool[Array, "time batch"] | None, dtype: Any) -> Int[Array, " batch"] | None:
+    """Return the number of valid steps of each sequence; None if all are."""
+    if valid is None:
+        return None
+    return valid.sum(axis=0, dtype=dtype)
 
 
 def last_rows(

@@ -32,7 +32,9 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
     With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes
     the gradients in the same way; it supports reverse mode only.
     """
-    rows = x if _may_be_sharded(x) else x.reshape(-1, x.shape[-1])
+    rows = x
+    if not _may_be_sharded(x):
+        rows = x.reshape(-1, x.shape[-1])
     if wider(x.dtype, w.dtype) == w.dtype:
         y = jnp.matmul(rows.astype(w.dtype), w)
     else:
@@ -57,7 +59,9 @@ def affine(
     y = product(x, w)
     check_addends(addends, y.shape[-1])
     for addend in addends:
-        y = y + (addend if addend.ndim == y.ndim else row(addend, y))
+        if addend.ndim != y.ndim:
+            addend = row(addend, y)
+        y = y + addend
     return y
 
 
@@ -87,7 +91,8 @@ def _narrow_product_forward(x, w):
 def _narrow_product_backward(residuals, d):
     x, w = residuals
     narrow = d.astype(w.dtype)
-    last, leading = narrow.ndim - 1, tuple(range(narrow.ndim - 1))
+    last = narrow.ndim - 1
+    leading = tuple(range(last))
     dx = jax.lax.dot_general(narrow, w, (((last,), (1,)), ((), ())), preferred_element_type=d.dtype)
     dw = jax.lax.dot_general(
         x, narrow, ((leading, leading), ((), ())), preferred_element_type=d.dtype
@@ -119,7 +124,9 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
         return sum(products[1:], products[0])
 
     size = rows * w.shape[0]
-    gates = w.shape[1] // w.shape[0] if w.shape[1] % w.shape[0] == 0 else 1
+    gates = 1
+    if w.shape[1] % w.shape[0] == 0:
+        gates = w.shape[1] // w.shape[0]
     count = 1 if size <= 4096 else gates
     if size > 8192 or (size > 4096 and gates == 1) or explicit_spec(w) is not None:
         return lambda d: plain(d, w, ())
@@ -154,7 +161,9 @@ def outer_products(
     if not _may_be_sharded(x):
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
     axes = tuple(range(x.ndim - 1))
-    out_sharding = None if explicit_spec(x) is None else sharding_of_gradient(w, x)
+    out_sharding = None
+    if explicit_spec(x) is not None:
+        out_sharding = sharding_of_gradient(w, x)
     total = jax.lax.dot_general(
         x.astype(w.dtype),
         d.astype(w.dtype),

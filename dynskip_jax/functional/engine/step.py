@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import with_value
 from dynskip_jax.functional.engine.problem import Arguments, Flags, Layer
+from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.trees import added, combined, floats
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import dropped, mixed, observed
@@ -94,8 +95,10 @@ def replay_step(
     """
     newest, before = _begin(layer, args, x.flags, newest, before)
 
-    # A sampled choice sends no gradient into the network, so it is not made again.
-    choice, after = saved.choice, before
+    # A sampled choice is not made again (Difference 4 of `backward.py`). A differentiable one has
+    # the saved value and the derivative of `chosen` (Difference 1).
+    choice = saved.choice
+    after = before
     if layer.differentiable:
         chosen, after = choose(layer, args, x, newest, window_KBH, before)
         choice = combined(with_value(floats(saved.choice), floats(chosen)), saved.choice)
@@ -106,6 +109,7 @@ def replay_step(
     if layer.reaches_back:
         read = layer.read(choice)
         entering = enter(layer, args, x.flags, read, fetch(choice), newest)
+    # The same for the state that entered, so that nothing before it is computed again.
     entering = with_value(saved.entering, entering)
     new = _new_state(layer, args, dense, x, entering, newest, choice)
     return new, choice, after
@@ -124,6 +128,7 @@ def _begin(
         return newest, before
     time_skip = layer.recurrence.time_skip
     fresh = time_skip.init_skip_state(flags.alive.shape, newest[0].dtype)
+    fresh = match_batch(fresh, newest[0])
     return newest, where_each(flags.alive == 0, fresh, before)
 
 
