@@ -54,9 +54,8 @@ class Residuals(NamedTuple):
     args: Arguments  # with results of products in the projected inputs that they have overwritten
     result: Result
     results: Any  # results of the other products, (time, batch, width) each
-    entering: (
-        Any  # averages of states that entered, (time, batch, hidden) each; None without weights
-    )
+    # Averages of states that entered, (time, batch, hidden) each; None without weights
+    entering: Any
 
 
 class ResultCotangents(NamedTuple):
@@ -99,16 +98,20 @@ class Emitted(NamedTuple):
     d_made: Any  # gradients of the floats of the choice and of the time skip's new state
 
 
-class Summed(NamedTuple):
-    """What the backward loop adds up over its steps."""
+class Passed(NamedTuple):
+    """What a step of the backward loop passes to the one before it; after the loop, t is -1."""
 
-    d_newest: Any  # gradient of State(-1)
-    adjoints: (
-        Any  # gradients of the histories, (K + time, batch, hidden) each; None if none is read
-    )
-    d_skip_state: Any  # gradient of the time skip's first state
+    t: Int[Array, ""]  # number of the step
+    d_newest: Any  # gradient of State(t), from the steps after t
+    # Gradients of the histories, (K + time, batch, hidden) each, from the steps after t; None if a
+    # step reads State(t-1) only
+    adjoints_RBH: Any
+    d_after: Any  # gradient of the time skip's state after step t
     # Gradients of the parameters that are vectors, the dropout mask, λ and the initial state
     d_shared: tuple[Any, ...]
+    # Up to row t, results that have overwritten projected inputs; then gradients of these inputs
+    buffers: list[Array]
+    rows: list[Array]  # row t of each buffer
 
 
 def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents) -> Arguments:
@@ -116,8 +119,8 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
     args, result, _, entering_TBH = residuals
     if entering_TBH is None:
         entering_TBH = _entering_of_all(layer, args, result)
-    summed, emitted = _run_loop(layer, residuals._replace(entering=entering_TBH), d_result)
-    d_params, d_mask, d_mix, d_initial = summed.d_shared
+    passed, emitted = _run_loop(layer, residuals._replace(entering=entering_TBH), d_result)
+    d_params, d_mask, d_mix, d_initial = passed.d_shared
 
     # Difference 2: one product after the loop for each weight, of all operands and all gradients.
     # The h that entered is known from the forward loop, so the loop does not emit it as an operand.
@@ -131,9 +134,9 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
         inputs=tuple(emitted.d_inputs),
         matrices=d_matrices,
         params=d_params,
-        newest=summed.d_newest,
-        slots=_gradient_of_slots(layer, args, result, d_result, summed.adjoints),
-        skip_state=summed.d_skip_state,
+        newest=passed.d_newest,
+        slots=_gradient_of_slots(layer, args, result, d_result, passed.adjoints_RBH),
+        skip_state=passed.d_after,
         skip=d_skip,
         given=d_given,
         mix=d_mix,
@@ -146,25 +149,25 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
 
 def _run_loop(
     layer: Layer, residuals: Residuals, d_result: ResultCotangents
-) -> tuple[Summed, Emitted]:
+) -> tuple[Passed, Emitted]:
     """Run the steps from the last to the first."""
     args, result, results, entering_TBH = residuals
     given, unpack = pack(args.given)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
     owned = layer.owned
 
-    def step(state, steps: tuple[LoopInputs, Saved, StepCotangents]):
-        t, d_newest, adjoints_RBH, d_after, d_shared, buffers, rows = state
+    def step(passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]):
         x, saved, d = steps
+        t = passed.t
         x = x._replace(
-            inputs=with_rows(x.inputs, owned.values(), rows),
+            inputs=with_rows(x.inputs, owned.values(), passed.rows),
             given=given_at(layer, args, t, unpack(x.given), x.flags),
         )
         # The row of an owned input holds the result that overwrote it.
-        saved = saved._replace(results=with_rows(saved.results, owned, rows))
-        d = d._replace(new=added(d_newest, d.new))
+        saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
+        d = d._replace(new=added(passed.d_newest, d.new))
         undone, operands = _undo_step(
-            layer, args, transposes, result.histories, t, x, saved, d, d_after
+            layer, args, transposes, result.histories, t, x, saved, d, passed.d_after
         )
 
         # An input that is added to a product has the gradient of the product.
@@ -173,9 +176,11 @@ def _run_loop(
             if product.input is not None:
                 d_inputs[product.input] = d_inputs[product.input] + d_product
         owned_rows = [d_inputs[i] for i in owned.values()]
-        buffers, rows = hist.overwrite(buffers, owned_rows, t, -1)
+        buffers, rows = hist.overwrite(passed.buffers, owned_rows, t, -1)
 
+        # What this step sends to State(t-1), also by reads, and to older states.
         d_newest = undone.newest
+        adjoints_RBH = passed.adjoints_RBH
         if layer.reaches_back:
             adjoints_RBH, of_newest = _send_back(layer, adjoints_RBH, t, x, saved, undone)
             if args.flags.first is not None:
@@ -183,20 +188,22 @@ def _run_loop(
                 of_newest = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), of_newest)
             d_newest = jax.tree.map(jnp.add, d_newest, of_newest)
         d_before = added(undone.before, d.before)
-        d_shared = jax.tree.map(jnp.add, d_shared, undone.shared)
+        d_shared = jax.tree.map(jnp.add, passed.d_shared, undone.shared)
         emitted = Emitted(
             d_inputs=without(d_inputs, owned.values()),
             d_products=without(undone.products, owned),
             operands=operands,
             d_made=undone.made,
         )
-        return (t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows), emitted
+        passed = Passed(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows)
+        return passed, emitted
 
     d_newest = zeros_like(args.newest)
     adjoints_RBH = None
     d_new_TBH = jax.tree.map(lambda rows: rows[layer.K :], d_result.histories)
     if layer.reaches_back:
-        # The histories' own gradients are there already; State(t-1) is taken out of them at step t.
+        # Difference 3: one array collects the gradients of all reads. It begins with the gradients
+        # that the caller has for the histories, so no step adds those to State(t).
         adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
         d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints_RBH)
         d_new_TBH = layer.recurrence.transition.state(*(None for _ in adjoints_RBH))
@@ -216,14 +223,10 @@ def _run_loop(
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
     last = jnp.full((), args.time - 1, jnp.int32)
-    start = (last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
-    end, emitted = lax.scan(step, start, steps, reverse=True)
-    _, d_newest, adjoints_RBH, d_skip_state, d_shared, buffers, _ = end
-    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_major(buffers))
-    return (
-        Summed(d_newest, adjoints_RBH, d_skip_state, d_shared),
-        emitted._replace(d_inputs=d_inputs),
-    )
+    start = Passed(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
+    passed, emitted = lax.scan(step, start, steps, reverse=True)
+    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_major(passed.buffers))
+    return passed, emitted._replace(d_inputs=d_inputs)
 
 
 def _undo_step(

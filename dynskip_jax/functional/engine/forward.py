@@ -25,15 +25,26 @@ class Result(NamedTuple):
     last: Any  # state of the time skip after the last step
 
 
+class Passed(NamedTuple):
+    """What a step of the forward loop passes to the next one."""
+
+    t: Int[Array, ""]  # number of the step
+    newest: Any  # State(t-1)
+    # The states up to State(t-1), then zeros; None if a step reads State(t-1) only
+    histories_RBH: Any
+    before: Any  # state of the time skip before step t
+    # Up to row t - 1, results that are kept; then the projected inputs that they overwrite
+    buffers: list[Array]
+    rows: list[Array]  # row t of each buffer
+
+
 class Kept(NamedTuple):
     """What the forward loop keeps for the backward loop, beside its result."""
 
-    results: (
-        Any  # results of the products that overwrite no projected input; None if nothing is kept
-    )
-    entering: (
-        Any  # the averages of states that entered, (time, batch, hidden) each; None without weights
-    )
+    # Results of the products that overwrite no projected input; None if nothing is kept
+    results: Any
+    # Averages of states that entered, (time, batch, hidden) each; None without weights
+    entering: Any
     overwritten: list[Array]  # the projected inputs that results of products have overwritten
 
 
@@ -43,10 +54,11 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     # Kept results overwrite projected inputs that nothing else reads: one array less to allocate.
     owned = layer.owned if keep else {}
 
-    def step(state, x: LoopInputs):
-        t, newest, histories_RBH, before, buffers, rows = state
+    def step(passed: Passed, x: LoopInputs):
+        t = passed.t
+        histories_RBH = passed.histories_RBH
         x = x._replace(
-            inputs=with_rows(x.inputs, owned.values(), rows),
+            inputs=with_rows(x.inputs, owned.values(), passed.rows),
             given=given_at(layer, args, t, unpack(x.given), x.flags),
         )
 
@@ -56,7 +68,7 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
         results: list[Any] = []
         dense = keep_results(args.matrices, results)
         window_KBH = window_at(layer, histories_RBH, t)
-        taken = take_step(layer, args, dense, x, newest, window_KBH, before, fetch)
+        taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
 
         # State(t) is written into the histories if later steps read it there.
         emitted = taken.new
@@ -66,12 +78,17 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
             )
             emitted = None
         kept = None
+        buffers = passed.buffers
+        rows = passed.rows
         if keep:
             buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
-            is_average = taken.choice.weights is not None
-            kept = without(results, owned), taken.entering if is_average else None
-        state = (t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
-        return state, (emitted, taken.choice, taken.before, kept)
+            # A state that was chosen is read from the histories again.
+            average = None
+            if taken.choice.weights is not None:
+                average = taken.entering
+            kept = without(results, owned), average
+        passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
+        return passed, (emitted, taken.choice, taken.before, kept)
 
     histories_RBH = None
     if layer.reaches_back:
@@ -81,16 +98,17 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, 0) for buffer in buffers]
     first = jnp.zeros((), jnp.int32)
-    start = (first, args.newest, histories_RBH, args.skip_state, buffers, rows)
+    start = Passed(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
     steps = LoopInputs(without(args.inputs, owned.values()), given, args.flags)
-    end, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
-    _, _, histories_RBH, last, buffers, _ = end
+    passed, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
+    histories_RBH = passed.histories_RBH
     if not layer.reaches_back:
         histories_RBH = jax.tree.map(
             lambda slots, states: jnp.concatenate([slots, states]), args.slots, states_TBH
         )
     results, entering_TBH = kept or (None, None)
-    return Result(histories_RBH, choices, before, last), Kept(results, entering_TBH, buffers)
+    result = Result(histories_RBH, choices, before, passed.before)
+    return result, Kept(results, entering_TBH, passed.buffers)
 
 
 # Values of all steps at once.

@@ -77,31 +77,25 @@ def fused_unroll(
     # With λ = 0 no choice changes a state: the loop is that of a layer without a skip, and choices
     # are made for all steps after it.
     inert = _is_inert(recurrence, mix, carry)
+    params_of_loop = params
+    recurrence_of_loop = recurrence
+    given_of_loop = given
     if inert:
+        params_of_loop = params._replace(skip=None)
         without_skip = Previous(max_skip=skip.max_skip)
-        layer, args = prepare(
-            params._replace(skip=None),
-            carry,
-            inputs,
-            dataclasses.replace(recurrence, time_skip=without_skip),
-            SkipInputs(step=clock.step),
-            mix=mix,
-            initial=initial,
-            clock=clock,
-            mode=policy.mode,
-        )
-    else:
-        layer, args = prepare(
-            params,
-            carry,
-            inputs,
-            recurrence,
-            given,
-            mix=mix,
-            initial=initial,
-            clock=clock,
-            mode=policy.mode,
-        )
+        recurrence_of_loop = dataclasses.replace(recurrence, time_skip=without_skip)
+        given_of_loop = SkipInputs(step=clock.step)
+    layer, args = prepare(
+        params_of_loop,
+        carry,
+        inputs,
+        recurrence_of_loop,
+        given_of_loop,
+        mix=mix,
+        initial=initial,
+        clock=clock,
+        mode=policy.mode,
+    )
     recent_inputs_RBF = _recent_inputs(carry, inputs)
     if not inert:
         args = args._replace(recent_inputs=recent_inputs_RBF)
