@@ -403,7 +403,7 @@ def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None)
 def cast_matrices(params: Any, dtype: Any) -> Any:
     """Return a tree of weights with matrices cast to `dtype` and vectors unchanged."""
 
-    def cast(leaf: Array) -> Array:
+    def cast(leaf: Any) -> Array:
         return leaf.astype(dtype) if leaf.ndim > 1 else leaf
 
     return jax.tree.map(cast, params)

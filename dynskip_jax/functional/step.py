@@ -443,7 +443,7 @@ def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | 
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
 
-    def rows(array: Array) -> Array:
+    def rows(array: Any) -> Array:
         """Return the chosen one of the K states, or several."""
         slot = choice.slot[..., None]
         if choice.weights is None:

@@ -164,7 +164,7 @@ def prepare(
     matrices = [leaf for leaf in jax.tree.leaves(of_cell) if leaf.ndim > 1]
     placeholders = map(Matrix, range(len(matrices)))
 
-    def hide_matrix(leaf: Array) -> Any:
+    def hide_matrix(leaf: Any) -> Any:
         return next(placeholders) if leaf.ndim > 1 else leaf
 
     projected, input_structure = jax.tree.flatten(
@@ -178,7 +178,7 @@ def prepare(
         if inputs.valid is not None:
             is_forgotten = first & inputs.valid[0]
 
-    def oldest_first(slots_BKH: Array) -> Array:
+    def oldest_first(slots_BKH: Any) -> Array:
         return jnp.moveaxis(hist.oldest_first(slots_BKH, is_forgotten), 1, 0)
 
     args = Arguments(

@@ -29,7 +29,7 @@ def vary_along(tree: Any, axes: frozenset[str]) -> Any:
     """Return `tree` marked as varying along `axes`; gradients are summed over the axes that this
     adds."""
 
-    def vary(leaf: Array) -> Array:
+    def vary(leaf: Any) -> Any:
         missing = axes - varying_axes(leaf)
         if not missing:
             return leaf
