@@ -243,8 +243,7 @@ def activated(
 def _slope(
     y: Float[Array, "batch width"], activations: Sequence[str]
 ) -> Float[Array, "batch width"] | float:
-    """Return the derivative of the activation, from its value y: 1 - y² for tanh, y (1 - y) for
-    sigmoid."""
+    """Return the activation's derivative from its value: 1 - y² for tanh, y (1 - y) for sigmoid."""
     scale = _scale(y.shape[-1], activations, y.dtype)
     if scale is not None:
         return (1 - y) * (y + (2 * scale - 1))

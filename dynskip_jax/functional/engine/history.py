@@ -111,16 +111,14 @@ class Window:
         return self.rows.mean(-2)
 
     def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
-        """Return q · h(t-k) for k = 1..K, newest state first, where `query` contains q of each
-        step."""
+        """Return q · h(t-k) for k = 1..K, newest state first; `query` contains q of each step."""
         products = self._compare_rows(query)
         if self.alive is None:
             return products
         return jnp.where(self._is_alive, products, self._compare_initial(query))
 
     def _compare_initial(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps one"]:
-        """Return the product of each query with the initial state, which costs less than to fill it
-        in."""
+        """Return the product of each query with the initial state: cheaper than to fill it in."""
         return jnp.sum(query * self._initial_of_steps, axis=-1, keepdims=True)
 
     def _compare_rows(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
@@ -146,8 +144,7 @@ class Window:
     def compare_at(
         self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
     ) -> Float[Array, "*steps n"]:
-        """Return q · State(t-1-slot) for n of the K slots: the same at all steps if `slots` is
-        (n,)."""
+        """Return q · State(t-1-slot) for n of the K slots, the same at all steps if (n,)."""
         products = self._compare_rows_at(query, slots)
         if self.alive is None:
             return products
@@ -182,8 +179,7 @@ class Window:
 def _window_sums(
     rows: Float[Array, "batch rows hidden"], K: int
 ) -> Float[Array, "batch time hidden"]:
-    """Return the sum of every K neighbouring rows, from sums of 1, 2, 4, … rows: exact as pairwise
-    sums."""
+    """Return the sums of K neighbouring rows, from sums of 1, 2, 4, … rows, exact as pairwise."""
     time = rows.shape[1] - K + 1
     start = 0
     total = None
@@ -490,8 +486,7 @@ def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
 def living(
     window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | None, initial: Any
 ) -> Array:
-    """Return a window, oldest first, with `initial` in the slots before the present sequence of a
-    row."""
+    """Return a window, oldest first, with `initial` in the slots before the present sequence."""
     if alive is None:
         return window
     slots = jnp.arange(window.shape[0])[::-1].reshape(-1, *(1,) * (window.ndim - 1))
@@ -518,8 +513,7 @@ class Read(NamedTuple):
         return self.slot is None and self.transition.averages == "linear"
 
     def fetch(self, histories: Any, t: Int[Array, ""], alive: Any) -> Any:
-        """Read one state, some states, the window of K states, or its linear mean, of each
-        array."""
+        """Read one state, some states, the window of K states, or its mean, of each array."""
         if self.means:
             weights = self._living_weights(alive)
 
@@ -553,8 +547,7 @@ class Read(NamedTuple):
         return mean(match_batch(self._living_weights(alive), jax.tree.leaves(reads)[0]), reads)
 
     def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
-        """Apply the transpose of `fetch`: return the histories with `d` added, and their rows
-        State(t-1)."""
+        """Add `d`, the gradient of `fetch`; return the histories, and their rows State(t-1)."""
 
         def add(history, d):
             if self.means:
@@ -570,8 +563,7 @@ class Read(NamedTuple):
         return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
 
     def fetch_all(self, histories: Any, time: int) -> Any:
-        """Read the state of all steps at once, (time, batch, hidden) each; `slot` may be (time,
-        batch)."""
+        """Read the state of all steps at once, (time, batch, hidden) each."""
 
         def read(history: Array) -> Array:
             if jnp.ndim(self.slot) == 0:
@@ -582,8 +574,7 @@ class Read(NamedTuple):
         return jax.tree.map(read, histories)
 
     def combine(self, fetched: Any, alive: Any, initial: Any) -> Any:
-        """Return the state that was chosen, or the average of states, from the result of
-        `fetch`."""
+        """Return the chosen state, or the average of states, from the result of `fetch`."""
         if self.means:
             if initial is None:
                 return fetched

@@ -19,8 +19,7 @@ from dynskip_jax.functional.transitions import LinearTransition
 
 
 def fits(recurrence: Recurrence, inputs: StepInputs) -> bool:
-    """Return whether `parallel_unroll` can run: a `LinearTransition`, with nothing that acts on the
-    state."""
+    """Return whether `parallel_unroll` can run: only a `LinearTransition` acts on the state."""
     depth = recurrence.depth_skip
     return (
         type(recurrence.transition).step is LinearTransition.step  # and not one of its own

@@ -143,8 +143,7 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
 
 
 def _times(d: Float[Array, "rows n"], w: Float[Array, "..."], axis: int) -> Float[Array, "rows m"]:
-    """Return the product of `d` and `w` over this axis of `w`, summed in the wider of both
-    dtypes."""
+    """Return the product of `d` and `w` over this axis of `w`, summed in the wider dtype."""
     contracted = (((1,), (axis,)), ((), ()))
     return jax.lax.dot_general(
         d.astype(w.dtype), w, contracted, preferred_element_type=wider(d.dtype, w.dtype)
@@ -156,8 +155,7 @@ def outer_products(
     d: Float[Array, "*examples width"],
     w: Float[Array, "hidden width"],
 ) -> Float[Array, "hidden width"]:
-    """Return the gradient of `w`: x dᵀ summed over examples and steps, multiplied in the dtype of
-    `w`."""
+    """Return the gradient of `w`: x dᵀ summed over examples, multiplied in the dtype of `w`."""
     if not _may_be_sharded(x):
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
     axes = tuple(range(x.ndim - 1))

@@ -26,8 +26,7 @@ def varying_axes(tree: Any) -> frozenset[str]:
 
 
 def vary_along(tree: Any, axes: frozenset[str]) -> Any:
-    """Return `tree` marked as varying along `axes`; gradients are summed over the axes that this
-    adds."""
+    """Return `tree` marked as varying along `axes`; gradients are summed over added axes."""
 
     def vary(leaf: Any) -> Any:
         missing = axes - varying_axes(leaf)
@@ -49,16 +48,14 @@ def explicit_spec(array: Array) -> PartitionSpec | None:
 
 
 def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
-    """Return the sharding of a parameter's gradient: that of the parameter, on the mesh of
-    `like`."""
+    """Return the sharding of a gradient: that of its parameter, on the mesh of `like`."""
     sharding = jax.typeof(parameter).sharding
     spec = PartitionSpec() if sharding.mesh.empty else sharding.spec
     return NamedSharding(jax.typeof(like).sharding.mesh, spec)
 
 
 def match_batch(tree: Any, like: Array) -> Any:
-    """Return `tree` with the sharding of the batch axis, the leading one, and the varying axes of
-    `like`."""
+    """Return `tree` with the sharding of the leading axis and the varying axes of `like`."""
     spec = explicit_spec(like)
     mesh = jax.typeof(like).sharding.mesh
 
@@ -77,8 +74,7 @@ def match_batch(tree: Any, like: Array) -> Any:
 
 
 def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
-    """Return zeros of `shape` and `dtype` with the sharding and varying axes of `like`; see
-    `match_batch`."""
+    """Return zeros with the sharding and varying axes of `like`; see `match_batch`."""
     return match_batch(jnp.zeros(shape, dtype), like)
 
 

@@ -29,8 +29,7 @@ class LoopInputs(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Values of a step that the backward loop knows from the forward loop, or those of all
-    steps."""
+    """Values of a step, or of all, that the backward loop knows from the forward loop."""
 
     newest: Any  # State(t-1)
     entering: Any  # state that entered
@@ -121,8 +120,7 @@ def replay_step(
 def _begin(
     layer: Layer, args: Arguments, flags: Flags, newest: Any, before: Any
 ) -> tuple[Any, Any]:
-    """Return State(t-1) and the time skip's state: initial ones where a sequence begins in a
-    row."""
+    """Return State(t-1) and the time skip's state: initial ones where a sequence begins."""
     newest = newest_or_initial(flags, newest, args.initial)
     if flags.alive is None:
         return newest, before
@@ -199,8 +197,7 @@ def _held(flags: Flags, after: Any, before: Any) -> Any:
 def window_at(
     layer: Layer, histories_RBH: Any, t: Int[Array, ""]
 ) -> Float[Array, "K batch observed"] | None:
-    """Return what choices observe of the K states before step t; None if they see only
-    State(t-1)."""
+    """Return what choices observe of the K states before step t; None for State(t-1) only."""
     if layer.recurrence.time_skip.observed == "previous":
         return None
     window = jax.tree.map(lambda rows: hist.read_window(rows, t, layer.K), histories_RBH)
@@ -210,8 +207,7 @@ def window_at(
 def given_at(
     layer: Layer, args: Arguments, t: Int[Array, ""], given: SkipInputs, flags: Flags
 ) -> SkipInputs:
-    """Return the inputs of the choice at step t, with the inputs that followed the K states before
-    it."""
+    """Return the inputs of the choice at step t, with those that followed the K states before."""
     if args.recent_inputs is None:
         return given
     inputs_KBF = hist.read_window(args.recent_inputs, t, layer.K)

@@ -131,8 +131,7 @@ def unroll(
 
 
 class _Rows(NamedTuple):
-    """Arrays of a call of `unroll` that have one row for each sequence; None for what is not
-    given."""
+    """Arrays of a call that have one row for each sequence; None for what is not given."""
 
     carry: SkipCarry
     x: Float[Array, "batch time in"]
@@ -144,8 +143,7 @@ class _Rows(NamedTuple):
     zoneout_mask: Any
 
     def flipped(self) -> "_Rows":
-        """Return the rows with each sequence reversed; the zoneout mask is in the order of the
-        steps."""
+        """Return the rows with each sequence reversed; the zoneout mask has the steps' order."""
         arrays = (self.x, self.below, self.actions, self.segment_ids)
         flip = partial(flip_sequences, seq_lengths=self.seq_lengths)
         x, below, actions, segment_ids = jax.tree.map(flip, arrays)
