@@ -90,7 +90,7 @@ def inputs(shape: Shape) -> jax.Array:
 def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     """Return how to make each layer, by name; k stands for the shape's K."""
     k, mix = shape.max_skip, shape.mix
-    found = {
+    return {
         "lstm": partial(ours, shape, implementation="fused"),
         "fixed:k": partial(ours, shape, F.Fixed(k, mix)),
         "attention:k": partial(ours, shape, F.Attention(k, mix)),
@@ -99,9 +99,6 @@ def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
         "dynamic:k, reference": partial(ours, shape, F.Dynamic(k, mix), implementation="reference"),
         "Flax RNN": partial(flax_rnn, shape),
     }
-    if jax.default_backend() == "gpu":
-        found["lstm, cuDNN"] = partial(ours, shape, implementation="cudnn")
-    return found
 
 
 def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:

@@ -42,9 +42,11 @@ from dynskip_jax.functional.dropout import zoneout as zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale as GradientScale
 from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
 from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
-from dynskip_jax.functional.history import followed_in as followed_in
-from dynskip_jax.functional.history import observed_in as observed_in
-from dynskip_jax.functional.history import oldest_first as oldest_first
+from dynskip_jax.functional.engine.history import followed_in as followed_in
+from dynskip_jax.functional.engine.history import observed_in as observed_in
+from dynskip_jax.functional.engine.history import oldest_first as oldest_first
+from dynskip_jax.functional.engine.product import product as product
+from dynskip_jax.functional.engine.unroll import unroll as unroll
 from dynskip_jax.functional.layers import LayersOutput as LayersOutput
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
 from dynskip_jax.functional.layers import shared_key as shared_key
@@ -55,7 +57,6 @@ from dynskip_jax.functional.neural_cache import empty_cache as empty_cache
 from dynskip_jax.functional.policy import MODES as MODES
 from dynskip_jax.functional.policy import Policy as Policy
 from dynskip_jax.functional.pooling import pool_states as pool_states
-from dynskip_jax.functional.product import product as product
 from dynskip_jax.functional.relaxation import RELAXATIONS as RELAXATIONS
 from dynskip_jax.functional.relaxation import relaxed_weights as relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences as flip_sequences
@@ -113,7 +114,6 @@ from dynskip_jax.functional.transitions import SkimLSTM as SkimLSTM
 from dynskip_jax.functional.transitions import SLSTMState as SLSTMState
 from dynskip_jax.functional.transitions import Transition as Transition
 from dynskip_jax.functional.transitions import parse_transition as parse_transition
-from dynskip_jax.functional.unroll import unroll as unroll
 from dynskip_jax.functional.window import WindowGates as WindowGates
 from dynskip_jax.functional.window import gated_window as gated_window
 

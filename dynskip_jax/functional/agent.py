@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.history import Window
-from dynskip_jax.functional.product import affine, product, row, wider
+from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 
 # Sample a state, take the most probable one, or compute weights for all of them (see `relaxation.py`).

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from dynskip_jax.functional.product import wider
+from dynskip_jax.functional.engine.product import wider
 
 
 def activation_regularisation(
@@ -26,7 +26,8 @@ def activation_regularisation(
         size = max(x.size, 1)
     else:
         # Padding is replaced before squaring, so that its gradient is 0 whatever its value.
-        x, size = jnp.where(valid[..., None], x, 0), jnp.maximum(valid.sum(dtype=wide) * x.shape[-1], 1)
+        x = jnp.where(valid[..., None], x, 0)
+        size = jnp.maximum(valid.sum(dtype=wide) * x.shape[-1], 1)
     return coef * (jnp.square(x).sum() / size).astype(dropped_output.dtype)
 
 
@@ -43,5 +44,7 @@ def temporal_activation_regularisation(
     `output` is h(t), the last layer's output without dropout, and `coef` is β, 1 in the paper. A difference
     counts if both of its steps are `valid`.
     """
-    changes = None if valid is None else valid[:, :-1] & valid[:, 1:]
+    changes = None
+    if valid is not None:
+        changes = valid[:, :-1] & valid[:, 1:]
     return activation_regularisation(output[:, :-1] - output[:, 1:], coef, changes)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.product import affine, product, row
+from dynskip_jax.functional.engine.product import affine, product, row
 
 
 class CharFilters(NamedTuple):
@@ -41,9 +41,11 @@ def char_cnn(
         lengths: Number of characters of each word; None if every word has `length` characters. A word without
             characters has one window of zeros.
     """
-    length, lead = characters.shape[-2], characters.ndim - 2
+    length = characters.shape[-2]
+    lead = characters.ndim - 2
     if length == 0:
-        characters, length = jnp.pad(characters, [(0, 0)] * lead + [(0, 1), (0, 0)]), 1
+        characters = jnp.pad(characters, [(0, 0)] * lead + [(0, 1), (0, 0)])
+        length = 1
     steps = jnp.arange(length).reshape((1,) * lead + (-1, 1))
     begins_inside = None
     if lengths is not None:
@@ -58,7 +60,9 @@ def char_cnn(
     def strongest(width: CharFilters) -> Float[Array, "*words maps"]:
         w = width.w.reshape(-1, width.w.shape[-1])
         z = product(windows[..., : w.shape[0]], w)
-        scores = z if begins_inside is None else jnp.where(begins_inside, z, -jnp.inf)
+        scores = z
+        if begins_inside is not None:
+            scores = jnp.where(begins_inside, z, -jnp.inf)
         # A sum over the one-hot maximum has a cheaper derivative than `jnp.max`, which handles ties. On a CPU
         # it takes a quarter less time and two fifths less memory.
         best = jnp.argmax(scores, axis=-2, keepdims=True)

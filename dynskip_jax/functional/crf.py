@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
-from dynskip_jax.functional.product import wider
+from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
 # Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite where all

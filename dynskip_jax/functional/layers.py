@@ -12,10 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
+from dynskip_jax.functional.engine.sharding import match_batch
+from dynskip_jax.functional.engine.unroll import unroll
 from dynskip_jax.functional.keys import check_key_of, example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts, where_each
-from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -24,7 +25,6 @@ from dynskip_jax.functional.step import (
     initial_carry,
     zero_state,
 )
-from dynskip_jax.functional.unroll import unroll
 
 # Numbers that are folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, so they must exceed
 # any index of a split.
@@ -68,7 +68,9 @@ class LayersSpec:
         if skip is None:
             return ()
         nearest = i - skip.layers_below * self.num_directions
-        lowest = i % self.num_directions if skip.all_below else nearest
+        lowest = nearest
+        if skip.all_below:
+            lowest = i % self.num_directions
         return tuple(range(lowest, nearest + 1, self.num_directions))
 
     def needs_cell_state(self, i: int) -> bool:
@@ -163,13 +165,17 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
 
     def merge_mask(policy: Policy) -> Policy:
         is_shared = policy.mask is None or policy.mask.ndim == 1
-        return policy if is_shared else dataclasses.replace(policy, mask=merge(policy.mask))
+        if is_shared:
+            return policy
+        return dataclasses.replace(policy, mask=merge(policy.mask))
 
     if call.key is not None:
         check_key_of(call.key, call.x.shape[:batch_axes])
     # Without a batch axis, a single key is the key of the one example.
     is_shared = call.key is None or (call.key.ndim == 0 and batch_axes > 0)
-    key = call.key if is_shared else merge(call.key)
+    key = call.key
+    if not is_shared:
+        key = merge(key)
     arrays = jax.tree.map(merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions))
     policies = tuple(map(merge_mask, call.policies))
     return LayersCall(*arrays, policies, key, call.weight_key)
@@ -183,15 +189,22 @@ def _run_batch(
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers on inputs with one batch axis."""
-    x, batch, ways = call.x, call.x.shape[0], spec.num_directions
+    x = call.x
+    batch = x.shape[0]
+    ways = spec.num_directions
     starts = [
         initial_state(layer, state, (batch,), x) for layer, state in zip(spec.layers, initial, strict=True)
     ]
     carries, key = _carries(spec, starts, call)
     dropout_keys, mask_keys, weight_keys = _dropout_keys(spec, key, call.weight_key, batch, deterministic)
     same_along = (1,) if spec.variational else ()
-    valid = None if call.seq_lengths is None else length_mask(call.seq_lengths, x.shape[1])
-    ends, outputs, observations, traces = [], [], [], []
+    valid = None
+    if call.seq_lengths is not None:
+        valid = length_mask(call.seq_lengths, x.shape[1])
+    ends = []
+    outputs = []
+    observations = []
+    traces = []
     for i, layer in enumerate(spec.layers):
         place, direction = divmod(i, ways)
         if direction == 0:
@@ -215,7 +228,9 @@ def _run_batch(
         )
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
-        seen = x if valid is None else where_each(valid, x, 0)  # an agent's critic meets no NaN of padding
+        seen = x
+        if valid is not None:
+            seen = where_each(valid, x, 0)  # an agent's critic meets no NaN of padding
         observations.append((seen, _h_before(layer, carry, starts[i], output, call)))
         trace = DecisionTrace.of(
             output.decision,
@@ -234,7 +249,9 @@ def _run_batch(
 
 
 def _side_by_side(arrays: Sequence[Array]) -> Array:
-    return jnp.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
+    if len(arrays) == 1:
+        return arrays[0]
+    return jnp.concatenate(arrays, axis=-1)
 
 
 # Initial states and carries.
@@ -263,7 +280,9 @@ def _carries(
     key = call.key
     if call.carry is not None:
         return _with_keys(match_batch(call.carry, call.x), key), key
-    carry_key, key = (None, None) if key is None else split_each(key, 2)
+    carry_key = None
+    if key is not None:
+        carry_key, key = split_each(key, 2)
     return initial_carries(spec.layers, starts, carry_key), key
 
 
@@ -290,10 +309,13 @@ def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> t
         return carries
     batch = carries[0].step.shape
     own_keys = split_each(example_keys(fold_in_each(key, _REKEY), batch), len(carries))
-    return tuple(
-        carry._replace(key=match_batch(own, carry.step)) if carry.key is None else carry
-        for carry, own in zip(carries, own_keys, strict=True)
-    )
+
+    def with_key(carry: SkipCarry, own: Key[Array, " batch"]) -> SkipCarry:
+        if carry.key is not None:
+            return carry
+        return carry._replace(key=match_batch(own, carry.step))
+
+    return tuple(map(with_key, carries, own_keys))
 
 
 # Dropout masks and other randomness of a call.
@@ -310,13 +332,17 @@ def _dropout_keys(
 
     The keys for weights are single ones, the others (batch,); None where nothing is dropped.
     """
-    places, layers = len(spec.dropout), len(spec.layers)
-    keys, weight_keys = (None,) * (places + layers), (None,) * layers
+    places = len(spec.dropout)
+    layers = len(spec.layers)
+    keys = (None,) * (places + layers)
+    weight_keys = (None,) * layers
     drops = any(spec.dropout) or any(layer.recurrent_dropout for layer in spec.layers)
     if not deterministic and key is not None and drops:
         keys = split_each(example_keys(key, (batch,)), places + layers)
     if not deterministic and any(layer.weight_dropout for layer in spec.layers):
-        weight_keys = jax.random.split(shared_key(key) if weight_key is None else weight_key, layers)
+        if weight_key is None:
+            weight_key = shared_key(key)
+        weight_keys = jax.random.split(weight_key, layers)
     return keys[:places], keys[places:], weight_keys
 
 
@@ -353,7 +379,8 @@ def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *
     """
     if not any(layer.zoneout):
         return None
-    keys, step = carry.key, carry.step
+    keys = carry.key
+    step = carry.step
     if keys is None:  # in evaluation only
         keys = jax.random.key(0)
     elif steps is not None:
@@ -375,7 +402,11 @@ def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None)
 
 def cast_matrices(params: Any, dtype: Any) -> Any:
     """Return a tree of weights with matrices cast to `dtype` and vectors unchanged."""
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim > 1 else leaf, params)
+
+    def cast(leaf: Any) -> Array:
+        return leaf.astype(dtype) if leaf.ndim > 1 else leaf
+
+    return jax.tree.map(cast, params)
 
 
 def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float) -> Any:
@@ -384,7 +415,9 @@ def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Arra
     keys = jax.random.split(key, len(leaves))
 
     def drop(path, leaf, key):
-        return dropout(key, rate, leaf) if leaf.ndim > 1 and path[0].name in recurrent else leaf
+        if leaf.ndim > 1 and path[0].name in recurrent:
+            return dropout(key, rate, leaf)
+        return leaf
 
     return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])
 
@@ -407,7 +440,11 @@ def _h_before(
     layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
 ) -> Float[Array, "batch time hidden"]:
     """Return the previous h of each step, in the order of the inputs; in reverse, that of step t+1."""
-    flip = partial(flip_sequences, seq_lengths=call.seq_lengths) if layer.reverse else lambda array: array
+
+    def flip(array: Array) -> Array:
+        """Exchange the order of the inputs and that of the steps."""
+        return flip_sequences(array, call.seq_lengths) if layer.reverse else array
+
     shifted = jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)
     before = flip(shifted[:, : call.x.shape[1]])
     if call.segment_ids is None:

@@ -44,7 +44,8 @@ def cached_log_likelihood(
     p_cache is the relative frequency of a word in the cache. `weight` is λ in [0, 1]. Return the cache for
     the next segment, and log p(w_{t+1}), in nats.
     """
-    size, time = carry.words.shape[1], targets.shape[1]
+    size = carry.words.shape[1]
+    time = targets.shape[1]
     all_states = jnp.concatenate([carry.states, states.astype(carry.states.dtype)], axis=1)
     all_words = jnp.concatenate([carry.words, targets], axis=1)
     scores = flatness * jnp.einsum("bth,bih->bti", states, all_states)

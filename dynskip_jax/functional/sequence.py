@@ -63,8 +63,12 @@ def last_valid(
     """
     x = jnp.asarray(x)
     # With several batch axes there is an axis of features: a mask, (batch, time), is not taken for lengths.
-    axis = 1 if seq_lengths is None or x.ndim < jnp.ndim(seq_lengths) + 2 else max(jnp.ndim(seq_lengths), 1)
-    batch, time, features = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    axis = 1
+    if seq_lengths is not None and x.ndim >= jnp.ndim(seq_lengths) + 2:
+        axis = max(jnp.ndim(seq_lengths), 1)
+    batch = x.shape[:axis]
+    time = x.shape[axis]
+    features = x.shape[axis + 1 :]
     if seq_lengths is None:
         seq_lengths = jnp.full(batch, time, jnp.int32)
     ends = valid_lengths(seq_lengths, time, batch)

@@ -14,11 +14,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.history import Window
+from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
@@ -62,7 +62,8 @@ class Recurrence:
             widths = [
                 leaf.shape[-1] for leaf in jax.tree.leaves(jax.eval_shape(self.transition.project, params, x))
             ]
-            below = hidden if below is None else below
+            if below is None:
+                below = hidden
             self.depth_skip.check_below(below, hidden)
             self.depth_skip.check_transition(self.transition)
             depth = self.depth_skip.init(depth_key, in_features, below, hidden, widths, init)
@@ -154,7 +155,8 @@ def initial_carry(
     is the size of the layer's input, which only a time skip that observes inputs needs.
     """
     batch = state[0].shape[:-1]
-    key = None if key is None else match_batch(example_keys(key, batch), state[0])
+    if key is not None:
+        key = match_batch(example_keys(key, batch), state[0])
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
     skip_state = match_batch(recurrence.time_skip.init_skip_state(batch, state[0].dtype), state[0])
@@ -174,7 +176,8 @@ def zero_state(
     like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
     """Return a state of zeros, each array (*batch, hidden), sharded like the leading axis of `like`."""
-    like = jnp.zeros(()) if like is None else like
+    if like is None:
+        like = jnp.zeros(())
     return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
 
 
@@ -199,8 +202,12 @@ def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipC
 
     The recurrent dropout mask stays the same.
     """
-    key = None if carry.key is None else fold_in_each(carry.key, carry.step)
-    in_features = None if carry.inputs is None else carry.inputs.shape[-1]
+    key = None
+    if carry.key is not None:
+        key = fold_in_each(carry.key, carry.step)
+    in_features = None
+    if carry.inputs is not None:
+        in_features = carry.inputs.shape[-1]
     fresh = initial_carry(key, recurrence, initial, in_features)
     return fresh._replace(recurrent_mask=carry.recurrent_mask)
 
@@ -220,7 +227,8 @@ def project_inputs(
     """
     if valid is not None:
         x = jnp.where(valid[..., None], x, 0)
-        below = None if below is None else jnp.where(valid[..., None], below, 0)
+        if below is not None:
+            below = jnp.where(valid[..., None], below, 0)
     inputs = recurrence.transition.project(params.transition, x)
     depth = None
     if recurrence.depth_skip is not None:
@@ -267,7 +275,9 @@ def skip_inputs(
 
 def in_dtype(number: Any, dtype: Any) -> Any:
     """Return a Python number unchanged, and an array in `dtype`, so that it cannot widen the states."""
-    return number if isinstance(number, int | float) else jnp.asarray(number, dtype)
+    if isinstance(number, int | float):
+        return number
+    return jnp.asarray(number, dtype)
 
 
 def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
@@ -296,10 +306,14 @@ def recurrent_step(
     `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial state of
     the sequences that begin where `inputs.restart` is True.
     """
-    skip, transition, dtype = recurrence.time_skip, recurrence.transition, carry.slots[0].dtype
-    before, inputs = carry, in_dtype_of(carry, inputs)
+    skip = recurrence.time_skip
+    transition = recurrence.transition
+    dtype = carry.slots[0].dtype
+    before = carry
+    inputs = in_dtype_of(carry, inputs)
     if inputs.restart is not None:
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
+
     # Choose k.
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
     recent_inputs = None
@@ -310,23 +324,33 @@ def recurrent_step(
     observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
     choice, skip_state = skip.make_choice(params.skip, seen, observation, carry.skip_state, policy.mode)
     decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
+
     # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
-    first = (carry.step == 0) if skip.forgets_carried else None
+    first = None
+    if skip.forgets_carried:
+        first = carry.step == 0
     entering = carry.state
     if skip.fixed_slot != 0:
         mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
-        entering = mixed(transition, mix, _read(transition, carry.slots, choice, skip.fixed_slot), entering)
+        selected = _read(transition, carry.slots, choice, skip.fixed_slot)
+        entering = mixed(transition, mix, selected, entering)
     if first is not None:
         entering = where_each(first, carry.state, entering)
+
     # The cell.
     mask = carry.recurrent_mask
     entering = dropped(entering, mask, transition)
     new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
+
     # Put the new state in slot 0.
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
     after = carry._replace(slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs)
-    cell_state = getattr(new, transition.cell_state) if return_cell_state else None
+    cell_state = None
+    if return_cell_state:
+        cell_state = getattr(new, transition.cell_state)
     output = SkipOutput(new[0], decision, cell_state)
+
+    # Past the end of a sequence nothing changes.
     if inputs.valid is None:
         return after, output
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
@@ -336,7 +360,9 @@ def observed(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]
     """Return the arrays of a state that choices observe, side by side."""
     names = recurrence.time_skip.observed_arrays(recurrence.transition)
     arrays = [getattr(state, name) for name in names]
-    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
+    if len(arrays) == 1:
+        return arrays[0]
+    return jnp.concatenate(arrays, axis=-1)
 
 
 def cell_step(
@@ -354,7 +380,8 @@ def cell_step(
     `entering` is the state that enters, after `dropped`, and `previous` is State(t-1). `update` is the
     fraction of the new state that is written; None writes all of it. `dense` multiplies by a matrix.
     """
-    transition, depth = recurrence.transition, recurrence.depth_skip
+    transition = recurrence.transition
+    depth = recurrence.depth_skip
     if recurrent_mask is not None and not transition.carries_cell:
         dense = _masked(dense, recurrent_mask)
     cell_entered = []
@@ -415,12 +442,18 @@ def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | 
     """Return the chosen state of the buffer, or a weighted average of states, each array (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
+
+    def rows(array: Any) -> Array:
+        """Return the chosen one of the K states, or several."""
+        slot = choice.slot[..., None]
+        if choice.weights is None:
+            return jnp.take_along_axis(array, slot[..., None], axis=-2)[..., 0, :]
+        return jnp.take_along_axis(array, slot, axis=-2)
+
     if choice.weights is None:
-        row = choice.slot[..., None, None]
-        return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
+        return jax.tree.map(rows, slots)
     if choice.slot is not None:
-        rows = choice.slot[..., None]
-        slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)
+        slots = jax.tree.map(rows, slots)
     return transition.average_states(choice.weights, slots)
 
 

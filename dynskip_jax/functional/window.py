@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.product import affine
+from dynskip_jax.functional.engine.product import affine
 from dynskip_jax.functional.sequence import length_mask, where_each
 
 
@@ -29,7 +29,8 @@ def gated_window(
     sequence are zeros. The paper calls r a logistic gate of size d, without defining its input. Here the
     input is the window.
     """
-    d, time = params.b.shape[0], x.shape[1]
+    d = params.b.shape[0]
+    time = x.shape[1]
     if seq_lengths is not None:
         x = where_each(length_mask(seq_lengths, time), x, 0)
     padded = jnp.pad(x, ((0, 0), (d // 2, d // 2), (0, 0)))

@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.engine.product import product, row
 
 
 class HasModes(nnx.Module):
@@ -31,7 +31,18 @@ class Linear(nnx.Linear):
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """Return x W + b; x W if the layer has no bias."""
         y = product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
-        return y if self.bias is None else y + row(self.bias[...], y).astype(y.dtype)
+        if self.bias is None:
+            return y
+        return y + row(self.bias[...], y).astype(y.dtype)
+
+
+def _are_arrays(values: tuple[Any, ...]) -> bool:
+    """Return whether all values are arrays, tuples of arrays, or None."""
+    for value in values:
+        leaves = value if isinstance(value, tuple) else (value,)
+        if value is not None and not all(hasattr(leaf, "dtype") for leaf in leaves):
+            return False
+    return True
 
 
 class Weights(nnx.Module):
@@ -42,9 +53,7 @@ class Weights(nnx.Module):
     """
 
     def __init__(self, values: Any):
-        parts = [part for part in values if part is not None] if hasattr(values, "_fields") else [None]
-        arrays = [leaf for part in parts for leaf in (part if isinstance(part, tuple) else (part,))]
-        if not all(hasattr(leaf, "dtype") for leaf in arrays):
+        if not hasattr(values, "_fields") or not _are_arrays(values):
             wanted = "a named tuple of arrays, or of tuples of arrays"
             raise UserError(f"a layer keeps {wanted} as parameters, got {described(values)} from `init`")
         # Static, so it must not contain classes of arrays: those of traced ones differ.
@@ -62,9 +71,11 @@ class Weights(nnx.Module):
 
         def arrays(kind: type | None, value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
             if isinstance(value, nnx.List):
-                leaves = (param[...] for param in value)
-                return kind(*leaves) if hasattr(kind, "_fields") else tuple(leaves)
-            return None if value is None else value[...]
+                leaves = tuple(param[...] for param in value)
+                return kind(*leaves) if hasattr(kind, "_fields") else leaves
+            if value is None:
+                return None
+            return value[...]
 
         values = [getattr(self, name) for name in self.kind._fields]
         return self.kind(*map(arrays, self.kinds, values))

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_actions, check_below, check_carry, check_inputs, check_policy
+from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import LayerSpec, draw_recurrent_mask, initial_state, zoneout_mask
-from dynskip_jax.functional.product import wider
 from dynskip_jax.nn.base import HasModes, Weights
 from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_rngs, policy_or_default, require_key
 from dynskip_jax.nn.initializers import Initializer

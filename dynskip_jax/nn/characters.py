@@ -83,7 +83,8 @@ class CharEmbedding(nnx.Module):
             raise UserError(f"each width of filters has its number of maps, got {widths} and {maps}")
         _check_sizes(char_features=char_features, widths=min(widths), maps=min(maps))
         # An array would be part of the module's state. Bytes are static, and keep their hash.
-        self._ids, self._shape = characters.astype(np.int32).tobytes(), characters.shape
+        self._ids = characters.astype(np.int32).tobytes()
+        self._shape = characters.shape
         self.features = n = sum(maps)
         self.dtype = jnp.float32 if dtype is None else dtype
 
@@ -156,7 +157,9 @@ class CharFeatures(HasModes):
         """
         characters = self._picked(characters)
         x = _with_padding(self.embedding[...])[characters]
-        if self.dropout and not (self.deterministic if deterministic is None else deterministic):
+        if deterministic is None:
+            deterministic = self.deterministic
+        if self.dropout and not deterministic:
             x = F.dropout(require_key(rngs, "this module"), self.dropout, x)
         return self._features(x, jnp.sum(characters != 0, axis=-1))
 
@@ -196,7 +199,8 @@ class CharCNN(CharFeatures):
     ):
         super().__init__(num_characters, rngs=rngs, **options)
         _check_sizes(filters=filters, width=width)
-        self.features, self.width = filters, width
+        self.features = filters
+        self.width = width
         self.dtype = jnp.float32 if dtype is None else dtype
         # Draw one matrix, from whose shape the initializer computes the fan-in of a window.
         char_features = self.embedding.shape[1]
@@ -223,14 +227,16 @@ class CharAffixes(CharFeatures):
         # The additional last row is the special symbol.
         super().__init__(num_characters + 1, rngs=rngs, **options)
         _check_sizes(count=count)
-        self.count, self.missing = count, num_characters
+        self.count = count
+        self.missing = num_characters
         self.features = 2 * count * self.embedding.shape[1]
 
     @override
     def _picked(self, characters):
         lengths = jnp.sum(characters != 0, axis=-1, keepdims=True)
         steps = jnp.arange(self.count)[None, None, :]
-        first, last = jnp.where(steps < lengths, steps, -1), lengths - self.count + steps
+        first = jnp.where(steps < lengths, steps, -1)
+        last = lengths - self.count + steps
         places = jnp.concatenate([first, last], axis=-1)
         inside = jnp.clip(places, 0, characters.shape[-1] - 1)
         return jnp.where(places >= 0, jnp.take_along_axis(characters, inside, axis=-1), self.missing)

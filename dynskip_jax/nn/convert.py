@@ -59,7 +59,8 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
         )
 
     def of_cell(place: str) -> Arrays:
-        w_x, w_h = arrays[f"weight_ih_{place}"].T, arrays[f"weight_hh_{place}"].T
+        w_x = arrays[f"weight_ih_{place}"].T
+        w_h = arrays[f"weight_hh_{place}"].T
         b, b_h = (arrays.get(f"bias_{s}_{place}", np.zeros(w_h.shape[1], w_h.dtype)) for s in ("ih", "hh"))
         return _reordered((w_x, w_h, b, b_h), "torch.nn", "ours")
 
@@ -80,7 +81,8 @@ def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, n
     """
     if getattr(module, "reverse", False):
         raise UserError("torch.nn has no layer with reverse=True: make these layers without it")
-    state, ways = {}, getattr(module, "num_directions", 1)
+    state = {}
+    ways = getattr(module, "num_directions", 1)
     for i, cell in enumerate(getattr(module, "cells", [module])):
         w_x, w_h, b, b_h = _arrays(cell, "torch.nn")
         place = f"l{i // ways}" + ("_reverse" if i % ways else "")
@@ -166,7 +168,8 @@ def from_keras_bidirectional(
     if len(weights) not in (4, 6):
         hint = "from_keras reads a layer of one direction"
         raise UserError(f"expected the 4 or 6 arrays of a Bidirectional layer, got {len(weights)}: {hint}")
-    half, config = len(weights) // 2, config or {}
+    half = len(weights) // 2
+    config = config or {}
     own = config.get("layer", {}).get("config", {})
     own = {**own, "go_backwards": False, "merge_mode": config.get("merge_mode", "concat")}
     forward, reset = _read_keras(weights[:half], own, options)
@@ -192,8 +195,13 @@ def _read_keras(
     """Return the weights of a layer of one direction in our order, and where its GRU resets."""
     arrays = [np.asarray(array) for array in weights]
     shapes = [array.shape for array in arrays]
-    hidden, width = shapes[1] if len(shapes) in (2, 3) and len(shapes[1]) == 2 else (1, 0)
-    biases = [(width,), (2, width)] if width == 3 * hidden else [(width,)]
+    hidden = 1
+    width = 0
+    if len(shapes) in (2, 3) and len(shapes[1]) == 2:
+        hidden, width = shapes[1]
+    biases = [(width,)]
+    if width == 3 * hidden:
+        biases.append((2, width))  # a GRU that resets after the product
     if not width or shapes[0][1:] != (width,) or not {*shapes[2:]} <= {*biases}:
         raise UserError(
             f"expected kernel, recurrent kernel and bias of Keras' LSTM or GRU, got shapes {shapes}: read a "
@@ -208,9 +216,18 @@ def _read_keras(
     ):
         if config.get(name, expected) != expected and argument not in options:
             raise UserError(f"the config has {name}={config[name]!r}, not {expected!r}: {remedy}")
-    bias = arrays[2] if len(arrays) == 3 else np.zeros(biases[-1 if config.get("reset_after", True) else 0])
-    b, b_h = bias if bias.ndim == 2 else (bias, np.zeros_like(bias))
-    return _reordered((*arrays[:2], b, b_h), "Keras", "ours"), "after" if bias.ndim == 2 else "before"
+    if len(arrays) == 3:
+        bias = arrays[2]
+    else:
+        bias = np.zeros(biases[-1] if config.get("reset_after", True) else biases[0])
+    if bias.ndim == 2:
+        b, b_h = bias
+        reset = "after"
+    else:
+        b = bias
+        b_h = np.zeros_like(bias)
+        reset = "before"
+    return _reordered((*arrays[:2], b, b_h), "Keras", "ours"), reset
 
 
 def _orders(w_h: np.ndarray) -> dict[str, str]:
@@ -270,21 +287,27 @@ def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
     if isinstance(cell.recurrence.transition, F.GRU):
         pairs = (np.split(array, [2 * len(w_h)], axis=-1) for array in arrays)
         (w_x, w_xn), (w_h, w_n), (b, b_n), (b_h, b_hn) = pairs
-        inside = (b_n, b_hn) if cell.recurrence.transition.reset == "after" else (b_n + b_hn, None)
+        inside = (b_n + b_hn, None)
+        if cell.recurrence.transition.reset == "after":
+            inside = (b_n, b_hn)
         values = GRUParams(w_x, w_h, b + b_h, w_xn, w_n, *inside)
     found, expected = (jax.tree.map(np.shape, weights) for weights in (values, cell.weights.read()))
     if found != expected:
         raise UserError(f"expected weights of the shapes {expected}, got {found}")
-    cell.weights = Weights(jax.tree.map(lambda array: jnp.asarray(array, cell.param_dtype), values))
+    cell.weights = Weights(jax.tree.map(partial(jnp.asarray, dtype=cell.param_dtype), values))
 
 
 def _arrays(cell: SkipCell, library: str) -> Arrays:
     """Return the weights of a cell in the order of a library that has such a cell, without its time skip."""
     if not isinstance(cell, SkipCell):
         raise UserError(f"expected a SkipCell, such as layers.cells[0], got {type(cell).__name__}")
-    learned = [] if cell.initial is None else jax.tree.leaves(cell.initial.read())
-    transition, after = cell.recurrence.transition, F.GRU("after")
-    known = (F.LSTM(), after, *((F.GRU("before"),) if library == "Keras" else ()))
+    learned = []
+    if cell.initial is not None:
+        learned = jax.tree.leaves(cell.initial.read())
+    transition = cell.recurrence.transition
+    known = [F.LSTM(), F.GRU("after")]
+    if library == "Keras":
+        known.append(F.GRU("before"))
     for what, found in (
         ("a skip over depth", cell.recurrence.depth_skip is not None),
         ("zoneout", any(cell.zoneout)),
@@ -300,6 +323,9 @@ def _arrays(cell: SkipCell, library: str) -> Arrays:
     w = jax.tree.map(as_array, cell.weights.read())
     arrays = (w.w_x, w.w_h, w.b, np.zeros_like(w.b))
     if isinstance(transition, F.GRU):
-        inside = (w.w_xn, w.w_n, w.b_n, np.zeros_like(w.b_n) if w.b_hn is None else w.b_hn)
+        b_hn = w.b_hn
+        if b_hn is None:
+            b_hn = np.zeros_like(w.b_n)
+        inside = (w.w_xn, w.w_n, w.b_n, b_hn)
         arrays = [np.concatenate(pair, axis=-1) for pair in zip(arrays, inside, strict=True)]
     return _reordered(arrays, "ours", library)

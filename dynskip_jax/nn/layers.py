@@ -69,8 +69,8 @@ class SkipLayers(HasModes):
             one rate for each of these places, bottom first.
         variational: Whether dropout has one mask for all steps of a sequence (Gal & Ghahramani 2016).
         time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
-        implementation: `auto`, `fused`, `reference` (the definition), `cudnn`, `parallel` or
-            `tpu_kernel`; see `functional.unroll`.
+        implementation: `auto`, `fused`, `reference` (the definition), `parallel` or `tpu_kernel`; see
+            `functional.unroll`.
         call_rngs: Source of keys for calls without `rngs=`: a stream, or the `carry` of an `nnx.Rngs`.
     """
 

@@ -27,6 +27,10 @@ SKIPS = {
     "content": F.Dynamic(4, agent="content"),
     "sees the mean": F.Dynamic(3, agent_input="mean", first_step="carried"),
     "attention": F.Attention(4),
+    "far": F.Dynamic(40, 0.5),
+    "sparse": F.SparseAttention(5, 0.5, top=2),
+    "log": F.Attention(5, agent="content", among=F.LogSpaced()),
+    "followed": F.Dynamic(4, agent="content", agent_keys="followed"),
     "skip_rnn": F.SkipRNN(),
     "lstm_jump": F.LSTMJump(),
 }

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import dynskip_jax
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
-from dynskip_jax.functional import tpu_kernel
+from dynskip_jax.functional.engine import tpu_kernel
 
 ROOT = Path(dynskip_jax.__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from recurrences import BATCH, DEPTH_SKIPS, HIDDEN, LENGTHS, OPTIONS, TIME, TIME
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.history import Window
+from dynskip_jax.functional.engine.history import Window
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -19,7 +19,7 @@ LENGTHS = np.array([7, 7])
 PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
 # Random skips are left out: they are sampled in every mode, and each row has its own key.
 SKIPS = [name for name in TIME_SKIPS if name != "random"]
-CASES = itertools.product(SKIPS, ("lstm", "gru"), (False, True))
+CASES = list(itertools.product(SKIPS, ("lstm", "gru"), (False, True)))
 USUAL = [("previous", "lstm", False), ("dynamic-followed", "gru", True), ("skip-rnn", "lstm", True)]
 
 

@@ -14,7 +14,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import tpu_kernel
+from dynskip_jax.functional.engine import tpu_kernel
 
 BATCH, TIME, INPUT, HIDDEN = 3, 4, 2, 5
 POLICY = F.Policy()
@@ -130,7 +130,7 @@ def test_it_is_for_tpus_whose_memory_suffices(name, value, why, monkeypatch):
 COMPILE = """
 from benchmarks import compiled, layers
 from dynskip_jax import functional as F
-from dynskip_jax.functional import tpu_kernel
+from dynskip_jax.functional.engine import tpu_kernel
 
 tpu_kernel.ANYWHERE = True
 for skip in (F.Previous(), F.Dynamic(5, 0.5)):

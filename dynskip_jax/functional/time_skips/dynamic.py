@@ -19,6 +19,7 @@ from dynskip_jax.functional.agent import (
     masked_logit,
     project_agent_input,
 )
+from dynskip_jax.functional.engine.sharding import explicit_spec, match_batch
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision, SkipInputs, choice_field
 from dynskip_jax.functional.time_skips.candidates import Candidates, Every
@@ -149,7 +150,12 @@ class PolicySkip(BufferSkip):
         """Return the slots of the candidates with the indices `index`."""
         if self.among == Every():
             return index
-        return jnp.take_along_axis(jnp.asarray(self.candidates(step)), index, axis=-1).astype(jnp.int32)
+        candidates = jnp.asarray(self.candidates(step))
+        if explicit_spec(index) is not None:
+            # Candidates that are the same at all steps have no sharding of their own.
+            candidates = jnp.broadcast_to(candidates, (*index.shape[:-1], candidates.shape[-1]))
+            candidates = match_batch(candidates, index)
+        return jnp.take_along_axis(candidates, index, axis=-1).astype(jnp.int32)
 
     def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
         """Return the choice of the candidates' mean under `weights`."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.product import activate, affine, product, wider
+from dynskip_jax.functional.engine.product import activate, affine, product, wider
 
 Initializer = Callable[..., Any]
 Activation = str | Callable[[Array], Array]

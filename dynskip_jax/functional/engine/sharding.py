@@ -1,7 +1,7 @@
 """Give new arrays the explicit sharding and the varying axes (`jax.shard_map`) of a batch.
 
-On several devices both are part of an array's type. A newly created array has neither, and `jax.lax.scan`
-requires that the type of its carry does not change.
+On several devices both are part of an array's type. A newly created array has neither, and
+`jax.lax.scan` requires that the type of its carry does not change.
 """
 
 from typing import Any
@@ -18,55 +18,70 @@ def varying_axes(tree: Any) -> frozenset[str]:
     for leaf in jax.tree.leaves(tree):
         kind = jax.typeof(leaf)
         manual = getattr(kind, "manual_axis_type", None)  # JAX versions differ in where it is
-        axes |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+        if manual is None:
+            axes |= getattr(kind, "vma", frozenset())
+        else:
+            axes |= manual.varying
     return axes
 
 
 def vary_along(tree: Any, axes: frozenset[str]) -> Any:
-    """Return `tree` marked as varying along `axes`; gradients are summed over the axes that this adds."""
+    """Return `tree` marked as varying along `axes`; gradients are summed over added axes."""
 
-    def vary(leaf: Array) -> Array:
+    def vary(leaf: Any) -> Any:
         missing = axes - varying_axes(leaf)
-        return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+        if not missing:
+            return leaf
+        return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying")
 
-    return jax.tree.map(vary, tree) if axes else tree
+    if not axes:
+        return tree
+    return jax.tree.map(vary, tree)
 
 
 def explicit_spec(array: Array) -> PartitionSpec | None:
     """Return the `PartitionSpec` of an array with explicit sharding; None for other arrays."""
     spec = jax.typeof(array).sharding.spec
-    return spec if any(axis is not None for axis in spec) else None
+    if all(axis is None for axis in spec):
+        return None
+    return spec
 
 
 def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
-    """Return the sharding of a parameter's gradient: that of the parameter, on the mesh of `like`."""
+    """Return the sharding of a gradient: that of its parameter, on the mesh of `like`."""
     sharding = jax.typeof(parameter).sharding
     spec = PartitionSpec() if sharding.mesh.empty else sharding.spec
     return NamedSharding(jax.typeof(like).sharding.mesh, spec)
 
 
 def match_batch(tree: Any, like: Array) -> Any:
-    """Return `tree` with the sharding of the batch axis, the leading one, and the varying axes of `like`."""
-    spec, mesh = explicit_spec(like), jax.typeof(like).sharding.mesh
+    """Return `tree` with the sharding of the leading axis and the varying axes of `like`."""
+    spec = explicit_spec(like)
+    mesh = jax.typeof(like).sharding.mesh
 
     def match(leaf: Array) -> Array:
         own = jax.typeof(leaf).sharding
         if own.spec[0] == spec[0] and own.mesh == mesh:
             return leaf
         # The mesh is that of the array, which need not be that of `jax.set_mesh`.
-        return jax.sharding.reshard(leaf, NamedSharding(mesh, PartitionSpec(spec[0], *own.spec[1:])))
+        return jax.sharding.reshard(
+            leaf, NamedSharding(mesh, PartitionSpec(spec[0], *own.spec[1:]))
+        )
 
-    return vary_along(tree if spec is None else jax.tree.map(match, tree), varying_axes(like))
+    if spec is not None:
+        tree = jax.tree.map(match, tree)
+    return vary_along(tree, varying_axes(like))
 
 
 def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
-    """Return zeros of `shape` and `dtype` with the sharding and varying axes of `like`; see `match_batch`."""
+    """Return zeros with the sharding and varying axes of `like`; see `match_batch`."""
     return match_batch(jnp.zeros(shape, dtype), like)
 
 
 def zeros_like(array: Array) -> Array:
     """Return zeros of the shape and dtype of `array`, with its sharding and varying axes."""
-    zeros, sharding = jnp.zeros_like(array), jax.typeof(array).sharding
+    zeros = jnp.zeros_like(array)
+    sharding = jax.typeof(array).sharding
     if explicit_spec(array) is not None and jax.typeof(zeros).sharding != sharding:
         zeros = jax.sharding.reshard(zeros, sharding)  # JAX 0.12 forgets a mesh that is not set
     return vary_along(zeros, varying_axes(array))
@@ -82,6 +97,8 @@ def on_mesh_of(tree: Any, like: Array) -> Any:
     replicated = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec())
 
     def put(leaf: Array) -> Array:
-        return jax.sharding.reshard(leaf, replicated) if jax.typeof(leaf).sharding.mesh.empty else leaf
+        if not jax.typeof(leaf).sharding.mesh.empty:
+            return leaf
+        return jax.sharding.reshard(leaf, replicated)
 
     return jax.tree.map(put, tree)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.history import last_rows, oldest_first
+from dynskip_jax.functional.engine.history import last_rows, lengths_of, oldest_first
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
     LayerParams,
@@ -19,7 +19,7 @@ from dynskip_jax.functional.transitions import LinearTransition
 
 
 def fits(recurrence: Recurrence, inputs: StepInputs) -> bool:
-    """Return whether `parallel_unroll` can run: a `LinearTransition`, with nothing that acts on the state."""
+    """Return whether `parallel_unroll` can run: only a `LinearTransition` acts on the state."""
     depth = recurrence.depth_skip
     return (
         type(recurrence.transition).step is LinearTransition.step  # and not one of its own
@@ -45,12 +45,14 @@ def parallel_unroll(
     inputs = in_dtype_of(carry, inputs)
     a, b = recurrence.transition.coefficients(inputs.transition)
     if inputs.valid is not None:
-        a, b = where_each(inputs.valid, a, 1), where_each(inputs.valid, b, 0)
+        a = where_each(inputs.valid, a, 1)
+        b = where_each(inputs.valid, b, 0)
     grown, added = jax.lax.associative_scan(_compose, (a, b), axis=0)
     h = grown * carry.state.h[None] + added
-    skip, (time, batch) = recurrence.time_skip, h.shape[:2]
+    skip = recurrence.time_skip
+    time, batch = h.shape[:2]
     history = jnp.concatenate([jnp.moveaxis(oldest_first(carry.slots.h, None), 1, 0), h])
-    lengths = None if inputs.valid is None else inputs.valid.sum(axis=0, dtype=carry.step.dtype)
+    lengths = lengths_of(inputs.valid, carry.step.dtype)
     slots = jnp.moveaxis(jnp.flip(last_rows(history, lengths, skip.max_skip), 0), 0, 1)
     step = carry.step + (time if lengths is None else lengths)
     end = carry._replace(slots=recurrence.transition.state(slots), step=step)
@@ -58,7 +60,9 @@ def parallel_unroll(
     steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
     decision = skip.decide(None, steps, h, Choice(), "greedy")
     output = SkipOutput(h, decision, h if return_cell_state else None)
-    return end, output if inputs.valid is None else where_each(inputs.valid.T, output, 0)
+    if inputs.valid is not None:
+        output = where_each(inputs.valid.T, output, 0)
+    return end, output
 
 
 Pair = tuple[Float[Array, "batch time hidden"], Float[Array, "batch time hidden"]]

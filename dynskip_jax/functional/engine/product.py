@@ -1,4 +1,5 @@
-"""Matrix products of recurrent layers in mixed dtypes, with their biases, activations and gradients."""
+"""Matrix products of recurrent layers in mixed dtypes, with their biases, activations and
+gradients."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -9,22 +10,31 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient, vary_along, varying_axes
+from dynskip_jax.functional.engine.sharding import (
+    explicit_spec,
+    sharding_of_gradient,
+    vary_along,
+    varying_axes,
+)
 
 
 def wider(*dtypes: Any) -> Any:
-    """Return the dtype to which these are promoted, also under `jax.numpy_dtype_promotion("strict")`."""
+    """Return the dtype to which these are promoted, also under
+    `jax.numpy_dtype_promotion("strict")`."""
     with jax.numpy_dtype_promotion("standard"):
         return reduce(jnp.promote_types, dtypes)
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
-    """Return x w, multiplied in the dtype of `w`; sums and the result have the wider of both dtypes.
+    """Return x w, multiplied in the dtype of `w`; sums and the result have the wider of both
+    dtypes.
 
-    With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes the
-    gradients in the same way; it supports reverse mode only.
+    With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes
+    the gradients in the same way; it supports reverse mode only.
     """
-    rows = x if _may_be_sharded(x) else x.reshape(-1, x.shape[-1])
+    rows = x
+    if not _may_be_sharded(x):
+        rows = x.reshape(-1, x.shape[-1])
     if wider(x.dtype, w.dtype) == w.dtype:
         y = jnp.matmul(rows.astype(w.dtype), w)
     else:
@@ -33,10 +43,11 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
 
 
 def _may_be_sharded(x: Array) -> bool:
-    """Return whether the leading axes must stay apart, because one that is not the first may be sharded.
+    """Return whether the leading axes must stay apart, because one that is not the first may be
+    sharded.
 
-    On one device they become one axis: with several, XLA's CPU backend transposes, and so copies, an operand
-    of each weight's gradient.
+    On one device they become one axis: with several, XLA's CPU backend transposes, and so copies,
+    an operand of each weight's gradient.
     """
     return jax.device_count() > 1 or explicit_spec(x) is not None
 
@@ -48,7 +59,9 @@ def affine(
     y = product(x, w)
     check_addends(addends, y.shape[-1])
     for addend in addends:
-        y = y + (addend if addend.ndim == y.ndim else row(addend, y))
+        if addend.ndim != y.ndim:
+            addend = row(addend, y)
+        y = y + addend
     return y
 
 
@@ -60,7 +73,9 @@ def check_addends(addends: Sequence[Any], width: int) -> None:
 
 
 @jax.custom_vjp
-def _narrow_product(x: Float[Array, "*rows in"], w: Float[Array, "in out"]) -> Float[Array, "*rows out"]:
+def _narrow_product(
+    x: Float[Array, "*rows in"], w: Float[Array, "in out"]
+) -> Float[Array, "*rows out"]:
     """Return x w for a `w` of a narrower dtype than `x`.
 
     JAX's own derivative would multiply in the wide dtype of the gradient.
@@ -76,9 +91,12 @@ def _narrow_product_forward(x, w):
 def _narrow_product_backward(residuals, d):
     x, w = residuals
     narrow = d.astype(w.dtype)
-    last, leading = narrow.ndim - 1, tuple(range(narrow.ndim - 1))
+    last = narrow.ndim - 1
+    leading = tuple(range(last))
     dx = jax.lax.dot_general(narrow, w, (((last,), (1,)), ((), ())), preferred_element_type=d.dtype)
-    dw = jax.lax.dot_general(x, narrow, ((leading, leading), ((), ())), preferred_element_type=d.dtype)
+    dw = jax.lax.dot_general(
+        x, narrow, ((leading, leading), ((), ())), preferred_element_type=d.dtype
+    )
     return dx, dw.astype(w.dtype)
 
 
@@ -88,12 +106,12 @@ _narrow_product.defvjp(_narrow_product_forward, _narrow_product_backward)
 def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Array], Array]:
     """Return a function that maps d, (rows, width), to d wᵀ, for calls inside a loop.
 
-    Products are multiplied in the dtype of `w`. XLA's CPU backend reads a transposed `w` slowly, so on a CPU
-    the size of the product, `rows` * hidden, selects the method:
+    Products are multiplied in the dtype of `w`. XLA's CPU backend reads a transposed `w` slowly, so
+    on a CPU the size of the product, `rows` * hidden, selects the method:
 
     * up to 4096: wᵀ is copied once, before the loop;
-    * up to 8192, with several gates: the copy has one block for each gate, because XLA divides the whole
-      product badly among threads. One product for each gate takes half the time;
+    * up to 8192, with several gates: the copy has one block for each gate, because XLA divides the
+      whole product badly among threads. One product for each gate takes half the time;
     * otherwise: `w` is used without a copy, as on other platforms and with explicit sharding.
     """
 
@@ -106,7 +124,9 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
         return sum(products[1:], products[0])
 
     size = rows * w.shape[0]
-    gates = w.shape[1] // w.shape[0] if w.shape[1] % w.shape[0] == 0 else 1
+    gates = 1
+    if w.shape[1] % w.shape[0] == 0:
+        gates = w.shape[1] // w.shape[0]
     count = 1 if size <= 4096 else gates
     if size > 8192 or (size > 4096 and gates == 1) or explicit_spec(w) is not None:
         return lambda d: plain(d, w, ())
@@ -123,7 +143,7 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
 
 
 def _times(d: Float[Array, "rows n"], w: Float[Array, "..."], axis: int) -> Float[Array, "rows m"]:
-    """Return the product of `d` and `w` over this axis of `w`, summed in the wider of both dtypes."""
+    """Return the product of `d` and `w` over this axis of `w`, summed in the wider dtype."""
     contracted = (((1,), (axis,)), ((), ()))
     return jax.lax.dot_general(
         d.astype(w.dtype), w, contracted, preferred_element_type=wider(d.dtype, w.dtype)
@@ -131,13 +151,17 @@ def _times(d: Float[Array, "rows n"], w: Float[Array, "..."], axis: int) -> Floa
 
 
 def outer_products(
-    x: Float[Array, "*examples hidden"], d: Float[Array, "*examples width"], w: Float[Array, "hidden width"]
+    x: Float[Array, "*examples hidden"],
+    d: Float[Array, "*examples width"],
+    w: Float[Array, "hidden width"],
 ) -> Float[Array, "hidden width"]:
-    """Return the gradient of `w`: x dᵀ summed over examples and steps, multiplied in the dtype of `w`."""
+    """Return the gradient of `w`: x dᵀ summed over examples, multiplied in the dtype of `w`."""
     if not _may_be_sharded(x):
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
     axes = tuple(range(x.ndim - 1))
-    out_sharding = None if explicit_spec(x) is None else sharding_of_gradient(w, x)
+    out_sharding = None
+    if explicit_spec(x) is not None:
+        out_sharding = sharding_of_gradient(w, x)
     total = jax.lax.dot_general(
         x.astype(w.dtype),
         d.astype(w.dtype),
@@ -148,7 +172,9 @@ def outer_products(
     return total.astype(w.dtype)
 
 
-def row(vector: Float[Array, " features"], like: Float[Array, "*batch features"]) -> Float[Array, "..."]:
+def row(
+    vector: Float[Array, " features"], like: Float[Array, "*batch features"]
+) -> Float[Array, "..."]:
     """Return `vector` with leading axes of size 1, so that it has as many axes as `like`."""
     return vector.reshape((1,) * (like.ndim - 1) + (-1,))
 
@@ -156,13 +182,16 @@ def row(vector: Float[Array, " features"], like: Float[Array, "*batch features"]
 def activate(
     x: Float[Array, "*batch features"], activations: Sequence[str]
 ) -> Float[Array, "*batch features"] | tuple[Float[Array, "*batch block"], ...]:
-    """Apply one activation to all features, or one to each of several blocks, which are returned as a tuple.
+    """Apply one activation to all features, or one to each of several blocks, which are returned as
+    a tuple.
 
     Activations are names from `tanh`, `sigmoid` and `linear` (no change).
     """
     functions = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "linear": lambda z: z}
     if not {*activations} <= {*functions}:
-        raise UserError(f"`dense` applies tanh, sigmoid or linear, got {activations!r}: name them in a tuple")
+        raise UserError(
+            f"`dense` applies tanh, sigmoid or linear, got {activations!r}: name them in a tuple"
+        )
     if len(activations) == 1:
         return functions[activations[0]](x)
     blocks = jnp.split(x, len(activations), axis=-1)

@@ -1,19 +1,20 @@
 """The LSTM with `Previous`, `Fixed` or `Dynamic` as one kernel for TPUs, forward and backward.
 
-Its state of proof: equal to the reference in simulation, and compiled for a TPU v5e. It has not run on a TPU
-yet, and nobody has timed it. So `implementation="auto"` does not choose it.
+Its state of proof: equal to the reference in simulation, and compiled for a TPU v5e. It has not run
+on a TPU yet, and nobody has timed it. So `implementation="auto"` does not choose it.
 
-The scan of a layer reads W_h from main memory at every step, and runs half a dozen operations per step. Here
-one Pallas kernel runs all steps: W_h, the agent's matrices and the last K states stay in fast memory, and
-only the projected inputs and the results of a step move. States are rows of a history, oldest first: the K
-states before the first step, then one per step. State(t-k) of Eq. 2 is row t + K - k, and row r is kept at
-place r mod K. Arrays are time-major, (time, batch, features). Widths are padded to whole registers: units to
-a multiple of 128, batches to one of 8. Padded units stay 0, and padded sequences are cut off.
+The scan of a layer reads W_h from main memory at every step, and runs half a dozen operations per
+step. Here one Pallas kernel runs all steps: W_h, the agent's matrices and the last K states stay in
+fast memory, and only the projected inputs and the results of a step move. States are rows of a
+history, oldest first: the K states before the first step, then one per step. State(t-k) of Eq. 2 is
+row t + K - k, and row r is kept at place r mod K. Arrays are time-major, (time, batch, features).
+Widths are padded to whole registers: units to a multiple of 128, batches to one of 8. Padded units
+stay 0, and padded sequences are cut off.
 
-The backward kernel goes through the steps in reverse with the gates that the forward kernel has stored. It
-sends d State(t) to the row that entered, and returns the gradient of each step's products. The gradient of
-W_h is one product after it. A sampled agent has no gradient through the states, so its log-probabilities are
-computed for all steps at once after the kernel.
+The backward kernel goes through the steps in reverse with the gates that the forward kernel has
+stored. It sends d State(t) to the row that entered, and returns the gradient of each step's
+products. The gradient of W_h is one product after it. A sampled agent has no gradient through the
+states, so its log-probabilities are computed for all steps at once after the kernel.
 """
 
 import math
@@ -29,8 +30,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.engine.product import row
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.product import row
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
     LayerParams,
@@ -61,13 +62,18 @@ class Plan(NamedTuple):
 
 
 def misfit(
-    params: LayerParams, carry: SkipCarry, inputs: StepInputs, recurrence: Recurrence, policy: Policy
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    policy: Policy,
 ) -> str | None:
     """Return the reason why the kernel cannot run this call of `unroll`; None if it can."""
     skip = recurrence.time_skip
     chosen = type(skip) is Dynamic
     reasons = {
-        "runs only the LSTM, with an output gate and the usual activations": recurrence.transition != LSTM(),
+        "runs only the LSTM, with an output gate and the usual activations": recurrence.transition
+        != LSTM(),
         "runs only Previous, Fixed and Dynamic": type(skip) not in (Previous, Fixed, Dynamic),
         "has no skips over depth": recurrence.depth_skip is not None,
         "has neither segment_ids, zoneout nor recurrent dropout": inputs.restart is not None
@@ -79,10 +85,13 @@ def misfit(
         f"chooses among at most {LANES} states": chosen and skip.max_skip > LANES,
         "has no relaxed choices": chosen and policy.mode not in ("sample", "greedy"),
         "takes λ as a number, not as an array": not isinstance(_mix(skip, policy), int | float),
-        "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype != jnp.float32
+        "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype
+        != jnp.float32
         or any(w.dtype not in (jnp.float32, jnp.bfloat16) for w in jax.tree.leaves(params)),
-        "needs at least one step and one sequence": 0 in jax.tree.leaves(inputs.transition)[0].shape,
-        f"needs a TPU, not a {jax.default_backend()}": jax.default_backend() != "tpu" and not ANYWHERE,
+        "needs at least one step and one sequence": 0
+        in jax.tree.leaves(inputs.transition)[0].shape,
+        f"needs a TPU, not a {jax.default_backend()}": jax.default_backend() != "tpu"
+        and not ANYWHERE,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
@@ -98,27 +107,35 @@ def tpu_unroll(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute the results of a scan of `recurrent_step` over `inputs`, (time, batch, ...).
 
-    It has derivatives in reverse mode, of first order. Under `vmap` the mapped calls run one after another.
-    It does not divide its batch over devices: use `jax.shard_map`. A `UserError` says why it cannot run a
-    call (`misfit`), or that a layer does not fit a TPU's fast memory.
+    It has derivatives in reverse mode, of first order. Under `vmap` the mapped calls run one after
+    another. It does not divide its batch over devices: use `jax.shard_map`. A `UserError` says why
+    it cannot run a call (`misfit`), or that a layer does not fit a TPU's fast memory.
     """
     reason = misfit(params, carry, inputs, recurrence, policy)
     if reason is not None:
         raise UserError(f"implementation 'tpu_kernel' {reason}: use 'auto'")
-    skip, inputs = recurrence.time_skip, in_dtype_of(carry, inputs)
+    skip = recurrence.time_skip
+    inputs = in_dtype_of(carry, inputs)
     time, batch = inputs.transition.shape[:2]
     steps = carry.step[None] + jnp.arange(time)[:, None]
     keys = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
     chooses = type(skip) is Dynamic
-    plan = Plan(skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy))
+    plan = Plan(
+        skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy)
+    )
     scores = a = agent = None
     if chooses:
         if plan.asks_agent:
-            a, agent = seen.projected, (params.skip.w_h, params.skip.w_out)
-            scores = jnp.broadcast_to(params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip))
-            scores = scores if seen.noise is None else scores + seen.noise
-            scores = scores if seen.allowed is None else jnp.where(seen.allowed, scores, _NEVER)
+            a = seen.projected
+            agent = (params.skip.w_h, params.skip.w_out)
+            scores = jnp.broadcast_to(
+                params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip)
+            )
+            if seen.noise is not None:
+                scores = scores + seen.noise
+            if seen.allowed is not None:
+                scores = jnp.where(seen.allowed, scores, _NEVER)
         else:
             scores = jax.nn.one_hot(skip.slot_of(inputs.action), skip.max_skip)
     z = inputs.transition + row(params.transition.b, inputs.transition)
@@ -131,7 +148,9 @@ def tpu_unroll(
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
     before = histories[0][skip.max_skip - 1 : -1]
-    decision = skip.decide(params.skip, seen, before, Choice(slot if chooses else None), policy.mode)
+    decision = skip.decide(
+        params.skip, seen, before, Choice(slot if chooses else None), policy.mode
+    )
     output = SkipOutput(h, decision, c if return_cell_state else None)
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
@@ -150,12 +169,15 @@ def _mix(skip: TimeSkip, policy: Policy) -> Any:
 def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, Array, Array]:
     """Return h, c and the chosen slots, (time, batch, ...), of `_states` on whole registers.
 
-    `z` is W_x x + b, (time, batch, 4 * hidden), and `start` has the K states before the first step, oldest
-    first, (K, batch, hidden). If the agent is asked, `a` is its projected input, (time, batch, units), and
-    `agent` its W_h and W_out. `scores`, (time, batch, K), are added to its logits; None if the slot is fixed.
+    `z` is W_x x + b, (time, batch, 4 * hidden), and `start` has the K states before the first step,
+    oldest first, (K, batch, hidden). If the agent is asked, `a` is its projected input, (time,
+    batch, units), and `agent` its W_h and W_out. `scores`, (time, batch, K), are added to its
+    logits; None if the slot is fixed.
     """
-    batch, hidden = z.shape[1], w_h.shape[0]
-    rows, units = -batch % ROWS, -hidden % LANES
+    batch = z.shape[1]
+    hidden = w_h.shape[0]
+    rows = -batch % ROWS
+    units = -hidden % LANES
 
     def pad(array: Array, *widths: int, value: float = 0.0) -> Array:
         return jnp.pad(array, [(0, width) for width in widths], constant_values=value)
@@ -171,7 +193,9 @@ def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, 
         a = pad(a, 0, rows, more)
         agent = pad(agent[0], units, more), pad(agent[1], more, -agent[1].shape[-1] % LANES)
     start = jax.tree.map(lambda array: pad(array, 0, rows, units), start)
-    h, c, slot = _states(plan, pad_gates(z, 0, rows), *start, pad_gates(w_h, units), a, scores, agent)
+    h, c, slot = _states(
+        plan, pad_gates(z, 0, rows), *start, pad_gates(w_h, units), a, scores, agent
+    )
     return h[:, :batch, :hidden], c[:, :batch, :hidden], slot[:, :batch, 0].astype(jnp.int32)
 
 
@@ -198,20 +222,26 @@ def _forward(plan, z, h_0, c_0, w_h, a, scores, agent):
 
 def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
     """Run step t of Eq. 1 and 2; `ref` has the references of `_forward`."""
-    t, K = pl.program_id(0), plan.max_skip
+    t = pl.program_id(0)
+    K = plan.max_skip
 
     @pl.when(t == 0)
     def _():
-        ref.past_h[...], ref.past_c[...] = ref.h_0[...], ref.c_0[...]
+        ref.past_h[...] = ref.h_0[...]
+        ref.past_c[...] = ref.c_0[...]
 
-    h, c = _at(ref.past_h, t + K - 1, K), _at(ref.past_c, t + K - 1, K)
+    # The choice, and the state that enters.
+    h = _at(ref.past_h, t + K - 1, K)
+    c = _at(ref.past_c, t + K - 1, K)
     if plan.slot is None:
         scores = ref.scores[0]
         if plan.asks_agent:
-            scores += _product(jnp.tanh(ref.a[0] + _product(h, ref.agent_h[...])), ref.agent_out[...])
+            units = jnp.tanh(ref.a[0] + _product(h, ref.agent_h[...]))
+            scores += _product(units, ref.agent_out[...])
         lane = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
         best = scores == jnp.max(scores, axis=1, keepdims=True)
-        slot = jnp.min(jnp.where(best, lane, LANES - 1), axis=1, keepdims=True)  # the first of the best
+        # The first of the best.
+        slot = jnp.min(jnp.where(best, lane, LANES - 1), axis=1, keepdims=True)
         place = jax.lax.rem(t + K - 1 - slot, K)
 
         def read(j: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -226,20 +256,31 @@ def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
         ref.slot[0] = jnp.full(ref.slot.shape[1:], plan.slot, jnp.float32)
     if plan.mix != 1:
         mix = plan.mix
-        h_in, c_in = mix * h_in + (1 - mix) * h, mix * c_in + (1 - mix) * c
+        h_in = mix * h_in + (1 - mix) * h
+        c_in = mix * c_in + (1 - mix) * c
 
+    # The cell.
     g, i, f, o = jnp.split(ref.z[0] + _product(h_in, ref.w_h[...]), 4, axis=1)
-    g, i, f, o = jnp.tanh(g), jax.nn.sigmoid(i), jax.nn.sigmoid(f), jax.nn.sigmoid(o)
+    g = jnp.tanh(g)
+    i = jax.nn.sigmoid(i)
+    f = jax.nn.sigmoid(f)
+    o = jax.nn.sigmoid(o)
     c = g * i + c_in * f
     h = o * jnp.tanh(c)
-    ref.h[0], ref.c[0], ref.gates[0] = h, c, jnp.concatenate([g, i, f, o], axis=1)
+
+    # Results, and the state for later steps.
+    ref.h[0] = h
+    ref.c[0] = c
+    ref.gates[0] = jnp.concatenate([g, i, f, o], axis=1)
     here = pl.ds(jax.lax.rem(t, K), 1)
-    ref.past_h[here], ref.past_c[here] = h[None], c[None]
+    ref.past_h[here] = h[None]
+    ref.past_c[here] = c[None]
 
 
 def _backward(plan, residuals, gradients):
     h, c, slot, gates, h_0, c_0, w_h, a, scores, agent = residuals
-    time, K = h.shape[0], plan.max_skip
+    time = h.shape[0]
+    K = plan.max_skip
     rows = jnp.arange(time)[:, None] + K - 1 - slot[..., 0].astype(jnp.int32)
 
     def entered(start: Array, states: Array) -> Array:
@@ -250,7 +291,9 @@ def _backward(plan, residuals, gradients):
 
     result = _run(
         partial(_backward_step, plan, time),
-        by_step=dict(dh=gradients[0], dc=gradients[1], gates=gates, c_in=entered(c_0, c), c=c, slot=slot),
+        by_step=dict(
+            dh=gradients[0], dc=gradients[1], gates=gates, c_in=entered(c_0, c), c=c, slot=slot
+        ),
         whole=dict(w_h=w_h),
         results=dict(dz=gates.shape[-1]),
         results_whole=dict(dh_0=h_0.shape, dc_0=c_0.shape),
@@ -269,26 +312,40 @@ _states.defvjp(_forward, _backward)
 
 def _backward_step(plan: Plan, time: int, ref: SimpleNamespace) -> None:
     """Run the derivative of step t; `ref` has the references of `_backward`."""
-    t, K = time - 1 - pl.program_id(0), plan.max_skip
+    t = time - 1 - pl.program_id(0)
+    K = plan.max_skip
 
     @pl.when(t == time - 1)
     def _():
-        ref.past_dh[...], ref.past_dc[...] = jnp.zeros(ref.past_dh.shape), jnp.zeros(ref.past_dc.shape)
+        ref.past_dh[...] = jnp.zeros(ref.past_dh.shape)
+        ref.past_dc[...] = jnp.zeros(ref.past_dc.shape)
 
-    dh, dc = ref.dh[0] + _at(ref.past_dh, t, K), ref.dc[0] + _at(ref.past_dc, t, K)
-    here = pl.ds(jax.lax.rem(t, K), 1)  # is now the place of State(t-K), to which later steps sent nothing
+    dh = ref.dh[0] + _at(ref.past_dh, t, K)
+    dc = ref.dc[0] + _at(ref.past_dc, t, K)
+    # The place is now that of State(t-K), to which later steps sent nothing.
+    here = pl.ds(jax.lax.rem(t, K), 1)
     ref.past_dh[here] = ref.past_dc[here] = jnp.zeros((1, *dh.shape), jnp.float32)
+
+    # The cell.
     g, i, f, o = jnp.split(ref.gates[0], 4, axis=1)
     tanh_c = jnp.tanh(ref.c[0])
     dc += dh * o * (1 - tanh_c * tanh_c)
-    dg, di, df, do = dc * i * (1 - g * g), dc * g * i * (1 - i), dc * ref.c_in[0], dh * tanh_c * o * (1 - o)
+    dg = dc * i * (1 - g * g)
+    di = dc * g * i * (1 - i)
+    df = dc * ref.c_in[0]
+    do = dh * tanh_c * o * (1 - o)
     dz = jnp.concatenate([dg, di, df * f * (1 - f), do], axis=1)
     ref.dz[0] = dz
-    transposed = dict(dimension_numbers=(((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+    transposed = dict(
+        dimension_numbers=(((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
     d_in = [jax.lax.dot_general(dz.astype(ref.w_h.dtype), ref.w_h[...], **transposed), dc * f]
+
+    # The states that entered.
     pasts = ref.past_dh, ref.past_dc
     if plan.mix != 1:
-        mix, newest = plan.mix, pl.ds(jax.lax.rem(t + K - 1, K), 1)
+        mix = plan.mix
+        newest = pl.ds(jax.lax.rem(t + K - 1, K), 1)
         for past, d in zip(pasts, d_in, strict=True):
             past[newest] += (1 - mix) * d[None]
         d_in = [mix * d for d in d_in]
@@ -307,7 +364,8 @@ def _backward_step(plan: Plan, time: int, ref: SimpleNamespace) -> None:
 
     @pl.when(t == 0)
     def _():
-        ref.dh_0[...], ref.dc_0[...] = ref.past_dh[...], ref.past_dc[...]
+        ref.dh_0[...] = ref.past_dh[...]
+        ref.dc_0[...] = ref.past_dc[...]
 
 
 def _at(past: Any, row: Any, K: int) -> Float[Array, "batch hidden"]:
@@ -330,7 +388,8 @@ def _run(
     results_whole: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     reverse: bool = False,
 ) -> SimpleNamespace:
-    """Run `step` once for each step, one after another, and return the results by name, all of them float32.
+    """Run `step` once for each step, one after another, and return the results by name, all of them
+    float32.
 
     Args:
         step: Function of the references of all arrays, by name.
@@ -351,16 +410,24 @@ def _run(
     size += 4 * (2 * batch * sum(widths.values()) + sum(map(math.prod, shared)))
     if size > FAST_MEMORY:
         raise UserError(
-            f"implementation 'tpu_kernel' has {FAST_MEMORY >> 20} MiB of fast memory, and this layer needs "
-            f"{size >> 20}: use 'auto', or fewer units, sequences or states"
+            f"implementation 'tpu_kernel' has {FAST_MEMORY >> 20} MiB of fast memory, and this "
+            f"layer needs {size >> 20}: use 'auto', or fewer units, sequences or states"
         )
-    index = (lambda t: (time - 1 - t, 0, 0)) if reverse else (lambda t: (t, 0, 0))
+
+    def index(t: Any) -> tuple[Any, int, int]:
+        """Return the place of the block of an array of steps that step t of the grid sees."""
+        return (time - 1 - t if reverse else t), 0, 0
+
     rows = {name: pl.BlockSpec((1, batch, width), index) for name, width in widths.items()}
     resident = pl.BlockSpec(memory_space=pltpu.VMEM)
     names = (*by_step, *whole, *results, *results_whole, *scratch)
     shapes = [*((time, batch, width) for width in results.values()), *results_whole.values()]
+
+    def kernel(*refs: Any) -> None:
+        step(SimpleNamespace(**dict(zip(names, refs, strict=True))))
+
     outputs = pl.pallas_call(
-        lambda *refs: step(SimpleNamespace(**dict(zip(names, refs, strict=True)))),
+        kernel,
         grid=(time,),
         name=name,
         in_specs=[*(rows[name] for name in by_step), *(resident for _ in whole)],

@@ -1,9 +1,9 @@
-"""Products of a step whose weights get their gradients after the loop over time, in one product each.
+"""Products of a step whose weights get their gradients after the loop, in one product each.
 
 A step multiplies only through `dense`. The forward loop keeps the result of each product, after its
 activation. The backward loop differentiates the step with the kept results in place of the products
-(`replayed`), and emits the gradient d of each product. The gradient of a matrix is then one product of all
-operands and all d. An array that is only added to a product has the gradient d itself.
+(`replayed`), and emits the gradient d of each product. The gradient of a matrix is then one product
+of all operands and all d. An array that is only added to a product has the gradient d itself.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import activate, affine, check_addends
+from dynskip_jax.functional.engine.product import activate, affine, check_addends
 
 
 @jax.tree_util.register_static
@@ -31,7 +31,9 @@ class Matrix:
             "write dense(params.w, x) for x @ params.w"
         )
 
-    __matmul__ = __rmatmul__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = _refuse
+    __matmul__ = __rmatmul__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = (
+        _refuse
+    )
     __array__ = __jax_array__ = __getitem__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
 
     def __getattr__(self, name: str):
@@ -39,7 +41,7 @@ class Matrix:
 
 
 class OutOfReach(Exception):
-    """Raised if a step calls `dense` inside another program, or with other arrays than (batch, features)."""
+    """Raised if `dense` is called inside another program, or not with (batch, features)."""
 
 
 class Product(NamedTuple):
@@ -64,14 +66,15 @@ def find_products(
 ) -> tuple[Product, ...]:
     """Trace a step, and return its calls of `dense` in their order.
 
-    `cell` is called with (dense, params, inputs, entering, *others), and returns the new state. States have h
-    first. `params` have a placeholder for each of the `matrices`, and `inputs` are the projected inputs of
-    one step. All but the matrices may be shapes.
+    `cell` is called with (dense, params, inputs, entering, *others), and returns the new state.
+    States have h first. `params` have a placeholder for each of the `matrices`, and `inputs` are
+    the projected inputs of one step. All but the matrices may be shapes.
     """
     products: list[Product] = []
 
     def record(inputs, params, entering, *others):
-        results, vectors = [], jax.tree.leaves(params)
+        results = []
+        vectors = jax.tree.leaves(params)
 
         def dense(w, x, *addends, activations=("linear",)):
             if not isinstance(w, Matrix):
@@ -80,17 +83,24 @@ def find_products(
             if len(added) > 1:
                 raise UserError("`dense` adds one projected input: add them up in `project`")
             biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
-            width, of_h = matrices[w.index].shape[1], x is entering[0]
+            width = matrices[w.index].shape[1]
             check_addends(addends, width)
             shapes = {(width,), (*x.shape[:1], width)}
             if x.ndim != 2 or not all(jnp.shape(addend) in shapes for addend in addends):
                 raise OutOfReach
             products.append(
-                Product(w.index, added[0] if added else None, biases, tuple(activations), width, of_h)
+                Product(
+                    matrix=w.index,
+                    input=added[0] if added else None,
+                    vectors=biases,
+                    activations=tuple(activations),
+                    width=width,
+                    of_h=x is entering[0],
+                )
             )
-            # The stand-in for the product does not read the addends, so the traced program reads an addend
-            # only if the step also uses it in another way. A broadcast to the same width would be no
-            # operation.
+            # The stand-in for the product does not read the addends, so the traced program reads an
+            # addend only if the step also uses it in another way. A broadcast to the same width
+            # would be no operation.
             results.append(x[..., :1] + jnp.zeros((1,) * (x.ndim - 1) + (width,), x.dtype))
             return activate(results[-1], activations)
 
@@ -100,14 +110,18 @@ def find_products(
     made = {id(var) for equation in program.eqns for var in equation.outvars}
     if any(id(var) not in made for var in program.outvars[len(entering) :]):
         raise OutOfReach
-    read = {id(var) for equation in program.eqns for var in equation.invars} | set(map(id, program.outvars))
+    read = {id(var) for equation in program.eqns for var in equation.invars} | set(
+        map(id, program.outvars)
+    )
     added = [product.input for product in products]
-    alone = {i for i in range(len(inputs)) if added.count(i) == 1 and id(program.invars[i]) not in read}
+    alone = {
+        i for i in range(len(inputs)) if added.count(i) == 1 and id(program.invars[i]) not in read
+    }
     return tuple(product._replace(owns_input=product.input in alone) for product in products)
 
 
 def keep_results(matrices: Sequence[Array], kept: list[Array]) -> Callable[..., Any]:
-    """Return the `dense` of the forward loop, which multiplies and appends each result to `kept`."""
+    """Return the `dense` of the forward loop, which also appends each result to `kept`."""
 
     def dense(w, x, *addends, activations=("linear",)):
         y = activated(affine(x, matrices[w.index], *addends), activations)
@@ -126,9 +140,9 @@ def replay_results(
 ) -> Callable[..., Any]:
     """Return the `dense` of the backward loop, which takes each result from `kept`.
 
-    `probes` are zeros whose gradients are those of the products, before their activations; the gradients of
-    `known` arrays as addends are taken from them. `transposes` has the function d -> d wᵀ of each matrix. The
-    operand of each product is appended to `operands`.
+    `probes` are zeros whose gradients are those of the products, before their activations; the
+    gradients of `known` arrays as addends are taken from them. `transposes` has the function d -> d
+    wᵀ of each matrix. The operand of each product is appended to `operands`.
     """
     known_ids = {id(array) for array in known}
 
@@ -161,7 +175,9 @@ def replayed(
     def backward(residuals, dy):
         y, ndims = residuals
         d = dy * _slope(y, activations)
-        return None, transpose(d), d, [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+        # An addend that is a vector was added to each row.
+        d_others = [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+        return None, transpose(d), d, d_others
 
     replay.defvjp(forward, backward)
     return replay(y, x, probe, list(others))
@@ -173,21 +189,33 @@ def with_value(value: Any, computed: Any) -> Any:
     return value
 
 
-with_value.defvjp(lambda value, computed: (value, None), lambda _, d: (None, d))
+def _with_value_forward(value, computed):
+    return value, None
+
+
+def _with_value_backward(_, d):
+    return None, d
+
+
+with_value.defvjp(_with_value_forward, _with_value_backward)
 
 
 # Activations, applied to a whole result at once.
 
 
 def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
-    return y if len(activations) == 1 else tuple(jnp.split(y, len(activations), axis=-1))
+    if len(activations) == 1:
+        return y
+    return tuple(jnp.split(y, len(activations), axis=-1))
 
 
-def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
+def _scale(
+    width: int, activations: Sequence[str], dtype: Any
+) -> Float[Array, "1 width"] | float | None:
     """Return s such that the activation of z is s tanh(s z) + 1 - s: 1 for tanh, ½ for sigmoid.
 
-    None if an activation is linear, or `dtype` narrower than float32, where the sum rounds a small sigmoid to
-    0.
+    None if an activation is linear, or `dtype` narrower than float32, where the sum rounds a small
+    sigmoid to 0.
     """
     if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None
@@ -197,7 +225,9 @@ def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "
     return jnp.concatenate([jnp.full((1, width // len(scales)), s, dtype) for s in scales], axis=1)
 
 
-def activated(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"]:
+def activated(
+    y: Float[Array, "batch width"], activations: Sequence[str]
+) -> Float[Array, "batch width"]:
     """Return `activate` of `y` as one array, by one tanh for all blocks."""
     scale = _scale(y.shape[-1], activations, y.dtype)
     if scale is not None:
@@ -205,16 +235,24 @@ def activated(y: Float[Array, "batch width"], activations: Sequence[str]) -> Flo
     if set(activations) == {"linear"}:
         return y
     blocks = activate(y, activations)
-    return blocks if len(activations) == 1 else jnp.concatenate(blocks, axis=-1)
+    if len(activations) == 1:
+        return blocks
+    return jnp.concatenate(blocks, axis=-1)
 
 
-def _slope(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"] | float:
-    """Return the derivative of the activation, from its value y: 1 - y² for tanh, y (1 - y) for sigmoid."""
+def _slope(
+    y: Float[Array, "batch width"], activations: Sequence[str]
+) -> Float[Array, "batch width"] | float:
+    """Return the activation's derivative from its value: 1 - y² for tanh, y (1 - y) for sigmoid."""
     scale = _scale(y.shape[-1], activations, y.dtype)
     if scale is not None:
         return (1 - y) * (y + (2 * scale - 1))
     if set(activations) == {"linear"}:
         return 1.0
-    slopes = {"linear": jnp.ones_like, "tanh": lambda y: 1 - y * y, "sigmoid": lambda y: y * (1 - y)}
+    slopes = {
+        "linear": jnp.ones_like,
+        "tanh": lambda y: 1 - y * y,
+        "sigmoid": lambda y: y * (1 - y),
+    }
     blocks = zip(activations, jnp.split(y, len(activations), axis=-1), strict=True)
     return jnp.concatenate([slopes[name](block) for name, block in blocks], axis=-1)

@@ -1,0 +1,410 @@
+"""The backward loop, which differs from JAX's own derivative of the forward loop in four ways.
+
+Each way has a comment at its place, "Difference 1" to "Difference 4":
+
+1. Results of products, choices and states that entered are known from the forward loop.
+2. Weights get their gradients after the loop, from all steps at once.
+3. Gradients of reads are added to one array in place: nothing that grows with K is kept for a step.
+4. A sampled choice sends no gradient into the network, so it is not differentiated.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+
+from dynskip_jax.functional.engine import history as hist
+from dynskip_jax.functional.engine.deferred import replay_results
+from dynskip_jax.functional.engine.forward import (
+    Result,
+    followed_of_all,
+    newest_of_all,
+    observations_of_all,
+)
+from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
+from dynskip_jax.functional.engine.product import outer_products, times_transposed
+from dynskip_jax.functional.engine.step import (
+    LoopInputs,
+    Saved,
+    enter,
+    given_at,
+    newest_or_initial,
+    replay_step,
+    window_at,
+)
+from dynskip_jax.functional.engine.trees import (
+    added,
+    batch_major,
+    combined,
+    floats,
+    time_major,
+    with_rows,
+    without,
+    zeros_like,
+)
+from dynskip_jax.functional.step import dropped
+from dynskip_jax.functional.time_skips import Choice, SkipInputs
+
+
+class Residuals(NamedTuple):
+    """What the backward loop needs of the forward loop."""
+
+    args: Arguments  # with results of products in the projected inputs that they have overwritten
+    result: Result
+    results: Any  # results of the other products, (time, batch, width) each
+    # Averages of states that entered, (time, batch, hidden) each; None without weights
+    entering: Any
+
+
+class ResultCotangents(NamedTuple):
+    """Gradients of a `Result`; None where they are zero, and for whole numbers."""
+
+    histories: Any
+    choices: Any
+    before: Any
+    last: Any
+
+
+class StepCotangents(NamedTuple):
+    """Gradients of the results of a step, or of all steps; None where they are known to be zero."""
+
+    new: Any  # of State(t)
+    choice: Any  # of the floats of the choice
+    before: Any  # of the floats of the time skip's state before the step
+
+
+class Variables(NamedTuple):
+    """Arrays in which a step is differentiated, or their gradients; None for what a layer lacks."""
+
+    products: list[Array]  # zeros that are added to the products, before their activations
+    made: Any  # zeros that are added to the floats of the choice and of the time skip's new state
+    # What is the same at all steps: parameters, recurrent dropout mask, λ and initial state
+    shared: tuple[Any, ...]
+    inputs: list[Array]  # projected inputs
+    newest: Any  # State(t-1)
+    window: Any  # what the choice observes of the last K states
+    reads: Any  # states that the choice reads
+    before: Any  # floats of the time skip's state before the step
+
+
+class Emitted(NamedTuple):
+    """What each step of the backward loop emits, and after it (time, batch, ...)."""
+
+    d_inputs: Any  # gradients of the projected inputs; None for owned ones in the loop
+    d_products: Any  # gradients of the products; None for those that own an input
+    operands: Any  # operands of the products; None for h, which is a result of the forward loop
+    d_made: Any  # gradients of the floats of the choice and of the time skip's new state
+
+
+class Passed(NamedTuple):
+    """What a step of the backward loop passes to the one before it; after the loop, t is -1."""
+
+    t: Int[Array, ""]  # number of the step
+    d_newest: Any  # gradient of State(t), from the steps after t
+    # Gradients of the histories, (K + time, batch, hidden) each, from the steps after t; None if a
+    # step reads State(t-1) only
+    adjoints_RBH: Any
+    d_after: Any  # gradient of the time skip's state after step t
+    # Gradients of the parameters that are vectors, the dropout mask, λ and the initial state
+    d_shared: tuple[Any, ...]
+    # Up to row t, results that have overwritten projected inputs; then gradients of these inputs
+    buffers: list[Array]
+    rows: list[Array]  # row t of each buffer
+
+
+def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents) -> Arguments:
+    """Return the gradients of the arguments of an unroll: JAX wants them in the arguments' type."""
+    args, result, _, entering_TBH = residuals
+    if entering_TBH is None:
+        entering_TBH = _entering_of_all(layer, args, result)
+    passed, emitted = _run_loop(layer, residuals._replace(entering=entering_TBH), d_result)
+    d_params, d_mask, d_mix, d_initial = passed.d_shared
+
+    # Difference 2: one product after the loop for each weight, of all operands and all gradients.
+    # The h that entered is known from the forward loop, so the loop does not emit it as an operand.
+    mask = args.recurrent_mask
+    if mask is not None:
+        mask = mask[None]
+    h_TBH = dropped(entering_TBH, mask, layer.recurrence.transition)[0]
+    d_matrices, d_params = _gradients_of_params(layer, args, d_params, h_TBH, emitted)
+    d_skip, d_given, d_recent_inputs = _gradients_of_choices(layer, args, result, emitted.d_made)
+    return Arguments(
+        inputs=tuple(emitted.d_inputs),
+        matrices=d_matrices,
+        params=d_params,
+        newest=passed.d_newest,
+        slots=_gradient_of_slots(layer, args, result, d_result, passed.adjoints_RBH),
+        skip_state=passed.d_after,
+        skip=d_skip,
+        given=d_given,
+        mix=d_mix,
+        recurrent_mask=d_mask,
+        initial=d_initial,
+        flags=None,
+        recent_inputs=d_recent_inputs,
+    )
+
+
+def _run_loop(
+    layer: Layer, residuals: Residuals, d_result: ResultCotangents
+) -> tuple[Passed, Emitted]:
+    """Run the steps from the last to the first."""
+    args, result, results, entering_TBH = residuals
+    given, unpack = pack(args.given)
+    transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
+    owned = layer.owned
+
+    def step(passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]):
+        x, saved, d = steps
+        t = passed.t
+        x = x._replace(
+            inputs=with_rows(x.inputs, owned.values(), passed.rows),
+            given=given_at(layer, args, t, unpack(x.given), x.flags),
+        )
+        # The row of an owned input holds the result that overwrote it.
+        saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
+        d = d._replace(new=added(passed.d_newest, d.new))
+        undone, operands = _undo_step(
+            layer, args, transposes, result.histories, t, x, saved, d, passed.d_after
+        )
+
+        # An input that is added to a product has the gradient of the product.
+        d_inputs = undone.inputs
+        for product, d_product in zip(layer.products, undone.products, strict=True):
+            if product.input is not None:
+                d_inputs[product.input] = d_inputs[product.input] + d_product
+        owned_rows = [d_inputs[i] for i in owned.values()]
+        buffers, rows = hist.overwrite(passed.buffers, owned_rows, t, -1)
+
+        # What this step sends to State(t-1), also by reads, and to older states.
+        d_newest = undone.newest
+        adjoints_RBH = passed.adjoints_RBH
+        if layer.reaches_back:
+            adjoints_RBH, of_newest = _send_back(layer, adjoints_RBH, t, x, saved, undone)
+            if args.flags.first is not None:
+                # The history has another state in place of State(-1).
+                of_newest = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), of_newest)
+            d_newest = jax.tree.map(jnp.add, d_newest, of_newest)
+        d_before = added(undone.before, d.before)
+        d_shared = jax.tree.map(jnp.add, passed.d_shared, undone.shared)
+        emitted = Emitted(
+            d_inputs=without(d_inputs, owned.values()),
+            d_products=without(undone.products, owned),
+            operands=operands,
+            d_made=undone.made,
+        )
+        passed = Passed(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows)
+        return passed, emitted
+
+    d_newest = zeros_like(args.newest)
+    adjoints_RBH = None
+    d_new_TBH = jax.tree.map(lambda rows: rows[layer.K :], d_result.histories)
+    if layer.reaches_back:
+        # Difference 3: one array collects the gradients of all reads. It begins with the gradients
+        # that the caller has for the histories, so no step adds those to State(t).
+        adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
+        d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints_RBH)
+        d_new_TBH = layer.recurrence.transition.state(*(None for _ in adjoints_RBH))
+    steps = (
+        LoopInputs(without(args.inputs, owned.values()), given, args.flags),
+        Saved(
+            newest_of_all(args, result.histories),
+            entering_TBH,
+            result.choices,
+            result.before,
+            results,
+        ),
+        StepCotangents(d_new_TBH, d_result.choices, d_result.before),
+    )
+    d_shared = zeros_like((args.params, args.recurrent_mask, args.mix, args.initial))
+    d_last = combined(d_result.last, zeros_like(floats(args.skip_state)))
+    buffers = [args.inputs[i] for i in owned.values()]
+    rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
+    last = jnp.full((), args.time - 1, jnp.int32)
+    start = Passed(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
+    passed, emitted = lax.scan(step, start, steps, reverse=True)
+    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_major(passed.buffers))
+    return passed, emitted._replace(d_inputs=d_inputs)
+
+
+def _undo_step(
+    layer: Layer,
+    args: Arguments,
+    transposes: Any,
+    histories_RBH: Any,
+    t: Int[Array, ""],
+    x: LoopInputs,
+    saved: Saved,
+    d: StepCotangents,
+    d_after: Any,
+) -> tuple[Variables, list[Array | None]]:
+    """Return the gradients of a step, and the operands of its products, None for h.
+
+    `d_after` is the gradient of the time skip's state after the step.
+    """
+    alive = x.flags.alive
+
+    def step(variables: Variables):
+        params, mask, mix, initial = variables.shared
+        own = args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
+
+        # Difference 1: `dense` multiplies nothing, but returns the kept results. Their derivative
+        # in the operands is d wᵀ; in the weights there is none here (Difference 2).
+        operands: list[Array] = []
+        known = [*jax.tree.leaves(params), *variables.inputs]
+        dense = replay_results(
+            iter(saved.results), iter(variables.products), transposes, known, operands
+        )
+
+        def fetch(choice: Choice) -> Any:
+            return layer.read(choice).again(histories_RBH, t, alive, variables.reads)
+
+        new, choice, after = replay_step(
+            layer,
+            own,
+            dense,
+            x._replace(inputs=variables.inputs),
+            saved,
+            variables.newest,
+            variables.window,
+            combined(variables.before, saved.before),
+            fetch,
+            variables.made,
+        )
+        operands = [
+            None if product.of_h else operand
+            for product, operand in zip(layer.products, operands, strict=True)
+        ]
+        return (new, floats((choice, after))), operands
+
+    # Difference 4: without a derivative of the choice there are no probes for it, and no window.
+    made = window_KBH = reads = None
+    probes = zeros_like(saved.results)
+    if layer.differentiable:
+        made = zeros_like(floats((saved.choice, saved.before)))
+        window_KBH = window_at(layer, histories_RBH, t)
+    if layer.reaches_back:
+        reads = layer.read(saved.choice).fetch(histories_RBH, t, alive)
+    variables = Variables(
+        products=probes,
+        made=made,
+        shared=(args.params, args.recurrent_mask, args.mix, args.initial),
+        inputs=x.inputs,
+        newest=saved.newest,
+        window=window_KBH,
+        reads=reads,
+        before=floats(saved.before),
+    )
+    _, undo, operands = jax.vjp(step, variables, has_aux=True)
+    d_choice = combined(d.choice, zeros_like(floats(saved.choice)))
+    d_new = layer.recurrence.transition.state(*d.new)
+    (undone,) = undo((d_new, (d_choice, d_after)))
+    return undone, operands
+
+
+def _send_back(
+    layer: Layer,
+    adjoints_RBH: Any,
+    t: Int[Array, ""],
+    x: LoopInputs,
+    saved: Saved,
+    undone: Variables,
+) -> tuple[Any, Any]:
+    """Add the gradients of a step's reads to the adjoints; return these, and their rows State(t-1).
+
+    Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
+    """
+    read = layer.read(saved.choice)
+    adjoints_RBH, rows = read.send_back(adjoints_RBH, t, x.flags.alive, undone.reads)
+    if undone.window is None:
+        return adjoints_RBH, rows
+    names = layer.recurrence.time_skip.observed_arrays(layer.recurrence.transition)
+    parts = jnp.split(undone.window, len(names), -1)
+    for name, part_KBH in zip(names, parts, strict=True):
+        adjoint, row = hist.add_window(getattr(adjoints_RBH, name), t, part_KBH)
+        adjoints_RBH = adjoints_RBH._replace(**{name: adjoint})
+        rows = rows._replace(**{name: row})
+    return adjoints_RBH, rows
+
+
+def _entering_of_all(layer: Layer, args: Arguments, result: Result) -> Any:
+    """Return the states that entered, (time, batch, hidden) each; not for choices with weights."""
+    newest_TBH = newest_of_all(args, result.histories)
+    if args.initial is not None:
+        initial = jax.tree.map(
+            lambda initial, rows: jnp.broadcast_to(initial, rows.shape), args.initial, newest_TBH
+        )
+        args = args._replace(initial=initial)
+        newest_TBH = newest_or_initial(args.flags, newest_TBH, initial)
+    if not layer.reaches_back:
+        return newest_TBH
+    read = layer.read(result.choices)
+    fetched_TBH = read.fetch_all(result.histories, args.time)
+    return enter(layer, args, args.flags, read, fetched_TBH, newest_TBH)
+
+
+# Gradients after the loop.
+
+
+def _gradient_of_slots(
+    layer: Layer,
+    args: Arguments,
+    result: Result,
+    d_result: ResultCotangents,
+    adjoints_RBH: Any,
+) -> Any:
+    """Return the gradient of the K states before the first step, each array (K, batch, hidden)."""
+    # A loop that reads only State(t-1) adds nothing to the histories' own gradients.
+    if not layer.reaches_back:
+        adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
+    # The histories begin with the K states before the first step.
+    d_slots_KBH = jax.tree.map(lambda rows: rows[: layer.K], adjoints_RBH)
+    # State(-1) is an argument twice: as the last of these rows and as `newest`, which has got the
+    # row's gradient in the loop. A carry that is forgotten (`flags.first`) is `newest` only.
+    if layer.reaches_back and args.flags.first is None:
+        is_older = (jnp.arange(layer.K) < layer.K - 1)[:, None, None]
+        d_slots_KBH = jax.tree.map(lambda rows: jnp.where(is_older, rows, 0), d_slots_KBH)
+    return d_slots_KBH
+
+
+def _gradients_of_params(
+    layer: Layer, args: Arguments, d_params: Any, h_TBH: Array, emitted: Emitted
+) -> tuple[tuple[Any, ...], Any]:
+    """Return the gradients of the matrices and of the vectors, each from all steps at once."""
+    matrices: list[Any] = [None] * len(args.matrices)
+    vectors, structure = jax.tree.flatten(d_params)
+    calls = zip(layer.products, emitted.d_products, emitted.operands, strict=True)
+    for product, d_product, operand in calls:
+        d = d_product
+        if product.owns_input:
+            d = emitted.d_inputs[product.input]
+        x = h_TBH if product.of_h else operand
+        gradient = outer_products(x, d, args.matrices[product.matrix])
+        matrices[product.matrix] = added(matrices[product.matrix], gradient)
+        for i in product.vectors:
+            vectors[i] = vectors[i] + jnp.sum(d, axis=(0, 1)).astype(vectors[i].dtype)
+    return tuple(matrices), structure.unflatten(vectors)
+
+
+def _gradients_of_choices(
+    layer: Layer, args: Arguments, result: Result, d_made: Any
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of the time skip's parameters, of `given` and of `recent_inputs`."""
+    if not layer.differentiable:
+        return None, None, None
+    observations = observations_of_all(layer.recurrence, args, result.histories)
+    given, before = batch_major((args.given, result.before))
+
+    def choose(skip, projected, temperature, recent_inputs):
+        followed = followed_of_all(recent_inputs, layer.K, args.flags.alive)
+        own = given._replace(projected=projected, temperature=temperature, followed=followed)
+        time_skip = layer.recurrence.time_skip
+        return floats(time_skip.make_choice(skip, own, observations, before, layer.mode))
+
+    temperature = args.given.temperature
+    _, undo = jax.vjp(choose, args.skip, given.projected, temperature, args.recent_inputs)
+    d_skip, d_projected, d_temperature, d_recent_inputs = undo(batch_major(d_made))
+    d_given = SkipInputs(batch_major(d_projected), temperature=d_temperature)
+    return d_skip, d_given, d_recent_inputs

@@ -1,0 +1,155 @@
+"""The forward loop, and what is computed from its histories for all steps at once."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.functional.engine import history as hist
+from dynskip_jax.functional.engine.deferred import keep_results
+from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
+from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
+from dynskip_jax.functional.engine.trees import batch_major, with_rows, without
+from dynskip_jax.functional.step import Recurrence, observed
+from dynskip_jax.functional.time_skips import Choice
+
+
+class Result(NamedTuple):
+    """Result of an unroll."""
+
+    histories: Any  # each array of the state over time, (K + time, batch, hidden)
+    choices: Choice  # choices, (time, batch, ...)
+    before: Any  # state of the time skip before each step, (time, batch, ...)
+    last: Any  # state of the time skip after the last step
+
+
+class Passed(NamedTuple):
+    """What a step of the forward loop passes to the next one."""
+
+    t: Int[Array, ""]  # number of the step
+    newest: Any  # State(t-1)
+    # The states up to State(t-1), then zeros; None if a step reads State(t-1) only
+    histories_RBH: Any
+    before: Any  # state of the time skip before step t
+    # Up to row t - 1, results that are kept; then the projected inputs that they overwrite
+    buffers: list[Array]
+    rows: list[Array]  # row t of each buffer
+
+
+class Kept(NamedTuple):
+    """What the forward loop keeps for the backward loop, beside its result."""
+
+    # Results of the products that overwrite no projected input; None if nothing is kept
+    results: Any
+    # Averages of states that entered, (time, batch, hidden) each; None without weights
+    entering: Any
+    overwritten: list[Array]  # the projected inputs that results of products have overwritten
+
+
+def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept]:
+    """Run all steps; return the result, and what the backward loop needs if `keep`."""
+    given, unpack = pack(args.given)
+    # Kept results overwrite projected inputs that nothing else reads: one array less to allocate.
+    owned = layer.owned if keep else {}
+
+    def step(passed: Passed, x: LoopInputs):
+        t = passed.t
+        histories_RBH = passed.histories_RBH
+        x = x._replace(
+            inputs=with_rows(x.inputs, owned.values(), passed.rows),
+            given=given_at(layer, args, t, unpack(x.given), x.flags),
+        )
+
+        def fetch(choice: Choice) -> Any:
+            return layer.read(choice).fetch(histories_RBH, t, x.flags.alive)
+
+        results: list[Any] = []
+        dense = keep_results(args.matrices, results)
+        window_KBH = window_at(layer, histories_RBH, t)
+        taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
+
+        # State(t) is written into the histories if later steps read it there.
+        emitted = taken.new
+        if layer.reaches_back:
+            histories_RBH = jax.tree.map(
+                lambda rows, row: hist.write(rows, t + layer.K, row), histories_RBH, taken.new
+            )
+            emitted = None
+        kept = None
+        buffers = passed.buffers
+        rows = passed.rows
+        if keep:
+            buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
+            # A state that was chosen is read from the histories again.
+            average = None
+            if taken.choice.weights is not None:
+                average = taken.entering
+            kept = without(results, owned), average
+        passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
+        return passed, (emitted, taken.choice, taken.before, kept)
+
+    histories_RBH = None
+    if layer.reaches_back:
+        histories_RBH = jax.tree.map(
+            lambda slots: jnp.pad(slots, ((0, args.time), (0, 0), (0, 0))), args.slots
+        )
+    buffers = [args.inputs[i] for i in owned.values()]
+    rows = [hist.at(buffer, 0) for buffer in buffers]
+    first = jnp.zeros((), jnp.int32)
+    start = Passed(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
+    steps = LoopInputs(without(args.inputs, owned.values()), given, args.flags)
+    passed, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
+    histories_RBH = passed.histories_RBH
+    if not layer.reaches_back:
+        histories_RBH = jax.tree.map(
+            lambda slots, states: jnp.concatenate([slots, states]), args.slots, states_TBH
+        )
+    results, entering_TBH = kept or (None, None)
+    result = Result(histories_RBH, choices, before, passed.before)
+    return result, Kept(results, entering_TBH, passed.buffers)
+
+
+# Values of all steps at once.
+
+
+def newest_of_all(args: Arguments, histories_RBH: Any) -> Any:
+    """Return State(t-1) of all steps, (time, batch, hidden) each."""
+    before = args.slots[0].shape[0] - 1
+    newest_TBH = jax.tree.map(lambda rows: rows[before : before + args.time], histories_RBH)
+    if args.flags.first is None:
+        return newest_TBH
+    # The carried state entered the first step; the history has the state that replaced it.
+    return jax.tree.map(lambda carried, rows: hist.write(rows, 0, carried), args.newest, newest_TBH)
+
+
+def observations_of_all(recurrence: Recurrence, args: Arguments, histories_RBH: Any) -> Any:
+    """Return the observations of all steps, with the batch axis first."""
+    skip = recurrence.time_skip
+    alive_TB = args.flags.alive
+    initial = args.initial and observed(recurrence, args.initial)[None]
+    if skip.observed == "previous":
+        newest_TBH = observed(recurrence, newest_of_all(args, histories_RBH))
+        if alive_TB is not None:
+            newest_TBH = jnp.where((alive_TB == 0)[..., None], initial, newest_TBH)
+        return batch_major(newest_TBH)
+    rows_RBH = observed(recurrence, histories_RBH)
+    if alive_TB is None:
+        return hist.observed_in(batch_major(rows_RBH), skip.observed, skip.max_skip, args.time)
+    rows_BRH, alive_BT = batch_major((rows_RBH, alive_TB))
+    return hist.observed_in(rows_BRH, skip.observed, skip.max_skip, args.time, alive_BT, initial[0])
+
+
+def followed_of_all(
+    recent_inputs_RBF: Float[Array, "rows batch in"] | None,
+    K: int,
+    alive_TB: Int[Array, "time batch"] | None,
+) -> hist.Window | None:
+    """Return the inputs that followed the last K states of all steps, with the batch axis first."""
+    if recent_inputs_RBF is None:
+        return None
+    earlier_KBF = jnp.flip(recent_inputs_RBF[: K - 1], axis=0)
+    x_TBF = recent_inputs_RBF[K - 1 :]
+    earlier_BKF, x_BTF = batch_major((earlier_KBF, x_TBF))
+    return hist.followed_in(earlier_BKF, x_BTF, None if alive_TB is None else alive_TB.T)

@@ -1,0 +1,246 @@
+"""What is known before a loop runs: static facts (`Layer`) and arrays (`Arguments`).
+
+Names end in the axes of their arrays where a reader must know which one is time: T steps, B
+examples, H features, K slots, and R = K + T rows of a history.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from dynskip_jax.functional.engine import history as hist
+from dynskip_jax.functional.engine.deferred import Matrix, Product, find_products
+from dynskip_jax.functional.engine.trees import floats, time_major, with_rows, without
+from dynskip_jax.functional.keys import fold_in_each
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.step import (
+    LayerParams,
+    Recurrence,
+    SkipCarry,
+    StepInputs,
+    cell_step,
+)
+from dynskip_jax.functional.time_skips import Choice, SkipInputs
+
+
+class Clock(NamedTuple):
+    """Number and key of each step, which start again where a sequence begins inside a row."""
+
+    step: Int[Array, "time batch"]  # number of steps before each step
+    key: Any  # PRNG key of each step, (time, batch); None without keys
+    alive: Int[Array, "time batch"] | None = None  # see `Flags`
+    last: Any = None  # step number, key and `alive` after the last step; None if no row is packed
+
+
+def make_clock(carry: SkipCarry, inputs: StepInputs, K: int) -> Clock:
+    """Count the steps of an unroll that begins with `carry`."""
+    time, batch = jax.tree.leaves(inputs.transition)[0].shape[:2]
+    if inputs.restart is None:
+        step_TB = carry.step[None] + jnp.arange(time, dtype=carry.step.dtype)[:, None]
+        key_TB = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
+        return Clock(step_TB, key_TB)
+
+    def tick(state, x):
+        restart, valid = x
+        step, key, alive = state
+        new_key = None if key is None else fold_in_each(key, step)
+        begun = (jnp.zeros_like(step), new_key, jnp.zeros_like(alive))
+        step, key, alive = where_each(restart, begun, state)
+        after = (step + 1, key, alive + 1)
+        return where_each(valid, after, state), (step, key, alive)
+
+    valid_TB = inputs.valid
+    if valid_TB is None:
+        valid_TB = jnp.ones_like(inputs.restart)
+    start = (carry.step, carry.key, jnp.full_like(carry.step, K))
+    last, (step_TB, key_TB, alive_TB) = lax.scan(tick, start, (inputs.restart & valid_TB, valid_TB))
+    return Clock(step_TB, key_TB, alive_TB, last)
+
+
+class Flags(NamedTuple):
+    """What is special about a step, (batch,), or about all, (time, batch); None if nothing is."""
+
+    valid: Bool[Array, "*time batch"] | None = None  # False past the end of a sequence
+    # True where the carried state enters and is forgotten afterwards (`TimeSkip.forgets_carried`)
+    first: Bool[Array, "*time batch"] | None = None
+    # Number of slots with states of the present sequence of a packed row: the number of steps
+    # since it began, or K for the first one. The other slots contain the initial state
+    alive: Int[Array, "*time batch"] | None = None
+
+
+class Arguments(NamedTuple):
+    """Arrays of an unroll; None for what a layer does not have."""
+
+    inputs: Sequence[Array]  # projected inputs, (time, batch, ...) each
+    matrices: tuple[Array, ...]  # matrices that `dense` multiplies by
+    params: Any  # parameters of the transition and the depth skip, with a `Matrix` for each matrix
+    newest: Any  # State(-1), each array (batch, hidden)
+    slots: Any  # the last K states, oldest first, each array (K, batch, hidden)
+    skip_state: Any  # state of the time skip
+    skip: Any  # parameters of the time skip
+    given: SkipInputs  # inputs of the choices that need no state, (time, batch, ...)
+    mix: Float[Array, ""] | None  # λ as an array; None if it is a number, which is static
+    # Recurrent dropout mask of the h that enters a step
+    recurrent_mask: Float[Array, "batch hidden"] | None
+    initial: Any  # initial state of the sequences that begin inside a packed row
+    flags: Flags  # what is special about each step
+    # Inputs that choices observe, oldest first: K - 1 before the first step, then one per step
+    recent_inputs: Float[Array, "rows batch in"] | None = None
+
+    @property
+    def time(self) -> int:
+        """Number of steps."""
+        return self.given.step.shape[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Static facts about an unroll."""
+
+    recurrence: Recurrence  # time skip, transition and depth skip
+    mode: str  # mode of the policy
+    mix: float | None  # λ; None if it is an array
+    differentiable: bool  # whether gradients flow through choices
+    inputs: Any  # pytree structure of the projected inputs
+    products: tuple[Product, ...] = ()  # calls of `dense` in a step
+
+    @property
+    def K(self) -> int:
+        """Number of slots."""
+        return self.recurrence.time_skip.max_skip
+
+    @property
+    def reaches_back(self) -> bool:
+        """Whether a step reads a state other than State(t-1)."""
+        skip = self.recurrence.time_skip
+        return skip.fixed_slot != 0 or skip.observed != "previous"
+
+    @property
+    def owned(self) -> dict[int, int]:
+        """Projected input that a product's result overwrites, as only this product reads it."""
+        return {n: product.input for n, product in enumerate(self.products) if product.owns_input}
+
+    def read(self, choice: Choice) -> hist.Read:
+        """Return how the states of a choice are read from the histories."""
+        skip = self.recurrence.time_skip
+        slot = choice.slot if skip.fixed_slot is None else skip.fixed_slot
+        return hist.Read(self.recurrence.transition, self.K, slot, choice.weights)
+
+    def cell(self, dense, params, inputs, entering, newest, update, recurrent_mask) -> Any:
+        """Return the result of `cell_step`, called with a placeholder for each matrix."""
+        transition, depth = params
+        transition_inputs, depth_inputs, zoneout_mask = jax.tree.unflatten(self.inputs, inputs)
+        x = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=zoneout_mask)
+        params = LayerParams(transition, depth=depth)
+        return cell_step(
+            params, x, entering, newest, update, self.recurrence, recurrent_mask, dense
+        )
+
+
+def prepare(
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    given: SkipInputs,
+    *,
+    mix: Any,
+    initial: Any,
+    clock: Clock,
+    mode: str,
+) -> tuple[Layer, Arguments]:
+    """Return the static facts about an unroll, and its arrays."""
+    skip = recurrence.time_skip
+    is_number = isinstance(mix, int | float)
+
+    # A `Matrix` takes the place of each matrix, which only `dense` can use.
+    of_cell = params.transition, params.depth
+    matrices = [leaf for leaf in jax.tree.leaves(of_cell) if leaf.ndim > 1]
+    placeholders = map(Matrix, range(len(matrices)))
+
+    def hide_matrix(leaf: Any) -> Any:
+        return next(placeholders) if leaf.ndim > 1 else leaf
+
+    projected, input_structure = jax.tree.flatten(
+        (inputs.transition, inputs.depth, inputs.zoneout_mask)
+    )
+
+    # The carried state of a skip that forgets it is no longer there after the first step.
+    first = is_forgotten = None
+    if skip.forgets_carried:
+        first = is_forgotten = carry.step == 0
+        if inputs.valid is not None:
+            is_forgotten = first & inputs.valid[0]
+
+    def oldest_first(slots_BKH: Any) -> Array:
+        return jnp.moveaxis(hist.oldest_first(slots_BKH, is_forgotten), 1, 0)
+
+    args = Arguments(
+        inputs=tuple(projected),
+        matrices=tuple(matrices),
+        params=jax.tree.map(hide_matrix, of_cell),
+        newest=carry.state,
+        slots=jax.tree.map(oldest_first, carry.slots),
+        skip_state=carry.skip_state,
+        skip=params.skip,
+        given=given,
+        mix=None if is_number else mix,
+        recurrent_mask=carry.recurrent_mask,
+        initial=None if clock.alive is None else initial,
+        flags=Flags(inputs.valid, None if first is None else clock.step == 0, clock.alive),
+    )
+    layer = Layer(
+        recurrence,
+        mode,
+        mix=float(mix) if is_number else None,
+        differentiable=skip.differentiable(mode, inputs.action is not None),
+        inputs=input_structure,
+    )
+    return dataclasses.replace(layer, products=_products(layer, args, carry)), args
+
+
+def _products(layer: Layer, args: Arguments, carry: SkipCarry) -> tuple[Product, ...]:
+    """Trace a step with the shapes of its arrays, and return its products."""
+    update = None
+    if not layer.recurrence.time_skip.writes_all:
+        update = jax.ShapeDtypeStruct(carry.step.shape, carry.slots[0].dtype)
+    at_a_step = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in args.inputs]
+    params, state, mask = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        (args.params, carry.state, carry.recurrent_mask),
+    )
+    return find_products(layer.cell, args.matrices, params, at_a_step, state, state, update, mask)
+
+
+def pack(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
+    """Return the inputs of the choices as rows for a loop, and the function that unpacks a row.
+
+    Floats stand side by side in one array, because each row that a step reads has its price on a
+    TPU.
+    """
+    leaves, structure = jax.tree.flatten(given._replace(temperature=None))
+    wide = [i for i, leaf in enumerate(floats(leaves)) if leaf is not None and leaf.ndim == 3]
+    if len({leaves[i].dtype for i in wide}) != 1:
+
+        def with_temperature(row: SkipInputs) -> SkipInputs:
+            return row._replace(temperature=given.temperature)
+
+        return given._replace(temperature=None), with_temperature
+
+    others = without(leaves, wide)
+    ends = np.cumsum([leaves[i].shape[-1] for i in wide])[:-1]
+
+    def unpack(row: Any) -> SkipInputs:
+        together, others = row
+        parts = jnp.split(together, ends, axis=-1)
+        found = structure.unflatten(with_rows(others, wide, parts))
+        return found._replace(temperature=given.temperature)
+
+    together = time_major(jnp.concatenate([leaves[i] for i in wide], axis=-1))
+    return (together, others), unpack

@@ -1,0 +1,94 @@
+"""Trees of arrays as the loops use them: None stands for what has no gradient, or a gradient of
+zero."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from dynskip_jax.functional.engine import sharding
+
+
+def floats(tree: Any) -> Any:
+    """Return `tree` with None for leaves that are not floats."""
+
+    def only_float(leaf: Any) -> Any:
+        return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None
+
+    return jax.tree.map(only_float, tree)
+
+
+def combined(some: Any, tree: Any) -> Any:
+    """Return `tree` with the leaves that `some` has, where it has any."""
+
+    def first(a: Any, b: Any) -> Any:
+        return b if a is None else a
+
+    return _map_with_none(first, some, tree)
+
+
+def added(a: Any, b: Any) -> Any:
+    """Return the sum of two trees, in which None is zero."""
+
+    def add(a: Any, b: Any) -> Any:
+        if a is None:
+            return b
+        if b is None:
+            return a
+        return a + b
+
+    return _map_with_none(add, a, b)
+
+
+def _map_with_none(function: Callable[..., Any], *trees: Any) -> Any:
+    return jax.tree.map(function, *trees, is_leaf=lambda leaf: leaf is None)
+
+
+def zeros_like(tree: Any) -> Any:
+    """Return zeros with the shapes, the shardings and the varying axes of `tree`."""
+    return jax.tree.map(sharding.zeros_like, tree)
+
+
+def without(items: Sequence[Any], places: Iterable[int]) -> list[Any]:
+    """Return a list of `items` with None at `places`."""
+    items = list(items)
+    for place in places:
+        items[place] = None
+    return items
+
+
+def with_rows(items: Sequence[Any], places: Iterable[int], rows: Sequence[Any]) -> list[Any]:
+    """Return a list of `items` with `rows` at `places`."""
+    items = list(items)
+    for place, row in zip(places, rows, strict=True):
+        items[place] = row
+    return items
+
+
+def batch_major(tree: Any) -> Any:
+    """Return a tree with the first two axes of each array exchanged; numbers stay."""
+
+    def exchange(leaf: Any) -> Any:
+        return jnp.swapaxes(leaf, 0, 1) if jnp.ndim(leaf) > 1 else leaf
+
+    return jax.tree.map(exchange, tree)
+
+
+def time_major(tree: Any) -> Any:
+    """Return `tree`; on a TPU, time is the slowest axis in memory too.
+
+    A row of another layout, which code around the loop may want, costs a TPU up to four times as
+    much.
+    """
+
+    def constrain(leaf: Any) -> Any:
+        return with_layout_constraint(leaf, Layout(tuple(range(leaf.ndim))))
+
+    def unchanged(tree: Any) -> Any:
+        return tree
+
+    return lax.platform_dependent(tree, tpu=partial(jax.tree.map, constrain), default=unchanged)

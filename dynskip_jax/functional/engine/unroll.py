@@ -1,0 +1,242 @@
+"""Unroll a recurrent layer over time, with the implementation that the caller selects."""
+
+import warnings
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import (
+    check_below,
+    check_call,
+    check_dtypes,
+    check_implementation,
+    check_inputs,
+    valid_lengths,
+)
+from dynskip_jax.functional.engine import parallel
+from dynskip_jax.functional.engine.deferred import OutOfReach
+from dynskip_jax.functional.engine.fused import fused_unroll
+from dynskip_jax.functional.engine.sharding import match_batch, on_mesh_of, vary_along, varying_axes
+from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.step import (
+    LayerParams,
+    Recurrence,
+    SkipCarry,
+    SkipOutput,
+    StepInputs,
+    project_inputs,
+    recurrent_step,
+)
+
+
+def unroll(
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    *,
+    below: Float[Array, "batch time below"] | None = None,
+    seq_lengths: Int[Array, " batch"] | None = None,
+    reverse: bool = False,
+    segment_ids: Int[Array, "batch time"] | None = None,
+    initial: Any = None,
+    zoneout_mask: Any = None,
+    actions: Int[Array, "batch time"] | None = None,
+    policy: Policy = Policy(),  # noqa: B008 (immutable)
+    return_cell_state: bool = False,
+    implementation: str = "auto",
+) -> tuple[SkipCarry, SkipOutput]:
+    """Run `recurrent_step` over all steps of a batch of sequences.
+
+    Traced lengths and actions out of range are clipped; known ones raise a `UserError`.
+
+    Args:
+        params: Weights of the layer.
+        carry: State to start from.
+        x: Inputs, (batch, time, in).
+        recurrence: Choices that define the layer.
+        below: Input of the depth skip, (batch, time, below).
+        seq_lengths: True lengths, (batch,), 0 to time; None for full rows. Padding has no effect:
+            it changes no state, and its outputs are zeros.
+        reverse: Whether to run from the last step of each sequence to its first. Outputs keep the
+            order of `x`.
+        segment_ids: Ids of the sequences packed into each row, (batch, time). Where the id changes,
+            the next sequence begins from the initial state, independent of earlier steps. The first
+            sequence of a row starts from `carry`. `parallel` does not run packed rows.
+        initial: Initial state of packed sequences, each array (batch, hidden). Default: zeros.
+        zoneout_mask: Zoneout factors, (batch, time, hidden) for each array of the state, in the
+            order in which steps run; see `functional.zoneout`.
+        actions: Actions to replay, (batch, time): k in 1..K for a dynamic skip; 0 at padding. A
+            skip that does not choose, such as attention, ignores them.
+        policy: Policy of the layer, which chooses where no actions are given.
+        return_cell_state: Whether outputs contain the cell state of each step
+            (`SkipOutput.cell_state`).
+        implementation: `auto` selects `parallel` where it fits, except on a CPU, otherwise `fused`.
+            `fused` has custom reverse-mode derivatives (see `fused_unroll`), to which forward mode
+            can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and
+            has derivatives in any mode. `parallel` is for minLSTM and minGRU without a time skip:
+            one scan in O(log time) rounds. It uses `fused` if the number of steps is symbolic.
+            `tpu_kernel` is one kernel for TPUs that runs the LSTM with `Previous`, `Fixed` or
+            `Dynamic`; it is compiled and simulated, but not yet timed on a TPU (see `tpu_unroll`).
+
+    Returns:
+        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
+    """
+    check_implementation(implementation)
+    check_inputs(x)
+    check_call(
+        [recurrence],
+        x,
+        carry=[carry],
+        policies=[policy],
+        actions=[actions],
+        seq_lengths=seq_lengths,
+        segment_ids=segment_ids,
+    )
+    check_below(recurrence, below, x.shape[:2], carry.slots[0].shape[-1])
+    check_dtypes(params, carry)
+    if seq_lengths is not None:
+        seq_lengths = valid_lengths(seq_lengths, x.shape[1])
+    if segment_ids is not None and initial is None:
+        initial = jax.tree.map(jnp.zeros_like, carry.state)
+
+    # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
+    rows = _Rows(carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
+    rows = match_batch(rows, x)
+    params = on_mesh_of(params, x)
+    axes = varying_axes((params, rows, policy))
+    params, rows, policy = vary_along((params, rows, policy), axes)
+
+    if reverse:
+        rows = rows.flipped()
+    end, outputs = _run_steps(
+        implementation,
+        params,
+        rows.carry,
+        _step_inputs(params, rows, recurrence),
+        recurrence,
+        initial=rows.initial,
+        policy=policy,
+        return_cell_state=return_cell_state,
+    )
+    if reverse:
+        flip = partial(flip_sequences, seq_lengths=rows.seq_lengths)
+        outputs = jax.tree.map(flip, outputs)
+    return end, outputs
+
+
+class _Rows(NamedTuple):
+    """Arrays of a call that have one row for each sequence; None for what is not given."""
+
+    carry: SkipCarry
+    x: Float[Array, "batch time in"]
+    below: Float[Array, "batch time below"] | None
+    seq_lengths: Int[Array, " batch"] | None
+    actions: Int[Array, "batch time"] | None
+    segment_ids: Int[Array, "batch time"] | None
+    initial: Any
+    zoneout_mask: Any
+
+    def flipped(self) -> "_Rows":
+        """Return the rows with each sequence reversed; the zoneout mask has the steps' order."""
+        arrays = (self.x, self.below, self.actions, self.segment_ids)
+        flip = partial(flip_sequences, seq_lengths=self.seq_lengths)
+        x, below, actions, segment_ids = jax.tree.map(flip, arrays)
+        return self._replace(x=x, below=below, actions=actions, segment_ids=segment_ids)
+
+
+def _step_inputs(params: LayerParams, rows: _Rows, recurrence: Recurrence) -> StepInputs:
+    """Return the inputs of all steps that need no state, (time, batch, ...)."""
+    valid = restart = None
+    if rows.seq_lengths is not None:
+        valid = length_mask(rows.seq_lengths, rows.x.shape[1])
+    if rows.segment_ids is not None:
+        restart = segment_starts(rows.segment_ids)
+    # Time-major, so that a step reads one contiguous row of each.
+    steps = (rows.x, rows.below, rows.actions, valid, restart, rows.zoneout_mask)
+    steps = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), steps)
+    x_TBF, below_TBF, action_TB, valid_TB, restart_TB, zoneout_mask_TBH = steps
+    inputs = project_inputs(
+        params, x_TBF, recurrence, below=below_TBF, action=action_TB, valid=valid_TB
+    )
+    return inputs._replace(restart=restart_TB, zoneout_mask=zoneout_mask_TBH)
+
+
+def _run_steps(
+    implementation: str,
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    *,
+    initial: Any,
+    policy: Policy,
+    return_cell_state: bool,
+) -> tuple[SkipCarry, SkipOutput]:
+    """Run an implementation over the steps of `inputs`, (time, batch, ...).
+
+    For `auto`, a parallel scan runs where it fits, except on a CPU, the platform that the program
+    is lowered for: it does more arithmetic than a loop.
+    """
+    if implementation == "tpu_kernel":
+        # Pallas takes a while to import.
+        from dynskip_jax.functional.engine.tpu_kernel import tpu_unroll
+
+        return tpu_unroll(
+            params, carry, inputs, recurrence, policy=policy, return_cell_state=return_cell_state
+        )
+    fits = parallel.fits(recurrence, inputs)
+    if implementation == "parallel" and not fits:
+        raise UserError(
+            "implementation='parallel' is for minLSTM and minGRU without skips over time, depth "
+            "skips to the state, segment_ids and zoneout: use 'auto'"
+        )
+    reference = partial(
+        reference_unroll,
+        recurrence=recurrence,
+        initial=initial,
+        policy=policy,
+        return_cell_state=return_cell_state,
+    )
+    fused = partial(
+        fused_unroll,
+        recurrence=recurrence,
+        initial=initial,
+        policy=policy,
+        return_cell_state=return_cell_state,
+    )
+    in_parallel = partial(
+        parallel.parallel_unroll, recurrence=recurrence, return_cell_state=return_cell_state
+    )
+    time = jax.tree.leaves(inputs.transition)[0].shape[0]
+    if implementation == "reference" or time == 0:
+        return reference(params, carry, inputs)
+    run = fused
+    if fits and isinstance(time, int):  # JAX has no parallel scan over a symbolic length
+        if implementation == "parallel":
+            run = in_parallel
+        elif implementation == "auto":
+            run = partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel)
+    try:
+        return run(params, carry, inputs)
+    except OutOfReach:
+        warnings.warn(
+            f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, "
+            "jax.lax.scan or jax.jit, or with arrays that are not (batch, features), where the "
+            "fused unroll cannot keep its results: using implementation='reference'",
+            stacklevel=3,
+        )
+        return reference(params, carry, inputs)
+
+
+def reference_unroll(
+    params: LayerParams, carry: SkipCarry, inputs: StepInputs, **options: Any
+) -> tuple[SkipCarry, SkipOutput]:
+    """Scan `recurrent_step` with its `options` over the steps of `inputs`, (time, batch, ...)."""
+    carry, outputs = jax.lax.scan(partial(recurrent_step, params, **options), carry, inputs)
+    return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)

@@ -1,0 +1,70 @@
+"""Check that every time skip can be traced, with its gradient, for a batch on several devices.
+
+Nothing is compiled: `tests/devices/test_layers_on_devices.py` compares values. Tracing finds operations that
+have no rule for a sharded batch, also those that only another platform would run.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from marks import and_slow
+from recurrences import BATCH, OPTIONS, TIME, TIME_SKIPS, problem
+
+from dynskip_jax import functional as F
+
+# A TPU compares the slots of up to 32 states, and indexes more of them.
+SKIPS = {
+    **TIME_SKIPS,
+    **OPTIONS,
+    "far": F.Dynamic(40, 0.5),
+    "far, attention": F.Attention(40, 0.5),
+    "far, sparse": F.SparseAttention(40, 0.5, top=2),
+    "far, followed": F.Dynamic(40, 0.5, agent="content", agent_keys="followed"),
+}
+IDS = np.repeat([[0, 0, 0, 1, 1, 2, 2]], BATCH, axis=0)
+WAYS = ("explicit", "automatic", "shard_map")
+CASES = itertools.product(WAYS, SKIPS, (False, True))
+# Regression: on an explicit mesh the first six raised: JAX could not infer the sharding of an indexed read,
+# and the state of a skip in a new sequence of a packed row had none.
+BY_DEFAULT = [("explicit", name, False) for name in ("far", "log-attention", "log-dynamic", "sparse")]
+BY_DEFAULT += [("explicit", "skip-rnn", True), ("explicit", "dynamic-followed", True)]
+BY_DEFAULT += [("shard_map", "sparse", False)]
+
+
+@pytest.mark.parametrize(("way", "name", "is_packed"), and_slow(CASES, lambda *case: case in BY_DEFAULT))
+def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
+    kind = AxisType.Explicit if way == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((BATCH,), ("batch",), axis_types=(kind,), devices=jax.devices()[:BATCH])
+    recurrence = F.Recurrence(SKIPS[name])
+    params, carry, x, _ = problem(recurrence, np.float32)
+    lengths = np.array([TIME, 0, 1], np.int32)
+    ids = IDS if is_packed else None
+    # Gradients of the whole numbers and the keys of a carry are not asked for.
+    slots, carry = carry.slots, carry._replace(slots=None)
+
+    def loss(params, x, slots, carry, lengths, ids):
+        start = carry._replace(slots=slots)
+        end, out = F.unroll(params, start, x, recurrence, seq_lengths=lengths, segment_ids=ids)
+        if way == "explicit":
+            assert jax.typeof(out.h).sharding.spec[0] == "batch"
+            assert jax.typeof(end.slots[0]).sharding.spec[0] == "batch"
+        total = jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob)
+        return total + jnp.sum(jnp.sin(end.slots[0]))
+
+    def of_all(params, *rows):
+        return jax.lax.psum(loss(params, *rows), "batch")
+
+    rows = (x, slots, carry, lengths, ids)
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(rows, NamedSharding(mesh, P("batch")))
+        params = jax.device_put(params, NamedSharding(mesh, P()))
+        run = loss
+        if way == "shard_map":
+            run = jax.shard_map(of_all, in_specs=(P(), *(P("batch"),) * 5), out_specs=P())
+        gradients = jax.eval_shape(jax.grad(run, argnums=(0, 1, 2)), params, *rows)
+    jax.tree.map(lambda a, b: np.testing.assert_equal(a.shape, b.shape), gradients, (params, x, slots))
