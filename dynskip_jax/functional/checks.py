@@ -68,17 +68,19 @@ def valid_lengths(
 
 def check_mix(mix: Any) -> None:
     """Raise a `UserError` unless λ is a single number in [0, 1]; traced values are not checked."""
-    _check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
+    check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
 
 
 def check_temperature(temperature: Any) -> None:
     """Raise a `UserError` unless τ is a single number above 0; traced values are not checked."""
-    _check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
+    check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
 
 
-def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
+def check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
+    """Raise a `UserError` unless `value` is a single real number inside; traced values are not checked."""
     dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    if np.ndim(value) or not jnp.issubdtype(dtype, jnp.number):
+    is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    if np.ndim(value) or not is_real:
         raise UserError(f"{name} is a single number, got {described(value)}")
     if not isinstance(value, jax.core.Tracer) and not is_inside(np.asarray(value)):
         raise UserError(f"{name} lies {range_}, got {value}")

@@ -67,6 +67,7 @@ def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
 
 DIRECTIONS = [{}, dict(reverse=True), dict(noncausal=True), dict(noncausal=True, reverse=True)]
 CASES = list(itertools.product(["none", "batch", "rollouts"], [1.0, 0.5], DIRECTIONS))
+UNDISCOUNTED = [case for case in CASES if case[1] == 1.0]  # a reward of a row has no steps to discount
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
@@ -74,6 +75,7 @@ CASES = list(itertools.product(["none", "batch", "rollouts"], [1.0, 0.5], DIRECT
 def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
     counted = VALID if masked else np.ones_like(VALID)
     rewards, beta = rewards_like(per_step), 0.3
+    cases = CASES if per_step else UNDISCOUNTED
 
     def loss(log_prob, rewards, baseline, discount, facts):
         group = (-1, ROLLOUTS) if baseline == "rollouts" else (-1,)
@@ -85,10 +87,10 @@ def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
         return rl.reinforce(turn(trace), turn(rewards), **how)
 
     gradient = jax.value_and_grad(loss, (0, 1))
-    program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in CASES])
+    program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in cases])
     odd = jnp.where(counted, rewards, jnp.nan) if per_step else rewards  # past the end nothing may count
     results = jax.device_get(program(trace_of().log_prob, odd))
-    for (baseline, discount, facts), (value, grads) in zip(CASES, results, strict=True):
+    for (baseline, discount, facts), (value, grads) in zip(cases, results, strict=True):
         trace = trace_of(**facts)
         expected = slow_returns(trace, rewards, counted, discount=discount, beta=beta, baseline=baseline)
         losses = -(np.asarray(trace.log_prob) * expected).sum(axis=1)
@@ -244,8 +246,8 @@ def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
         turn = lambda leaf, axis=2: np.moveaxis(leaf, axis, 0) if time_major else leaf  # noqa: B023
         module = compiled(layers(skip=F.Dynamic(3), time_major=time_major))
         out = module(turn(x), seq_lengths=np.broadcast_to(ENDS, (2, 3)), actions=[turn(actions)])
-        for reward in (-nll.sum(axis=2), -turn(nll)):
-            found.append(float(jax.jit(partial(rl.agent_loss, discount=0.5))(out, reward)))
+        for reward, discount in ((-nll.sum(axis=2), 1.0), (-turn(nll), 0.5)):
+            found.append(float(jax.jit(partial(rl.agent_loss, discount=discount))(out, reward)))
     np.testing.assert_allclose(found[:2], found[2:], rtol=1e-5)
     # By hand: with equal rewards, no rollout has an advantage, and only the entropy is left.
     np.testing.assert_allclose(found[0], -0.02 * float(rl.entropy(out)), rtol=1e-3)
@@ -297,7 +299,7 @@ def test_updates_of_a_skip_rnn_are_paid_for():
         (F.Dynamic(3), "sample", "sample", None),
         (F.Dynamic(3), "soft", "soft", "soft choices .* trained by its own loss"),
         (F.Dynamic(3), "greedy", "greedy", r"call model.train\(\), or pass policy"),
-        (F.Random(3), "greedy", "sample", None),  # always draws
+        (F.Random(3), "sample", "none", None),  # it samples, but has no parameters
         (F.LSTMJump(), "soft", "greedy", "greedy choices"),  # cannot be relaxed
         (F.Attention(3), "greedy", "none", None),
     ],
