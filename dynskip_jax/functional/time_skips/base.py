@@ -64,7 +64,7 @@ class SkipInputs(NamedTuple):
         allowed: Result of `TimeSkip.allowed`, (*batch, n), where batch axes may have size 1; None if
             everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
-        temperature: Temperature τ of attention and relaxed choices, a number.
+        temperature: Temperature τ of the policy, a number; see `policy_temperature`.
         followed: Inputs that followed the last K states, x(t-k+1) for each k, as a `history.Window`; None if
             the skip does not observe them.
     """
