@@ -117,7 +117,8 @@ def tpu_unroll(
         if plan.asks_agent:
             a, agent = seen.projected, (params.skip.w_h, params.skip.w_out)
             scores = jnp.broadcast_to(params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip))
-            scores = scores if seen.noise is None else scores + seen.noise
+            # The largest of logits / τ + noise is that of logits + τ noise.
+            scores = scores if seen.noise is None else scores + seen.temperature * seen.noise
             scores = scores if seen.allowed is None else jnp.where(seen.allowed, scores, _NEVER)
         else:
             scores = jax.nn.one_hot(skip.slot_of(inputs.action), skip.max_skip)
