@@ -16,6 +16,7 @@ from dynskip_jax.functional.checks import (
     check_dtypes,
     check_implementation,
     check_inputs,
+    naming_reference,
     valid_lengths,
 )
 from dynskip_jax.functional.deferred import OutOfReach
@@ -156,7 +157,8 @@ def _run_steps(
         by_platform = partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel)
         run = dict(parallel=in_parallel, auto=by_platform).get(implementation, fused)
     try:
-        return run(params, carry, inputs)
+        with naming_reference():
+            return run(params, carry, inputs)
     except OutOfReach:
         warnings.warn(
             f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
