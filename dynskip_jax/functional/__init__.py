@@ -45,6 +45,7 @@ from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient
 from dynskip_jax.functional.history import followed_in as followed_in
 from dynskip_jax.functional.history import observed_in as observed_in
 from dynskip_jax.functional.history import oldest_first as oldest_first
+from dynskip_jax.functional.keys import rollouts as rollouts
 from dynskip_jax.functional.layers import LayersOutput as LayersOutput
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
 from dynskip_jax.functional.layers import shared_key as shared_key

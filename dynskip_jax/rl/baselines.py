@@ -24,9 +24,10 @@ def leave_one_out(
     A member's own action cannot change this baseline. The group is the leading axis: the rollouts of an
     example, or the examples of the batch if there is no axis of rollouts.
 
-    A group of one has nothing to compare with, and is refused. Where no other value counts, the baseline is 0. `counted` is False for values that no mean includes, with
-    the leading axes of `values`: rows that only fill a batch, and steps past the end of a sequence.
-    `axis_name` is the name of the mapped axis (`jax.pmap`) over which the group is divided.
+    A group of one has nothing to compare with, and is refused. Where no other value counts, the baseline is
+    0. `counted` is False for values that no mean includes, with the leading axes of `values`: rows that only
+    fill a batch, and steps past the end of a sequence. `axis_name` is the name of the mapped axis
+    (`jax.pmap`) over which the group is divided.
     """
     if axis_name is None and values.shape[axis] < 2:
         raise UserError(

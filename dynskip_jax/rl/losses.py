@@ -4,7 +4,8 @@
 batch axes of a sum over steps and layers. It leaves out steps past the end of a
 sequence, and takes each layer's direction into account. All arguments have the decisions' layout, (*batch,
 time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis, which
-`functional.rollouts` makes; for `time_major` layers, `jax.vmap` needs `out_axes=1`. In packed rows, returns include rewards of the row's later sequences.
+`functional.rollouts` makes; for `time_major` layers, `jax.vmap` needs `out_axes=1`. In packed rows, returns
+include rewards of the row's later sequences.
 """
 
 import itertools
@@ -280,7 +281,7 @@ def _check_baseline(traces: Sequence[DecisionTrace], baseline: Baseline) -> None
     """Raise a `UserError` for names, and for lists that are not the values of critics."""
     if isinstance(baseline, str):
         raise UserError(
-            f"expected baseline to be a function, an array or a number, got {baseline!r}: rl.leave_one_out is one"
+            f"expected baseline to be a function (rl.leave_one_out), an array or a number, got {baseline!r}"
         )
     if isinstance(baseline, Sequence):
         _check_values("baseline", traces, baseline)
