@@ -14,6 +14,7 @@ from flax import nnx
 from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.models.language_model import LanguageModelOutput
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.training.sweep import ScheduledValues, policy_mode
@@ -118,6 +119,59 @@ def test_losses_by_hand():
     values = [jnp.array([[9.0, 10.0], [6.0, 4.0]])]
     assert rl.critic_loss(trace, values, R) == 0.5 * (1 + 4) / 2
     assert rl.reinforce(trace, R, baseline=values) == (1 * 1 + 2 * 0 + 3 * -2 + 4 * 0) / 2
+
+
+# --- One loss
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("per_step", [False, True], ids=["rows", "steps"])
+def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_major):
+    """Rows of different lengths: sums over the steps that count, means over rows."""
+    turn = lambda leaf: leaf.T if time_major and leaf.ndim == 2 else leaf
+    nll = np.abs(np.asarray(rewards_like(per_step)))
+    rows = np.where(VALID, nll, 0).sum(axis=1) if per_step else nll
+    entropies = np.where(VALID, np.asarray(trace_of().entropy), 0).sum(axis=1)
+    plain = slow_returns(trace_of(), -nll, VALID, discount=1.0, beta=0.0, baseline="batch")
+    of_choices = -(np.asarray(trace_of().log_prob) * plain).sum(axis=1)
+    expected = dict(sample=rows + of_choices - 0.3 * entropies, soft=rows - 0.3 * entropies)
+    expected |= dict(replayed=expected["sample"], greedy=rows, none=rows)
+    odd = np.where(VALID, nll, np.nan) if per_step else nll
+    for mode, losses in expected.items():
+        trace = trace_of(mode=mode, valid=jnp.asarray(VALID), time_major=time_major)
+        trace = jax.tree.map(turn, trace)
+        for decisions in (trace, [trace], LanguageModelOutput(None, (trace,), None, None, ())):
+            found = rl.loss(decisions, turn(odd), entropy_coef=0.3)
+            np.testing.assert_allclose(found, losses.mean(), rtol=1e-5, err_msg=mode)
+
+
+def test_a_loss_of_a_row_and_the_same_one_at_its_last_step_have_the_same_scale():
+    """Regression: the mean over steps was 1/T of what the agents' part is."""
+    last = np.arange(TIME) == LENGTHS[:, None] - 1
+    of_rows = np.abs(np.asarray(rewards_like(False)))
+    of_steps = np.where(last, of_rows[:, None], 0).astype(np.float32)
+    for mode in ("sample", "soft", "greedy"):
+        losses = lambda entropy, log_prob, nll, mode=mode: rl.loss(
+            dataclasses.replace(
+                trace_of(mode=mode, valid=jnp.asarray(VALID)), entropy=entropy, log_prob=log_prob
+            ),
+            nll,
+            baseline=None,
+        )
+        both = jax.jit(jax.value_and_grad(losses, (0, 1)))
+        found = [both(trace_of().entropy, trace_of().log_prob, nll) for nll in (of_rows, of_steps)]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), *found)
+
+
+def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs():
+    """LSTM-Jump is greedy in relaxed modes; critics' values stay with their layers."""
+    greedy, sampled = trace_of(1, mode="greedy"), trace_of()
+    values, nll = trace_of(2).log_prob, -rewards_like(True)
+    found = rl.loss([greedy, sampled], nll, baseline=[None, values])
+    expected = rl.network_loss(sampled, nll) + rl.agent_loss(sampled, -nll, baseline=[values])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    one_row = jax.tree.map(lambda leaf: leaf[:1], greedy)  # validation needs no other rows
+    np.testing.assert_allclose(rl.loss(one_row, nll[:1]), nll[:1].sum(), rtol=1e-6)
 
 
 # --- Baselines and VIMCO
