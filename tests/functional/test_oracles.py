@@ -61,7 +61,7 @@ def check_case(
         params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
     mask = np.random.default_rng(1).integers(0, 2, (BATCH, HIDDEN)) * 2.0 if masked else None
     allowed = np.arange(skip.max_skip) != 1 if masked else None
-    policy = F.Policy(mode, temperature=1.0 if skip.name == "sparse" else 0.7, mask=allowed)
+    policy = F.Policy(mode, temperature=0.7, mask=allowed)
     kept = tuple(np.random.default_rng(2).random((2, *x.shape[:2], HIDDEN))) if zoned else None
     options = dict(seq_lengths=np.array(lengths), policy=policy, reverse=reverse, zoneout_mask=kept)
     start, options["implementation"] = carry._replace(recurrent_mask=mask), implementation
