@@ -63,7 +63,6 @@ from dynskip_jax.functional.sequence import flip_sequences as flip_sequences
 from dynskip_jax.functional.sequence import last_valid as last_valid
 from dynskip_jax.functional.sequence import length_mask as length_mask
 from dynskip_jax.functional.serialization import register_for_export as register_for_export
-from dynskip_jax.functional.skim import skim as skim
 from dynskip_jax.functional.step import LayerParams as LayerParams
 from dynskip_jax.functional.step import Recurrence as Recurrence
 from dynskip_jax.functional.step import SkipCarry as SkipCarry

@@ -29,9 +29,9 @@ def leave_one_out(
     fill a batch, and steps past the end of a sequence. `axis_name` is the name of the mapped axis
     (`jax.pmap`) over which the group is divided.
     """
-    if axis_name is None and values.shape[axis] < 2:
+    if axis_name is None and values.shape[axis] == 1:
         raise UserError(
-            f"leave_one_out compares a row or rollout with others, and axis {axis} has {values.shape[axis]}: "
+            f"leave_one_out compares a row or rollout with others, and axis {axis} has only one: "
             "make rollouts with functional.rollouts(x, 4), or pass another baseline"
         )
     dtype = wider(values.dtype, jnp.float32)  # the sum of a group overflows float16
