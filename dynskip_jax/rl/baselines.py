@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import AgentParams, agent_logits, project_agent_input
+from dynskip_jax.functional.checks import check_number
 from dynskip_jax.functional.product import wider
 
 
@@ -63,6 +64,7 @@ def moving_average(
     average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first value.
     Begin with `MovingAverage()`; `value` is the mean reward of this batch, and `decay` lies in [0, 1).
     """
+    check_number("decay", decay, "in [0, 1)", lambda known: 0 <= known < 1)
     some = jnp.asarray(average.weight > 0)
     earlier = jnp.where(some, average.mean / jnp.where(some, average.weight, 1), 0)
     one = jnp.ones_like(value)

@@ -291,6 +291,7 @@ REFUSED = {
         lambda: run(jnp.stack([X] * 3), rngs=jnp.stack([jax.random.split(KEY, 2)] * 3)),
         "all rollouts have the same keys",
     ),
+    "decay": (lambda: rl.moving_average(rl.MovingAverage(), 1.0, 1.5), r"decay lies in \[0, 1\), got 1.5"),
     "half a rollout": (lambda: F.rollouts(X, 1.5), "number of rollouts to be a whole number"),
     "depth of no layer": (
         lambda: stack(depth_skip=F.ToOutput()),
@@ -365,6 +366,7 @@ WHOLE = {
     "below_features": lambda value: cell(below_features=value),
     "steps": lambda value: F.length_mask(LENGTHS, value),
     "rollouts": lambda value: F.rollouts(X, value),
+    "filters": lambda value: CharCNN(5, filters=value, rngs=nnx.Rngs(0)),
 }
 
 
