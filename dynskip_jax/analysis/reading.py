@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.relaxation import policy_temperature
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.nn import SkipCell
 
@@ -89,9 +90,7 @@ def distribution(
     history = jnp.concatenate([jnp.repeat(before[:1], skip.max_skip, axis=0), before[1:]])
     seen = F.observed_in(history[None], skip.observed, skip.max_skip, len(x))
     mask = None if policy.mask is None else jnp.asarray(policy.mask)
-    # τ divides the logits of weights; agents that sample choose at τ = 1.
-    is_weighted = policy.mode == "soft" or not skip.is_stochastic
-    temperature = policy.temperature if is_weighted else 1.0
+    temperature = policy_temperature(skip.mode_of(policy.mode), policy.temperature)
     also_seen = {}
     if skip.observes_inputs:
         earlier = jnp.zeros((1, skip.max_skip - 1, x.shape[-1]), x.dtype)

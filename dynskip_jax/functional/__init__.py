@@ -47,6 +47,7 @@ from dynskip_jax.functional.engine.history import observed_in as observed_in
 from dynskip_jax.functional.engine.history import oldest_first as oldest_first
 from dynskip_jax.functional.engine.product import product as product
 from dynskip_jax.functional.engine.unroll import unroll as unroll
+from dynskip_jax.functional.keys import rollouts as rollouts
 from dynskip_jax.functional.layers import LayersOutput as LayersOutput
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
 from dynskip_jax.functional.layers import shared_key as shared_key
@@ -63,7 +64,6 @@ from dynskip_jax.functional.sequence import flip_sequences as flip_sequences
 from dynskip_jax.functional.sequence import last_valid as last_valid
 from dynskip_jax.functional.sequence import length_mask as length_mask
 from dynskip_jax.functional.serialization import register_for_export as register_for_export
-from dynskip_jax.functional.skim import skim as skim
 from dynskip_jax.functional.step import LayerParams as LayerParams
 from dynskip_jax.functional.step import Recurrence as Recurrence
 from dynskip_jax.functional.step import SkipCarry as SkipCarry

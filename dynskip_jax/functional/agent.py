@@ -55,14 +55,13 @@ def agent_logits(
     `allowed` is False; at least one skip must be allowed.
     """
     units = jnp.tanh(units_x + product(h, params.w_h))
-    return _where_allowed(affine(units, params.w_out, params.b_out), allowed)
+    return where_allowed(affine(units, params.w_out, params.b_out), allowed)
 
 
 def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
     stored: Window,
-    allowed: Bool[Array, "*batch_or_1 K"] | None = None,
     slots: Any = None,
     followed: Window | None = None,
 ) -> Float[Array, "*batch K"]:
@@ -78,7 +77,7 @@ def content_logits(
     logits = _similarity(query[..., :hidden], stored, slots)
     if followed is not None:
         logits = logits + _similarity(query[..., hidden:], followed, slots)
-    return _where_allowed(logits + row(params.b_out, logits), allowed)
+    return logits + row(params.b_out, logits)
 
 
 def _similarity(query: Float[Array, "*batch features"], keys: Window, slots: Any) -> Float[Array, "*batch n"]:
@@ -87,19 +86,19 @@ def _similarity(query: Float[Array, "*batch features"], keys: Window, slots: Any
     return products / math.sqrt(query.shape[-1])
 
 
-def _where_allowed(
+def where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
     """Return the logits with a large negative value where `allowed` is False, so that the probability is 0.
 
-    The value is -1e9, or -8188 in float16: differences, quotients by a temperature and p log p stay finite.
+    The value is -1e9, or -8188 in float16: differences and p log p stay finite.
     Infinities would make gradients NaN (0 times infinity).
     """
     return logits if allowed is None else jnp.where(allowed, logits, masked_logit(logits.dtype))
 
 
 def masked_logit(dtype: Any) -> float:
-    """Return the logit of a skip that must not be chosen; see `_where_allowed`."""
+    """Return the logit of a skip that must not be chosen; see `where_allowed`."""
     return max(-1e9, float(jnp.finfo(dtype).min) / 8)
 
 

@@ -1,7 +1,10 @@
 """Checks of arguments: types and shapes always, values only if they are known before the program runs."""
 
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +25,34 @@ def check_rates(name: str, *rates: float) -> None:
     for rate in rates:
         if not 0.0 <= rate < 1.0:
             raise UserError(f"{name} lies in [0, 1), got {rate}")
+
+
+def check_whole(name: str, value: Any, at_least: int = 1) -> int:
+    """Return a whole number as a Python int; raise a `UserError` unless it is one of at least `at_least`."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < at_least:
+        raise UserError(f"expected {name} to be a whole number of at least {at_least}, got {value!r}")
+    return int(value)
+
+
+def check_fields(piece: Any) -> None:
+    """Check the numbers among the fields of a frozen dataclass by their annotations.
+
+    A field of `int` is a whole number, one of `bool` is True or False, and one of `float` is a real number.
+    NumPy's numbers become Python's, so that the piece is hashable and compares by value.
+    """
+    kinds = {int: (int, np.integer), bool: (bool, np.bool_), float: (int, float, np.integer, np.floating)}
+    wanted = {int: "a whole number", bool: "True or False", float: "a number"}
+    for field in dataclasses.fields(piece):
+        value = getattr(piece, field.name)
+        if field.type not in kinds or isinstance(value, jax.core.Tracer):
+            continue
+        is_flag = isinstance(value, bool | np.bool_)
+        is_kind = isinstance(value, kinds[field.type]) and is_flag == (field.type is bool)
+        if not is_kind or (field.type is float and math.isnan(value)):
+            name = f"{type(piece).__name__}.{field.name}"
+            raise UserError(f"expected {name} to be {wanted[field.type]}, got {value!r}")
+        object.__setattr__(piece, field.name, value.item() if isinstance(value, np.generic) else value)
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
@@ -62,23 +93,27 @@ def valid_lengths(
 
     All functions that take lengths follow this rule. If `batch` is None, there is at least one batch axis.
     """
+    if isinstance(num_steps, bool | float):
+        raise UserError(f"expected the number of steps to be a whole number, got {num_steps!r}")
     check_lengths(seq_lengths, batch or jnp.shape(seq_lengths) or (1,), num_steps)
     return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)
 
 
 def check_mix(mix: Any) -> None:
     """Raise a `UserError` unless λ is a single number in [0, 1]; traced values are not checked."""
-    _check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
+    check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
 
 
 def check_temperature(temperature: Any) -> None:
     """Raise a `UserError` unless τ is a single number above 0; traced values are not checked."""
-    _check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
+    check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
 
 
-def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
+def check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
+    """Raise a `UserError` unless `value` is a single real number inside; traced values are not checked."""
     dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    if np.ndim(value) or not jnp.issubdtype(dtype, jnp.number):
+    is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    if np.ndim(value) or not is_real:
         raise UserError(f"{name} is a single number, got {described(value)}")
     if not isinstance(value, jax.core.Tracer) and not is_inside(np.asarray(value)):
         raise UserError(f"{name} lies {range_}, got {value}")
@@ -121,6 +156,25 @@ def check_call(
             valid = np.broadcast_to(np.arange(time) < lengths[..., None], (*batch, time))
             valid = np.moveaxis(valid, -1, 0) if time_major else valid
         check_actions(recurrence.time_skip, actions[i], lead, steps, valid)
+        if valid is not None:
+            mask = policies[i].mask
+            if mask is not None and jnp.ndim(mask) > 1:
+                mask = mask[None] if time_major else mask[..., None, :]
+            check_allowed(recurrence.time_skip, mask, actions[i], valid)
+
+
+@contextlib.contextmanager
+def naming_reference() -> Iterator[None]:
+    """Turn JAX's error about forward-mode derivatives into one that names the implementation with them."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise UserError(
+            "this implementation has no forward-mode derivatives (jax.jvp, jax.jacfwd): "
+            "use implementation='reference'"
+        ) from error
 
 
 def check_implementation(implementation: str) -> None:
@@ -168,6 +222,31 @@ def check_actions(
     values = known_values(actions)
     if values is not None and valid is not None:
         check_range("actions", values[np.broadcast_to(valid, shape)], *skip.action_range)
+
+
+def check_allowed(skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, "..."] | bool = True) -> None:
+    """Raise a `UserError` if known actions to replay are skips that a known mask of a policy forbids.
+
+    Their probability is 0, so that their log π would be a huge negative number. `mask` is (K,), or has the
+    axes of `actions` before K, of which some may have size 1.
+    """
+    if mask is None or not skip.has_agent:
+        return
+    chosen = known_values(actions)
+    allowed = known_values(mask)
+    if chosen is None or allowed is None:
+        return
+    # State(t-1) enters where the mask leaves nothing, also among the states that exist so far.
+    leaves_nothing = ~allowed.any(axis=-1, keepdims=True) | (getattr(skip, "empty_slots", "") == "masked")
+    allowed = allowed | (leaves_nothing & (np.arange(skip.max_skip) == 0))
+    allowed = np.broadcast_to(allowed, (*chosen.shape, skip.max_skip))
+    slots = np.clip(chosen - 1, 0, skip.max_skip - 1)
+    is_allowed = np.take_along_axis(allowed, slots[..., None], axis=-1)[..., 0]
+    forbidden = chosen[~is_allowed & np.broadcast_to(valid, chosen.shape)]
+    if forbidden.size:
+        raise UserError(
+            f"the policy's mask forbids the action {forbidden[0]}, which is to be replayed: allow it"
+        )
 
 
 def check_dtypes(params: Any, carry: Any) -> None:

@@ -159,7 +159,9 @@ def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = N
     emissions = where_each(valid, emissions, 0).astype(dtype)
     # This changes no probability. Sums over steps are then small, and so are their rounding errors.
     emissions -= jax.lax.stop_gradient(jnp.max(emissions, axis=-1, keepdims=True))
-    return _Rows(CRFParams(*(score.astype(dtype) for score in params)), emissions, seq_lengths, valid, tags)
+    # The gradient of a sum of terms that are all -inf is NaN.
+    scores = CRFParams(*(jnp.maximum(score.astype(dtype), FORBIDDEN) for score in params))
+    return _Rows(scores, emissions, seq_lengths, valid, tags)
 
 
 def _prefixes(rows: _Rows, combine: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
@@ -185,16 +187,25 @@ def _largest(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Ar
 
 
 def _log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
-    """Return log Σ_i exp(prefix_i + transitions_ij), a product.
+    """Return log Σ_i exp(prefix_i + transitions_ij).
 
-    Where it underflows, as for tags that are forbidden, it is the largest term, which has no gradient.
+    It is a product of exponentials, which is several times faster than a sum for each pair of tags. Where the
+    product loses terms to underflow, it is such a sum: where the best prefixes are followed by transitions
+    that are forbidden, or far worse than others to the same tag.
     """
-    shift, shifts = jax.lax.stop_gradient((prefix.max(1, keepdims=True), transitions.max(0, keepdims=True)))
-    shifts = jnp.maximum(shifts, jnp.finfo(shifts.dtype).min)  # of a tag that follows no other: -inf
+    shift = jax.lax.stop_gradient(prefix.max(axis=1, keepdims=True))
+    shifts = jax.lax.stop_gradient(transitions.max(axis=0, keepdims=True))
     total = jnp.matmul(jnp.exp(prefix - shift), jnp.exp(transitions - shifts), precision="highest")
-    is_small = total < jnp.finfo(total.dtype).tiny
+    # A lost term is below `tiny`: a rounding error of every total that is not small.
+    is_small = total < jnp.finfo(total.dtype).tiny / jnp.finfo(total.dtype).eps
     log_total = jnp.log(jnp.where(is_small, 1, total)) + shift + shifts
-    return jnp.where(is_small, jax.lax.stop_gradient(_largest(prefix, transitions)), log_total)
+    exact = jax.lax.cond(is_small.any(), _exact_log_sum, lambda prefix, _: prefix, prefix, transitions)
+    return jnp.where(is_small, exact, log_total)
+
+
+@jax.checkpoint  # otherwise every step would store an array of (batch, tags, tags)
+def _exact_log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
+    return jax.nn.logsumexp(prefix[:, :, None] + transitions[None], axis=1)
 
 
 def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:

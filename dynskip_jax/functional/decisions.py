@@ -54,17 +54,18 @@ class DecisionTrace:
         skip: TimeSkip,
         valid: Bool[Array, "*batch time"] | None,
         *,
-        mode: str = "sample",
+        mode: str,
         replayed: bool = False,
         reverse: bool = False,
         noncausal: bool = False,
     ) -> "DecisionTrace":
         """Return the trace of a layer's decisions, such as those that `unroll` returns.
 
-        `replayed` says whether the actions were given instead of chosen.
+        `mode` is that of the policy, and `replayed` says whether the actions were given instead of chosen.
         """
         differentiable = skip.differentiable(mode, replayed)
-        if not skip.is_stochastic:
+        has_params = type(skip).init is not TimeSkip.init
+        if not skip.is_stochastic or not has_params:  # random skips sample, and nothing in them can learn
             mode = "none"
         elif replayed:
             mode = "replayed"

@@ -3,6 +3,8 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Key
 
 from dynskip_jax.errors import UserError, described
@@ -29,6 +31,43 @@ def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "
     """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is split."""
     check_key_of(key, batch)
     return key if key.shape == batch else jax.random.split(key, batch)
+
+
+def check_rollouts(x: Any, keys: Any, axis: int = 0) -> None:
+    """Raise a `UserError` if all rollouts in `x` are known to be equal, and to have equal keys.
+
+    Rollouts are the first batch axis, `axis` of `x` and axis 0 of `keys`; other keys pass.
+    """
+    is_traced = isinstance(x, jax.core.Tracer) or isinstance(keys, jax.core.Tracer)
+    if is_traced or not isinstance(keys, jax.Array) or keys.ndim < 2 or len(keys) < 2:
+        return
+    if not jax.dtypes.issubdtype(keys.dtype, jax.dtypes.prng_key) or not keys.is_fully_addressable:
+        return
+    bits = np.asarray(jax.random.key_data(keys))
+    if (bits != bits[:1]).any():
+        return
+    rows = np.moveaxis(np.asarray(x), axis, 0)
+    if (rows == rows[:1]).all():
+        raise UserError("all rollouts have the same keys and make the same choices: use functional.rollouts")
+
+
+def rollouts(tree: Any, num: int) -> Any:
+    """Return arrays with `num` rollouts of each row along a new leading axis.
+
+    Arrays are repeated, and every PRNG key is split into `num`: with copies of one key, all rollouts of a row
+    would make the same choices. Use it for inputs and targets, and for a carry with keys::
+
+        x, lengths, y, carry = F.rollouts((x, lengths, y, carry), 4)
+    """
+    if isinstance(num, bool) or not isinstance(num, int) or num < 1:
+        raise UserError(f"expected the number of rollouts to be a whole number of at least 1, got {num!r}")
+
+    def repeated(leaf: Any) -> Array:
+        if jax.dtypes.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+            return jnp.stack(split_each(leaf, num))
+        return jnp.stack([leaf] * num)
+
+    return jax.tree.map(repeated, tree)
 
 
 def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ...]:

@@ -22,7 +22,9 @@ class Policy:
     Attributes:
         mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights on all
             K states.
-        temperature: Temperature τ of attention and relaxations, a number.
+        temperature: Temperature τ, a number that divides the logits of agents and of attention. Samples, log
+            π, entropies and copies of words are those of this distribution. With `gumbel_softmax`,
+            `straight_through` and `reinmax` it is the temperature of the relaxation instead, and π has τ = 1.
         mix: Skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number allows a
             sweep over λ inside one program.
         mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. If no skip

@@ -12,6 +12,13 @@ from jaxtyping import Array, Float
 
 Relaxation = Literal["soft", "gumbel_softmax", "straight_through", "reinmax"]
 RELAXATIONS: tuple[str, ...] = get_args(Relaxation)
+# These relax samples of π itself: their τ is that of the relaxation, and does not change π.
+_RELAXED_SAMPLES = ("gumbel_softmax", "straight_through", "reinmax")
+
+
+def policy_temperature(mode: str, temperature: float | Float[Array, ""]) -> float | Float[Array, ""]:
+    """Return the number that divides the logits of π if choices are made in this mode."""
+    return 1.0 if mode in _RELAXED_SAMPLES else temperature
 
 
 def relaxed_weights(

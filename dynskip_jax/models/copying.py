@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.relaxation import policy_temperature
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.initializers import Initializer
@@ -113,4 +114,6 @@ class Copier(nnx.Module):
         mask = policy.mask
         if mask is not None and mask.ndim == 2:
             mask = mask[:, None]
-        return skip.log_distribution(cell.params().skip, x, steps, seen, mask, **also_seen)
+        temperature = policy_temperature(skip.mode_of(policy.mode), policy.temperature)
+        params = cell.params().skip
+        return skip.log_distribution(params, x, steps, seen, mask, temperature, **also_seen)

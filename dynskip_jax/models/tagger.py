@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_rates
+from dynskip_jax.functional.checks import check_rates, check_whole
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear, Weights
@@ -87,7 +87,7 @@ class Tagger(nnx.Module):
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
-        if window < 1 or window % 2 == 0:
+        if check_whole("window", window) % 2 == 0:
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
         if output not in ("crf", "softmax"):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")

@@ -22,6 +22,17 @@ def as_rates(rates: Any, count: int) -> tuple[float, ...]:
     return rates
 
 
+def batch_of(input_shape: Any, in_features: int) -> tuple[int, ...]:
+    """Return the batch axes of a carry from Flax's `input_shape`, or from a number of sequences."""
+    if np.ndim(input_shape) == 0 and not isinstance(input_shape, bool | float):
+        return (input_shape,)
+    shape = (input_shape,) if np.ndim(input_shape) == 0 else tuple(input_shape)
+    if shape[-1:] != (in_features,) or isinstance(input_shape, bool | float):
+        wanted = f"(*batch, {in_features}), the shape of one step's input, or a number of sequences"
+        raise UserError(f"expected input_shape to be {wanted}, got {input_shape!r}")
+    return shape[:-1]
+
+
 def check_per_layer(count: int, **given: Any) -> None:
     """Check that arguments have an entry for each layer and direction; None passes."""
     for name, values in given.items():

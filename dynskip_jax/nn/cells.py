@@ -12,12 +12,29 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_actions, check_below, check_carry, check_inputs, check_policy
+from dynskip_jax.functional.checks import (
+    check_actions,
+    check_allowed,
+    check_below,
+    check_carry,
+    check_inputs,
+    check_number,
+    check_policy,
+    check_whole,
+)
 from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import LayerSpec, draw_recurrent_mask, initial_state, zoneout_mask
 from dynskip_jax.nn.base import HasModes, Weights
-from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_rngs, policy_or_default, require_key
+from dynskip_jax.nn.calls import (
+    Rngs,
+    as_key,
+    as_rates,
+    batch_of,
+    check_rngs,
+    policy_or_default,
+    require_key,
+)
 from dynskip_jax.nn.initializers import Initializer
 
 _INIT = F.Initializers()
@@ -124,15 +141,17 @@ class SkipCell(HasModes, nnx.RNNCellBase):
     ):
         check_pieces(skip=skip, transition=transition, depth_skip=depth_skip)
         check_rngs(rngs)
-        features = in_features, hidden_features, agent_features
-        if not all(isinstance(size, int | np.integer) and size > 0 for size in features):
-            sizes = f"{in_features=}, {hidden_features=}, {agent_features=}"
-            raise UserError(f"sizes must be whole numbers of at least 1, got {sizes}")
+        in_features = check_whole("in_features", in_features)
+        hidden_features = check_whole("hidden_features", hidden_features)
+        agent_features = check_whole("agent_features", agent_features)
+        check_number("forget_bias", forget_bias, "between -inf and inf", np.isfinite)
         if weight_dropout and not hasattr(transition, "recurrent"):
             name = f"{type(transition).__name__}.recurrent"
             raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
         self.in_features, self.hidden_features = in_features, hidden_features
-        self.below_features = hidden_features if below_features is None else below_features
+        self.below_features = hidden_features
+        if below_features is not None:
+            self.below_features = check_whole("below_features", below_features)
         self.agent_features, self.param_dtype = agent_features, param_dtype
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
         self.recurrent_dropout, self.weight_dropout = as_rates((recurrent_dropout, weight_dropout), 2)
@@ -192,14 +211,15 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """Return the weights for the pure functions, with matrices cast to `dtype`."""
         return F.cast_matrices(self.raw_params(), self.dtype)
 
-    def initialize_carry(self, input_shape: tuple[int, ...], rngs: Rngs = None) -> F.SkipCarry:
+    def initialize_carry(self, input_shape: int | tuple[int, ...], rngs: Rngs = None) -> F.SkipCarry:
         """Return a carry whose K slots hold the initial state.
 
         Args:
-            input_shape: Shape of one step's input, (*batch, in_features).
+            input_shape: Shape of one step's input, (*batch, in_features), or the number of sequences.
             rngs: A PRNG key, one for each example, (*batch,), an `nnx.Rngs` or a stream; None for no keys.
         """
-        batch, drops = tuple(input_shape[:-1]), self.recurrent_dropout > 0.0 and not self.deterministic
+        batch = batch_of(input_shape, self.in_features)
+        drops = self.recurrent_dropout > 0.0 and not self.deterministic
         key = require_key(rngs, "this cell") if drops else as_key(rngs)
         noise_key, mask_key = (None, None) if key is None else split_each(key, 2)
         start = self.initial_state(batch)
@@ -244,6 +264,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         check_policy(policy, self.skip.max_skip, batch)
         if action is not None:
             check_actions(self.skip, action, batch, "(*batch,)")
+            check_allowed(self.skip, policy.mask, action)
         self._check_noise(carry, self.skip.draws(policy.mode, action is not None))
         return _step(self.spec, self.raw_params(), carry, inputs, below, action, policy, self.deterministic)
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
-from dynskip_jax.functional.checks import check_rates
+from dynskip_jax.functional.checks import check_rates, check_whole
 from dynskip_jax.nn.base import HasModes
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.initializers import Initializer, by_size
@@ -25,9 +25,10 @@ _glorot = nnx.initializers.glorot_uniform()
 _GATE_BIAS = -2.0  # at first, highway layers copy most of their input
 
 
-def _check_sizes(**sizes: int) -> None:
-    if min(sizes.values()) < 1:
-        raise UserError(f"sizes must be at least 1, got {', '.join(f'{k}={v}' for k, v in sizes.items())}")
+def _check_sizes(**sizes: int | Sequence[int]) -> None:
+    for name, given in sizes.items():
+        for size in given if isinstance(given, Sequence) else [given]:
+            check_whole(name, size)
 
 
 def _with_padding(table: Float[Array, "ids char"]) -> Float[Array, "ids_and_padding char"]:
@@ -81,7 +82,7 @@ class CharEmbedding(nnx.Module):
             raise UserError("every word needs a character, and 0 (padding) only at its end")
         if not widths or len(widths) != len(maps):
             raise UserError(f"each width of filters has its number of maps, got {widths} and {maps}")
-        _check_sizes(char_features=char_features, widths=min(widths), maps=min(maps))
+        _check_sizes(char_features=char_features, widths=widths, maps=maps)
         # An array would be part of the module's state. Bytes are static, and keep their hash.
         self._ids = characters.astype(np.int32).tobytes()
         self._shape = characters.shape

@@ -12,8 +12,14 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_call, check_implementation, check_inputs
-from dynskip_jax.functional.keys import check_key_of
+from dynskip_jax.functional.checks import (
+    check_call,
+    check_implementation,
+    check_inputs,
+    check_whole,
+    naming_reference,
+)
+from dynskip_jax.functional.keys import check_key_of, check_rollouts
 from dynskip_jax.functional.layers import LayersCall, LayersSpec, initial_carries, run_layers
 from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.base import HasModes
@@ -21,6 +27,7 @@ from dynskip_jax.nn.calls import (
     Rngs,
     as_key,
     as_rates,
+    batch_of,
     check_per_layer,
     policy_or_default,
     require_key,
@@ -53,6 +60,10 @@ class LayersOutput(F.LayersOutput):
         """Return the output of these parts."""
         layers = len(parts) // 2
         return cls(*parts[:2], tuple(parts[2 : 1 + layers]), tuple(parts[1 + layers :]))
+
+
+class NoCell(UserError, AttributeError):
+    """A layer is used as a cell. An `AttributeError`, so that `hasattr` and `inspect` pass over it."""
 
 
 class SkipLayers(HasModes):
@@ -114,7 +125,7 @@ class SkipLayers(HasModes):
     @property
     def num_feature_axes(self) -> int:
         """Refuse to be the cell of an `nnx.RNN`, which asks for this number."""
-        raise UserError("these layers run over time: call them without nnx.RNN, which runs a SkipCell")
+        raise NoCell("these layers run over time: call them without nnx.RNN, which runs a SkipCell")
 
     @property
     def skips(self) -> tuple[F.TimeSkip, ...]:
@@ -140,15 +151,15 @@ class SkipLayers(HasModes):
         )
 
     def initialize_carry(
-        self, batch_size: int | tuple[int, ...], rngs: Rngs = None
+        self, input_shape: int | tuple[int, ...], rngs: Rngs = None
     ) -> tuple[F.SkipCarry, ...]:
         """Return the initial carry of each layer and direction.
 
         Args:
-            batch_size: Number of sequences, or sizes of several batch axes.
+            input_shape: Shape of one step's input, (*batch, in_features), or the number of sequences.
             rngs: As in `SkipCell.initialize_carry`.
         """
-        batch = tuple(batch_size) if isinstance(batch_size, Sequence) else (batch_size,)
+        batch = batch_of(input_shape, self.cells[0].in_features)
         starts = [cell.initial_state(batch) for cell in self.cells]
         return initial_carries(self.spec.layers, starts, as_key(rngs))
 
@@ -201,6 +212,9 @@ class SkipLayers(HasModes):
             check_key_of(weight_key, ())
         call = LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
         self._check(call)
+        if _samples(self, policy, actions, deterministic):
+            for keys in (rngs, *(each.key for each in carry or ())):
+                check_rollouts(inputs, keys, axis=int(self.time_major))
         given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
         if needs_key(self, policy, **given, deterministic=deterministic):
             call = call._replace(key=self.require_key(rngs))
@@ -211,7 +225,8 @@ class SkipLayers(HasModes):
             )
         params = tuple(cell.raw_params() for cell in self.cells)
         initial = tuple(cell.learned_state() for cell in self.cells)
-        carry, output = run_layers(self.spec, params, initial, call, deterministic=deterministic)
+        with naming_reference():
+            carry, output = run_layers(self.spec, params, initial, call, deterministic=deterministic)
         output = LayersOutput(*output)
         return (carry, output) if return_carry else output
 
@@ -324,7 +339,8 @@ class SkipLSTM(SkipLayers):
         transition: How a state and an input become the new state, such as `functional.GRU()`; one for all
             layers, or one for each.
         depth_skip: What each layer receives from layers further below in the same direction (Wu et al. 2016).
-            The lowest layers, which have no such layer below them, have no depth skip.
+            The lowest layers, which have no such layer below them, have no depth skip; at least one layer
+            must have it.
         bidirectional: See `SkipLayers`, like all options down to `call_rngs`.
         cell: More options of the cells of each layer, such as `[{}, dict(zoneout=0.1)]`, or of all layers.
         **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`, `zoneout`,
@@ -363,6 +379,11 @@ class SkipLSTM(SkipLayers):
     ):
         check_pieces(depth_skip=depth_skip)
         depth = count_layers(num_layers, skip=skip, hidden_features=hidden_features)
+        if depth_skip is not None and depth <= depth_skip.layers_below:
+            raise UserError(
+                f"depth_skip={depth_skip} has no effect in {depth} layers: it begins at layer "
+                f"{depth_skip.layers_below + 1}. Add layers, or leave it out"
+            )
         sizes = _each("hidden_features", hidden_features, depth)
         skips, transitions = _each("skip", skip, depth), _each("transition", transition, depth)
         options = _each("cell", cell, depth)
@@ -400,7 +421,7 @@ def count_layers(num_layers: int | None, **per_layer: Any) -> int:
     """
     counts = {name: len(value) for name, value in per_layer.items() if _is_list(value)}
     if num_layers is not None:
-        counts["num_layers"] = num_layers
+        counts["num_layers"] = check_whole("num_layers", num_layers)
     if min(counts.values(), default=1) < 1:
         raise UserError("expected at least one layer: raise num_layers, or give a skip for each layer")
     if len(set(counts.values())) > 1:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import AgentParams, agent_logits, project_agent_input
+from dynskip_jax.functional.checks import check_number
 from dynskip_jax.functional.engine.product import wider
 
 
@@ -24,10 +25,16 @@ def leave_one_out(
     A member's own action cannot change this baseline. The group is the leading axis: the rollouts of an
     example, or the examples of the batch if there is no axis of rollouts.
 
-    Where no other value counts, the baseline is 0. `counted` is False for values that no mean includes, with
-    the leading axes of `values`: rows that only fill a batch, and steps past the end of a sequence.
-    `axis_name` is the name of the mapped axis (`jax.pmap`) over which the group is divided.
+    A group of one has nothing to compare with, and is refused. Where no other value counts, the baseline is
+    0. `counted` is False for values that no mean includes, with the leading axes of `values`: rows that only
+    fill a batch, and steps past the end of a sequence. `axis_name` is the name of the mapped axis
+    (`jax.pmap`) over which the group is divided.
     """
+    if axis_name is None and values.shape[axis] == 1:
+        raise UserError(
+            f"leave_one_out compares a row or rollout with others, and axis {axis} has only one: "
+            "make rollouts with functional.rollouts(x, 4), or pass another baseline"
+        )
     dtype = wider(values.dtype, jnp.float32)  # the sum of a group overflows float16
     is_one = jnp.ones_like(values, dtype)
     if counted is not None:
@@ -57,6 +64,7 @@ def moving_average(
     average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first value.
     Begin with `MovingAverage()`; `value` is the mean reward of this batch, and `decay` lies in [0, 1).
     """
+    check_number("decay", decay, "in [0, 1)", lambda known: 0 <= known < 1)
     some = jnp.asarray(average.weight > 0)
     earlier = jnp.where(some, average.mean / jnp.where(some, average.weight, 1), 0)
     one = jnp.ones_like(value)

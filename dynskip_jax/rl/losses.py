@@ -1,9 +1,11 @@
 """Losses that train agents, computed from the decisions of layers.
 
-Each loss is a mean over all batch axes of a sum over steps and layers. It leaves out steps past the end of a
+`loss` is the one to begin with: it trains a network together with its agents. Each loss is a mean over all
+batch axes of a sum over steps and layers. It leaves out steps past the end of a
 sequence, and takes each layer's direction into account. All arguments have the decisions' layout, (*batch,
-time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis; for `time_major`
-layers, `jax.vmap` needs `out_axes=1`. In packed rows, returns include rewards of the row's later sequences.
+time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis, which
+`functional.rollouts` makes; for `time_major` layers, `jax.vmap` needs `out_axes=1`. In packed rows, returns
+include rewards of the row's later sequences.
 """
 
 import itertools
@@ -17,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.checks import check_number, known_values
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.rl.baselines import leave_one_out
@@ -57,26 +60,31 @@ def reinforce(
             the return of each step; or a function `(returns, counted) -> baseline`, such as `leave_one_out`;
             or values V(s(t)) of a critic for each layer, a sequence of (*batch, time) or None. It must not
             depend on the action from whose return it is subtracted.
-        discount: Discount per step of later rewards; a reward of a row is not discounted.
+        discount: Discount per step of later rewards, in [0, 1]; only for a reward of each step.
         entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
         weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
     """
-    traces, reward, weights = _batch_major(decisions, reward, weights)
+    traces, reward, weights = _batch_major(decisions, reward=reward, weights=weights)
     reward = jax.lax.stop_gradient(reward)
+    of_steps = reward.ndim == traces[0].action.ndim
+    _check_coefficients(discount, entropy_coef, of_steps=of_steps)
     values: Sequence[Array | None] = (None,) * len(traces)
     if isinstance(baseline, Sequence):
-        _check_count(traces, baseline)
-        _, values = _batch_major(decisions, tuple(baseline))
+        _check_values("baseline", traces, baseline)
+        _, values = _batch_major(decisions, baseline=tuple(baseline))
     elif baseline is not None and not callable(baseline):
-        baseline, rows = jax.lax.stop_gradient(baseline), traces[0].action.shape[:-1]
+        baseline = jax.lax.stop_gradient(baseline)
+        rows = traces[0].action.shape[:-1]
         if jnp.ndim(baseline) < len(rows):  # a number, or one for each example and not for its rollouts
             baseline = jnp.broadcast_to(baseline, rows)
-        _, baseline = _batch_major(decisions, baseline)
+        _, baseline = _batch_major(decisions, baseline=baseline)
         if baseline.ndim > reward.ndim:
             values = (baseline,) * len(traces)
+        elif baseline.ndim == reward.ndim:
+            reward = reward - baseline
         else:
-            reward = reward - (baseline if baseline.ndim == reward.ndim else baseline[..., None])
-    of_steps, total = reward.ndim == traces[0].action.ndim, _nothing(traces)
+            reward = reward - baseline[..., None]
+    total = _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
         if trace.mode == "none":
             continue
@@ -113,7 +121,7 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     It has no sampling noise, but ignores how an action changes later entropies, and those of layers above.
     Subtract it from the loss: `- beta * rl.entropy(out.decisions)`. Arguments are those of `reinforce`.
     """
-    traces, weights = _batch_major(decisions, weights)
+    traces, weights = _batch_major(decisions, weights=weights)
     sums = [_sum(trace.entropy, _weight(trace, weights)) for trace in traces if trace.mode != "none"]
     return sum(sums, _nothing(traces))
 
@@ -124,7 +132,7 @@ def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     Add it to the loss: `+ cost * rl.updates(out.decisions)`, with λ of Skip RNN (Campos et al. 2018, Eq. 8)
     as cost. Arguments are those of `reinforce`.
     """
-    traces, weights = _batch_major(decisions, weights)
+    traces, weights = _batch_major(decisions, weights=weights)
     sums = [_sum(trace.update, _weight(trace, weights)) for trace in traces if trace.update_is_differentiable]
     return sum(sums, _nothing(traces))
 
@@ -141,8 +149,11 @@ def critic_loss(
 
     Arguments are those of `reinforce`, with one array of `values` for each layer, or None.
     """
-    _check_count(traces_of(decisions), values)
-    traces, values, reward, weights = _batch_major(decisions, tuple(values), reward, weights)
+    _check_values("values", traces_of(decisions), values)
+    traces, values, reward, weights = _batch_major(
+        decisions, values=tuple(values), reward=reward, weights=weights
+    )
+    _check_coefficients(discount, of_steps=reward.ndim == traces[0].action.ndim)
     total = _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
         if value is not None:
@@ -156,7 +167,7 @@ def critic_loss(
 
 def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
     """Return J_1, the mean over rows of `nll`, summed over the steps that count; see `reinforce`."""
-    traces, nll, weights = _batch_major(decisions, nll, weights)
+    traces, nll, weights = _batch_major(decisions, nll=nll, weights=weights)
     nll = nll.astype(wider(nll.dtype, traces[0].log_prob.dtype))  # whole numbers are losses, too
     if nll.ndim == traces[0].action.ndim:
         return _sum(nll, _weight(traces[0], weights))
@@ -185,24 +196,72 @@ def agent_loss(
     entropy_coef: float | Float[Array, ""] = 0.02,
     weights: Values | None = None,
 ) -> Float[Array, ""]:
-    """Return a loss of the agents that works for sampled and for relaxed choices.
+    """Return the agents' part of `loss`, for sampled and for relaxed choices, from any reward.
 
     For sampled choices it is `reinforce` with a leave-one-out baseline, over rollouts or else over the batch,
-    minus `entropy_coef` times the exact entropy. Relaxed choices are trained by the loss of the network, so
-    only the entropy remains. Arguments are those of `reinforce`; outputs have this function as a method::
+    minus `entropy_coef` times the exact entropy of every step. Relaxed choices are trained by the loss of the
+    network, so only the entropy remains. Arguments are those of `reinforce`; outputs have this function as a
+    method.
 
-        loss = nll.mean() + out.agent_loss(-nll)
+    With a reward of each step it is a sum over steps: add it to a loss that is one, too, such as
+    `network_loss(out, nll)`. In comparison with it, `nll.mean()` is divided by the number of steps, and it
+    counts padding.
     """
     traces = traces_of(out)
-    loss = -entropy_coef * entropy(traces, weights=weights)
-    chosen = [trace.mode in ("sample", "replayed", "greedy") for trace in traces]
-    if isinstance(baseline, Sequence):
-        _check_count(traces, baseline)
-        baseline = list(itertools.compress(baseline, chosen))
-    if any(chosen):
-        sampled = list(itertools.compress(traces, chosen))
-        loss = loss + reinforce(sampled, reward, baseline=baseline, discount=discount, weights=weights)
-    return loss
+    _, rewards = _batch_major(traces, reward=reward)
+    _check_coefficients(discount, entropy_coef, of_steps=rewards.ndim == jnp.ndim(traces[0].action))
+    _check_baseline(traces, baseline)
+    total = -entropy_coef * entropy(traces, weights=weights)
+    is_chosen = [trace.mode in ("sample", "replayed", "greedy") for trace in traces]
+    if any(is_chosen):
+        sampled = list(itertools.compress(traces, is_chosen))
+        baseline = _of_layers(baseline, is_chosen)
+        total += reinforce(sampled, reward, baseline=baseline, discount=discount, weights=weights)
+    return total
+
+
+def loss(
+    out: Any,
+    nll: Values,
+    *,
+    baseline: Baseline = leave_one_out,
+    discount: float = 1.0,
+    entropy_coef: float | Float[Array, ""] = 0.02,
+    weights: Values | None = None,
+) -> Float[Array, ""]:
+    """Return the loss of a network and its agents, for training and for validation.
+
+    It is the mean over rows of `nll`, summed over the steps that count, plus the agents' part: `agent_loss`
+    with the reward `-nll`. Both parts have this scale, whether `nll` is a loss of each row or of each step::
+
+        out = model.rnn(x, seq_lengths=lengths, rngs=key)
+        nll = optax.softmax_cross_entropy_with_integer_labels(model.head(out.h), y)
+        loss = rl.loss(out, nll)
+
+    Greedy choices, those after `model.eval()`, have no agents' part: the result is the validation loss,
+    `network_loss(out, nll)`. LSTM-Jump is greedy in relaxed modes, too, and is then not trained.
+
+    Args:
+        out: Output of a layer or of a model of this library.
+        nll: Loss of each row, (*batch,), or of each step, (*batch, time); see `network_loss`.
+        baseline, discount, entropy_coef, weights: As in `agent_loss`.
+    """
+    traces = traces_of(out)
+    _check_baseline(traces, baseline)
+    total = network_loss(traces, nll, weights=weights)
+    _check_coefficients(discount, entropy_coef, of_steps=jnp.ndim(nll) == jnp.ndim(traces[0].action))
+    is_explored = [trace.mode != "greedy" for trace in traces]
+    if any(is_explored):
+        explored = list(itertools.compress(traces, is_explored))
+        total += agent_loss(
+            explored,
+            -jnp.asarray(nll),
+            baseline=_of_layers(baseline, is_explored),
+            discount=discount,
+            entropy_coef=entropy_coef,
+            weights=weights,
+        )
+    return total
 
 
 def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
@@ -218,15 +277,51 @@ def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
     return tuple(traces)
 
 
-def _check_count(traces: Sequence[DecisionTrace], values: Sequence[Any]) -> None:
+def _check_baseline(traces: Sequence[DecisionTrace], baseline: Baseline) -> None:
+    """Raise a `UserError` for names, and for lists that are not the values of critics."""
+    if isinstance(baseline, str):
+        raise UserError(
+            f"expected baseline to be a function (rl.leave_one_out), an array or a number, got {baseline!r}"
+        )
+    if isinstance(baseline, Sequence):
+        _check_values("baseline", traces, baseline)
+
+
+def _check_values(name: str, traces: Sequence[DecisionTrace], values: Any) -> None:
+    """Raise a `UserError` unless the argument called `name` is a list of critics' values, one per layer."""
+    wanted = f"{name} as a list to have V(s(t)) of a critic for each layer, (*batch, time), or None"
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise UserError(f"expected {name} to be a list, got {described(values)}")
+    for value in values:
+        if value is not None and not jnp.ndim(value):
+            raise UserError(f"expected {wanted}, got {described(value)} in it: pass numbers as one array")
     if len(values) != len(traces):
-        raise UserError(f"{len(traces)} layers need as many critics' values, or None, got {len(values)}")
+        raise UserError(f"expected {wanted}: {len(traces)} entries, got {len(values)}")
+    for value, trace in zip(values, traces, strict=True):
+        if value is not None and jnp.shape(value) != jnp.shape(trace.action):
+            raise UserError(f"expected {wanted}: {jnp.shape(trace.action)}, got {described(value)}")
 
 
-def _batch_major(decisions: Any, *given: Any) -> list[Any]:
-    """Return the traces and arrays with time as their last axis; check their shapes."""
+def _check_coefficients(discount: Any, entropy_coef: Any = 0.0, *, of_steps: bool) -> None:
+    """Check numbers that are known: the discount lies in [0, 1], and is for rewards of steps."""
+    check_number("discount", discount, "between 0 and 1", lambda known: 0 <= known <= 1)
+    check_number("entropy_coef", entropy_coef, "at 0 or above", lambda known: 0 <= known < math.inf)
+    if not of_steps and (isinstance(discount, jax.Array) or discount != 1):
+        raise UserError(
+            "discount is for a reward of each step, (*batch, time), and this one is of each row: leave it out"
+        )
+
+
+def _of_layers(baseline: Baseline, kept: Sequence[bool]) -> Baseline:
+    """Return the baseline for the layers where `kept` is True; only critics' values differ by layer."""
+    return list(itertools.compress(baseline, kept)) if isinstance(baseline, Sequence) else baseline
+
+
+def _batch_major(decisions: Any, **given: Any) -> list[Any]:
+    """Return the traces and the arguments of these names with time as their last axis; check them."""
     traces = traces_of(decisions)
-    shape, time_major = jnp.shape(traces[0].action), traces[0].time_major
+    shape = jnp.shape(traces[0].action)
+    time_major = traces[0].time_major
     batch = shape[1:] if time_major else shape[:-1]
     if not batch:
         raise UserError("expected decisions of a batch, (*batch, time), got one sequence: pass x[None]")
@@ -234,12 +329,17 @@ def _batch_major(decisions: Any, *given: Any) -> list[Any]:
     def turn(leaf: Any) -> Array:
         return jnp.moveaxis(leaf, 0, -1) if time_major and jnp.ndim(leaf) == len(shape) else jnp.asarray(leaf)
 
-    for leaf in jax.tree.leaves(given):
-        if jnp.shape(leaf) not in (batch, shape):
-            raise UserError(
-                f"expected an array of {batch} or {shape}, as the decisions, got {described(leaf)}"
-            )
-    return jax.tree.map(turn, [traces, *given])
+    for name, argument in given.items():
+        for leaf in jax.tree.leaves(argument):
+            if jnp.shape(leaf) not in (batch, shape):
+                raise UserError(
+                    f"expected {name} to be {batch} or {shape}, as the decisions, got {described(leaf)}"
+                )
+    weights = given.get("weights")
+    known_weights = None if weights is None else known_values(weights)
+    if known_weights is not None and not (known_weights >= 0).all():
+        raise UserError(f"expected weights to be numbers of at least 0, got {known_weights.min()}")
+    return jax.tree.map(turn, [traces, *given.values()])
 
 
 def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "..."]:

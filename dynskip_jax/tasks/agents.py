@@ -72,7 +72,7 @@ def agents_loss(
             decisions,
             rewards,
             baseline=baselines[objective.baseline],
-            discount=objective.discount,
+            discount=objective.discount if of_steps else 1.0,
             entropy_coef=0.0 if is_exact else beta,
             weights=steps,
         )

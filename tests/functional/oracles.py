@@ -197,17 +197,17 @@ def chosen(skip, p, x, past, t, action, allowed, mode, temperature, read):
         return np.full(K, 1 / K), K, 0.0, 0.0
     if isinstance(skip, F.Random):
         return one_hot[action - 1], action, 0.0, 0.0
-    logits = logits_of(skip, p, x, past, t, allowed, read)
+    logits = logits_of(skip, p, x, past, t, allowed, read) / temperature
     pi = softmax(logits)
     if isinstance(skip, F.Dynamic) and mode != "soft":
         k = int(np.argmax(pi)) + 1 if action is None else action
         return one_hot[k - 1], k, np.log(pi[k - 1]), entropy(pi)
-    weights = softmax(logits / temperature)
+    weights = pi
     if isinstance(skip, F.SparseAttention):
         rest = np.sort(np.exp(logits))[::-1][skip.top] if skip.top < K else 0
         weights = np.maximum(np.exp(logits) - rest, 0)
         weights /= weights.sum()
-    return weights, int(np.argmax(weights)) + 1, 0.0, entropy(pi if skip.is_stochastic else weights)
+    return weights, int(np.argmax(weights)) + 1, 0.0, entropy(weights)
 
 
 def buffer_loop(
@@ -303,7 +303,7 @@ def lstm_jump_loop(recurrence, params, x, past, below, actions, mode, temperatur
         last, after = t, t + 1
         if after >= len(x) or jumps == skip.max_jumps:
             break
-        pi = softmax(state[0] @ softmax_of_jumps.w + softmax_of_jumps.b)
+        pi = softmax((state[0] @ softmax_of_jumps.w + softmax_of_jumps.b) / temperature)
         kappa = int(np.argmax(pi)) if actions is None else int(actions[after]) - 1
         traces[after] = (kappa + 1, np.log(pi[kappa]), entropy(pi))
         jumps += 1

@@ -87,6 +87,76 @@ def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
     assert (data(again.key) != data(end.key)).any(axis=1).all()
 
 
+# --- Temperature
+
+TEMPERED = [
+    F.Dynamic(K, 0.5),
+    F.Dynamic(K, 0.5, agent="content"),
+    F.Dynamic(K, 0.5, among=F.Every(2)),
+    F.Attention(K, 0.5),
+    F.SparseAttention(K, 0.5, top=2),
+]
+
+
+def of_tau(log_probs, tau):
+    """Return log of p^(1/τ), normalised."""
+    powers = np.asarray(log_probs, float) / tau
+    return powers - np.logaddexp.reduce(powers, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("skip", TEMPERED, ids=str)
+@pytest.mark.parametrize("tau", [0.25, 4.0])
+def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entropies(
+    skip, tau, implementation
+):
+    """Regression: samples ignored it, and so did the entropies of soft choices."""
+    x = jnp.asarray(np.repeat(normal(3, 1, 1, INPUT), 4000, axis=0))
+    seen = F.observed_in(jnp.zeros((4000, K, HIDDEN)), skip.observed, K, 1)
+    distribution = functools.partial(
+        skip.log_distribution, layer(skip).skip, x, jnp.zeros((4000, 1), int), seen
+    )
+    expected = np.asarray(distribution(temperature=tau))[:, 0]
+    if not isinstance(skip, F.SparseAttention):  # its weights are differences of exponentials
+        np.testing.assert_allclose(np.exp(expected), np.exp(of_tau(distribution()[:, 0], tau)), atol=1e-5)
+    p = np.exp(expected[0])
+    entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)))
+    for mode in ("sample", "greedy", "soft"):
+        policy = F.Policy(mode, temperature=tau)
+        decision = run(x, skip, policy=policy, implementation=implementation)[1].decision
+        np.testing.assert_allclose(decision.entropy, entropy, atol=1e-4)
+        if mode == "soft" or not skip.is_stochastic:
+            continue
+        chosen = np.asarray(decision.action)[:, 0]
+        np.testing.assert_allclose(decision.log_prob[:, 0], expected[0, chosen - 1], atol=1e-4)
+        if mode == "sample":
+            found = np.bincount(chosen, minlength=K + 1)[1:] / len(x)
+            assert (np.abs(found - p) <= 4.5 * np.sqrt(p * (1 - p) / len(x)) + 1e-9).all()
+
+
+@pytest.mark.parametrize("mode", ["gumbel_softmax", "straight_through", "reinmax"])
+def test_the_temperature_of_a_relaxed_sample_leaves_its_distribution(mode):
+    x = normal(3, 5, 1, INPUT)
+    entropies = [run(x, policy=F.Policy(mode, temperature=tau))[1].decision.entropy for tau in (0.5, 1.0)]
+    np.testing.assert_array_equal(*entropies)
+
+
+def test_a_temperature_lets_no_masked_skip_in():
+    policy = F.Policy("sample", temperature=1e9, mask=np.array([True, False, True, False]))
+    decision = run(normal(4, 200, 3, INPUT), policy=policy)[1].decision
+    assert set(np.unique(decision.action)) == {1, 3}
+    np.testing.assert_allclose(decision.entropy, np.log(2), rtol=1e-5)
+
+
+def test_jumps_have_a_temperature():
+    skip, x = F.LSTMJump(max_jump=3, read_steps=1), normal(3, 6, 4, INPUT)
+    decisions = [run(x, skip, policy=F.Policy("greedy", temperature=tau))[1].decision for tau in (1.0, 4.0)]
+    at_jump = np.asarray(decisions[0].action) > 0
+    assert at_jump.any()
+    assert (np.asarray(decisions[0].entropy) < np.asarray(decisions[1].entropy))[at_jump].all()
+    assert (np.asarray(decisions[0].log_prob) > np.asarray(decisions[1].log_prob))[at_jump].all()
+
+
 # --- Masks
 
 
@@ -165,6 +235,30 @@ class Halves(F.Candidates):
 
     def slots(self, max_skip, step):
         return jnp.minimum(jnp.stack([0 * step, step // 2, step], axis=-1), max_skip - 1)
+
+
+class Beyond(F.Candidates):
+    """Candidates of which some are no slots, and are known only when the program runs."""
+
+    def count(self, max_skip):
+        return 3
+
+    def slots(self, max_skip, step):
+        return jnp.stack([0 * step, step - 2, step + 2 * max_skip], axis=-1)
+
+
+BEYOND = [F.Dynamic(K, 0.5, among=Beyond(), agent=agent) for agent in ("mlp", "content")]
+BEYOND += [F.Attention(K, 0.5, among=Beyond()), F.SparseAttention(K, 0.5, top=2, among=Beyond())]
+
+
+@pytest.mark.parametrize("skip", BEYOND, ids=str)
+def test_traced_candidates_beyond_k_are_clipped_in_both_unrolls(skip):
+    """Regression: the fused unroll took states that do not exist, and the reference returned NaN."""
+    x = normal(3, 5, 7, INPUT)
+    runs = [run(x, skip, implementation=name)[1] for name in ("fused", "reference")]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *runs)
+    assert np.isfinite(runs[0].h).all()
+    assert np.min(runs[0].decision.action) >= 1 and np.max(runs[0].decision.action) <= K
 
 
 @pytest.mark.parametrize("mask", [np.arange(3) >= 0, np.arange(8) >= 0, np.arange(8) == 7], ids=str)

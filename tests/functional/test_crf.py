@@ -1,6 +1,7 @@
 """Check the CRF against sums over all tag sequences and pytorch-crf: masking, constraints, float32."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -157,6 +158,66 @@ def test_float32_loses_little_over_long_rows():
     p = np.exp(marginals(*narrow((params, emissions))))
     np.testing.assert_allclose(p.sum(axis=-1), 1.0, rtol=1e-6)
     np.testing.assert_allclose(p, np.exp(marginals(params, emissions)), rtol=0, atol=1e-4)
+
+
+EXTREMES = {
+    "moderate": lambda rng, shape: rng.normal(size=shape),
+    "forbidden and strong": lambda rng, shape: rng.choice([-200.0, 0.0, 200.0], size=shape),
+    "mostly forbidden": lambda rng, shape: (
+        rng.choice([-200.0, -200.0, 0.0], size=shape) + rng.normal(size=shape)
+    ),
+    "wide": lambda rng, shape: 60 * rng.normal(size=shape),
+}
+
+
+@jax.jit
+def value_marginals_and_gradient(params, emissions, tags):
+    value, pull_back = jax.vjp(lambda *given: log_likelihood(*given, tags), params, emissions)
+    return value, marginals(params, emissions), pull_back(jnp.ones_like(value))
+
+
+def check_in_float32(params, emissions, tags):
+    """Compare float32 results with expectations over all tag sequences in double precision."""
+    found = value_marginals_and_gradient(*narrow((params, emissions)), tags)
+    value, log_p, (d_params, d_emissions) = jax.tree.map(partial(np.asarray, dtype=float), found)
+    batch, time, n = emissions.shape
+    y = np.array(list(itertools.product(range(n), repeat=time)))
+    of_pairs = (np.eye(n)[y[:, :-1], :, None] * np.eye(n)[y[:, 1:], None, :]).sum(axis=1)
+    expected = [np.zeros_like(leaf) for leaf in params]
+    for b in range(batch):
+        score = emissions[b][np.arange(time), y].sum(axis=1)
+        score = score + np.einsum("sij,ij->s", of_pairs, params.transitions)
+        score = score + params.start[y[:, 0]] + params.end[y[:, -1]]
+        log_z = np.logaddexp.reduce(score)
+        p = np.exp(score - log_z)
+        is_truth = (y == tags[b]).all(axis=1)
+        np.testing.assert_allclose(value[b], score[is_truth][0] - log_z, rtol=2e-6, atol=2e-3)
+        of_tags = np.einsum("s,stk->tk", p, np.eye(n)[y])
+        np.testing.assert_allclose(np.exp(log_p[b]), of_tags, atol=2e-3)
+        surplus = is_truth - p
+        np.testing.assert_allclose(d_emissions[b], np.einsum("s,stk->tk", surplus, np.eye(n)[y]), atol=2e-3)
+        expected[0] += np.einsum("s,sij->ij", surplus, of_pairs)
+        expected[1] += surplus @ np.eye(n)[y[:, 0]]
+        expected[2] += surplus @ np.eye(n)[y[:, -1]]
+    for d, of_all in zip(d_params, expected, strict=True):
+        np.testing.assert_allclose(d, of_all, atol=2e-3 * batch)
+
+
+@pytest.mark.parametrize("offset", [0.0, 95.0])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_scores_whose_exponentials_underflow(name, offset):
+    """Regression: paths 87 nats below a forbidden or a strong one were lost, and so were their gradients."""
+    for seed, n in itertools.product(range(4), (2, 3)):
+        rng = np.random.default_rng(seed)
+        params = F.CRFParams(*(EXTREMES[name](rng, shape) for shape in ((n, n), (n,), (n,))))
+        emissions = rng.normal(size=(3, TIME, n)) + offset * rng.choice([-1, 1], size=(1, 1, n))
+        check_in_float32(params, emissions, rng.integers(n, size=(3, TIME)))
+
+
+def test_a_path_far_below_a_forbidden_one():
+    transitions = np.array([[-200.0, 0.0], [0.0, 0.0]])
+    params = F.CRFParams(transitions, np.array([0.0, -100.0]), np.array([100.0, 0.0]))
+    check_in_float32(params, np.zeros((1, 2, 2)), np.array([[0, 1]]))
 
 
 @pytest.mark.filterwarnings("ignore:where received a uint8 condition tensor:UserWarning")

@@ -75,6 +75,29 @@ def test_the_gradient_of_an_slstm_normaliser_that_is_zero(double_precision, impl
         np.testing.assert_allclose(gradient[place], (total(moved) - total(carry.slots.n)) / 1e-7, rtol=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("skip", [F.Fixed(2, 0.5), F.Mean(3, 0.7), F.Attention(3, 1.0)], ids=str)
+def test_the_gradient_of_an_initial_slstm_normaliser_that_a_skip_mixes(
+    double_precision, implementation, skip
+):
+    """Regression: the average of states whose n is 0 had no stabiliser, and the gradient of n was 0."""
+    recurrence = F.Recurrence(skip, F.SLSTM())
+    params, carry, x, _ = problem(recurrence)
+    newest = jax.tree.map(lambda slots: slots[:, 0], carry.slots)
+
+    @jax.jit
+    def total(n):
+        start = F.initial_carry(carry.key, recurrence, newest._replace(n=n))
+        return jnp.sum(F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :3] ** 2)
+
+    zeros = jnp.zeros_like(newest.n)
+    gradient = jax.jit(jax.grad(total))(zeros)
+    for place in ((0, 0), (1, 2), (2, 3)):
+        difference = (total(zeros.at[place].set(1e-7)) - total(zeros)) / 1e-7
+        assert abs(difference) > 1e-6
+        np.testing.assert_allclose(gradient[place], difference, rtol=1e-4)
+
+
 def test_one_rate_of_zoneout_keeps_the_normaliser_of_an_slstm():
     make = lambda zoneout: SkipCell(2, 3, transition=F.SLSTM(), zoneout=zoneout, rngs=nnx.Rngs(0)).zoneout
     assert make(0.5) == (0.5, 0.5, 0.0, 0.0) and make((0.1, 0.2, 0.3, 0.4)) == (0.1, 0.2, 0.3, 0.4)

@@ -97,11 +97,11 @@ def keyed(batch, time):
     return keys(batch), cells(batch, time)
 
 
-def unrolled(recurrence, mode="sample", function=F.unroll, **options):
-    """Return a case of `unroll` or `skim`: the function, and its arguments for a batch and a time."""
+def unrolled(recurrence, mode="sample", **options):
+    """Return a case of `unroll`: the function, and its arguments for a batch and a time."""
 
     def run(params, carry, x, lengths):
-        return function(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
+        return F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
 
     def arguments(batch, time):
         lengths = whole(0, time, batch)
@@ -220,6 +220,12 @@ CASES = {
         lambda start, state: F.restart_carry(start, DYNAMIC, state),
         lambda b, t: (carry(DYNAMIC, b), state(b)),
     ),
+    "rollouts": (
+        lambda keys, x: jax.tree.map(
+            lambda leaf: jnp.moveaxis(leaf, 0, 1), F.rollouts((jax.random.key_data(keys), x), 2)
+        ),
+        keyed,
+    ),
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
     "vimco": (partial(rl.vimco, axis=1), lambda b, t: (log_probs(b, K),)),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
@@ -231,6 +237,7 @@ CASES = {
     "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
     "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
     "entropy": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
+    "loss": of_decisions(rl.loss),
     "network_loss": of_decisions(rl.network_loss),
     "paper_loss": of_decisions(rl.paper_loss),
     "reinforce": of_decisions(lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)),
@@ -243,8 +250,6 @@ CASES = {
     "unroll: relaxed": unrolled(DYNAMIC, "gumbel_softmax"),
     "unroll: parallel": unrolled(F.Recurrence(transition=F.MinLSTM()), implementation="parallel"),
     "unroll: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))),
-    "skim": unrolled(F.Recurrence(F.SkipRNN()), "greedy", F.skim),
-    "skim: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2)), "greedy", F.skim),
     "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
 }
 SKIPS = ["dynamic masked", "attention", "dynamic-content", "log masked", "segment-dynamic", "sparse masked"]
@@ -321,7 +326,7 @@ def with_gradients(name):
             parts = [leaf for leaf in jax.tree.leaves(out) if is_float(leaf)]
             return sum((jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)), out
 
-        if not wanted or name.startswith("skim"):  # a `while` loop has no reverse mode
+        if not wanted:
             return function(*arguments), ()
         gradients, out = jax.grad(loss, has_aux=True)([leaves[i] for i in wanted])
         return out, gradients

@@ -61,7 +61,7 @@ def check_case(
         params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
     mask = np.random.default_rng(1).integers(0, 2, (BATCH, HIDDEN)) * 2.0 if masked else None
     allowed = np.arange(skip.max_skip) != 1 if masked else None
-    policy = F.Policy(mode, temperature=1.0 if skip.name == "sparse" else 0.7, mask=allowed)
+    policy = F.Policy(mode, temperature=0.7, mask=allowed)
     kept = tuple(np.random.default_rng(2).random((2, *x.shape[:2], HIDDEN))) if zoned else None
     options = dict(seq_lengths=np.array(lengths), policy=policy, reverse=reverse, zoneout_mask=kept)
     start, options["implementation"] = carry._replace(recurrent_mask=mask), implementation
@@ -204,71 +204,6 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
     for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
         direct = unroll(params, carry, x, F.Recurrence(F.Fixed(3, mix)))[1].h
         np.testing.assert_allclose(h, direct, rtol=1e-12)
-
-
-# --- Inference that leaves out the work for words that are not read
-
-
-@pytest.mark.parametrize(
-    ("skip", "mode", "transition"),
-    and_slow(
-        [
-            (F.SkipRNN(), "greedy", F.GRU()),
-            (F.LSTMJump(max_jump=3, read_steps=2, max_jumps=2), "sample", F.GRU()),
-            (F.SkimRNN(), "greedy", F.SkimLSTM(2)),
-            (F.SkipRNN(), "greedy", F.SkimLSTM(2)),
-        ],
-        lambda skip, mode, transition: transition == F.GRU() or skip == F.SkimRNN(),
-    ),
-    ids=str,
-)
-def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode, transition):
-    recurrence = F.Recurrence(skip, transition)
-    params, carry, x, _ = problem(recurrence)
-    x = np.concatenate([x, -x, x[:, ::-1]], axis=1)
-    if skip.name == "skip_rnn":
-        params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
-    drops = np.random.default_rng(0).integers(0, 3, (x.shape[0], HIDDEN)) * 1.0
-    carry = carry._replace(recurrent_mask=drops)
-    options = dict(seq_lengths=np.array((21, 0, 8)), policy=F.Policy(mode))
-    end, out = unroll(params, carry, x, recurrence, **options)
-    skipped_end, reading = compiled(F.skim)(params, carry, x, recurrence, **options)
-    np.testing.assert_allclose(reading.h, out.h, rtol=1e-12)
-    np.testing.assert_array_equal(reading.read, out.decision.update == 1)
-    assert 0 < np.asarray(reading.read).sum() < reading.read.size
-    close = partial(np.testing.assert_allclose, rtol=1e-12)
-    jax.tree.map(close, skipped_end._replace(key=None), end._replace(key=None))
-
-
-def test_as_many_large_steps_run_as_the_row_with_the_most_words_read_requires():
-    steps = []
-
-    class Counted(F.SkimLSTM):
-        def step(self, *arguments):
-            jax.debug.callback(lambda: steps.append(1))
-            return super().step(*arguments)
-
-    recurrence = F.Recurrence(F.LSTMJump(max_jump=3, read_steps=2, max_jumps=1), Counted(2))
-    params, carry, x, _ = problem(recurrence)
-    _, reading = compiled(F.skim)(params, carry, x, recurrence)
-    jax.effects_barrier()
-    assert len(steps) == np.asarray(reading.read).sum(axis=1).max() < TIME
-
-
-@pytest.mark.parametrize(
-    ("skip", "mode", "message"),
-    [
-        (F.SkimRNN(), "sample", "in the mode 'sample' SkimRNN reads fractions .* choose Policy..greedy"),
-        (F.SkimRNN(), "reinmax", "the carry has no keys"),
-        (F.LSTMJump(), "sample", "the carry has no keys"),
-        (F.Dynamic(3), "greedy", "leaves words out"),
-    ],
-)
-def test_skim_refuses_fractions_and_samples_without_keys(skip, mode, message):
-    recurrence = F.Recurrence(skip)
-    params, carry, x, _ = problem(recurrence, jnp.float32)
-    with pytest.raises(UserError, match=message):
-        F.skim(params, carry._replace(key=None), x, recurrence, policy=F.Policy(mode))
 
 
 # --- Names and options

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from compiled import drawn
 from flax import nnx
@@ -54,6 +55,33 @@ def test_products_that_are_out_of_reach_take_the_reference_with_a_warning(double
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
     params, carry, x, _ = problem(recurrence)
     F.unroll(params, carry, x, recurrence, implementation="reference")
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda b: 2 * b, lambda b: b * b, lambda b: b + 1], ids=["2b", "b²", "b+1"]
+)
+def test_a_narrow_vector_that_a_step_computes_with(changed):
+    """Regression: its gradient was as wide as the sum, and the fused unroll refused to differentiate."""
+
+    class Changed(F.LSTM):
+        def step(self, params, inputs, state, dense, cell_hook=None):
+            return super().step(params._replace(b=changed(params.b)), inputs, state, dense, cell_hook)
+
+    def gradient(implementation):
+        def make():
+            how = dict(param_dtype=jnp.bfloat16, dtype=jnp.float32, implementation=implementation)
+            return SkipLSTM(3, 4, transition=Changed(), **how, rngs=nnx.Rngs(0))
+
+        definition, state, others = nnx.split(drawn(make), nnx.Param, ...)
+        total = lambda state: jnp.sum(nnx.merge(definition, state, others)(jnp.ones((2, 5, 3))).h)
+        return jax.jit(jax.grad(total))(state)
+
+    gradients = gradient("fused"), gradient("reference")
+    for fused, reference in zip(*map(jax.tree.leaves, gradients), strict=True):
+        assert fused.dtype == reference.dtype == jnp.bfloat16
+        np.testing.assert_allclose(
+            *(np.asarray(leaf, np.float32) for leaf in (fused, reference)), rtol=0.1, atol=0.02
+        )
 
 
 def test_products_of_one_unit_are_not_taken_for_those_inside_transformations():

@@ -97,6 +97,17 @@ def test_what_is_expected_is_the_agents_own_distribution(name):
         np.testing.assert_allclose(output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6)
 
 
+def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
+    """Regression: copies had the probabilities of τ = 1."""
+    read = compiled(model(SKIPS["by content"], "expected", training=False))
+    weights = []
+    for temperature in (1.0, 2.0):
+        output = read(TOKENS, policy=F.Policy("greedy", temperature=temperature))  # of the same states
+        weights.append(np.asarray(output.copies.weights, float))
+    roots = np.sqrt(weights[0])
+    np.testing.assert_allclose(weights[1], roots / roots.sum(axis=-1, keepdims=True), rtol=1e-4)
+
+
 def test_the_mask_of_the_last_layer_says_what_is_copied():
     read, mask = compiled(model(SKIPS["by content"], "expected", training=False)), np.arange(K) < 2
     one, each = (read(TOKENS, policy=F.Policy("greedy", mask=of)) for of in (mask, (np.ones(1, bool), mask)))

@@ -161,7 +161,7 @@ def test_embeddings_begin_with_the_variance_of_one_over_d():
 )
 @pytest.mark.usefixtures("as_users")
 def test_what_makes_no_model_is_refused(make, options):
-    with pytest.raises(UserError, match=r"padding|maps|sizes|dropout"):
+    with pytest.raises(UserError, match=r"padding|maps|whole number|dropout"):
         make(**options)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import pickle
 
 import jax
@@ -111,6 +112,16 @@ def decisions():
     return F.DecisionTrace(whole((2, 4)), filled((2, 4), -1), filled((2, 4)))
 
 
+def a_row():
+    return jax.tree.map(lambda leaf: leaf[:1], decisions())
+
+
+def rolled(copied):
+    """Return what layers compute from rollouts of a carry with keys."""
+    carry = jax.tree.map(copied, layer().initialize_carry(2, KEY))
+    return run(jnp.stack([X] * 3), initial_carry=carry)
+
+
 REFUSED = {
     "an unknown mode": (lambda: policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
     "a mode": (lambda: run(policy="greedy"), "policy is a Policy"),
@@ -212,9 +223,9 @@ REFUSED = {
     "rngs as key": (lambda: SkipLSTM(3, 4, rngs=KEY), r"nnx.Rngs, such as nnx.Rngs\(0\), got key"),
     "no stream in calls": (lambda: layer(call_rngs=nnx.Rngs(params=0)), "rngs has no stream `carry`"),
     "no stream": (lambda: run(rngs=nnx.Rngs(params=0)), "rngs has no stream `carry`"),
-    "4.0 units": (lambda: stack(4.0), "sizes must be whole numbers of at least 1"),
-    "K of 3.0": (lambda: F.Dynamic(3.0), r"whole max_skip \(K\) of at least 1, got 3.0"),
-    "no units": (lambda: stack(0), "of at least 1, got in_features=3, hidden_features=0"),
+    "4.0 units": (lambda: stack(4.0), "hidden_features to be a whole number of at least 1, got 4.0"),
+    "K of 3.0": (lambda: F.Dynamic(3.0), r"max_skip \(K\) to be a whole number of at least 1, got 3.0"),
+    "no units": (lambda: stack(0), "hidden_features to be a whole number of at least 1, got 0"),
     # A depth skip of one layer alone once read that layer's own input, or the output of its forward half.
     "depth of one": (lambda: deep([1]), "layer 1 has a skip over depth, .* from 2 layers below"),
     "depth of two": (lambda: deep([0, 1]), "layer 2 has a skip over depth, .* from 2 layers below"),
@@ -222,9 +233,109 @@ REFUSED = {
     "reward": (lambda: rl.reinforce(run(), filled((6, 4))), r"or \(2, 6\), .* got float32 \(6, 4\)"),
     "outputs as decisions": (lambda: rl.agent_loss(X, filled(2)), r"or its .decisions .* got float32"),
     "no decisions": (lambda: rl.entropy(()), "call DecisionTrace.of"),
-    "values of layers": (lambda: rl.critic_loss(decisions(), [], filled(2)), "1 layers need as many critics"),
+    "values of layers": (
+        lambda: rl.critic_loss(decisions(), [], filled(2)),
+        r"values as a list to have .* 1 entries, got 0",
+    ),
     "values of shape": (lambda: rl.critic_loss(decisions(), [filled(3)], filled(2)), r"float32 \(3,\)"),
     "one row": (lambda: rl.entropy(jax.tree.map(lambda leaf: leaf[0], decisions())), r"pass x\[None\]"),
+    "loss of shape": (
+        lambda: rl.loss(decisions(), filled(3)),
+        r"nll to be \(2,\) or \(2, 4\), .* got float32",
+    ),
+    "weights of shape": (lambda: rl.loss(decisions(), filled(2), weights=filled(3)), r"weights to be \(2,\)"),
+    "baseline of shape": (
+        lambda: rl.loss(decisions(), filled(2), baseline=filled(3)),
+        r"baseline to be \(2,\)",
+    ),
+    "reward of shape": (lambda: rl.agent_loss(decisions(), filled(3)), r"reward to be \(2,\) or \(2, 4\)"),
+    "a baseline's name": (
+        lambda: rl.loss(decisions(), filled(2), baseline="leave_one_out"),
+        r"baseline to be a function \(rl.leave_one_out\), an array or a number, got 'leave_one_out'",
+    ),
+    "a list of numbers": (
+        lambda: rl.loss(decisions(), filled(2), baseline=[0.5, 0.25]),
+        "baseline as a list to have V.* got a float in it: pass numbers as one array",
+    ),
+    "two critics": (
+        lambda: rl.loss(decisions(), filled(2), baseline=[None, None]),
+        "baseline as a list .* 1 entries, got 2",
+    ),
+    "a row's discount": (
+        lambda: rl.loss(decisions(), filled(2), discount=0.9),
+        "discount is for a reward of each",
+    ),
+    "a critic's discount": (
+        lambda: rl.critic_loss(decisions(), [None], filled(2), discount=0.9),
+        "discount is for a reward of each step",
+    ),
+    "discount of 2": (
+        lambda: rl.loss(decisions(), filled((2, 4)), discount=2),
+        "discount lies between 0 and 1",
+    ),
+    "negative entropy": (lambda: rl.loss(decisions(), filled(2), entropy_coef=-1), "entropy_coef lies at 0"),
+    "negative weights": (
+        lambda: rl.loss(decisions(), filled(2), weights=filled(2, -1)),
+        "weights to be numbers of at least 0, got -1",
+    ),
+    "one row to compare": (
+        lambda: rl.loss(a_row(), filled(1)),
+        r"make rollouts with functional.rollouts\(x, 4\)",
+    ),
+    "one row of agents": (lambda: rl.agent_loss(a_row(), filled(1)), "leave_one_out compares a row"),
+    "equal rollouts of a carry": (
+        lambda: rolled(lambda leaf: jnp.stack([leaf] * 3)),
+        "use functional.rollouts",
+    ),
+    "equal rollouts of keys": (
+        lambda: run(jnp.stack([X] * 3), rngs=jnp.stack([jax.random.split(KEY, 2)] * 3)),
+        "all rollouts have the same keys",
+    ),
+    "decay": (lambda: rl.moving_average(rl.MovingAverage(), 1.0, 1.5), r"decay lies in \[0, 1\), got 1.5"),
+    "half a rollout": (lambda: F.rollouts(X, 1.5), "number of rollouts to be a whole number"),
+    "depth of no layer": (
+        lambda: stack(depth_skip=F.ToOutput()),
+        r"has no effect in 2 layers: it begins at layer 3. Add layers, or leave it out",
+    ),
+    "depth without layers": (
+        lambda: stack(skip=F.Previous(), depth_skip=F.Highway()),
+        "it begins at layer 2",
+    ),
+    "a masked action": (
+        lambda: run(actions=[whole((2, 6), 2)], policy=F.Policy(mask=np.arange(4) != 1)),
+        "mask forbids the action 2, which is to be replayed",
+    ),
+    "a row's masked action": (
+        lambda: run(actions=[whole((2, 6), 1)], policy=F.Policy(mask=np.arange(8).reshape(2, 4) != 4)),
+        "mask forbids the action 1",
+    ),
+    "a cell's masked action": (
+        lambda: step(action=np.array([3, 2]), policy=F.Policy(mask=np.arange(4) != 1)),
+        "mask forbids the action 2",
+    ),
+    "a skip as number": (
+        lambda: F.parse_time_skip(5),
+        "name of a skip over time, such as 'dynamic:5', got 5",
+    ),
+    "a transition as number": (lambda: F.parse_transition(5), "name of a transition, such as 'gru', got 5"),
+    "a depth skip as number": (lambda: F.parse_depth_skip(5), "unknown skip over depth 5"),
+    "forward mode": (
+        lambda: jax.jvp(lambda x: evaluated(layer())(x).h, (X,), (X,)),
+        "no forward-mode derivatives .* use implementation='reference'",
+    ),
+    "forward mode of a function": (
+        lambda: jax.jvp(lambda x: F.unroll(cell().params(), carry_of(), x, cell().recurrence), (X,), (X,)),
+        "no forward-mode derivatives",
+    ),
+    "carry of a shape": (
+        lambda: layer().initialize_carry((2, 6)),
+        r"input_shape to be \(\*batch, 3\), .* \(2, 6\)",
+    ),
+    "a cell's carry of a shape": (
+        lambda: cell().initialize_carry((2, 6)),
+        r"to be \(\*batch, 3\), .* \(2, 6\)",
+    ),
+    "carry of half a row": (lambda: layer().initialize_carry(1.5), "number of sequences, got 1.5"),
     "one rollout": (lambda: rl.vimco(filled((1, 4))), "at least 2 rollouts, got 1"),
 }  # fmt: skip
 
@@ -238,7 +349,97 @@ def test_is_refused_in_one_sentence(name):
     assert isinstance(error.value, ValueError)
 
 
+WHOLE = {
+    "SparseAttention.top": lambda value: F.SparseAttention(5, top=value),
+    "LSTMJump.max_jump": lambda value: F.LSTMJump(value),
+    "LSTMJump.read_steps": lambda value: F.LSTMJump(read_steps=value),
+    "Every.size": lambda value: F.Every(value),
+    "Segments.size": lambda value: F.Segments(value),
+    "RecurrentHighway.depth": lambda value: F.RecurrentHighway(value),
+    "SkimLSTM.small": lambda value: F.SkimLSTM(value),
+    "max_skip": lambda value: F.Dynamic(value),
+    "max_skip (K)": lambda value: F.Fixed(value),
+    "num_layers": lambda value: stack(skip=F.Previous(), num_layers=value),
+    "in_features": lambda value: SkipLSTM(value, 8, rngs=nnx.Rngs(0)),
+    "hidden_features": lambda value: SkipLSTM(3, value, rngs=nnx.Rngs(0)),
+    "agent_features": lambda value: cell(agent_features=value),
+    "below_features": lambda value: cell(below_features=value),
+    "steps": lambda value: F.length_mask(LENGTHS, value),
+    "rollouts": lambda value: F.rollouts(X, value),
+    "filters": lambda value: CharCNN(5, filters=value, rngs=nnx.Rngs(0)),
+}
+
+
+@pytest.mark.parametrize("value", [2.5, True, np.float32(2.0), "2", None, np.array([2, 3])], ids=repr)
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_counted_is_a_whole_number(name, value):
+    if value is None and name in ("num_layers", "below_features"):
+        return  # the default
+    if name == "steps" and not isinstance(value, bool | float):
+        return  # JAX itself refuses these, and may have symbolic numbers of steps
+    field = name.partition(" ")[0]
+    with pytest.raises(UserError, match=rf"{field}.* (whole number|one size for each|for each layer)"):
+        WHOLE[name](value)
+
+
+NUMBERS = {
+    "NaN as bias": lambda: F.SkipRNN(update_bias=float("nan")),
+    "a flag as bias": lambda: F.SkipRNN(update_bias=True),
+    "three output gates": lambda: F.LSTM(output_gate=3),
+    "a name as flag": lambda: F.ToOutput(gated="yes"),
+    "complex λ": lambda: F.Fixed(2, mix=0.5 + 0j),
+    "a flag as λ": lambda: F.Fixed(2, mix=True),
+    "NaN as forget bias": lambda: cell(forget_bias=float("nan")),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_field_has_a_number_of_its_kind(name):
+    with pytest.raises(UserError, match=r"update_bias|output_gate|gated|mix|forget_bias"):
+        NUMBERS[name]()
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert F.SparseAttention(np.int64(5), top=np.int32(2)) == F.SparseAttention(5, top=2)
+    assert F.LSTM(output_gate=np.True_) == F.LSTM() and hash(F.Every(np.int8(2))) == hash(F.Every(2))
+
+
 # Attempts that work.
+
+
+def test_rollouts_of_a_carry_repeat_rows_and_split_keys():
+    """Regression: copies of keys made all rollouts equal, so that nothing was learnt, silently."""
+    carry = layer().initialize_carry(2, KEY)
+    rolled_carry, x = F.rollouts((carry, X), 3)
+    assert rolled_carry[0].key.shape == (3, 2) and x.shape == (3, *X.shape)
+    bits = np.asarray(jax.random.key_data(rolled_carry[0].key)).reshape(6, -1)
+    assert len({tuple(row) for row in bits}) == 6
+    np.testing.assert_array_equal(rolled_carry[0].slots.h, np.repeat(carry[0].slots.h[None], 3, axis=0))
+    actions = np.asarray(run(x, initial_carry=rolled_carry).decisions[0].action)
+    assert (actions[0] != actions[1]).any() and (actions[1] != actions[2]).any()
+    assert F.rollouts(KEY, 3).shape == (3,)
+    alone = F.rollouts(carry, 1)  # one rollout of rows of its own keys is fine
+    run(X[None], initial_carry=alone)
+
+
+@pytest.mark.parametrize("shape", [2, np.int64(2), (2, 3)], ids=str)
+def test_carries_of_cells_and_layers_take_flax_shapes_and_numbers_of_rows(shape):
+    for carry in (*layer().initialize_carry(shape), cell().initialize_carry(shape)):
+        assert carry.slots.h.shape == (2, 4, 8)
+    assert layer().initialize_carry((5, 2, 3))[0].slots.h.shape == (5, 2, 4, 8)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")  # of Flax's own attributes
+def test_layers_can_be_inspected():
+    """Regression: a property that raised broke `hasattr` and `inspect.getmembers`."""
+    assert not hasattr(layer(), "num_feature_axes")
+    assert "cells" in dict(inspect.getmembers(layer()))
+
+
+def test_actions_that_a_mask_allows_are_replayed():
+    policy = F.Policy(mask=np.arange(8).reshape(2, 4) != 4)
+    run(actions=[whole((2, 6)) + np.array([[0], [1]])], policy=policy)
+    run(actions=[whole((2, 6))], policy=F.Policy(mask=np.zeros(4, bool)))  # State(t-1) is left
 
 
 def same(a, b, **tolerance):

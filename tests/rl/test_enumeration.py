@@ -25,7 +25,7 @@ def runs_of(agent):
 
 
 def trace_of(runs):
-    return F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None)
+    return F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode="sample")
 
 
 def values_of_critic(runs):

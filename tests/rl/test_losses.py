@@ -14,6 +14,7 @@ from flax import nnx
 from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.models.language_model import LanguageModelOutput
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.training.sweep import ScheduledValues, policy_mode
@@ -67,6 +68,7 @@ def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
 
 DIRECTIONS = [{}, dict(reverse=True), dict(noncausal=True), dict(noncausal=True, reverse=True)]
 CASES = list(itertools.product(["none", "batch", "rollouts"], [1.0, 0.5], DIRECTIONS))
+UNDISCOUNTED = [case for case in CASES if case[1] == 1.0]  # a reward of a row has no steps to discount
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
@@ -74,6 +76,7 @@ CASES = list(itertools.product(["none", "batch", "rollouts"], [1.0, 0.5], DIRECT
 def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
     counted = VALID if masked else np.ones_like(VALID)
     rewards, beta = rewards_like(per_step), 0.3
+    cases = CASES if per_step else UNDISCOUNTED
 
     def loss(log_prob, rewards, baseline, discount, facts):
         group = (-1, ROLLOUTS) if baseline == "rollouts" else (-1,)
@@ -85,10 +88,10 @@ def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
         return rl.reinforce(turn(trace), turn(rewards), **how)
 
     gradient = jax.value_and_grad(loss, (0, 1))
-    program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in CASES])
+    program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in cases])
     odd = jnp.where(counted, rewards, jnp.nan) if per_step else rewards  # past the end nothing may count
     results = jax.device_get(program(trace_of().log_prob, odd))
-    for (baseline, discount, facts), (value, grads) in zip(CASES, results, strict=True):
+    for (baseline, discount, facts), (value, grads) in zip(cases, results, strict=True):
         trace = trace_of(**facts)
         expected = slow_returns(trace, rewards, counted, discount=discount, beta=beta, baseline=baseline)
         losses = -(np.asarray(trace.log_prob) * expected).sum(axis=1)
@@ -116,6 +119,59 @@ def test_losses_by_hand():
     values = [jnp.array([[9.0, 10.0], [6.0, 4.0]])]
     assert rl.critic_loss(trace, values, R) == 0.5 * (1 + 4) / 2
     assert rl.reinforce(trace, R, baseline=values) == (1 * 1 + 2 * 0 + 3 * -2 + 4 * 0) / 2
+
+
+# --- One loss
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("per_step", [False, True], ids=["rows", "steps"])
+def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_major):
+    """Rows of different lengths: sums over the steps that count, means over rows."""
+    turn = lambda leaf: leaf.T if time_major and leaf.ndim == 2 else leaf
+    nll = np.abs(np.asarray(rewards_like(per_step)))
+    rows = np.where(VALID, nll, 0).sum(axis=1) if per_step else nll
+    entropies = np.where(VALID, np.asarray(trace_of().entropy), 0).sum(axis=1)
+    plain = slow_returns(trace_of(), -nll, VALID, discount=1.0, beta=0.0, baseline="batch")
+    of_choices = -(np.asarray(trace_of().log_prob) * plain).sum(axis=1)
+    expected = dict(sample=rows + of_choices - 0.3 * entropies, soft=rows - 0.3 * entropies)
+    expected |= dict(replayed=expected["sample"], greedy=rows, none=rows)
+    odd = np.where(VALID, nll, np.nan) if per_step else nll
+    for mode, losses in expected.items():
+        trace = trace_of(mode=mode, valid=jnp.asarray(VALID), time_major=time_major)
+        trace = jax.tree.map(turn, trace)
+        for decisions in (trace, [trace], LanguageModelOutput(None, (trace,), None, None, ())):
+            found = rl.loss(decisions, turn(odd), entropy_coef=0.3)
+            np.testing.assert_allclose(found, losses.mean(), rtol=1e-5, err_msg=mode)
+
+
+def test_a_loss_of_a_row_and_the_same_one_at_its_last_step_have_the_same_scale():
+    """Regression: the mean over steps was 1/T of what the agents' part is."""
+    last = np.arange(TIME) == LENGTHS[:, None] - 1
+    of_rows = np.abs(np.asarray(rewards_like(False)))
+    of_steps = np.where(last, of_rows[:, None], 0).astype(np.float32)
+    for mode in ("sample", "soft", "greedy"):
+        losses = lambda entropy, log_prob, nll, mode=mode: rl.loss(
+            dataclasses.replace(
+                trace_of(mode=mode, valid=jnp.asarray(VALID)), entropy=entropy, log_prob=log_prob
+            ),
+            nll,
+            baseline=None,
+        )
+        both = jax.jit(jax.value_and_grad(losses, (0, 1)))
+        found = [both(trace_of().entropy, trace_of().log_prob, nll) for nll in (of_rows, of_steps)]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), *found)
+
+
+def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs():
+    """LSTM-Jump is greedy in relaxed modes; critics' values stay with their layers."""
+    greedy, sampled = trace_of(1, mode="greedy"), trace_of()
+    values, nll = trace_of(2).log_prob, -rewards_like(True)
+    found = rl.loss([greedy, sampled], nll, baseline=[None, values])
+    expected = rl.network_loss(sampled, nll) + rl.agent_loss(sampled, -nll, baseline=[values])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    one_row = jax.tree.map(lambda leaf: leaf[:1], greedy)  # validation needs no other rows
+    np.testing.assert_allclose(rl.loss(one_row, nll[:1]), nll[:1].sum(), rtol=1e-6)
 
 
 # --- Baselines and VIMCO
@@ -244,8 +300,8 @@ def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
         turn = lambda leaf, axis=2: np.moveaxis(leaf, axis, 0) if time_major else leaf  # noqa: B023
         module = compiled(layers(skip=F.Dynamic(3), time_major=time_major))
         out = module(turn(x), seq_lengths=np.broadcast_to(ENDS, (2, 3)), actions=[turn(actions)])
-        for reward in (-nll.sum(axis=2), -turn(nll)):
-            found.append(float(jax.jit(partial(rl.agent_loss, discount=0.5))(out, reward)))
+        for reward, discount in ((-nll.sum(axis=2), 1.0), (-turn(nll), 0.5)):
+            found.append(float(jax.jit(partial(rl.agent_loss, discount=discount))(out, reward)))
     np.testing.assert_allclose(found[:2], found[2:], rtol=1e-5)
     # By hand: with equal rewards, no rollout has an advantage, and only the entropy is left.
     np.testing.assert_allclose(found[0], -0.02 * float(rl.entropy(out)), rtol=1e-3)
@@ -297,7 +353,7 @@ def test_updates_of_a_skip_rnn_are_paid_for():
         (F.Dynamic(3), "sample", "sample", None),
         (F.Dynamic(3), "soft", "soft", "soft choices .* trained by its own loss"),
         (F.Dynamic(3), "greedy", "greedy", r"call model.train\(\), or pass policy"),
-        (F.Random(3), "greedy", "sample", None),  # always draws
+        (F.Random(3), "sample", "none", None),  # it samples, but has no parameters
         (F.LSTMJump(), "soft", "greedy", "greedy choices"),  # cannot be relaxed
         (F.Attention(3), "greedy", "none", None),
     ],

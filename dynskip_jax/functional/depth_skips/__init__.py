@@ -21,6 +21,6 @@ DEPTH_SKIPS: dict[str, DepthSkip] = {
 
 def parse_depth_skip(text: str) -> DepthSkip:
     """Return the depth skip with the command-line name `text`."""
-    if text not in DEPTH_SKIPS:
+    if not isinstance(text, str) or text not in DEPTH_SKIPS:
         raise UserError(f"unknown skip over depth {text!r}: choose one of {', '.join(DEPTH_SKIPS)}")
     return DEPTH_SKIPS[text]

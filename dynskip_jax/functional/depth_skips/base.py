@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_fields
 from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition
 
 
@@ -33,6 +34,10 @@ class DepthSkip:
     all_below: ClassVar[bool] = False
     source: ClassVar[Literal["output", "cell_state"]] = "output"
     same_size: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the fields that are numbers."""
+        check_fields(self)
 
     def init(
         self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers

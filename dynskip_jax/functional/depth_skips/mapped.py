@@ -43,6 +43,7 @@ class _Mapped(DepthSkip):
     mapping: str = "identity"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mapping not in self.mappings:
             raise UserError(f"unknown mapping {self.mapping!r}: choose one of {', '.join(self.mappings)}")
 

@@ -169,14 +169,17 @@ def replayed(
     def replay(y, x, probe, others):
         return y
 
-    def forward(y, x, probe, others):
-        return y, (y, tuple(addend.ndim for addend in others))
+    kinds = [(addend.ndim, addend.dtype) for addend in others]
 
-    def backward(residuals, dy):
-        y, ndims = residuals
+    def forward(y, x, probe, others):
+        return y, y
+
+    def backward(y, dy):
         d = dy * _slope(y, activations)
-        # An addend that is a vector was added to each row.
-        d_others = [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+        # An addend that is a vector was added to each row, and may be narrower than the sum.
+        d_others = [
+            (d if ndim == d.ndim else jnp.sum(d, axis=0)).astype(dtype) for ndim, dtype in kinds
+        ]
         return None, transpose(d), d, d_others
 
     replay.defvjp(forward, backward)

@@ -133,7 +133,8 @@ def tpu_unroll(
                 params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip)
             )
             if seen.noise is not None:
-                scores = scores + seen.noise
+                # The largest of logits / τ + noise is that of logits + τ noise.
+                scores = scores + seen.temperature * seen.noise
             if seen.allowed is not None:
                 scores = jnp.where(seen.allowed, scores, _NEVER)
         else:

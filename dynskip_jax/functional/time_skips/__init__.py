@@ -32,6 +32,8 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
         stride: Size of `Segments` for `segment_…` and `sparse`, and of `Every` for other agents.
         **options: Values of the skip's other fields. Fields that the skip does not have are ignored.
     """
+    if not isinstance(text, str):
+        raise UserError(f"expected the name of a skip over time, such as 'dynamic:5', got {text!r}")
     name, colon, number = text.partition(":")
     takes_k = {name: not issubclass(kind, Previous | ReadingSkip) for name, kind in TIME_SKIPS.items()}
     if takes_k.get(name) is not bool(colon):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.functional.checks import check_mix
+from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
 from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
@@ -64,7 +64,7 @@ class SkipInputs(NamedTuple):
         allowed: Result of `TimeSkip.allowed`, (*batch, n), where batch axes may have size 1; None if
             everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
-        temperature: Temperature τ of attention and relaxed choices, a number.
+        temperature: Temperature τ of the policy, a number; see `policy_temperature`.
         followed: Inputs that followed the last K states, x(t-k+1) for each k, as a `history.Window`; None if
             the skip does not observe them.
     """
@@ -138,9 +138,9 @@ class TimeSkip:
             known = field.metadata.get("choices")
             if known is not None and value not in known:
                 raise UserError(f"unknown {field.name} {value!r}: choose one of {', '.join(known)}")
-        if not isinstance(self.max_skip, int) or self.max_skip < 1:
-            raise UserError(f"a skip needs a whole max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
+        check_whole("max_skip (K)", self.max_skip)
+        check_fields(self)
         if self.observed not in get_args(Observed):
             known = ", ".join(get_args(Observed))
             raise UserError(f"unknown {name}.observed {self.observed!r}: choose one of {known}")

@@ -7,11 +7,16 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_fields
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """Interface: which of the last K states may enter. Hashable, because it is a field of a time skip."""
+
+    def __post_init__(self) -> None:
+        """Check the fields that are numbers."""
+        check_fields(self)
 
     def count(self, max_skip: int) -> int:
         """Return the number n of candidates among K = `max_skip` states."""
@@ -47,6 +52,7 @@ class Every(Candidates):
     size: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size < 1:
             raise UserError(f"{type(self).__name__} needs a size of at least 1, got {self.size}")
 

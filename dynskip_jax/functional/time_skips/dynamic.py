@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import (
+    ActionMode,
     AgentParams,
     agent_logits,
     choose,
@@ -18,9 +19,10 @@ from dynskip_jax.functional.agent import (
     entropy,
     masked_logit,
     project_agent_input,
+    where_allowed,
 )
 from dynskip_jax.functional.engine.sharding import explicit_spec, match_batch
-from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
+from dynskip_jax.functional.relaxation import RELAXATIONS, policy_temperature, relaxed_weights
 from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision, SkipInputs, choice_field
 from dynskip_jax.functional.time_skips.candidates import Candidates, Every
 
@@ -68,12 +70,18 @@ class PolicySkip(BufferSkip):
         return self.among.count(self.max_skip)
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch_or_1 n"]:
+        slots = self._candidate_slots(step)
+        return slots.reshape((1,) * (step.ndim + 1 - slots.ndim) + slots.shape)
+
+    def _candidate_slots(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"]:
+        """Return `among.slots`, checked if they are known, and otherwise clipped to 0..K-1."""
         slots, n = self.among.slots(self.max_skip, step), self.num_candidates
-        known = slots.tolist() if isinstance(slots, np.ndarray) else range(n)
+        is_known = isinstance(slots, np.ndarray)
+        known = slots.tolist() if is_known else range(n)
         if slots.shape[-1] != n or known[0] != 0 or len({*known} & {*range(self.max_skip)}) != n:
             wanted = f"{n} different slots in 0..{self.max_skip - 1}, 0 first"
             raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
-        return slots.reshape((1,) * (step.ndim + 1 - slots.ndim) + slots.shape)
+        return slots if is_known else jnp.clip(slots, 0, self.max_skip - 1)
 
     @property
     def observed(self) -> str:
@@ -123,12 +131,18 @@ class PolicySkip(BufferSkip):
             allowed = is_first if allowed is None else is_first & allowed
         return allowed
 
-    def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch n"]:
-        """Return the candidates' logits, unnormalised log-probabilities."""
+    def logits(
+        self, params: AgentParams, inputs: SkipInputs, observation: Any, mode: ActionMode = "sample"
+    ) -> Float[Array, "*batch n"]:
+        """Return the candidates' logits, unnormalised log π of a policy of this mode and temperature."""
         if self.agent == "mlp":
-            return agent_logits(params, inputs.projected, observation, inputs.allowed)
-        slots = None if self.among == Every() else self.among.slots(self.max_skip, inputs.step)
-        return content_logits(params, inputs.projected, observation, inputs.allowed, slots, inputs.followed)
+            logits = agent_logits(params, inputs.projected, observation)
+        else:
+            slots = None if self.among == Every() else self._candidate_slots(inputs.step)
+            logits = content_logits(params, inputs.projected, observation, slots, inputs.followed)
+        # Masked after the division, so that no temperature lets a masked candidate in.
+        logits = logits / policy_temperature(self.mode_of(mode), inputs.temperature)
+        return where_allowed(logits, inputs.allowed)
 
     def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
         """Return the logarithms of the candidates' probabilities (or weights) from their logits."""
@@ -139,8 +153,14 @@ class PolicySkip(BufferSkip):
     ):
         """Return log π; it is very negative for states that are not candidates."""
         allowed = self.allowed(step, policy_mask)
-        inputs = SkipInputs(project_agent_input(params, x), step, allowed=allowed, followed=followed)
-        log_probs = self.log_weights(self.logits(params, inputs, observation) / temperature)
+        inputs = SkipInputs(
+            projected=project_agent_input(params, x),
+            step=step,
+            allowed=allowed,
+            temperature=temperature,
+            followed=followed,
+        )
+        log_probs = self.log_weights(self.logits(params, inputs, observation))
         if self.among == Every():
             return log_probs
         is_slot = jax.nn.one_hot(self.candidates(step), self.max_skip, dtype=bool)
@@ -190,11 +210,10 @@ class Attention(PolicySkip):
 
     def choose(self, params, inputs, observation, skip_state, mode):
         logits = self.logits(params, inputs, observation)
-        return self.weigh(inputs.step, jax.nn.softmax(logits / inputs.temperature)), skip_state
+        return self.weigh(inputs.step, jax.nn.softmax(logits)), skip_state
 
     def trace(self, params, inputs, observation, choice, mode) -> Decision:
-        logits = self.logits(params, inputs, observation)
-        return self.weighted(choice, log_softmax(logits / inputs.temperature))
+        return self.weighted(choice, log_softmax(self.logits(params, inputs, observation)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,15 +238,17 @@ class Dynamic(PolicySkip):
             return Choice(slot=self.slot_of(inputs.action)), skip_state
         if mode not in RELAXATIONS or self.agent != "content":
             observation = jax.lax.stop_gradient(observation)
-        logits = self.logits(params, inputs, observation)
+        logits = self.logits(params, inputs, observation, mode)
         if mode in RELAXATIONS:
-            weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, inputs.temperature)
+            # The logits of `soft` have been divided by the temperature.
+            temperature = 1.0 if mode == "soft" else inputs.temperature
+            weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, temperature)
             return self.weigh(inputs.step, weights.astype(logits.dtype)), skip_state
         index = choose(logits, inputs.noise)
         return Choice(self.slots_of(inputs.step, index[..., None])[..., 0]), skip_state
 
     def trace(self, params, inputs, observation, choice: Choice, mode) -> Decision:
-        log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation)))
+        log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation), mode))
         if choice.weights is not None:
             return self.weighted(choice, log_probs)
         # A replayed action may be no candidate, and of equal slots all but the first are masked.

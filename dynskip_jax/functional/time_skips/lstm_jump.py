@@ -80,7 +80,7 @@ class LSTMJump(ReadingSkip):
     def choose(self, params: JumpParams, inputs, observation, skip_state: JumpCounts, mode):
         to_read, to_skip, jumps = skip_state
         if inputs.action is None:
-            jump = choose(self._logits(params, observation), inputs.noise)
+            jump = choose(self._logits(params, inputs, observation), inputs.noise)
         else:
             jump = jnp.clip(inputs.action.astype(jnp.int32) - 1, 0, self.max_jump)
         is_due = (to_skip == 0) & (to_read == 0)
@@ -98,12 +98,13 @@ class LSTMJump(ReadingSkip):
         return Choice(update=reads.astype(observation.dtype), action=action), counts
 
     def trace(self, params: JumpParams, inputs, observation, choice: Choice, mode) -> Decision:
-        log_probs = log_softmax(self._logits(params, observation))
+        log_probs = log_softmax(self._logits(params, inputs, observation))
         jump = jnp.maximum(choice.action - 1, 0)
         log_prob = jnp.take_along_axis(log_probs, jump[..., None], axis=-1)[..., 0]
         drawn = choice.action > 0
         of_jump = jnp.where(drawn, log_prob, 0), jnp.where(drawn, entropy(log_probs), 0)
         return Decision(choice.action, *of_jump, choice.update)
 
-    def _logits(self, params: JumpParams, observation: Float[Array, "*batch hidden"]):
-        return affine(jax.lax.stop_gradient(observation), params.w, params.b)
+    def _logits(self, params: JumpParams, inputs, observation: Float[Array, "*batch hidden"]):
+        logits = affine(jax.lax.stop_gradient(observation), params.w, params.b)
+        return logits / inputs.temperature

@@ -37,7 +37,7 @@ class SparseAttention(Attention):
             raise UserError(f"sparse attention needs a top of at least 1, got {self.top}")
 
     def choose(self, params, inputs, observation, skip_state, mode):
-        index, weights = self._best(self.logits(params, inputs, observation) / inputs.temperature)
+        index, weights = self._best(self.logits(params, inputs, observation))
         return Choice(self.slots_of(inputs.step, index), weights), skip_state
 
     def trace(self, params, inputs, observation, choice: Choice, mode) -> Decision:

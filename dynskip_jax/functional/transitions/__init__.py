@@ -25,6 +25,8 @@ def parse_transition(text: str) -> Transition:
     Raises:
         UserError: The name is unknown, or does not take a number.
     """
+    if not isinstance(text, str):
+        raise UserError(f"expected the name of a transition, such as 'gru', got {text!r}")
     name, colon, number = text.partition(":")
     kind = TRANSITIONS.get(name)
     if kind is None or (colon and not (kind.number and number.isdecimal())):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.checks import check_fields
 from dynskip_jax.functional.engine.product import activate, affine, product, wider
 
 Initializer = Callable[..., Any]
@@ -141,7 +142,8 @@ class Transition:
             raise TypeError(f"{cls.__name__} mixes states in its own way: set averages = 'own'")
 
     def __post_init__(self) -> None:
-        """Replace known activations by their names, so that transitions compare by value."""
+        """Check numbers; replace known activations by their names, so that transitions compare by value."""
+        check_fields(self)
         names = {function: name for name, function in ACTIVATIONS.items()}
         for field in dataclasses.fields(self):
             if not field.name.endswith("_fn"):

@@ -35,6 +35,7 @@ class RecurrentHighway(Transition):
     depth: int = 3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.depth < 1:
             raise UserError(f"a recurrent highway network needs a depth of at least 1, got {self.depth}")
 

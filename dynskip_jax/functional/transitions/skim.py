@@ -40,6 +40,7 @@ class SkimLSTM(Transition):
     small: int = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.small < 1:
             raise UserError(f"a skimming LSTM needs a small size of at least 1, got {self.small}")
 

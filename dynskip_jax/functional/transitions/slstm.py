@@ -61,15 +61,20 @@ class SLSTM(Transition):
         weights = weights[..., None]
         n = jnp.where(states.n >= 0, states.n, 0)
         is_in = (weights > 0) & (n > 0)
+        # Before the first step every n is 0. The average of such states has their stabiliser and their cell
+        # state, too, through which n has its derivative in the next step.
+        is_start = ~jnp.any(is_in, axis=-2, keepdims=True)
         log_terms = states.m + _log(weights) + _log(n)
-        m = jnp.max(jnp.where(is_in, log_terms, jnp.finfo(n.dtype).min / 2), axis=-2, keepdims=True)
-        m = jax.lax.stop_gradient(m)
+        lowest = jnp.finfo(n.dtype).min / 2
+        m = jnp.where(is_in | (is_start & (weights > 0)), log_terms, lowest)
+        m = jax.lax.stop_gradient(jnp.max(m, axis=-2, keepdims=True))
         # A term that is 0 has its derivative in the weight and in n, too.
-        absent = weights * n * _bounded_exp(states.m - m)
-        terms = jnp.where(is_in, jnp.exp(jnp.where(is_in, log_terms - m, 0)), absent)
-        total = jnp.sum(terms, axis=-2)
-        c = jnp.sum(terms * states.c, axis=-2) / jnp.where(total > 0, total, 1)
-        return SLSTMState(jnp.sum(weights * states.h, axis=-2), c, total, m[..., 0, :])
+        scaled_weights = weights * _bounded_exp(states.m - m)
+        terms = jnp.where(is_in, jnp.exp(jnp.where(is_in, log_terms - m, 0)), scaled_weights * n)
+        shares = jnp.where(is_start, scaled_weights, terms)
+        total = jnp.sum(shares, axis=-2)
+        c = jnp.sum(shares * states.c, axis=-2) / jnp.where(total > 0, total, 1)
+        return SLSTMState(jnp.sum(weights * states.h, axis=-2), c, jnp.sum(terms, axis=-2), m[..., 0, :])
 
 
 def _log(x: Float[Array, "..."]) -> Float[Array, "..."]:
