@@ -1,0 +1,93 @@
+"""Completion by a model of `experiments.code` with a neural cache: how often the true token is found.
+
+    python -m benchmarks.code_cache --run-dir DIR --flatness 0.8 --weight 0.4
+
+`python -m experiments.code evaluate` chooses θ (`--flatness`) and the weight on dev. This command gives the
+whole distribution of each token of test in one stream, so that tokens can be ranked (Grave et al. 2017).
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax import functional as F
+from dynskip_jax import load_run
+from dynskip_jax.experiments.code.task import ranks
+
+_STEPS = 100  # read in one call
+
+
+class Cache(NamedTuple):
+    """The last N states and the tokens that followed them, oldest first."""
+
+    states: Float[Array, "N hidden"]
+    tokens: Int[Array, " N"]  # `NO_WORD` in empty slots
+
+
+def cached_log_probs(
+    cache: Cache, output: Any, targets: Int[Array, " time"], flatness: float, weight: float
+) -> tuple[Cache, Float[Array, "time vocabulary"]]:
+    """Return the cache after a segment, and log p of all tokens at each of its steps."""
+    size = len(cache.tokens)
+    states = jnp.concatenate([cache.states, output.states[0]])
+    tokens = jnp.concatenate([cache.tokens, targets])
+    before = jnp.arange(len(targets))[:, None] + jnp.arange(size)[None]
+    words = tokens[before]
+    scores = flatness * jnp.einsum("th,tnh->tn", output.states[0], states[before])
+    is_word = words != F.NO_WORD
+    shares = jax.nn.softmax(jnp.where(is_word, scores, -1e9), axis=-1)
+    shares = jnp.where(is_word, shares, 0)
+    # A cache is a pointer whose gate is constant. Without any word the model's probability stays.
+    gate = jnp.full((1, len(targets), 1), jnp.log(weight) - jnp.log1p(-weight))
+    copies = F.Copies(words[None], shares[None] + (1 - shares.sum(-1, keepdims=True))[None] / size, gate)
+    log_probs = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
+    return Cache(states[len(targets) :], tokens[len(targets) :]), log_probs[0]
+
+
+def main() -> None:
+    """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank on test."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--run-dir", type=Path, required=True, help="a finished run of experiments.code")
+    parser.add_argument("--size", type=int, default=500, help="number of tokens in the cache")
+    parser.add_argument("--flatness", type=float, required=True, help="θ")
+    parser.add_argument("--weight", type=float, required=True, help="weight of the cache")
+    given = parser.parse_args()
+    trained = load_run(given.run_dir)
+    targets = np.asarray(trained.data().content.test)
+    inputs = np.concatenate([[trained.vocabulary.restart_token], targets[:-1]]).astype(np.int32)
+
+    @jax.jit
+    def read(params: Any, carry: Any, cache: Cache, tokens: Array, truth: Array) -> tuple:
+        model = trained.learner.model(params)
+        options = dict(policy=trained.policy, deterministic=True, return_carry=True)
+        carry, output = model(tokens[None], initial_carry=carry, **options)
+        cache, log_probs = cached_log_probs(cache, output, truth, given.flatness, given.weight)
+        nats = -jnp.take_along_axis(log_probs, truth[:, None], axis=-1)[:, 0]
+        return carry, cache, nats, ranks(log_probs, truth)
+
+    carry = trained.model.initialize_carry(1)
+    hidden = trained.model.stack.cells[-1].hidden_features
+    cache = Cache(jnp.zeros((given.size, hidden)), jnp.full(given.size, F.NO_WORD, jnp.int32))
+    found = []
+    for start in range(0, len(targets), _STEPS):
+        part = slice(start, start + _STEPS)
+        carry, cache, nats, rank = read(
+            trained.params, carry, cache, jnp.asarray(inputs[part]), jnp.asarray(targets[part])
+        )
+        found.append((np.asarray(nats), np.asarray(rank)))
+    nats, rank = (np.concatenate(each) for each in zip(*found, strict=True))
+    print(f"perplexity {np.exp(nats.mean()):.2f}")
+    groups = {"all": np.ones(len(targets), bool), **trained.vocabulary.groups(targets)}
+    for group, is_of_group in groups.items():
+        own = rank[is_of_group]
+        top1, top5, mrr = (own == 1).mean(), (own <= 5).mean(), (1 / own).mean()
+        print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}")
+
+
+if __name__ == "__main__":
+    main()
