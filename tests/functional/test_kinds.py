@@ -165,6 +165,7 @@ CASES = {
     "char_cnn": characters(lambda b, t: (floats(b, t, 4, INPUT), whole(0, 4, b, t))),
     "char_cnn: characters": characters(lambda b, t: (inputs(b, t), whole(0, t, b))),
     "chosen_log_likelihood": (F.chosen_log_likelihood, copied),
+    "chosen_log_likelihood_with_greedy_gates": (F.chosen_log_likelihood_with_greedy_gates, copied),
     "copied_log_likelihood": (F.copied_log_likelihood, copied),
     "copied_log_probs": (F.copied_log_probs, lambda b, t: (copies(b, t), log_probs(b, t, WORDS))),
     "copy_of_choice": (F.copy_of_choice, lambda b, t: (copies(b, t), whole(0, K, b, t))),
@@ -182,6 +183,10 @@ CASES = {
     "dropout_mask": (lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype), keyed),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
     "flip_sequences": (F.flip_sequences, lambda b, t: (cells(b, t), whole(0, t, b))),
+    "followed_in": (
+        lambda earlier, x: F.followed_in(earlier, x).compare(x),
+        lambda b, t: (floats(b, K - 1, INPUT), inputs(b, t)),
+    ),
     "followers": (F.followers, lambda b, t: (whole(0, WORDS, b, t), whole(-1, WORDS, b, K - 1))),
     "gated_window": (
         lambda w, b, x, lengths: F.gated_window(F.WindowGates(w, b), x, lengths),
@@ -216,6 +221,10 @@ CASES = {
         ),
         lambda b, t: (LAYER, carry(DYNAMIC, b), floats(b, INPUT)),
     ),
+    "reset_carry": (
+        lambda start, state: F.reset_carry(start._replace(key=None), DYNAMIC, state),
+        lambda b, t: (carry(DYNAMIC, b), state(b)),
+    ),
     "restart_carry": (
         lambda start, state: F.restart_carry(start, DYNAMIC, state),
         lambda b, t: (carry(DYNAMIC, b), state(b)),
@@ -227,6 +236,7 @@ CASES = {
         keyed,
     ),
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
+    "steps_since_start": (F.steps_since_start, lambda b, t: (whole(0, 4, b), flags(b, t))),
     "vimco": (partial(rl.vimco, axis=1), lambda b, t: (log_probs(b, K),)),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (
