@@ -442,18 +442,12 @@ def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | 
     """Return the chosen state of the buffer, or a weighted average of states, each array (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
-
-    def rows(array: Any) -> Array:
-        """Return the chosen one of the K states, or several."""
-        slot = choice.slot[..., None]
-        if choice.weights is None:
-            return jnp.take_along_axis(array, slot[..., None], axis=-2)[..., 0, :]
-        return jnp.take_along_axis(array, slot, axis=-2)
-
     if choice.weights is None:
-        return jax.tree.map(rows, slots)
+        row = choice.slot[..., None, None]
+        return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
     if choice.slot is not None:
-        slots = jax.tree.map(rows, slots)
+        rows = choice.slot[..., None]
+        slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)
     return transition.average_states(choice.weights, slots)
 
 
