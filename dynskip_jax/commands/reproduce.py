@@ -78,4 +78,17 @@ def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
     paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
     for run, command in table.runs.items():
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
-        yield [*line, *flags, "--run-dir", paths[run]] if line[1].startswith("--") else line
+        if not line[1].startswith("--"):  # a command over an earlier run
+            yield line
+            continue
+        yield [*_without(line, flags[::2]), *flags, "--run-dir", paths[run]]
+
+
+def _without(line: list[str], flags: list[str]) -> list[str]:
+    """Return a command line without some flags and their values."""
+    kept = []
+    for i, word in enumerate(line):
+        is_value = not word.startswith("--") and line[i - 1] in flags
+        if word not in flags and not is_value:
+            kept.append(word)
+    return kept
