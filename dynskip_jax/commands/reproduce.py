@@ -43,9 +43,9 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
     """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
 
     Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors trained on the
-    experiments' own texts in vectors.txt, which is made if it is missing. Run folders are in runs/reproduce; what was stopped goes on
-    with the same commands. The last one of a table is a report over all of them. Without a name, all tables
-    are listed.
+    experiments' own texts in vectors.txt, which is made if it is missing. Run folders are in runs/reproduce;
+    what was stopped goes on with the same commands. The last one of a table is a report over all of them.
+    Without a name, all tables are listed.
 
     Args:
         names: Tables.
