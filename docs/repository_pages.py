@@ -37,3 +37,12 @@ def on_page_markdown(markdown, page, config, files):
         return f"]({up}{PAGES[match[2]]}" if match[2] in PAGES else match[0]
 
     return re.sub(r"\]\(((?:\.\./)*)([A-Z]+\.md)", link, markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Mark the flags in code, so that no line is broken at their dashes."""
+
+    def mark(code):
+        return re.sub(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)", r'<span class="flag">\g<0></span>', code[0])
+
+    return re.sub(r"<code>.*?</code>", mark, html, flags=re.DOTALL)

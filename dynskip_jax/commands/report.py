@@ -70,6 +70,9 @@ def report(
                 say(f"{error}; all metrics are shown")
     main = shown_columns(columns, [row["metrics"] for row in rows])
     table = compare_rows(rows, metrics or [*main], baseline)
+    shares = [metric for metric, (_, form) in columns.items() if form.endswith("%")]
+    is_share = table["metric"].isin(shares)
+    table.loc[is_share, ["low", "high"]] = table.loc[is_share, ["low", "high"]].clip(0, 1)
     for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
         heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1

@@ -42,10 +42,10 @@ def all_tables() -> dict[str, Table]:
 def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
     """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
 
-    Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and our vectors in
-    vectors.txt, which is made if it is missing. Run folders are in runs/reproduce; what was stopped goes on
-    with the same commands. The last one of a table is a report over all of them. Without a name, all tables
-    are listed.
+    Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors trained on the
+    experiments' own texts in vectors.txt, which is made if it is missing. Run folders are in runs/reproduce;
+    what was stopped goes on with the same commands. The last one of a table is a report over all of them.
+    Without a name, all tables are listed.
 
     Args:
         names: Tables.
@@ -78,4 +78,17 @@ def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
     paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
     for run, command in table.runs.items():
         line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
-        yield [*line, *flags, "--run-dir", paths[run]] if line[1].startswith("--") else line
+        if not line[1].startswith("--"):  # a command over an earlier run
+            yield line
+            continue
+        yield [*_without(line, flags[::2]), *flags, "--run-dir", paths[run]]
+
+
+def _without(line: list[str], flags: list[str]) -> list[str]:
+    """Return a command line without some flags and their values."""
+    kept = []
+    for i, word in enumerate(line):
+        is_value = not word.startswith("--") and line[i - 1] in flags
+        if word not in flags and not is_value:
+            kept.append(word)
+    return kept

@@ -119,7 +119,7 @@ def read(trained: Trained, text: str) -> Reading:
     best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
     names = vocabulary.shown([vocabulary.tokens[i] for i in best])
     likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
-    listed = ", ".join(f"{name} {probability:.3f}" for name, probability in likeliest)
+    listed = ", ".join(f"{name!r} {probability:.3f}" for name, probability in likeliest)
     return Reading(
         vocabulary.shown(words),
         unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],

@@ -12,13 +12,15 @@ from dynskip_jax.console import LITERAL
 
 _REDRAW_SECONDS = 0.25  # in a terminal
 _LINE_SECONDS = 30  # elsewhere
+_FIRST_SECONDS = 5  # elsewhere, from the first step's end to the first line, which has an estimate
 _LONG = 1e9  # seconds: the estimate uses all steps that were drawn
 
 
 class Progress:
     """Progress display of a loop: steps done, elapsed time, estimated time left, and current metrics.
 
-    In a terminal it is a bar. Elsewhere it is a plain line, at most every 30 seconds and once at the end.
+    In a terminal it is a bar. Elsewhere it is a plain line soon after the first step, then at most every 30
+    seconds, and at the end.
     Use it as a context manager, and its `print` while it is open (by default to standard error). The
     `start` steps that an earlier process has done do not count in the estimate.
     """
@@ -33,7 +35,10 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.console = console or Console(stderr=True)
-        self._clock, self._done, self._start = clock, float(start), start
+        self._clock = clock
+        self._done = float(start)
+        self._start = start
+        self._changed = True  # since the last drawing
         self._metrics: dict[str, Callable[[], float]] = {}
         self._status = ""
         self._interval = _REDRAW_SECONDS if self.console.is_terminal else _LINE_SECONDS
@@ -55,10 +60,15 @@ class Progress:
 
         Metrics are functions, which are called only when drawing.
         """
-        if self._done == self._start:  # the estimate leaves out the first step, which compiles
+        if self._done == self._start:
+            # The estimate begins here, because the first step compiles. Its metrics wait until it is done.
+            for value in metrics.values():
+                value()
             self._bar.update(self._task, completed=self._done + n)
+            self._next_draw = self._clock() + min(self._interval, _FIRST_SECONDS)
         self._done += n
         self._status = ""
+        self._changed = True
         self._metrics.update(metrics)
         if self._clock() >= self._next_draw:
             self._draw()
@@ -66,6 +76,7 @@ class Progress:
     def show(self, status: str) -> None:
         """Show what takes long now, in place of the metrics, until the next step."""
         self._status = status
+        self._changed = True
         if self.console.is_terminal or self._clock() >= self._next_draw:
             self._draw()
 
@@ -80,16 +91,19 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._status = ""
         try:
-            self._draw()
+            if self._changed:
+                self._draw()
         finally:
             self._bar.stop()
 
     def _draw(self) -> None:
+        # Metrics first: they wait for steps that still run, and the estimate counts only finished ones.
+        shown = [f"{name} {_text(value())}" for name, value in self._metrics.items()]
+        self._changed = False
         self._next_draw = self._clock() + self._interval
         self._bar.update(self._task, completed=round(self._done, 6))
         task = self._bar.tasks[0]
         left = "-" if task.time_remaining is None else _duration(task.time_remaining)
-        shown = (f"{name} {_text(value())}" for name, value in self._metrics.items())
         text = f"ETA {left}  {self._status or '  '.join(shown)}".rstrip()
         self._bar.update(self._task, text=text)
         if not self.console.is_terminal:

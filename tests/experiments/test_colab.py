@@ -58,6 +58,18 @@ def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
     read_training(find_experiment(given[0]), given[1:])
 
 
+def test_the_kernel_uses_jax_after_the_last_command_and_on_whatever_device_there_is():
+    """Only one process can use a TPU: commands need it first, and then the kernel, for the TPU's cell."""
+    definitions = ("install-functions", "helpers", "device")
+    commands = [name for name in CODE if re.search(r"\b(train_run|explain|run)\(", CODE[name])]
+    imports = re.compile(r"^ *(import|from) (jax|flax|dynskip_jax)", re.MULTILINE)
+    in_kernel = [name for name in CODE if imports.search(CODE[name])]
+    order = [name for name in CODE if name in {*commands, *in_kernel} - {*definitions}]
+    own = [name for name in order if name in in_kernel]
+    assert "tpu" in own and order[-len(own) :] == own
+    assert not re.search("jax_platforms", "".join(CODE.values()), re.IGNORECASE)
+
+
 # --- What would be installed ---
 
 

@@ -56,7 +56,7 @@ def test_explain_prints_and_shows_what_the_models_say(compared):
         logits = np.asarray(output.logits[0], float)
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         best = probabilities[-1].argmax()
-        listed = f"{name}: next word {found.vocabulary.tokens[best]} {probabilities[-1, best]:.3f}"
+        listed = f"{name}: next word {found.vocabulary.tokens[best]!r} {probabilities[-1, best]:.3f}"
         assert listed in outcome.out
         for position, token in enumerate(tokens[1:]):
             assert np.abs(printed / probabilities[position, token] - 1).min() < 0.006  # of three digits

@@ -98,6 +98,21 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
     assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2  # of the selected value of each model
 
 
+def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, tmp_path):
+    folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
+    result = load(folder / "result.json")
+    row = result["rows"][0]
+    row["seeds"] = [0, 1]
+    for metric, values in (("test_accuracy", [0.99, 1.0]), ("dev_accuracy", [0.0, 0.02])):
+        row["metrics"][metric] = {"mean": np.mean(values), "std": np.std(values, ddof=1), "per_seed": values}
+    write_result(folder, result)
+    said = succeed(REPORT, folder, "--csv", tmp_path / "t.csv").out
+    assert " to 100.00%" in said and " 0.00% to " in said
+    (high,) = {row["high"] for row in table_of(tmp_path / "t.csv", "test_accuracy")}
+    (low,) = {row["low"] for row in table_of(tmp_path / "t.csv", "dev_accuracy")}
+    assert (float(low), float(high)) == (0, 1)
+
+
 def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path):
     folder, damaged, empty = tmp_path / "compared", tmp_path / "damaged", tmp_path / "empty"
     shutil.copytree(compared_ptb.folder, folder)

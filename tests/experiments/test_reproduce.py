@@ -56,6 +56,9 @@ def test_the_reduced_commands_train_elsewhere(name):
         assert small.run.run_dir.parts[2] == f"{name}-reduced"
         examples = [of.data.train_examples * len(of.run.all_seeds) for of in (small, whole)]
         assert examples[0] < examples[1]
+        given = [word for word in line if word.startswith("--")]
+        assert len(given) == len({*given}), line
+        assert {word for word in full if word.startswith("--")} <= {*given}
 
 
 @pytest.mark.slow

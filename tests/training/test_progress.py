@@ -19,17 +19,18 @@ class Display:
     lines = property(lambda self: self._file.getvalue().splitlines())
 
 
-def test_lines_at_most_every_so_often_and_one_at_the_end():
+def test_a_line_soon_after_the_first_step_then_every_so_often_and_one_at_the_end():
     display, fetched = Display(100), []
     with display.progress as progress:
         for step in range(100):
             display.now += 1
             progress.advance(perplexity=lambda step=step: fetched.append(step) or 200.0 - step)
-    assert fetched == [29, 59, 89, 99]
+    assert fetched == [0, 5, 35, 65, 95, 99]
     assert display.lines == [
-        "train [x]:100:  30.0%  30/100  elapsed 0:00:30  ETA 0:01:10  perplexity 171",
-        "train [x]:100:  60.0%  60/100  elapsed 0:01:00  ETA 0:00:40  perplexity 141",
-        "train [x]:100:  90.0%  90/100  elapsed 0:01:30  ETA 0:00:10  perplexity 111",
+        "train [x]:100:  6.0%  6/100  elapsed 0:00:06  ETA 0:01:34  perplexity 195",
+        "train [x]:100:  36.0%  36/100  elapsed 0:00:36  ETA 0:01:04  perplexity 165",
+        "train [x]:100:  66.0%  66/100  elapsed 0:01:06  ETA 0:00:34  perplexity 135",
+        "train [x]:100:  96.0%  96/100  elapsed 0:01:36  ETA 0:00:04  perplexity 105",
         "train [x]:100:  100.0%  100/100  elapsed 0:01:40  ETA 0:00:00  perplexity 101",
     ]
 
@@ -45,12 +46,44 @@ def test_the_estimate_leaves_out_an_earlier_process_and_the_first_step_which_com
             display.now += 30
     assert [line.partition("  elapsed ")[2] for line in display.lines] == [
         "0:00:30  ETA -  compiling the step",
-        "0:01:00  ETA -",
         "0:01:30  ETA 0:04:00",  # 80 steps of 3 s
         "0:02:00  ETA 0:03:30",
-        "0:02:30  ETA 0:03:30",
     ]
     assert display.lines[-1].startswith("train [x]:100:  93.0%  930/1000")
+
+
+@pytest.mark.parametrize("seconds", [1, 3, 10, 40])
+def test_the_first_estimate_is_right_for_steps_that_run_after_their_call(seconds):
+    """JAX returns before a step has run; fetching a metric waits for the step."""
+    display = Display(101)
+    finished = display.now
+
+    def wait():
+        display.now = max(display.now, finished)
+        return 1.0
+
+    with display.progress as progress:
+        display.now += 29  # compiling
+        done = 0
+        while not display.lines:
+            done += 1
+            finished = max(display.now, finished) + seconds
+            display.now += 0.5  # next batch
+            progress.advance(1, loss=wait)
+        left = seconds * (101 - done)
+    assert display.lines[0].endswith(f"ETA {left // 3600}:{left // 60 % 60:02}:{left % 60:02}  loss 1")
+
+
+@pytest.mark.parametrize("last", [0, 4, 5, 29, 30, 31, 40])
+def test_the_last_state_is_a_line_once(last):
+    """A line was due when the last step ended, or not: it is not printed again."""
+    display = Display(2)
+    with display.progress as progress:
+        progress.advance(1)
+        display.now += last
+        progress.advance(1)
+    (line,) = display.lines
+    assert line.startswith("train [x]:100:  100.0%  2/2")
 
 
 @pytest.mark.parametrize(
