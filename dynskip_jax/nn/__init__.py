@@ -6,11 +6,8 @@ from dynskip_jax.nn.characters import CharAffixes as CharAffixes
 from dynskip_jax.nn.characters import CharCNN as CharCNN
 from dynskip_jax.nn.characters import CharEmbedding as CharEmbedding
 from dynskip_jax.nn.convert import from_flax as from_flax
-from dynskip_jax.nn.convert import from_keras as from_keras
-from dynskip_jax.nn.convert import from_keras_bidirectional as from_keras_bidirectional
 from dynskip_jax.nn.convert import from_torch as from_torch
 from dynskip_jax.nn.convert import to_flax as to_flax
-from dynskip_jax.nn.convert import to_keras as to_keras
 from dynskip_jax.nn.convert import to_torch as to_torch
 from dynskip_jax.nn.layers import SkipLayers as SkipLayers
 from dynskip_jax.nn.layers import SkipLSTM as SkipLSTM

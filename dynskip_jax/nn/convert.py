@@ -1,6 +1,6 @@
-"""Conversion of weights from and to the recurrent layers of PyTorch, Flax and Keras.
+"""Conversion of weights from and to the recurrent layers of PyTorch and Flax.
 
-Weights are exchanged as arrays, so neither PyTorch nor Keras is imported. All readers take the options of the
+Weights are exchanged as arrays, so PyTorch is not imported. All readers take the options of the
 cell or the layers that they make. So an agent, such as `skip=functional.Dynamic(5)`, can be added to a
 trained network; `rngs` is required only if it has weights. `gate_fn` and `activation_fn` are activations of
 the gates (σ by default) and of the candidate and c (tanh).
@@ -24,12 +24,11 @@ from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
 
 # The order of an LSTM's four gates and of a GRU's three, of which n is the candidate. PyTorch has a bias on
-# the input and one on the state for each gate; Keras likewise in a GRU that resets after the product, and
-# otherwise one bias. Flax has biases on the state in an LSTM, and on the input in a GRU; Linen's GRU has one
-# more, inside the reset.
+# the input and one on the state for each gate. Flax has biases on the state in an LSTM, and on the input in a
+# GRU; Linen's GRU has one more, inside the reset.
 ORDERS = {
-    4: {"torch.nn": "ifgo", "Keras": "ifgo", "flax": "ifgo", "ours": "gifo"},
-    3: {"torch.nn": "rzn", "Keras": "zrn", "flax": "rzn", "ours": "rzn"},
+    4: {"torch.nn": "ifgo", "flax": "ifgo", "ours": "gifo"},
+    3: {"torch.nn": "rzn", "flax": "rzn", "ours": "rzn"},
 }
 _FUNCTIONS = ("gate_fn", "activation_fn")
 # w_x (in, gates * hidden), w_h (hidden, gates * hidden), b and b_h (gates * hidden,). The two biases, on the
@@ -143,93 +142,6 @@ def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarr
     return layers
 
 
-def from_keras(
-    weights: Sequence[Any], *, config: Mapping[str, Any] | None = None, **options: Any
-) -> SkipCell:
-    """Make a cell with the weights of Keras' `LSTM` or `GRU` layer, with `reset_after` or without.
-
-    Args:
-        weights: `layer.get_weights()`: kernel, recurrent kernel and, unless `use_bias=False`, bias.
-        config: `layer.get_config()`, in which options are checked that the weights do not show.
-        **options: `gate_fn` and `activation_fn`, the layer's activations, and options of `SkipCell`.
-    """
-    arrays, reset = _read_keras(weights, config or {}, options)
-    return _filled(SkipCell, [arrays], options, reset)
-
-
-def from_keras_bidirectional(
-    weights: Sequence[Any], *, config: Mapping[str, Any] | None = None, **options: Any
-) -> SkipLSTM:
-    """Make a layer with the weights of Keras' `Bidirectional(LSTM(...))` or `Bidirectional(GRU(...))`.
-
-    The output concatenates both directions, as with `merge_mode="concat"`. The arguments are those of
-    `from_keras`, and `options` those of `SkipLSTM`.
-    """
-    if len(weights) not in (4, 6):
-        hint = "from_keras reads a layer of one direction"
-        raise UserError(f"expected the 4 or 6 arrays of a Bidirectional layer, got {len(weights)}: {hint}")
-    half = len(weights) // 2
-    config = config or {}
-    own = config.get("layer", {}).get("config", {})
-    own = {**own, "go_backwards": False, "merge_mode": config.get("merge_mode", "concat")}
-    forward, reset = _read_keras(weights[:half], own, options)
-    backward, _ = _read_keras(weights[half:], own, options)
-    return _filled(partial(SkipLSTM, bidirectional=True), [forward, backward], options, reset)
-
-
-def to_keras(cell: SkipCell, *, bias: bool = True) -> list[np.ndarray]:
-    """Return the weights of an LSTM or a GRU for `set_weights` of Keras' layer.
-
-    Set `reset_after=True` in the Keras GRU if this cell resets after the product, and False otherwise. With
-    `bias=False` they are those of a layer made with `use_bias=False`.
-    """
-    w_x, w_h, b, b_h = _arrays(cell, "Keras")
-    if cell.recurrence.transition == F.GRU("after"):
-        b = np.stack([b, b_h])
-    return [w_x, w_h, *_kept(bias, {"bias": b}).values()]
-
-
-def _read_keras(
-    weights: Sequence[Any], config: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[Arrays, str]:
-    """Return the weights of a layer of one direction in our order, and where its GRU resets."""
-    arrays = [np.asarray(array) for array in weights]
-    shapes = [array.shape for array in arrays]
-    hidden = 1
-    width = 0
-    if len(shapes) in (2, 3) and len(shapes[1]) == 2:
-        hidden, width = shapes[1]
-    biases = [(width,)]
-    if width == 3 * hidden:
-        biases.append((2, width))  # a GRU that resets after the product
-    if not width or shapes[0][1:] != (width,) or not {*shapes[2:]} <= {*biases}:
-        raise UserError(
-            f"expected kernel, recurrent kernel and bias of Keras' LSTM or GRU, got shapes {shapes}: read a "
-            "Bidirectional layer by from_keras_bidirectional, and load a CuDNN layer into another layer first"
-        )
-    hint = "(hard_sigmoid is jax.nn.hard_sigmoid in Keras 3, and clip(0.2 x + 0.5, 0, 1) in Keras 2)"
-    for name, expected, argument, remedy in (
-        ("recurrent_activation", "sigmoid", "gate_fn", f"pass that function as gate_fn {hint}"),
-        ("activation", "tanh", "activation_fn", "pass that function as activation_fn"),
-        ("go_backwards", False, "", "a cell reads from the start: reverse the inputs, and leave it out"),
-        ("merge_mode", "concat", "", "merge the two halves of the output yourself, and leave it out"),
-    ):
-        if config.get(name, expected) != expected and argument not in options:
-            raise UserError(f"the config has {name}={config[name]!r}, not {expected!r}: {remedy}")
-    if len(arrays) == 3:
-        bias = arrays[2]
-    else:
-        bias = np.zeros(biases[-1] if config.get("reset_after", True) else biases[0])
-    if bias.ndim == 2:
-        b, b_h = bias
-        reset = "after"
-    else:
-        b = bias
-        b_h = np.zeros_like(bias)
-        reset = "before"
-    return _reordered((*arrays[:2], b, b_h), "Keras", "ours"), reset
-
-
 def _orders(w_h: np.ndarray) -> dict[str, str]:
     """Return each library's order of the gates of a recurrent matrix, (hidden, gates * hidden)."""
     gates = w_h.shape[1] // w_h.shape[0]
@@ -262,11 +174,12 @@ def _kept(bias: bool, biases: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return biases if bias else {}
 
 
-def _filled(make: Any, all_arrays: Sequence[Arrays], options: Mapping[str, Any], reset: str = "after") -> Any:
+def _filled(make: Any, all_arrays: Sequence[Arrays], options: Mapping[str, Any]) -> Any:
     """Return the cell or the layers that `make` makes, with these weights."""
     w_x, w_h, *_ = all_arrays[0]
     functions = {name: options[name] for name in _FUNCTIONS if options.get(name) is not None}
-    transition = F.LSTM(**functions) if len(_orders(w_h)["ours"]) == 4 else F.GRU(reset, **functions)
+    kind = F.LSTM if len(_orders(w_h)["ours"]) == 4 else F.GRU
+    transition = kind(**functions)
     others = {name: value for name, value in options.items() if name not in _FUNCTIONS}
     made = make(len(w_x), len(w_h), transition=transition, **dict(rngs=nnx.Rngs(0)) | others)
     cells = getattr(made, "cells", [made])
@@ -287,10 +200,7 @@ def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
     if isinstance(cell.recurrence.transition, F.GRU):
         pairs = (np.split(array, [2 * len(w_h)], axis=-1) for array in arrays)
         (w_x, w_xn), (w_h, w_n), (b, b_n), (b_h, b_hn) = pairs
-        inside = (b_n + b_hn, None)
-        if cell.recurrence.transition.reset == "after":
-            inside = (b_n, b_hn)
-        values = GRUParams(w_x, w_h, b + b_h, w_xn, w_n, *inside)
+        values = GRUParams(w_x, w_h, b + b_h, w_xn, w_n, b_n, b_hn)
     found, expected = (jax.tree.map(np.shape, weights) for weights in (values, cell.weights.read()))
     if found != expected:
         raise UserError(f"expected weights of the shapes {expected}, got {found}")
@@ -305,14 +215,11 @@ def _arrays(cell: SkipCell, library: str) -> Arrays:
     if cell.initial is not None:
         learned = jax.tree.leaves(cell.initial.read())
     transition = cell.recurrence.transition
-    known = [F.LSTM(), F.GRU("after")]
-    if library == "Keras":
-        known.append(F.GRU("before"))
     for what, found in (
         ("a skip over depth", cell.recurrence.depth_skip is not None),
         ("zoneout", any(cell.zoneout)),
         ("a learned initial state that is not 0", any(np.any(np.asarray(array)) for array in learned)),
-        (f"the transition {transition}", transition not in known),
+        (f"the transition {transition}", transition not in (F.LSTM(), F.GRU())),
     ):
         if found:
             raise UserError(f"{library} has no layer with {what}, which this cell has")
@@ -323,9 +230,6 @@ def _arrays(cell: SkipCell, library: str) -> Arrays:
     w = jax.tree.map(as_array, cell.weights.read())
     arrays = (w.w_x, w.w_h, w.b, np.zeros_like(w.b))
     if isinstance(transition, F.GRU):
-        b_hn = w.b_hn
-        if b_hn is None:
-            b_hn = np.zeros_like(w.b_n)
-        inside = (w.w_xn, w.w_n, w.b_n, b_hn)
+        inside = (w.w_xn, w.w_n, w.b_n, w.b_hn)
         arrays = [np.concatenate(pair, axis=-1) for pair in zip(arrays, inside, strict=True)]
     return _reordered(arrays, "ours", library)

@@ -1,4 +1,4 @@
-"""Check the conversion of weights from and to Flax, Keras and torch, against NumPy, Flax and torch."""
+"""Check the conversion of weights from and to Flax and torch, against NumPy, Flax and torch."""
 
 import functools
 
@@ -185,66 +185,13 @@ def test_linens_cells_and_back(name):
     close(apply({"params": {"cell": nn.to_flax(cell, "linen")}}, X), expected)
 
 
-# Keras, whose columns are i, f, c, o and z, r, h.
-
-
-def keras_layer(kind, seed=1, bias=True, reset_after=True):
-    """Return random weights as in Keras' `get_weights`."""
-    width = {"lstm": 4, "gru": 3}[kind] * HIDDEN
-    shape = (2, width) if kind == "gru" and reset_after else (width,)
-    return [normal(seed, INPUT, width), normal(seed + 1, HIDDEN, width), normal(seed + 2, *shape)][: 2 + bias]
-
-
-def keras_by_hand(kind, weights, after=True):
-    """Return the outputs on X of a Keras layer; `after` is `reset_after`."""
-    kernel, recurrent, *biases = weights
-    biases = [*biases[0]] if biases and biases[0].ndim == 2 else biases
-    order = {"lstm": "ifgo", "gru": "zrn"}[kind]
-    return np.stack([by_hand(order, x, kernel, recurrent, *biases, after=after) for x in X])
-
-
-@pytest.mark.parametrize(
-    ("kind", "bias", "reset_after"),
-    and_slow(
-        [("lstm", True, True), ("lstm", False, True), *(("gru", *case) for case in np.ndindex(2, 2))],
-        lambda kind, bias, reset_after: bias,
-    ),
-)
-@pytest.mark.usefixtures("as_users")
-def test_keras_layer_and_back(kind, bias, reset_after):
-    weights = keras_layer(kind, bias=bias, reset_after=reset_after)
-    cell = nn.from_keras(weights, config={"reset_after": bool(reset_after)})
-    expected, back = keras_by_hand(kind, weights, reset_after), nn.to_keras(cell, bias=bias)
-    close(outputs(cell), expected)
-    close(keras_by_hand(kind, back, reset_after), expected)
-    assert [array.shape for array in back] == [array.shape for array in weights]
-
-
-@pytest.mark.parametrize("kind", and_slow(["lstm", "gru"], "gru".__eq__))
-def test_both_directions_of_keras(kind):
-    forward, backward = keras_layer(kind, 1), keras_layer(kind, 4)
-    config = {"merge_mode": "concat", "layer": {"config": {"activation": "tanh"}}}
-    both = compiled(nn.from_keras_bidirectional([*forward, *backward], config=config))(X).h
-    close(both[..., :HIDDEN], keras_by_hand(kind, forward))
-    close(both[..., HIDDEN:], compiled(nn.SkipLayers([nn.from_keras(backward)], reverse=True))(X).h)
-
-
-def test_keras_layer_with_other_activations():
-    kernel, _, b = weights = keras_layer("lstm")
-    config = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
-    out = outputs(nn.from_keras(weights, config=config, gate_fn=nnx.hard_sigmoid))[:, 0]
-    i, _, c, o = np.split(X[:, 0] @ kernel + b, 4, axis=1)
-    i, o = (np.clip(part / 6 + 0.5, 0, 1) for part in (i, o))
-    close(out, o * np.tanh(i * np.tanh(c)))
-
-
 # What does not fit.
 
 
 @functools.cache
 def refused():
     """Return calls that raise an error, each with a part of its message."""
-    state, lstm, gru = torch_state("lstm"), keras_layer("lstm"), keras_layer("gru")
+    state = torch_state("lstm")
     without = lambda name: {n: a for n, a in state.items() if n != name}
     of_torch, of_gru = nn.from_torch(state).cells[0], nn.from_torch(torch_state("gru")).cells[0]
     hard = cell_of(transition=F.LSTM(gate_fn=nnx.hard_sigmoid))
@@ -264,25 +211,16 @@ def refused():
         "shapes": (lambda: nn.from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}), "expected weights"),
         "no rngs": (lambda: nn.from_torch(state, skip=F.Dynamic(3)), "of Dynamic are drawn: pass rngs="),
         "torch bias": (lambda: nn.to_torch(of_torch, bias=False), "bias_ih_l0 is not 0"),
-        "keras bias": (lambda: nn.to_keras(of_torch, bias=False), "bias is not 0"),
         "ulstm": (lambda: nn.to_torch(ulstm), "torch.nn has no layer with the transition ULSTM"),
         "before": (lambda: nn.to_torch(before), "torch.nn has no layer with the transition GRU"),
         "activation": (lambda: nn.to_flax(hard), "flax has no layer with the transition LSTM.*hard_sigmoid"),
         "reverse": (lambda: nn.to_torch(reverse), "no layer with reverse=True"),
         "depth": (lambda: nn.to_flax(deep), "flax has no layer with a skip over depth"),
-        "learned": (lambda: nn.to_keras(learned), "Keras has no layer with a learned initial state"),
+        "learned": (lambda: nn.to_torch(learned), "no layer with a learned initial state"),
         "zoneout": (lambda: nn.to_torch(zoned), "no layer with zoneout"),
         "flax": (lambda: nn.from_flax({"dense": {"kernel": normal(0, 2, 2)}}), "weights of Flax's LSTM or"),
         "layout": (lambda: nn.to_flax(of_torch, "haiku"), "unknown layout 'haiku'"),
         "inside": (lambda: nn.to_flax(of_gru), "no bias inside its reset"),
-        "keras": (lambda: nn.from_keras([np.zeros(3)]), "kernel, recurrent kernel and bias"),
-        "keras gates": (lambda: nn.from_keras([normal(0, 3, 8), normal(0, 4, 8)]), "2 gates"),
-        "six": (lambda: nn.from_keras(lstm * 2), "by from_keras_bidirectional"),
-        "three": (lambda: nn.from_keras_bidirectional(lstm), "expected the 4 or 6 arrays .* got 3"),
-        "merged": (lambda: nn.from_keras_bidirectional(gru * 2, config={"merge_mode": "sum"}), "mode='sum'"),
-        "cudnn": (lambda: nn.from_keras([*lstm[:2], normal(0, 8 * HIDDEN)]), "CuDNN layer"),
-        "hard": (lambda: nn.from_keras(gru, config={"recurrent_activation": "hard"}), "as gate_fn"),
-        "backwards": (lambda: nn.from_keras(gru, config={"go_backwards": True}), "reverse the inputs"),
     }  # fmt: skip
 
 
