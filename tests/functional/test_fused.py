@@ -89,6 +89,40 @@ def test_outputs_and_gradients_equal_those_of_the_reference(
         assert np.abs(gradient).max() > 0, jax.tree_util.keystr(path)
 
 
+@dataclasses.dataclass(frozen=True)
+class Doubling(F.TimeSkip):
+    """A time skip that always chooses State(t-2), and doubles a number of its own at each step."""
+
+    name: ClassVar[str] = "doubling"
+    max_skip: int = 2
+
+    def init_skip_state(self, batch, dtype):
+        return jnp.ones(batch, dtype)
+
+    def differentiable(self, mode, replayed):
+        return False
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        return F.Choice(slot=jnp.ones(inputs.step.shape, jnp.int32)), 2 * skip_state
+
+
+@pytest.mark.parametrize("lengths", [None, (TIME, 0, 1)])
+def test_no_gradient_flows_through_the_state_of_choices_without_a_derivative(double_precision, lengths):
+    recurrence = F.Recurrence(Doubling())
+    params, carry, x, _ = problem(recurrence)
+
+    def last(skip_state, implementation):
+        start = carry._replace(skip_state=skip_state)
+        options = dict(seq_lengths=None if lengths is None else np.array(lengths))
+        end, _ = F.unroll(params, start, x, recurrence, implementation=implementation, **options)
+        return end.skip_state.sum()
+
+    found = [jax.grad(last)(carry.skip_state, implementation) for implementation in ("fused", "reference")]
+    np.testing.assert_array_equal(*found)
+    # A sequence without steps keeps its number, which has a gradient.
+    np.testing.assert_array_equal(found[0], [0, 0 if lengths is None else 1, 0])
+
+
 class Counted(NamedTuple):
     count: jax.Array
     level: jax.Array

@@ -3,9 +3,10 @@
 Each way has a comment at its place, "Difference 1" to "Difference 4":
 
 1. Results of products, choices and states that entered are known from the forward loop.
-2. Weights get their gradients after the loop, from all steps at once.
+2. Matrices get their gradients after the loop, from all steps at once.
 3. Gradients of reads are added to one array in place: nothing that grows with K is kept for a step.
-4. A sampled choice sends no gradient into the network, so it is not differentiated.
+4. A choice without a derivative, as a sampled or a greedy one, is not even made again: log π gets
+   its gradient outside the loop, from the histories.
 """
 
 from typing import Any, NamedTuple
@@ -36,10 +37,10 @@ from dynskip_jax.functional.engine.step import (
 )
 from dynskip_jax.functional.engine.trees import (
     added,
-    batch_major,
     combined,
     floats,
-    time_major,
+    swap_time_and_batch,
+    time_slowest,
     with_rows,
     without,
     zeros_like,
@@ -54,7 +55,8 @@ class Residuals(NamedTuple):
     args: Arguments  # with results of products in the projected inputs that they have overwritten
     result: Result
     results: Any  # results of the other products, (time, batch, width) each
-    # Averages of states that entered, (time, batch, hidden) each; None without weights
+    # States that entered, (time, batch, hidden) each, kept only if choices have `weights`; the
+    # others are read from the histories again
     entering: Any
 
 
@@ -154,7 +156,7 @@ def _run_loop(
     args, result, results, entering_TBH = residuals
     given, unpack = pack(args.given)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
-    owned = layer.owned
+    owned = layer.input_of_product
 
     def step(passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]):
         x, saved, d = steps
@@ -163,7 +165,8 @@ def _run_loop(
             inputs=with_rows(x.inputs, owned.values(), passed.rows),
             given=given_at(layer, args, t, unpack(x.given), x.flags),
         )
-        # The row of an owned input holds the result that overwrote it.
+        # The row of an owned input now holds the result that overwrote it. `dense` alone would read
+        # it, and takes the kept result instead.
         saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
         d = d._replace(new=added(passed.d_newest, d.new))
         undone, operands = _undo_step(
@@ -225,7 +228,7 @@ def _run_loop(
     last = jnp.full((), args.time - 1, jnp.int32)
     start = Passed(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
     passed, emitted = lax.scan(step, start, steps, reverse=True)
-    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_major(passed.buffers))
+    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_slowest(passed.buffers))
     return passed, emitted._replace(d_inputs=d_inputs)
 
 
@@ -279,16 +282,16 @@ def _undo_step(
         ]
         return (new, floats((choice, after))), operands
 
-    # Difference 4: without a derivative of the choice there are no probes for it, and no window.
+    # Difference 4: without a derivative of the choice it has no probes, and no window is read.
     made = window_KBH = reads = None
-    probes = zeros_like(saved.results)
+    product_probes = zeros_like(saved.results)
     if layer.differentiable:
         made = zeros_like(floats((saved.choice, saved.before)))
         window_KBH = window_at(layer, histories_RBH, t)
     if layer.reaches_back:
         reads = layer.read(saved.choice).fetch(histories_RBH, t, alive)
     variables = Variables(
-        products=probes,
+        products=product_probes,
         made=made,
         shared=(args.params, args.recurrent_mask, args.mix, args.initial),
         inputs=x.inputs,
@@ -394,8 +397,10 @@ def _gradients_of_choices(
     """Return the gradients of the time skip's parameters, of `given` and of `recent_inputs`."""
     if not layer.differentiable:
         return None, None, None
+    # Difference 2, for the time skip: the loop has sent back the gradients of the observations and
+    # of the state before each step, so only those of parameters and inputs remain.
     observations = observations_of_all(layer.recurrence, args, result.histories)
-    given, before = batch_major((args.given, result.before))
+    given, before = swap_time_and_batch((args.given, result.before))
 
     def choose(skip, projected, temperature, recent_inputs):
         followed = followed_of_all(recent_inputs, layer.K, args.flags.alive)
@@ -405,6 +410,6 @@ def _gradients_of_choices(
 
     temperature = args.given.temperature
     _, undo = jax.vjp(choose, args.skip, given.projected, temperature, args.recent_inputs)
-    d_skip, d_projected, d_temperature, d_recent_inputs = undo(batch_major(d_made))
-    d_given = SkipInputs(batch_major(d_projected), temperature=d_temperature)
+    d_skip, d_projected, d_temperature, d_recent_inputs = undo(swap_time_and_batch(d_made))
+    d_given = SkipInputs(swap_time_and_batch(d_projected), temperature=d_temperature)
     return d_skip, d_given, d_recent_inputs

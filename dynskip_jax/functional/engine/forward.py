@@ -11,7 +11,7 @@ from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
-from dynskip_jax.functional.engine.trees import batch_major, with_rows, without
+from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
 from dynskip_jax.functional.step import Recurrence, observed
 from dynskip_jax.functional.time_skips import Choice
 
@@ -43,7 +43,7 @@ class Kept(NamedTuple):
 
     # Results of the products that overwrite no projected input; None if nothing is kept
     results: Any
-    # Averages of states that entered, (time, batch, hidden) each; None without weights
+    # States that entered, (time, batch, hidden) each, if choices have `weights`; otherwise None
     entering: Any
     overwritten: list[Array]  # the projected inputs that results of products have overwritten
 
@@ -52,7 +52,7 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     """Run all steps; return the result, and what the backward loop needs if `keep`."""
     given, unpack = pack(args.given)
     # Kept results overwrite projected inputs that nothing else reads: one array less to allocate.
-    owned = layer.owned if keep else {}
+    owned = layer.input_of_product if keep else {}
 
     def step(passed: Passed, x: LoopInputs):
         t = passed.t
@@ -133,11 +133,13 @@ def observations_of_all(recurrence: Recurrence, args: Arguments, histories_RBH: 
         newest_TBH = observed(recurrence, newest_of_all(args, histories_RBH))
         if alive_TB is not None:
             newest_TBH = jnp.where((alive_TB == 0)[..., None], initial, newest_TBH)
-        return batch_major(newest_TBH)
+        return swap_time_and_batch(newest_TBH)
     rows_RBH = observed(recurrence, histories_RBH)
     if alive_TB is None:
-        return hist.observed_in(batch_major(rows_RBH), skip.observed, skip.max_skip, args.time)
-    rows_BRH, alive_BT = batch_major((rows_RBH, alive_TB))
+        return hist.observed_in(
+            swap_time_and_batch(rows_RBH), skip.observed, skip.max_skip, args.time
+        )
+    rows_BRH, alive_BT = swap_time_and_batch((rows_RBH, alive_TB))
     return hist.observed_in(rows_BRH, skip.observed, skip.max_skip, args.time, alive_BT, initial[0])
 
 
@@ -151,5 +153,5 @@ def followed_of_all(
         return None
     earlier_KBF = jnp.flip(recent_inputs_RBF[: K - 1], axis=0)
     x_TBF = recent_inputs_RBF[K - 1 :]
-    earlier_BKF, x_BTF = batch_major((earlier_KBF, x_TBF))
+    earlier_BKF, x_BTF = swap_time_and_batch((earlier_KBF, x_TBF))
     return hist.followed_in(earlier_BKF, x_BTF, None if alive_TB is None else alive_TB.T)

@@ -31,7 +31,7 @@ from dynskip_jax.functional.engine.problem import (
     make_clock,
     prepare,
 )
-from dynskip_jax.functional.engine.trees import batch_major, time_major, with_rows
+from dynskip_jax.functional.engine.trees import swap_time_and_batch, time_slowest, with_rows
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
@@ -104,7 +104,7 @@ def fused_unroll(
     # The decisions of all steps.
     histories_RBH = result.histories
     observations = observations_of_all(recurrence, args, histories_RBH)
-    given, before, choices = batch_major((given, result.before, result.choices))
+    given, before, choices = swap_time_and_batch((given, result.before, result.choices))
     given = given._replace(followed=followed_of_all(recent_inputs_RBF, skip.max_skip, clock.alive))
     if inert:
         choices, _ = skip.make_choice(params.skip, given, observations, before, policy.mode)
@@ -115,10 +115,10 @@ def fused_unroll(
     if return_cell_state:
         cell_state_RBH = getattr(histories_RBH, recurrence.transition.cell_state)
     states_TBH = jax.tree.map(lambda rows: rows[layer.K :], (histories_RBH[0], cell_state_RBH))
-    h, cell_state = batch_major(states_TBH)
+    h, cell_state = swap_time_and_batch(states_TBH)
     output = SkipOutput(h, decision, cell_state)
     if inputs.valid is not None:
-        output = where_each(batch_major(inputs.valid), output, 0)
+        output = where_each(swap_time_and_batch(inputs.valid), output, 0)
     end = _end(layer, args, carry, result, clock)
     if recent_inputs_RBF is not None:
         last_inputs = _last_inputs(args.flags, recent_inputs_RBF, skip.max_skip, clock)
@@ -150,7 +150,7 @@ def _forward(layer: Layer, args: Arguments) -> tuple[Result, Residuals]:
 
     args = jax.tree.map(lambda primal: primal.value, args, is_leaf=is_primal)
     result, kept = run_forward(layer, args, keep=True)
-    inputs = with_rows(args.inputs, layer.owned.values(), kept.overwritten)
+    inputs = with_rows(args.inputs, layer.input_of_product.values(), kept.overwritten)
     return result, Residuals(args._replace(inputs=inputs), result, kept.results, kept.entering)
 
 
@@ -159,7 +159,7 @@ def _backward(layer: Layer, residuals: Residuals, d_result: Result) -> tuple[Arg
         is_zero = isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
         return None if is_zero else leaf
 
-    d_result = time_major(jax.tree.map(none_if_zero, d_result))
+    d_result = time_slowest(jax.tree.map(none_if_zero, d_result))
     return (run_backward(layer, residuals, ResultCotangents(*d_result)),)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import Matrix, Product, find_products
-from dynskip_jax.functional.engine.trees import floats, time_major, with_rows, without
+from dynskip_jax.functional.engine.trees import floats, time_slowest, with_rows, without
 from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
@@ -122,7 +122,7 @@ class Layer:
         return skip.fixed_slot != 0 or skip.observed != "previous"
 
     @property
-    def owned(self) -> dict[int, int]:
+    def input_of_product(self) -> dict[int, int]:
         """Projected input that a product's result overwrites, as only this product reads it."""
         return {n: product.input for n, product in enumerate(self.products) if product.owns_input}
 
@@ -242,5 +242,5 @@ def pack(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
         found = structure.unflatten(with_rows(others, wide, parts))
         return found._replace(temperature=given.temperature)
 
-    together = time_major(jnp.concatenate([leaves[i] for i in wide], axis=-1))
+    together = time_slowest(jnp.concatenate([leaves[i] for i in wide], axis=-1))
     return (together, others), unpack

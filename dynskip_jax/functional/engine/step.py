@@ -84,24 +84,26 @@ def replay_step(
     window_KBH: Float[Array, "K batch observed"] | None,
     before: Any,
     fetch: Callable[[Choice], Any],
-    probes: Any,
+    choice_probes: Any,
 ) -> tuple[Any, Choice, Any]:
     """Take a step with the values of `saved`; return State(t), the choice, and the time skip's
     state.
 
-    Derivatives are those of `take_step`. `probes` are zeros whose gradients are those of the floats
-    of the choice and of the new state of the time skip. See `take_step` for the other arguments.
+    Derivatives are those of `take_step`. `choice_probes` are zeros whose gradients are those of the
+    floats of the choice and of the new state of the time skip. See `take_step` for the other
+    arguments.
     """
     newest, before = _begin(layer, args, x.flags, newest, before)
 
-    # A sampled choice is not made again (Difference 4 of `backward.py`). A differentiable one has
+    # A choice without a derivative is not made again (Difference 4 of `backward.py`):
+    # `make_choice` stops its gradient and that of the time skip's state. A differentiable one has
     # the saved value and the derivative of `chosen` (Difference 1).
     choice = saved.choice
-    after = before
+    after = jax.lax.stop_gradient(before)
     if layer.differentiable:
         chosen, after = choose(layer, args, x, newest, window_KBH, before)
         choice = combined(with_value(floats(saved.choice), floats(chosen)), saved.choice)
-        choice, after = combined(added(floats((choice, after)), probes), (choice, after))
+        choice, after = combined(added(floats((choice, after)), choice_probes), (choice, after))
     after = _held(x.flags, after, before)
 
     entering = newest

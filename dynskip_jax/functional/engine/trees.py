@@ -69,7 +69,7 @@ def with_rows(items: Sequence[Any], places: Iterable[int], rows: Sequence[Any]) 
     return items
 
 
-def batch_major(tree: Any) -> Any:
+def swap_time_and_batch(tree: Any) -> Any:
     """Return a tree with the first two axes of each array exchanged; numbers stay."""
 
     def exchange(leaf: Any) -> Any:
@@ -78,7 +78,7 @@ def batch_major(tree: Any) -> Any:
     return jax.tree.map(exchange, tree)
 
 
-def time_major(tree: Any) -> Any:
+def time_slowest(tree: Any) -> Any:
     """Return `tree`; on a TPU, time is the slowest axis in memory too.
 
     A row of another layout, which code around the loop may want, costs a TPU up to four times as
