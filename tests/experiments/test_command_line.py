@@ -164,8 +164,8 @@ def test_print_config_tells_where_values_come_from():
 def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
     with pytest.raises(SystemExit):
         cli.run_experiment(find_experiment(name), ["--help"])
-    lines = [line[1:-2].rstrip() for line in capsys.readouterr().out.splitlines()]
-    width = 72  # of 80 columns, a few are the frame
+    lines = [line.rstrip(" │|") for line in capsys.readouterr().out.splitlines()]
+    width = 76  # of 80 columns, of which a frame takes up to four
     pairs = 0
     for line, following in itertools.pairwise(lines):
         column = len(following) - len(following.lstrip())
