@@ -218,6 +218,7 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
     flags = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
     rules = tyro.constructors.ConstructorRegistry()
     rules.primitive_rule(_primitive)
+    rules.struct_rule(_group)
     how = dict(
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
         description="",  # tyro joins and splits lines of its own
@@ -270,6 +271,35 @@ def _inside(box: str) -> str:
     lines = (line[2:-1].rstrip() for line in box.splitlines()[1:])
     lines = itertools.takewhile(lambda line: not line.startswith("For full helptext"), lines)
     return " ".join(line.strip() for line in lines if line.strip(" ─-") and not line.startswith(8 * " "))
+
+
+def _group(info: Any) -> Any:
+    """Return tyro's description of a group of settings, each docstring as one paragraph.
+
+    tyro keeps the line breaks of docstrings whose lines are indented.
+    """
+    import docstring_parser  # tyro depends on it
+    import tyro
+
+    if not dataclasses.is_dataclass(info.type) or info.type.__name__ == "Flags":
+        return None
+    texts = {}
+    for base in reversed(info.type.__mro__[:-1]):
+        for field in docstring_parser.parse_from_object(base).params:
+            texts[field.arg_name] = " ".join((field.description or "").split())
+    fields = []
+    for field in dataclasses.fields(info.type):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if default is dataclasses.MISSING:
+            default = tyro.MISSING
+        default = getattr(info.default, field.name, default)
+        hint = hints_of(info.type)[field.name]
+        fields.append(
+            tyro.constructors.StructFieldSpec(field.name, hint, default, helptext=texts.get(field.name))
+        )
+    return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
 
 
 _READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}

@@ -1,5 +1,6 @@
 """Check the command line: what is refused, in one line, and what is printed before anything is trained."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -157,6 +158,21 @@ def test_print_config_tells_where_values_come_from():
         assert rows("number_prediction", "--length", length)["run.preset"][0] == preset
     # A flag may need what the preset sets.
     assert rows("number_prediction", "--relaxed-epochs", 1)["agent.relaxed_epochs"] == ("1", "flag")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.run_experiment(find_experiment(name), ["--help"])
+    lines = [line.rstrip(" │|") for line in capsys.readouterr().out.splitlines()]
+    width = 76  # of 80 columns, of which a frame takes up to four
+    pairs = 0
+    for line, following in itertools.pairwise(lines):
+        column = len(following) - len(following.lstrip())
+        if column > 20 and line[column - 2 : column] == "  ":  # otherwise a flag with many values
+            assert len(line) + len(following.split()[0]) >= width, (line, following)
+            pairs += 1
+    assert pairs > 20
 
 
 @pytest.mark.parametrize("words", [("--help",), ("classify", "--help"), ("ptb", "--print-config")])
