@@ -6,7 +6,7 @@
 whole distribution of each token of test in one stream, so that tokens can be ranked (Grave et al. 2017).
 """
 
-import argparse
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
+from dynskip_jax.config import Count, Rate, Weight, call
 from dynskip_jax.experiments.code.task import ranks
+from dynskip_jax.failures import run_main
 
 _STEPS = 100  # read in one call
 
@@ -49,15 +51,16 @@ def cached_log_probs(
     return Cache(states[len(targets) :], tokens[len(targets) :]), log_probs[0]
 
 
-def main() -> None:
-    """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank on test."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--run-dir", type=Path, required=True, help="a finished run of experiments.code")
-    parser.add_argument("--size", type=int, default=500, help="number of tokens in the cache")
-    parser.add_argument("--flatness", type=float, required=True, help="θ")
-    parser.add_argument("--weight", type=float, required=True, help="weight of the cache")
-    given = parser.parse_args()
-    trained = load_run(given.run_dir)
+def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> None:
+    """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank on test.
+
+    Args:
+        run_dir: A finished run of experiments.code.
+        flatness: θ.
+        weight: Weight of the cache.
+        size: Number of tokens in the cache.
+    """
+    trained = load_run(run_dir)
     targets = np.asarray(trained.data().content.test)
     inputs = np.concatenate([[trained.vocabulary.restart_token], targets[:-1]]).astype(np.int32)
 
@@ -66,13 +69,13 @@ def main() -> None:
         model = trained.learner.model(params)
         options = dict(policy=trained.policy, deterministic=True, return_carry=True)
         carry, output = model(tokens[None], initial_carry=carry, **options)
-        cache, log_probs = cached_log_probs(cache, output, truth, given.flatness, given.weight)
+        cache, log_probs = cached_log_probs(cache, output, truth, flatness, weight)
         nats = -jnp.take_along_axis(log_probs, truth[:, None], axis=-1)[:, 0]
         return carry, cache, nats, ranks(log_probs, truth)
 
     carry = trained.model.initialize_carry(1)
     hidden = trained.model.stack.cells[-1].hidden_features
-    cache = Cache(jnp.zeros((given.size, hidden)), jnp.full(given.size, F.NO_WORD, jnp.int32))
+    cache = Cache(jnp.zeros((size, hidden)), jnp.full(size, F.NO_WORD, jnp.int32))
     found = []
     for start in range(0, len(targets), _STEPS):
         part = slice(start, start + _STEPS)
@@ -89,5 +92,10 @@ def main() -> None:
         print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}")
 
 
+def main() -> None:
+    """Run the command line."""
+    call(score, "python -m benchmarks.code_cache", sys.argv[1:])
+
+
 if __name__ == "__main__":
-    main()
+    run_main(main)

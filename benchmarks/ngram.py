@@ -7,15 +7,18 @@ n-grams of the file so far are interpolated with them by Witten-Bell smoothing, 
 Hellendoorn & Devanbu (2017). It prints the scores of `experiments.code` for dev and test.
 """
 
-import argparse
 import itertools
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from dynskip_jax.config import Bounds, call
 from dynskip_jax.data.source_code import read_code
+from dynskip_jax.failures import run_main
 
 Counts = dict[tuple[int, ...], dict[int, int]]  # how often each word followed each context
 
@@ -93,27 +96,32 @@ def distributions(
             cache.clear()
 
 
-def main() -> None:
-    """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank of dev and test."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of source code; Python's standard library")
-    parser.add_argument("--order", type=int, default=5, help="largest n")
-    parser.add_argument("--max-tokens", type=int, default=1_200_000)
-    given = parser.parse_args()
-    corpus, _ = read_code(given.data, given.max_tokens)
+def score(
+    data: Path | None = None,
+    order: Annotated[int, Bounds(2, 9)] = 5,
+    max_tokens: Annotated[int, Bounds(1, 10**9)] = 1_200_000,
+) -> None:
+    """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank of dev and test.
+
+    Args:
+        data: Folder of source code; by default Python's standard library.
+        order: Largest n.
+        max_tokens: Read at most about this many tokens.
+    """
+    corpus, _ = read_code(data, max_tokens)
     end, size = corpus.vocabulary.index["<file>"], len(corpus.vocabulary)
     raw: Counts = defaultdict(dict)
     train = corpus.train.tolist()
     begin = 0
     for i, token in enumerate(train):
-        add(raw, train[max(begin, i - given.order + 1) : i + 1])
+        add(raw, train[max(begin, i - order + 1) : i + 1])
         if token == end:
             begin = i + 1
-    trained = kneser_ney_counts(raw, given.order)
-    discount = discounts(trained, given.order)
+    trained = kneser_ney_counts(raw, order)
+    discount = discounts(trained, order)
     for split, cached in itertools.product(("dev", "test"), (False, True)):
         tokens = corpus.splits[split].tolist()
-        found = distributions(tokens, trained, discount, given.order, size, end, cached)
+        found = distributions(tokens, trained, discount, order, size, end, cached)
         nats = []
         ranks = []
         for token, p in zip(tokens, found, strict=True):
@@ -129,5 +137,10 @@ def main() -> None:
             print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}", flush=True)
 
 
+def main() -> None:
+    """Run the command line."""
+    call(score, "python -m benchmarks.ngram", sys.argv[1:])
+
+
 if __name__ == "__main__":
-    main()
+    run_main(main)

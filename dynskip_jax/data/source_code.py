@@ -141,6 +141,8 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         ", ".join(f"{len(files):,} files of {split}" for split, files in splits.items()),
         f"names seen fewer than 3 times in train are numbered in each file: {shares(numbered)}",
     ]
+    if count >= max_tokens:
+        lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
     if unreadable:
         names = ", ".join(shown(path) for path in unreadable[:5]) + ", …" * (len(unreadable) > 5)
         lines.append(f"{len(unreadable):,} files cannot be read as their language, and are left out: {names}")

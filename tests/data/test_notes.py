@@ -8,6 +8,7 @@ import pytest
 from written import CONLLU, write
 
 from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
+from dynskip_jax.data.messages import shown
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.tagged import with_entities
 from dynskip_jax.data.tagged_files import lines_to_tag, read_columns
@@ -114,7 +115,7 @@ def test_what_has_no_content_is_left_out_and_counted(tmp_path, kind, count):
     assert len(read(reader, path, notes)) == whole
     (line,) = notes.lines
     number = text.count("\n") + 1
-    assert told in line and line.endswith(f"({count}; first {path}, line {number})")
+    assert told in line and line.endswith(f"({count}; first {shown(str(path), 75)}, line {number})")
     with pytest.raises(UserError, match=rf"line {number}: (the text has no words|a comment).*--strict"):
         read(reader, path, DataNotes(strict=True))
 

@@ -11,6 +11,7 @@ from learners import StepTask, classification, drawn_params, together
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.experiment import NAMES
+from dynskip_jax.experiments.code.task import CodeModelling
 from dynskip_jax.experiments.recall.task import OfAsked, Recall
 from dynskip_jax.tasks import Classification, ExampleTask, SentencePairs, Tagging, Task
 from dynskip_jax.tasks.language import CachedLanguageModelling, LanguageModelling, OfTargets
@@ -42,6 +43,11 @@ KINDS = {
     CachedLanguageModelling: (
         CachedLanguageModelling(None, None, **CACHES),
         (OfTargets(OF_TRUTH, STEPS.max(-1)), OF_TRUTH[..., None, None]),
+        WORDS,
+    ),
+    CodeModelling: (
+        CodeModelling(None, None),
+        (OfTargets(OF_TRUTH, STEPS.max(-1)), np.log(1 / (1 + (STEPS[..., :1] < STEPS).sum(-1)))),
         WORDS,
     ),
     Recall: (Recall({}, None), OfAsked(OF_TRUTH, STEPS), Batch(RECALLED, RECALLED)),

@@ -8,7 +8,7 @@
 
     small  2 x 200, dropout 0.1, the default; dynamic:500 copies tokens
 
-Without --data it reads the standard library of the running Python, about a million tokens. With --data it
+Without --data it reads the standard library of the running Python, half a million tokens. With --data it
 reads any folder of source code. Names that are rare in train are numbered in each file.
 """
 
@@ -25,7 +25,7 @@ from dynskip_jax.settings import Data, with_groups
 class CodeData(Data):
     """The source code; any folder will do."""
 
-    max_tokens: Annotated[int, Bounds(1, 1_000_000_000)] = 1_200_000
+    max_tokens: Annotated[int, Bounds(1, 1_000_000_000)] = 600_000
     """Read at most about this many tokens, of which five sixths are train."""
 
 

@@ -40,8 +40,14 @@ class CodeModelling(LanguageModelling):
         return forward, output
 
     @override
+    def average(self, log_probs: tuple[OfTargets, Array], batch: Batch, samples: int) -> OfTargets:
+        """Return the average without ranks: those of the mean probabilities are not known."""
+        of_targets, _ = log_probs
+        return super().average(of_targets, batch, samples)
+
+    @override
     def compute_loss(self, log_probs: Any, batch: Batch) -> LossOutput:
-        if isinstance(log_probs, OfTargets):  # training does not rank
+        if isinstance(log_probs, OfTargets):  # training does not rank, and averages have no rank
             return super().compute_loss(log_probs, batch)
         of_targets, log_reciprocal = log_probs
         scored, reciprocal = super().compute_loss(of_targets, batch), jnp.exp(log_reciprocal)
