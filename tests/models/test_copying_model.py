@@ -73,12 +73,12 @@ def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
     """A stream of documents, cut anywhere, gives what each document gives when it is read alone."""
     if name == "random":
         pytest.skip("each row draws with its own key")
-    documents = [[0, 3, 1, 3, 1], [0, 5], [0, 3, 3, 1, 2, 3, 1], [0], [0, 4, 3]]
+    documents = [[0, 3, 1, 3, 1], [0, 5], [0, 3, 2, 3, 1], [0, 4]]
     trained = model(SKIPS[name], copy, training=False, restart_token=0, learnable_carry=learned)
     read = compiled(trained)
     alone = [np.asarray(read(np.array([each], np.int32)).logits)[0] for each in documents]
     stream = np.concatenate([np.array(each, np.int32) for each in documents])[None]
-    for cuts in ([], [5], [3, 9], [7, 14, 16]):
+    for cuts in ([], [2, 7]):  # inside a document, and between two
         carry = trained.initialize_carry(1)
         found = []
         for part in np.split(stream, cuts, axis=1):
