@@ -241,10 +241,8 @@ def loss(
     Greedy choices, those after `model.eval()`, have no agents' part: the result is the validation loss,
     `network_loss(out, nll)`. LSTM-Jump is greedy in relaxed modes, too, and is then not trained.
 
-    Args:
-        out: Output of a layer or of a model of this library.
-        nll: Loss of each row, (*batch,), or of each step, (*batch, time); see `network_loss`.
-        baseline, discount, entropy_coef, weights: As in `agent_loss`.
+    `out` is the output of a layer or of a model of this library. `nll` is a loss of each row, (*batch,), or
+    of each step, (*batch, time); see `network_loss`. See `agent_loss` for the other arguments.
     """
     traces = traces_of(out)
     _check_baseline(traces, baseline)
