@@ -4,7 +4,7 @@ The score-function estimator is unbiased, but has a high variance. With a relaxa
 flows through all states that could have entered. It is biased for the sampled policy, but has a low variance.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ RELAXATIONS: tuple[str, ...] = get_args(Relaxation)
 _RELAXED_SAMPLES = ("gumbel_softmax", "straight_through", "reinmax")
 
 
-def policy_temperature(mode: str, temperature: float | Float[Array, ""]) -> float | Float[Array, ""]:
+def policy_temperature(mode: str, temperature: Any) -> Any:
     """Return the number that divides the logits of π if choices are made in this mode."""
     return 1.0 if mode in _RELAXED_SAMPLES else temperature
 

@@ -265,7 +265,7 @@ class LanguageModel(nnx.Module):
         """Return the carries, those of a new document where `begins`."""
         restarted = []
         for cell, carry in zip(self.stack.cells, layers, strict=True):
-            initial = initial_state(cell.spec, cell.learned_state(), begins.shape, like=begins)
+            initial = initial_state(cell.spec, cell.learned_state(), begins.shape, like=carry.slots[0])
             restarted.append(where_each(begins, F.reset_carry(carry, cell.recurrence, initial), carry))
         return tuple(restarted)
 

@@ -113,7 +113,7 @@ def test_no_gradient_flows_through_the_state_of_choices_without_a_derivative(dou
 
     def last(skip_state, implementation):
         start = carry._replace(skip_state=skip_state)
-        options = dict(seq_lengths=None if lengths is None else np.array(lengths))
+        options = dict(seq_lengths=None if lengths is None else jnp.array(lengths))
         end, _ = F.unroll(params, start, x, recurrence, implementation=implementation, **options)
         return end.skip_state.sum()
 
