@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from benchmarks.ngram import print_scores
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.config import Count, Rate, Weight, call
@@ -84,12 +85,7 @@ def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> N
         )
         found.append((np.asarray(nats), np.asarray(rank)))
     nats, rank = (np.concatenate(each) for each in zip(*found, strict=True))
-    print(f"perplexity {np.exp(nats.mean()):.2f}")
-    groups = {"all": np.ones(len(targets), bool), **trained.vocabulary.groups(targets)}
-    for group, is_of_group in groups.items():
-        own = rank[is_of_group]
-        top1, top5, mrr = (own == 1).mean(), (own <= 5).mean(), (1 / own).mean()
-        print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}")
+    print_scores("test", nats, rank, trained.vocabulary.groups(targets))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ Hellendoorn & Devanbu (2017). It prints the scores of `experiments.code` for dev
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -128,13 +128,16 @@ def score(
             nats.append(-np.log(p[token]))
             ranks.append(1 + np.count_nonzero(p > p[token]))
         name = f"{split}, with a cache" if cached else split
-        print(f"{name}: perplexity {np.exp(np.mean(nats)):.2f}")
-        groups = corpus.vocabulary.groups(corpus.splits[split])
-        groups["all"] = np.ones(len(tokens), bool)
-        for group, is_of_group in groups.items():
-            rank = np.array(ranks)[is_of_group]
-            top1, top5, mrr = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
-            print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}", flush=True)
+        print_scores(name, np.array(nats), np.array(ranks), corpus.vocabulary.groups(corpus.splits[split]))
+
+
+def print_scores(name: str, nats: np.ndarray, ranks: np.ndarray, groups: Mapping[str, np.ndarray]) -> None:
+    """Print the perplexity of all tokens, and how all and those of each group were ranked."""
+    print(f"{name}: perplexity {np.exp(nats.mean()):.2f}")
+    for group, is_of_group in {"all": np.ones(len(ranks), bool), **groups}.items():
+        rank = ranks[is_of_group]
+        top1, top5, mrr = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
+        print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}", flush=True)
 
 
 def main() -> None:

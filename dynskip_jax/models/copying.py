@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import entropy as entropy_of
 from dynskip_jax.functional.relaxation import policy_temperature
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.cells import SkipCell
@@ -79,7 +80,7 @@ class Copier(nnx.Module):
         if self.is_hard(policy):
             # The gate learns how often the choice is right, not to make the choice look right.
             log_probs = jax.lax.stop_gradient(log_probs)
-        entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+        entropy = entropy_of(log_probs)
         of_choice = log_probs if self.is_hard(policy) else log_probs.max(axis=-1, keepdims=True)
         # log π is added after the product, so that h is multiplied once and not K times.
         told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)

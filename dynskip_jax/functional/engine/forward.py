@@ -151,7 +151,5 @@ def followed_of_all(
     """Return the inputs that followed the last K states of all steps, with the batch axis first."""
     if recent_inputs_RBF is None:
         return None
-    earlier_KBF = jnp.flip(recent_inputs_RBF[: K - 1], axis=0)
-    x_TBF = recent_inputs_RBF[K - 1 :]
-    earlier_BKF, x_BTF = swap_time_and_batch((earlier_KBF, x_TBF))
-    return hist.followed_in(earlier_BKF, x_BTF, None if alive_TB is None else alive_TB.T)
+    rows_BRF, alive_BT = swap_time_and_batch((recent_inputs_RBF, alive_TB))
+    return hist.followed_window(rows_BRF, K, alive_BT, has_time=True)

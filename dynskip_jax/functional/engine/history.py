@@ -256,10 +256,19 @@ def followed_in(
     input followed. Nothing followed the others: zeros.
     """
     rows = jnp.concatenate([jnp.flip(earlier, axis=1), x], axis=1)
-    max_skip = earlier.shape[1] + 1
+    return followed_window(rows, earlier.shape[1] + 1, alive, has_time=True)
+
+
+def followed_window(
+    rows: Float[Array, "batch rows in"],
+    max_skip: int,
+    alive: Int[Array, "*steps"] | None,
+    has_time: bool = False,
+) -> Window:
+    """Return the inputs that followed the last K states; see `followed_in` for `alive`."""
     if alive is None:
-        return Window(rows, max_skip, has_time=True)
-    return Window(rows, max_skip, has_time=True, alive=alive + 1, initial=jnp.zeros_like(x[:, 0]))
+        return Window(rows, max_skip, has_time)
+    return Window(rows, max_skip, has_time, alive + 1, jnp.zeros_like(rows[:, 0]))
 
 
 # Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is

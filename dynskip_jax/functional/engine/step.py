@@ -214,11 +214,4 @@ def given_at(
         return given
     inputs_KBF = hist.read_window(args.recent_inputs, t, layer.K)
     inputs_BKF = jnp.moveaxis(inputs_KBF, 0, 1)
-    if flags.alive is None:
-        return given._replace(followed=hist.Window(inputs_BKF, layer.K))
-    # The first input of a sequence in a packed row followed its initial state, so one more slot is
-    # alive. Nothing followed the states before it.
-    alive = flags.alive + 1
-    nothing = jnp.zeros_like(inputs_BKF[:, 0])
-    followed = hist.Window(inputs_BKF, layer.K, alive=alive, initial=nothing)
-    return given._replace(followed=followed)
+    return given._replace(followed=hist.followed_window(inputs_BKF, layer.K, flags.alive))
