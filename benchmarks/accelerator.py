@@ -1,4 +1,5 @@
-"""The trainings that need an accelerator, in pieces of a few minutes: call it again until nothing is left.
+"""The trainings that need an accelerator, in pieces of a few minutes: call it again until nothing
+is left.
 
     python -m benchmarks.accelerator --out DIR --data PTB_DIR --minutes 9
 
@@ -106,7 +107,9 @@ def status(run: Run, flags: Flags) -> str:
 
 
 def go_on(run: Run, flags: Flags, seconds: float) -> bool:
-    """Start or resume a run, ask it to save and stop after `seconds`, and return whether it has finished."""
+    """Start or resume a run, ask it to save and stop after `seconds`, and return whether it has
+    finished.
+    """
     process = subprocess.Popen(command(run, flags))
     # After a kill, the next call resumes from the last checkpoint.
     for asked, wait in ((None, max(seconds, 1.0)), (signal.SIGINT, GRACE), (signal.SIGKILL, None)):
@@ -116,7 +119,9 @@ def go_on(run: Run, flags: Flags, seconds: float) -> bool:
             process.wait(timeout=wait)
             break
     if process.returncode not in (0, INTERRUPTED, -signal.SIGKILL):
-        raise UserError(f"{run.name} failed with exit status {process.returncode}: its message stands above")
+        raise UserError(
+            f"{run.name} failed with exit status {process.returncode}: its message stands above"
+        )
     return process.returncode == 0
 
 
@@ -132,7 +137,11 @@ def main() -> None:
         if left > 0 and status(run, flags) != "done":
             print(f"== {run.name}: {run.experiment} {run.flags}", flush=True)
             go_on(run, flags, left)
-    print(markdown(["run", "status", "flags"], [[run.name, status(run, flags), run.flags] for run in runs]))
+    print(
+        markdown(
+            ["run", "status", "flags"], [[run.name, status(run, flags), run.flags] for run in runs]
+        )
+    )
 
 
 if __name__ == "__main__":

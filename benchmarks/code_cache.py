@@ -1,9 +1,11 @@
-"""Completion by a model of `experiments.code` with a neural cache: how often the true token is found.
+"""Completion by a model of `experiments.code` with a neural cache: how often the true token is
+found.
 
     python -m benchmarks.code_cache --run-dir DIR --flatness 0.8 --weight 0.4
 
-`python -m experiments.code evaluate` chooses θ (`--flatness`) and the weight on dev. This command gives the
-whole distribution of each token of test in one stream, so that tokens can be ranked (Grave et al. 2017).
+`python -m experiments.code evaluate` chooses θ (`--flatness`) and the weight on dev. This command
+gives the whole distribution of each token of test in one stream, so that tokens can be ranked
+(Grave et al. 2017).
 """
 
 import sys
@@ -47,7 +49,9 @@ def cached_log_probs(
     shares = jnp.where(is_word, shares, 0)
     # A cache is a pointer whose gate is constant. Without any word the model's probability stays.
     gate = jnp.full((1, len(targets), 1), jnp.log(weight) - jnp.log1p(-weight))
-    copies = F.Copies(words[None], shares[None] + (1 - shares.sum(-1, keepdims=True))[None] / size, gate)
+    copies = F.Copies(
+        words[None], shares[None] + (1 - shares.sum(-1, keepdims=True))[None] / size, gate
+    )
     log_probs = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
     return Cache(states[len(targets) :], tokens[len(targets) :]), log_probs[0]
 

@@ -1,11 +1,14 @@
-"""What XLA's compilers say of programs for a TPU v5e or an H100 that is not there: sizes, times, kernels.
+"""What XLA's compilers say of programs for a TPU v5e or an H100 that is not there: sizes, times,
+kernels.
 
     pip install -e ".[compile]"
     python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
 
-layers: loss and gradient at the benchmark's shapes. steps: training steps of every preset. Times are the
-compiler's estimates, no measurements: they charge about 1,800 cycles for each operation in a loop. kernels:
-the layers' kernels in a step of the loops on an H100 (extra `cuda`, several GB), which bound a scan there.
+layers: loss and gradient at the benchmark's shapes. steps: training steps of every preset. Times
+are the
+compiler's estimates, no measurements: they charge about 1,800 cycles for each operation in a loop.
+kernels: the layers' kernels in a step of the loops on an H100 (extra `cuda`, several GB), which
+bound a scan there.
 """
 
 import dataclasses
@@ -64,11 +67,13 @@ device_description_str: "NVIDIA H100 80GB HBM3" """
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Compile layers and training steps for TPUs that are not there, and print the compiler's estimates.
+    """Compile layers and training steps for TPUs that are not there, and print the compiler's
+    estimates.
 
     Args:
         parts: What is compiled.
-        only: Shapes (PTB), or experiments with or without a preset (ptb, ptb:paper), separated by commas.
+        only: Shapes (PTB), or experiments with or without a preset (ptb, ptb:paper), separated by
+            commas.
         models: Models of the steps; default is the preset's.
         devices: Numbers of devices of the steps.
         data: small: a few words in place of every corpus.
@@ -97,7 +102,9 @@ class Figures(NamedTuple):
 
 def devices(count: int) -> list[jax.Device]:
     """Return TPU devices that exist only as a description."""
-    return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices)[:count]
+    return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices)[
+        :count
+    ]
 
 
 def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
@@ -127,7 +134,9 @@ def read_figures(text: str, temporary: int, arguments: int) -> Figures:
             counts["looped" if looped else "collectives"] += operation in COLLECTIVES
             counts["transfers"] += operation in TRANSFERS
             if operation == "while":
-                condition, body = (re.search(rf"{word}=%?([\w.\-]+)", line) for word in ("condition", "body"))
+                condition, body = (
+                    re.search(rf"{word}=%?([\w.\-]+)", line) for word in ("condition", "body")
+                )
                 steps = _trip_count(computations.get(condition.group(1), ()))
                 walk(body.group(1), times * steps, True)
             elif operation in ("call", "conditional"):
@@ -156,14 +165,18 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 def _trip_count(condition: list[str]) -> int:
     """Return how often a loop runs: the largest constant of its condition."""
-    limits = [int(n) for text in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", text)]
+    limits = [
+        int(n) for text in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", text)
+    ]
     return max(limits, default=1)
 
 
 def lowered(make: Callable[[], layers.Layer], device: jax.Device) -> jax.stages.Lowered:
     """Return the program of the loss and the gradient of a layer, on one device."""
     layer, one = make(), NamedSharding(Mesh(np.array([device]), ("data",)), P())
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments)
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments
+    )
     return jax.jit(layer.gradient).lower(*like)
 
 
@@ -175,26 +188,37 @@ def layer_figures(make: Callable[[], layers.Layer]) -> dict[str, Any]:
 def kernels_per_step(make: Callable[[], layers.Layer]) -> dict[str, Any]:
     """Return how many kernels an H100 runs in a step of a layer's backward and forward loops."""
     options = dict(target_config=H100, topology="1x1x1")
-    device = topologies.get_topology_desc(platform="cuda", topology_name="1x1x1", **options).devices[0]
+    device = topologies.get_topology_desc(
+        platform="cuda", topology_name="1x1x1", **options
+    ).devices[0]
     found, _ = _computations(text := lowered(make, device).compile().as_text())
     bodies = set(re.findall(r" while\(.*body=%?([\w.\-]+)", text))
-    counts = [sum(bool(re.search(KERNELS, line.split(" metadata=")[0])) for line in found[b]) for b in bodies]
+    counts = [
+        sum(bool(re.search(KERNELS, line.split(" metadata=")[0])) for line in found[b])
+        for b in bodies
+    ]
     return {"kernels": " + ".join(map(str, sorted(counts, reverse=True)))}
 
 
 def step_figures(trained: training_step.Trained, count: int) -> dict[str, Any]:
     """Return the figures of a training step on the longest batch, which `count` devices share."""
-    update = make_step(trained.learner, trained.fit.optimizer, ShardedJit(tuple(devices(count)), (1, count)))
+    update = make_step(
+        trained.learner, trained.fit.optimizer, ShardedJit(tuple(devices(count)), (1, count))
+    )
     batch = max(trained.learner.train_batches(0), key=lambda batch: jax.tree.leaves(batch)[0].size)
     arguments = jax.eval_shape(trained.start), batch, *trained.arguments()
     return compile_for(update.lower(*jax.eval_shape(lambda *given: given, *arguments)))
 
 
-def load(name: str, preset: str, model: str, data: str, folder: Path) -> tuple[training_step.Trained, str]:
+def load(
+    name: str, preset: str, model: str, data: str, folder: Path
+) -> tuple[training_step.Trained, str]:
     """Return what the training step of a preset is compiled from, and a remark about its data."""
     size = training_step.chosen(name, preset, {}).training.batch_size
     flags = {"batch_size": -(-size // 4) * 4}  # four devices share it
-    step = functools.partial(training_step.prepare, name, preset, None if model == "default" else model)
+    step = functools.partial(
+        training_step.prepare, name, preset, None if model == "default" else model
+    )
     if name == "ptb":  # the words do not matter, their number does
         return step(flags, training_step.synthetic_words(20_000, 10_000)), ""
     if data == "found":
@@ -224,8 +248,16 @@ def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], 
                 for model in flags.models.split(","):
                     trained, remark = load(name, preset, model, flags.data, folder)
                     for count in flags.devices:
-                        cells = {"preset": f"{name}, {preset}{remark}", "model": model, "devices": str(count)}
-                        yield "training steps", cells, functools.partial(step_figures, trained, count)
+                        cells = {
+                            "preset": f"{name}, {preset}{remark}",
+                            "model": model,
+                            "devices": str(count),
+                        }
+                        yield (
+                            "training steps",
+                            cells,
+                            functools.partial(step_figures, trained, count),
+                        )
 
 
 def run(flags: Flags) -> None:
@@ -238,7 +270,9 @@ def run(flags: Flags) -> None:
             try:
                 found = figures()
             except Exception as error:  # the compiler's errors have many types
-                found = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+                found = {
+                    "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+                }
             rows.append({"table": table, **cells, **found})
             tables = groupby(rows, key=lambda row: row["table"])
             texts = [f"{versions}: the compiler's estimates; a TPU is a v5e"]
@@ -270,10 +304,16 @@ def main() -> None:
     """Run the command line."""
     flags = call(Flags, "python -m benchmarks.compiled", sys.argv[1:])
     if find_spec("libtpu") is None and flags.parts != ("kernels",):
-        raise UserError('libtpu, the compiler for TPUs, is not installed: pip install -e ".[compile]"')
-    if "kernels" in flags.parts and not (find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")):
+        raise UserError(
+            'libtpu, the compiler for TPUs, is not installed: pip install -e ".[compile]"'
+        )
+    if "kernels" in flags.parts and not (
+        find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")
+    ):
         raise UserError('the compiler for an H100 is not installed: pip install -e ".[cuda]"')
-    if not ENVIRONMENT.items() <= os.environ.items():  # JAX is imported already: begin again with it
+    if (
+        not ENVIRONMENT.items() <= os.environ.items()
+    ):  # JAX is imported already: begin again with it
         command = [sys.executable, "-m", "benchmarks.compiled", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ENVIRONMENT})
     jax.config.update("jax_enable_compilation_cache", False)

@@ -1,9 +1,11 @@
-"""Bias and variance of estimators of the agent's gradient, against the sum over all action sequences.
+"""Bias and variance of estimators of the agent's gradient, against the sum over all action
+sequences.
 
     python -m benchmarks.estimators --samples 100000 --out bench/
 
-On `tiny_problem`, in double precision, with a terminal reward. An estimate is the gradient of the agent's
-weights from M rollouts of one example. 20,000 estimates of each take half a minute on two cores.
+On `tiny_problem`, in double precision, with a terminal reward. An estimate is the gradient of the
+agent's weights from M rollouts of one example. 20,000 estimates of each take half a minute on two
+cores.
 """
 
 import sys
@@ -25,7 +27,8 @@ from dynskip_jax import rl
 from dynskip_jax.config import Count, call
 from dynskip_jax.failures import run_main
 
-# Among the first eight seeds of problems of this length, choices affect the reward most with this one.
+# Among the first eight seeds of problems of this length, choices affect the reward most with this
+# one.
 TIME, PROBLEM_SEED = 4, 2
 ROLLOUTS = 4
 ENTROPY_COEF = 0.1
@@ -37,7 +40,8 @@ CHUNK = 1000  # estimates computed at once
 class Seen(NamedTuple):
     """Values of the M rollouts of an example that an estimator can use.
 
-    `value` is V(s(t)) of the critic, and `past` the moving average of the mean rewards of earlier estimates.
+    `value` is V(s(t)) of the critic, and `past` the moving average of the mean rewards of earlier
+    estimates.
     """
 
     decisions: F.DecisionTrace
@@ -61,23 +65,35 @@ class Result(NamedTuple):
 
     estimator: Estimator
     bias: float  # |mean - exact| / |exact|
-    standard_error: float  # root mean square of the `bias` of an unbiased estimator with this variance
+    standard_error: (
+        float  # root mean square of the `bias` of an unbiased estimator with this variance
+    )
     variance: float  # trace of the covariance of one estimate
     cosine: float  # mean cosine between one estimate and the exact gradient; 0 for an estimate of 0
 
 
 def estimators() -> list[Estimator]:
     """Return all estimators of the table."""
-    reward, with_entropy, averaged = "E[R]", f"E[R] + {ENTROPY_COEF:g} H", f"E[log mean of {ROLLOUTS} p]"
+    reward, with_entropy, averaged = (
+        "E[R]",
+        f"E[R] + {ENTROPY_COEF:g} H",
+        f"E[log mean of {ROLLOUTS} p]",
+    )
 
     def reinforce(
-        baseline: Callable[[Seen], Any] = lambda seen: None, entropy_coef: float = 0.0, exact: float = 0.0
+        baseline: Callable[[Seen], Any] = lambda seen: None,
+        entropy_coef: float = 0.0,
+        exact: float = 0.0,
     ) -> Callable:
-        """Return the loss of Eq. 5 with a baseline, and with a sampled or an exact entropy bonus."""
+        """Return the loss of Eq. 5 with a baseline, and with a sampled or an exact entropy
+        bonus.
+        """
 
         def loss(seen: Seen) -> Float[Array, ""]:
             options = dict(baseline=baseline(seen), entropy_coef=entropy_coef)
-            return rl.reinforce(seen.decisions, seen.reward, **options) - exact * rl.entropy(seen.decisions)
+            return rl.reinforce(seen.decisions, seen.reward, **options) - exact * rl.entropy(
+                seen.decisions
+            )
 
         return loss
 
@@ -92,13 +108,23 @@ def estimators() -> list[Estimator]:
         Estimator("learned baseline", reward, reinforce(lambda seen: [seen.value])),
         Estimator("leave-one-out", reward, reinforce(others)),
         Estimator("sampled entropy, no baseline", with_entropy, reinforce(**bonus)),
-        Estimator("exact entropy, no baseline", with_entropy, reinforce(exact=ENTROPY_COEF), **biased),
+        Estimator(
+            "exact entropy, no baseline", with_entropy, reinforce(exact=ENTROPY_COEF), **biased
+        ),
         Estimator("sampled entropy, leave-one-out", with_entropy, reinforce(others, **bonus)),
         Estimator(
-            "exact entropy, leave-one-out", with_entropy, reinforce(others, exact=ENTROPY_COEF), **biased
+            "exact entropy, leave-one-out",
+            with_entropy,
+            reinforce(others, exact=ENTROPY_COEF),
+            **biased,
         ),
-        Estimator("VIMCO", averaged, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))),
-        *(Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode, False) for mode in F.RELAXATIONS),
+        Estimator(
+            "VIMCO", averaged, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))
+        ),
+        *(
+            Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode, False)
+            for mode in F.RELAXATIONS
+        ),
     ]
 
 
@@ -111,13 +137,20 @@ def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
     }
 
     def gradient(objective: Callable) -> Float[Array, " weights"]:
-        return ravel_pytree(jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent))[0]
+        return ravel_pytree(jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent))[
+            0
+        ]
 
-    return {name: jax.jit(gradient, static_argnums=0)(objective) for name, objective in objectives.items()}
+    return {
+        name: jax.jit(gradient, static_argnums=0)(objective)
+        for name, objective in objectives.items()
+    }
 
 
 def fitted_critic(of: Problem) -> F.AgentParams:
-    """Return a critic fitted to the exact values: a random hidden layer, and a least-squares output layer."""
+    """Return a critic fitted to the exact values: a random hidden layer, and a least-squares output
+    layer.
+    """
     rng = np.random.default_rng(0)
     shapes = [(HIDDEN, CRITIC_UNITS), (INPUT, CRITIC_UNITS), (CRITIC_UNITS,)]
     w_h, w_x, b = (rng.normal(size=shape) for shape in shapes)
@@ -135,15 +168,21 @@ def run_rollouts(
     policy = F.Policy(mode)
     runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), policy=policy)
     x = jnp.broadcast_to(of.x, (ROLLOUTS, TIME, INPUT))
-    decisions = F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode=mode)
+    decisions = F.DecisionTrace.of(
+        runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode=mode
+    )
     return Seen(decisions, runs.rewards[:, -1], rl.critic(critic, x, runs.seen), past)
 
 
 def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
-    """Return for each estimate the moving average of the rewards of earlier estimates; 0 for the first."""
+    """Return for each estimate the moving average of the rewards of earlier estimates; 0 for the
+    first.
+    """
     nothing = jnp.zeros(())
     means = jax.lax.map(
-        lambda key: run_rollouts(of, critic, key, nothing, "sample").reward.mean(), keys, batch_size=CHUNK
+        lambda key: run_rollouts(of, critic, key, nothing, "sample").reward.mean(),
+        keys,
+        batch_size=CHUNK,
     )
 
     def step(average, value):
@@ -159,24 +198,34 @@ def estimates(
     keys: Key[Array, " N"],
     past: Float[Array, " N"],
 ) -> Float[Array, "estimators N weights"]:
-    """Return N estimates of minus the objective's gradient by estimators that share a mode, so rollouts."""
+    """Return N estimates of minus the objective's gradient by estimators that share a mode, so
+    rollouts.
+    """
     weights, as_agent = ravel_pytree(of.agent)
 
     def losses(weights, key, past):
-        seen = run_rollouts(of._replace(agent=as_agent(weights)), critic, key, past, sharing[0].mode)
+        seen = run_rollouts(
+            of._replace(agent=as_agent(weights)), critic, key, past, sharing[0].mode
+        )
         return jnp.stack([estimator.loss(seen) for estimator in sharing])
 
-    found = jax.lax.map(lambda own: jax.jacrev(losses)(weights, *own), (keys, past), batch_size=CHUNK)
+    found = jax.lax.map(
+        lambda own: jax.jacrev(losses)(weights, *own), (keys, past), batch_size=CHUNK
+    )
     return jnp.moveaxis(found, 1, 0)
 
 
 def summary(
-    estimator: Estimator, found: Float[np.ndarray, "N weights"], exact: Float[np.ndarray, " weights"]
+    estimator: Estimator,
+    found: Float[np.ndarray, "N weights"],
+    exact: Float[np.ndarray, " weights"],
 ) -> Result:
     """Return statistics of the N estimates `found`, whose mean should be `exact`."""
     norm = np.linalg.norm(exact)
     variance = found.var(axis=0).sum()
-    cosines = found @ exact / np.maximum(np.linalg.norm(found, axis=1) * norm, np.finfo(found.dtype).tiny)
+    cosines = (
+        found @ exact / np.maximum(np.linalg.norm(found, axis=1) * norm, np.finfo(found.dtype).tiny)
+    )
     return Result(
         estimator,
         bias=float(np.linalg.norm(found.mean(axis=0) - exact) / norm),
@@ -197,7 +246,9 @@ def run(samples: int) -> list[Result]:
         for mode, group in groupby(estimators(), key=lambda estimator: estimator.mode):
             print(f"estimators, {mode}", file=sys.stderr)
             sharing = tuple(group)
-            found = np.asarray(jax.jit(estimates, static_argnums=0)(sharing, of, critic, keys, past))
+            found = np.asarray(
+                jax.jit(estimates, static_argnums=0)(sharing, of, critic, keys, past)
+            )
             for estimator, own in zip(sharing, found, strict=True):
                 results.append(summary(estimator, own, -np.asarray(exact[estimator.objective])))
     return results

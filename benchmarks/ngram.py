@@ -2,9 +2,10 @@
 
     python -m benchmarks.ngram [--data DIR] [--order 5]
 
-The n-grams of train are smoothed by interpolated Kneser-Ney discounting (Chen & Goodman 1999, Section 3). The
-n-grams of the file so far are interpolated with them by Witten-Bell smoothing, as in the nested cache of
-Hellendoorn & Devanbu (2017). It prints the scores of `experiments.code` for dev and test.
+The n-grams of train are smoothed by interpolated Kneser-Ney discounting (Chen & Goodman 1999,
+Section 3). The n-grams of the file so far are interpolated with them by Witten-Bell smoothing, as
+in the nested cache of Hellendoorn & Devanbu (2017). It prints the scores of `experiments.code` for
+dev and test.
 """
 
 import itertools
@@ -32,7 +33,9 @@ def add(counts: Counts, recent: list[int]) -> None:
 
 
 def kneser_ney_counts(counts: Counts, order: int) -> Counts:
-    """Return the counts with those of shorter contexts replaced by numbers of different words before them."""
+    """Return the counts with those of shorter contexts replaced by numbers of different words
+    before them.
+    """
     smoothed: Counts = defaultdict(dict)
     for context, followers in counts.items():
         if len(context) == order - 1:
@@ -54,7 +57,9 @@ def discounts(counts: Counts, order: int) -> np.ndarray:
 
 
 def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) -> None:
-    """Interpolate the distribution `p` of a shorter context with the counts after a longer one, in place."""
+    """Interpolate the distribution `p` of a shorter context with the counts after a longer one, in
+    place.
+    """
     words = np.fromiter(followers, np.int64)
     found = np.fromiter(followers.values(), float)
     total = found.sum()
@@ -63,7 +68,9 @@ def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) ->
 
 
 def add_witten_bell(p: np.ndarray, followers: dict[int, int]) -> None:
-    """Interpolate `p` with counts, whose weight is the share of tokens that were not new, in place."""
+    """Interpolate `p` with counts, whose weight is the share of tokens that were not new, in
+    place.
+    """
     words = np.fromiter(followers, np.int64)
     found = np.fromiter(followers.values(), float)
     p *= len(words)
@@ -72,7 +79,13 @@ def add_witten_bell(p: np.ndarray, followers: dict[int, int]) -> None:
 
 
 def distributions(
-    tokens: list[int], trained: Counts, discount: np.ndarray, order: int, size: int, end: int, cached: bool
+    tokens: list[int],
+    trained: Counts,
+    discount: np.ndarray,
+    order: int,
+    size: int,
+    end: int,
+    cached: bool,
 ) -> Iterator[np.ndarray]:
     """Yield the distribution of each token of a text, in which the token `end` ends each file."""
     cache: Counts = defaultdict(dict)
@@ -128,10 +141,14 @@ def score(
             nats.append(-np.log(p[token]))
             ranks.append(1 + np.count_nonzero(p > p[token]))
         name = f"{split}, with a cache" if cached else split
-        print_scores(name, np.array(nats), np.array(ranks), corpus.vocabulary.groups(corpus.splits[split]))
+        print_scores(
+            name, np.array(nats), np.array(ranks), corpus.vocabulary.groups(corpus.splits[split])
+        )
 
 
-def print_scores(name: str, nats: np.ndarray, ranks: np.ndarray, groups: Mapping[str, np.ndarray]) -> None:
+def print_scores(
+    name: str, nats: np.ndarray, ranks: np.ndarray, groups: Mapping[str, np.ndarray]
+) -> None:
     """Print the perplexity of all tokens, and how all and those of each group were ranked."""
     print(f"{name}: perplexity {np.exp(nats.mean()):.2f}")
     for group, is_of_group in {"all": np.ones(len(ranks), bool), **groups}.items():

@@ -1,9 +1,11 @@
-"""Time and memory of recurrent layers, side by side in one process: this project's, Flax's, PyTorch's.
+"""Time and memory of recurrent layers, side by side in one process: this project's, Flax's,
+PyTorch's.
 
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
-A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The part `growth`
-has growing T, K, H and B, and `training` whole steps of `experiments.ptb` on synthetic words.
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The
+part `growth` has growing T, K, H and B, and `training` whole steps of `experiments.ptb` on
+synthetic words.
 """
 
 import dataclasses
@@ -38,14 +40,18 @@ GROWTH = {
 
 
 class Step(NamedTuple):
-    """A compiled candidate: `run` computes one step and waits for it; its memory beyond its arguments."""
+    """A compiled candidate: `run` computes one step and waits for it; its memory beyond its
+    arguments.
+    """
 
     run: Callable[[], Any]
     mebibytes: float | None = None
 
 
 class Measured(NamedTuple):
-    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step, compiling included."""
+    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step, compiling
+    included.
+    """
 
     ms: Float[np.ndarray, " rounds"]
     mebibytes: float | None
@@ -56,7 +62,9 @@ Candidates = Mapping[str, Callable[[], Step]]
 
 
 def compiled(make: Callable[[], Layer]) -> Step:
-    """Return the compiled gradient of a layer. Its arrays are arguments: XLA would fold constants."""
+    """Return the compiled gradient of a layer. Its arrays are arguments: XLA would fold
+    constants.
+    """
     layer = make()
     program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
     plan = program.memory_analysis()
@@ -68,7 +76,9 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
     """Return the candidates of a part: by table, and by column of the table."""
 
     def of(
-        makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]], shape: Shape, only: tuple[str, ...] = ()
+        makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]],
+        shape: Shape,
+        only: tuple[str, ...] = (),
     ) -> Candidates:
         found = {name: partial(compiled, make) for name, make in makers(shape).items()}
         if makers is layers.layers and find_spec("torch"):
@@ -78,10 +88,16 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
     shapes = {"tiny": TINY} if tiny else SHAPES
     match part:
         case "layers":
-            columns = {f"{name}: {shape}": of(layers.layers, shape) for name, shape in shapes.items()}
+            columns = {
+                f"{name}: {shape}": of(layers.layers, shape) for name, shape in shapes.items()
+            }
             return {"layers": columns}
         case "transitions":
-            return {"transitions": {name: of(layers.transitions, shape) for name, shape in shapes.items()}}
+            return {
+                "transitions": {
+                    name: of(layers.transitions, shape) for name, shape in shapes.items()
+                }
+            }
         case "skips":
             shape = TINY if tiny else FAR
             return {"skips over time": {str(shape): of(layers.time_skips, shape)}}
@@ -98,12 +114,16 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
         case "training":
             models, presets = training_step.MODELS, ("small",) if tiny else ("small", "paper")
             running = partial(training_step.running, tiny=tiny)
-            columns = {p: {m: lambda p=p, m=m: Step(running(p, m)) for m in models} for p in presets}
+            columns = {
+                p: {m: lambda p=p, m=m: Step(running(p, m)) for m in models} for p in presets
+            }
             return {"training steps of experiments.ptb": columns}
 
 
 def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
-    """Measure all candidates in turns; return what was measured, and the error of each that failed."""
+    """Measure all candidates in turns; return what was measured, and the error of each that
+    failed.
+    """
     steps, first, failed = {}, {}, {}
     for name, make in candidates.items():
         begin = time.perf_counter()
@@ -115,7 +135,9 @@ def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], d
         else:
             steps[name], first[name] = step, time.perf_counter() - begin
     times = take_turns({name: step.run for name, step in steps.items()}, rounds)
-    return {name: Measured(times[name], steps[name].mebibytes, first[name]) for name in steps}, failed
+    return {
+        name: Measured(times[name], steps[name].mebibytes, first[name]) for name in steps
+    }, failed
 
 
 def take_turns(
@@ -123,8 +145,8 @@ def take_turns(
 ) -> dict[str, Float[np.ndarray, " rounds"]]:
     """Measure the milliseconds of each step in each round, (rounds,).
 
-    The order changes, because a turn can be slowed down by the one before it (spinning threads, a full
-    cache). A step shorter than `least_ms` is repeated for about that long.
+    The order changes, because a turn can be slowed down by the one before it (spinning threads, a
+    full cache). A step shorter than `least_ms` is repeated for about that long.
     """
     repeats = {}
     for name, step in steps.items():
@@ -152,7 +174,9 @@ def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds
 
 
 def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
-    """Return the Markdown tables of one title: times, their ratios to the plain layer, memory, first step."""
+    """Return the Markdown tables of one title: times, their ratios to the plain layer, memory,
+    first step.
+    """
     names = list(dict.fromkeys(name for found in columns.values() for name in found))
     quantities: dict[str, Callable[[str, Mapping[str, Measured]], str | None]] = {
         "median ms": lambda name, found: number(np.median(found[name].ms)),
@@ -164,7 +188,10 @@ def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
     }
     text = []
     for quantity, cell in quantities.items():
-        rows = [[name, *(cell(name, f) if name in f else None for f in columns.values())] for name in names]
+        rows = [
+            [name, *(cell(name, f) if name in f else None for f in columns.values())]
+            for name in names
+        ]
         rows = [[part or "" for part in row] for row in rows if any(row[1:])]
         if rows:
             header = ["candidate", *columns]
@@ -183,12 +210,16 @@ def run(
 
     Args:
         parts: Which parts to run.
-        only: Beginnings of the columns to measure, such as PTB, of part layers, or paper, of training.
+        only: Beginnings of the columns to measure, such as PTB, of part layers, or paper, of
+            training.
         rounds: Turns of each candidate.
-        out: Folder for recurrence.json and recurrence.md (the tables), which are written after each.
+        out: Folder for recurrence.json and recurrence.md (the tables), which are written after
+            each.
         tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
     """
-    jax.config.update("jax_enable_compilation_cache", False)  # or the first step would measure cache reads
+    jax.config.update(
+        "jax_enable_compilation_cache", False
+    )  # or the first step would measure cache reads
     about, failures, rows = report.describe(), [], []
     texts = [report.one_line(about)]
     texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]

@@ -52,11 +52,15 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write(folder: Path | None, name: str, content: Mapping[str, Any], text: str) -> None:
-    """Write `content` to NAME.json and `text` to NAME.md in a folder, which is created if necessary."""
+    """Write `content` to NAME.json and `text` to NAME.md in a folder, which is created if
+    necessary.
+    """
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (folder / f"{name}.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
     (folder / f"{name}.md").write_text(text + "\n", "utf-8")
 
 

@@ -1,4 +1,6 @@
-"""Define a tiny problem whose expectations over choices are exact sums over all action sequences."""
+"""Define a tiny problem whose expectations over choices are exact sums over all action
+sequences.
+"""
 
 import itertools
 from typing import NamedTuple
@@ -24,7 +26,9 @@ SEQUENCES = sequences(TIME)
 
 
 class Problem(NamedTuple):
-    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of step t."""
+    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of
+    step t.
+    """
 
     lstm: F.LSTMParams
     agent: F.AgentParams
@@ -41,7 +45,9 @@ def problem(time: int = TIME, seed: int = 0) -> Problem:
         return jnp.asarray(rng.normal(size=shape))
 
     lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
-    agent = F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, K), draw(K))
+    agent = F.AgentParams(
+        draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, K), draw(K)
+    )
     return Problem(lstm, agent, 2 * draw(HIDDEN, CLASSES), draw(time, INPUT), draw(2, HIDDEN))
 
 
@@ -49,12 +55,17 @@ class Rollouts(NamedTuple):
     """Results of several rollouts of the example."""
 
     decision: F.Decision  # each (count, time)
-    rewards: Float[Array, "count time"]  # log-likelihood of the label from h(t); the last one is terminal
+    rewards: Float[
+        Array, "count time"
+    ]  # log-likelihood of the label from h(t); the last one is terminal
     seen: Float[Array, "count time hidden"]  # h(t-1), the state that the agent observes
 
 
 def rollout(
-    of: Problem, keys: Key[Array, " count"], actions: Int[Array, "count time"] | None = None, **options
+    of: Problem,
+    keys: Key[Array, " count"],
+    actions: Int[Array, "count time"] | None = None,
+    **options,
 ) -> Rollouts:
     """Run the example once per key; `options` are further arguments of `F.unroll`."""
     count = len(keys)
@@ -76,8 +87,12 @@ def every_sequence(of: Problem) -> Rollouts:
     return rollout(of, jax.random.split(jax.random.key(0), len(actions)), actions)
 
 
-def exact_objective(of: Problem, entropy_coef: float = 0.0, per_step: bool = False) -> Float[Array, ""]:
-    """Return J_2 = E[R] + β H, where R is the terminal reward, or the sum of all rewards with `per_step`."""
+def exact_objective(
+    of: Problem, entropy_coef: float = 0.0, per_step: bool = False
+) -> Float[Array, ""]:
+    """Return J_2 = E[R] + β H, where R is the terminal reward, or the sum of all rewards with
+    `per_step`.
+    """
     runs = every_sequence(of)
     log_pi = runs.decision.log_prob.sum(axis=1)
     pi = jnp.exp(log_pi)
@@ -100,7 +115,9 @@ def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
 
 
 def exact_values(of: Problem) -> Float[np.ndarray, "sequences time"]:
-    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t, where R is the terminal reward."""
+    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t, where R is the terminal
+    reward.
+    """
     runs = every_sequence(of)
     pi = np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
     R = np.asarray(runs.rewards[:, -1])

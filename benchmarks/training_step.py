@@ -1,4 +1,6 @@
-"""Whole training steps of an experiment: those that its training loop compiles, for any of its presets."""
+"""Whole training steps of an experiment: those that its training loop compiles, for any of its
+presets.
+"""
 
 from collections.abc import Callable, Mapping
 from itertools import cycle
@@ -26,7 +28,10 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lstm": ("lstm", {}),
     "dynamic:5": ("dynamic:5", {}),
     "dynamic:200, by content, copying": ("dynamic:200", _COPYING),
-    "the same, λ = 0": ("dynamic:200", {**_COPYING, "mix": 0.0, "agent_features": 200, "rl_coef": 0.0}),
+    "the same, λ = 0": (
+        "dynamic:200",
+        {**_COPYING, "mix": 0.0, "agent_features": 200, "rl_coef": 0.0},
+    ),
 }
 _SMALLEST = dict(features=5, num_layers=1, num_steps=3, batch_size=2)
 _TOKENS = 5601  # eight different batches of the preset `paper`, which are used in turn
@@ -44,7 +49,9 @@ class Trained(NamedTuple):
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments of a step that follow the state and the batch."""
-        rates = jnp.full(len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32)
+        rates = jnp.full(
+            len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32
+        )
         keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
         return keys, 0, rates, self.learner.scheduled(0), averaged
 
@@ -55,8 +62,12 @@ def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
     return resolve(experiment.settings, experiment.presets, preset, flags).settings
 
 
-def prepare(name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None) -> Trained:
-    """Return the learner and settings of a model; None is the preset's model, or the data that it finds."""
+def prepare(
+    name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None
+) -> Trained:
+    """Return the learner and settings of a model; None is the preset's model, or the data that it
+    finds.
+    """
     settings, experiment = chosen(name, preset, flags), find_experiment(name)
     data = experiment.module.load(settings) if data is None else data
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
@@ -87,6 +98,8 @@ def synthetic_words(num_tokens: int, vocabulary: int) -> Dataset:
     names = (EOS, *(f"word{i}" for i in range(1, vocabulary)))
     tokens = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
     splits = dict(train=tokens, dev=tokens, test=tokens)
-    corpus = LanguageCorpus(name="synthetic", **splits, vocabulary=Vocabulary(names), source="chance")
+    corpus = LanguageCorpus(
+        name="synthetic", **splits, vocabulary=Vocabulary(names), source="chance"
+    )
     about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
     return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary)

@@ -1,4 +1,6 @@
-"""Griffe extension: give each dataclass of the reference a table of its fields, inherited ones included."""
+"""Griffe extension: give each dataclass of the reference a table of its fields, inherited ones
+included.
+"""
 
 import re
 from pathlib import Path
@@ -67,7 +69,9 @@ def row_of(field: griffe.Attribute, description: str) -> griffe.DocstringParamet
     """Return a row of the table; a field without a default is shown as required."""
     annotation, value = field.annotation, field.value
     if isinstance(value, griffe.ExprCall):
-        given = {arg.name: arg.value for arg in value.arguments if isinstance(arg, griffe.ExprKeyword)}
+        given = {
+            arg.name: arg.value for arg in value.arguments if isinstance(arg, griffe.ExprKeyword)
+        }
         called = str(value.function).rpartition(".")[2]
         if called == "choice_field":  # one of its arguments, by default the first
             choices = [str(choice) for choice in value.arguments]
@@ -76,7 +80,9 @@ def row_of(field: griffe.Attribute, description: str) -> griffe.DocstringParamet
         elif called == "field":
             factory = given.get("default_factory")
             value = given.get("default") if factory is None else f"{factory}()"
-    return griffe.DocstringParameter(field.name, annotation=annotation, description=description, value=value)
+    return griffe.DocstringParameter(
+        field.name, annotation=annotation, description=description, value=value
+    )
 
 
 def comment_of(field: griffe.Attribute) -> str:

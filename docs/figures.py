@@ -1,4 +1,6 @@
-"""Draw figures of README and the results pages from numbers of the tables: `python docs/figures.py`."""
+"""Draw figures of README and the results pages from numbers of the tables: `python
+docs/figures.py`.
+"""
 
 import csv
 from pathlib import Path
@@ -15,7 +17,9 @@ with open(DOCS / "results" / "rows.csv", encoding="utf-8", newline="") as file:
 
 
 def numbers_of(table, model, metric="test"):
-    """Return the mean and the standard deviation over seeds, or 0, of a row of the results tables."""
+    """Return the mean and the standard deviation over seeds, or 0, of a row of the results
+    tables.
+    """
     about = {"table": table, "model": model, "metric": metric}
     row = next(row for row in ROWS if about.items() <= row.items() and row["mode"] != "averaged")
     return float(row["mean"]), float(row["sd"] or 0)
@@ -28,7 +32,9 @@ def gains_of(section, choice, lstm="lstm"):
 
 
 def replaced_of(model):
-    """Return the loss, in nats, by a model's choices, those of another text, random ones, the best k."""
+    """Return the loss, in nats, by a model's choices, those of another text, random ones, the best
+    k.
+    """
     ways = ("by the agent", "by the agent in another text", "at random", "always the best k")
     return [numbers_of("choice#all-choices-in-one-way", model, way)[0] for way in ways]
 
@@ -36,10 +42,14 @@ def replaced_of(model):
 FAR = "dynamic:200, copying"
 GAINS = {
     "last 5\nno dropout": gains_of("the-small-model-without-dropout-preset-small", "dynamic:5"),
-    "last 5\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", "dynamic:5, λ = 0.5"),
+    "last 5\ndropout": gains_of(
+        "copying-words-from-the-last-200-with-dropout", "dynamic:5, λ = 0.5"
+    ),
     "last 200\nno dropout": gains_of("copying-words-from-the-last-200-without-dropout", FAR),
     "last 200\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", FAR),
-    "last 200\n2 × 650": gains_of("the-papers-size-preset-paper", f"{FAR} in expectation", "lstm, on a CPU"),
+    "last 200\n2 × 650": gains_of(
+        "the-papers-size-preset-paper", f"{FAR} in expectation", "lstm, on a CPU"
+    ),
     "last 200\nWikiText-2": gains_of("wikitext-2", FAR),
 }
 COPIED = "choice#copying-from-the-last-200-states", "hard, dropout: test"
@@ -57,9 +67,13 @@ REPLACED = {
     "named entities, K = 5": replaced_of("entities"),
     "SST-5, K = 3": replaced_of("SST-5"),
 }
-# Accuracy at associative recall, by number of pairs: the model of 64 units trained on rows of that many.
+# Accuracy at associative recall, by number of pairs: the model of 64 units trained on rows of that
+# many.
 PAIRS = (4, 8, 16)
-LONGER = "128 words, 8 pairs, 50,000 rows: dynamic:256", "256 words, 16 pairs, 25,000 rows: dynamic:512"
+LONGER = (
+    "128 words, 8 pairs, 50,000 rows: dynamic:256",
+    "256 words, 16 pairs, 25,000 rows: dynamic:512",
+)
 RECALL = {
     name: [numbers_of("recall#associative-recall", model)[0]]
     + [numbers_of("recall#other-sizes-and-estimators", longer + suffix)[0] for longer in LONGER]
@@ -68,8 +82,8 @@ RECALL = {
         ("LSTM", "lstm", ": the same: lstm"),
     )
 }
-# What `explain` prints of the copying model at the paper's size: how far back each word of the second
-# sentence goes, and the probability of that choice.
+# What `explain` prints of the copying model at the paper's size: how far back each word of the
+# second sentence goes, and the probability of that choice.
 FIRST = ["shares", "of", "mcdonald", "'s", "fell", "N", "cents"]
 SECOND = {
     "mcdonald": (6, 1.00),
@@ -113,7 +127,12 @@ def draw_gains():
         means, deviations = np.transpose([values[number] for values in GAINS.values()])
         places = np.arange(len(GAINS)) + 0.27 * (number - 1)
         bars = axes.bar(
-            places, means, 0.25, yerr=np.where(deviations > 0, deviations, np.nan), color=color, label=name
+            places,
+            means,
+            0.25,
+            yerr=np.where(deviations > 0, deviations, np.nan),
+            color=color,
+            label=name,
         )
         axes.bar_label(bars, [f"{mean:.0f}" for mean in means], fontsize=8, padding=2)
     axes.set_xticks(range(len(GAINS)), GAINS)
@@ -132,8 +151,12 @@ def draw_recall():
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
     for color, (name, accuracy) in zip(("C0", "0.6"), RECALL.items(), strict=True):
         axes.plot(PAIRS, accuracy, "o-", color=color)
-        axes.annotate(name, (PAIRS[1], accuracy[1]), (0, 8), textcoords="offset points", ha="center")
-    axes.set(xscale="log", xlabel="pairs of a key and a value", ylabel="test accuracy, %", ylim=(-3, 112))
+        axes.annotate(
+            name, (PAIRS[1], accuracy[1]), (0, 8), textcoords="offset points", ha="center"
+        )
+    axes.set(
+        xscale="log", xlabel="pairs of a key and a value", ylabel="test accuracy, %", ylim=(-3, 112)
+    )
     axes.set_xticks(PAIRS, [f"{n}\nin {16 * n} words" for n in PAIRS])
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
@@ -154,7 +177,13 @@ def draw_replaced():
         for number, (kind, marker, color) in enumerate(kinds, 1):
             loss = losses[number] - losses[0]
             axes = far if loss > 1 else near
-            axes.plot(loss, row + 0.15 * (2 - number), marker, color=color, label=kind if row == 1 else None)
+            axes.plot(
+                loss,
+                row + 0.15 * (2 - number),
+                marker,
+                color=color,
+                label=kind if row == 1 else None,
+            )
     for axes in (near, far):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.9")
@@ -163,7 +192,9 @@ def draw_replaced():
     near.set(xlim=(-0.03, 0.06), xlabel="loss added, in nats (0: the model's own choices)")
     far.set(xlim=(0, 8), xlabel="nats")
     near.legend(loc="lower right")
-    figure.suptitle("Only two trained agents clearly lose when their choices are replaced by a constant")
+    figure.suptitle(
+        "Only two trained agents clearly lose when their choices are replaced by a constant"
+    )
     figure.savefig(DOCS / "choice_replaced.png", dpi=150)
 
 

@@ -1,4 +1,6 @@
-"""MkDocs hook: make README.md and the other pages of the root pages of the site, and lead links there."""
+"""MkDocs hook: make README.md and the other pages of the root pages of the site, and lead links
+there.
+"""
 
 import re
 from pathlib import Path
@@ -27,7 +29,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Lead links to the repository's own pages to the site's, and links to source to the reference."""
+    """Lead links to the repository's own pages to the site's, and links to source to the
+    reference.
+    """
     up = "../" * page.file.src_uri.count("/")
     source = r"\]\((?:\.\./)*dynskip_jax/functional/[\w/]+\.py\)"
     markdown = re.sub(r"\[`(\w+)`" + source, r"[`\1`][dynskip_jax.functional.\1]", markdown)
@@ -43,6 +47,8 @@ def on_page_content(html, page, config, files):
     """Mark the flags in code, so that no line is broken at their dashes."""
 
     def mark(code):
-        return re.sub(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)", r'<span class="flag">\g<0></span>', code[0])
+        return re.sub(
+            r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)", r'<span class="flag">\g<0></span>', code[0]
+        )
 
     return re.sub(r"<code>.*?</code>", mark, html, flags=re.DOTALL)

@@ -1,4 +1,6 @@
-"""The command line: `dynskip NAME …` runs an experiment, a command over its finished runs, or a tool."""
+"""The command line: `dynskip NAME …` runs an experiment, a command over its finished runs, or a
+tool.
+"""
 
 import ast
 import dataclasses
@@ -13,9 +15,22 @@ from typing import Any
 from dynskip_jax.config import call, docstring, flag, listed, parse, program, short, shown, words_of
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import NAMES, Experiment, find_experiment
-from dynskip_jax.failures import check_address_space, log_to_standard_output, need_standard_output, run_main
+from dynskip_jax.failures import (
+    check_address_space,
+    log_to_standard_output,
+    need_standard_output,
+    run_main,
+)
 from dynskip_jax.own_pieces import import_module
-from dynskip_jax.settings import Resolved, check_effects, fields_of, get, groups_of, replace, resolve
+from dynskip_jax.settings import (
+    Resolved,
+    check_effects,
+    fields_of,
+    get,
+    groups_of,
+    replace,
+    resolve,
+)
 
 TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
 
@@ -58,7 +73,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
-    """Run a command line of an experiment: `train` (the default), or a command over a finished run."""
+    """Run a command line of an experiment: `train` (the default), or a command over a finished
+    run.
+    """
     words = list(arguments)
     command = words.pop(0) if words and not words[0].startswith("-") else "train"
     commands = {each.rpartition(".")[2]: each for each in experiment.commands}
@@ -95,7 +112,9 @@ def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
 
 
 def _module_of(command: str) -> str:
-    """Return the module whose function of its name is a command; `NAME.command` is beside an experiment."""
+    """Return the module whose function of its name is a command; `NAME.command` is beside an
+    experiment.
+    """
     return f"dynskip_jax.{'experiments' if '.' in command else 'commands'}.{command}"
 
 
@@ -103,14 +122,20 @@ def about(name: str) -> str:
     """Return the first line of the help of a command or a tool, without importing it."""
     path = Path(importlib.util.find_spec(_module_of(name)).origin)
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    (function,) = (node for node in tree.body if getattr(node, "name", "") == name.rpartition(".")[2])
+    (function,) = (
+        node for node in tree.body if getattr(node, "name", "") == name.rpartition(".")[2]
+    )
     return ast.get_docstring(function).splitlines()[0]
 
 
 def text_of(experiment: Experiment) -> str:
-    """Return what an experiment says of itself; in this package that is the docstring of its settings."""
+    """Return what an experiment says of itself; in this package that is the docstring of its
+    settings.
+    """
     if experiment.about is None and experiment.name in NAMES:  # Python has stripped it
-        return docstring(importlib.import_module(f"dynskip_jax.experiments.{experiment.name}.config"))
+        return docstring(
+            importlib.import_module(f"dynskip_jax.experiments.{experiment.name}.config")
+        )
     return experiment.about or experiment.name
 
 
@@ -121,7 +146,9 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
     parameters = [(name, of, getattr(defaults, name)) for name, of in groups_of(kind).items()]
     parameters.append(("output", Output, Output()))
     values = parse(program(experiment.name), help_of(experiment), parameters, arguments)
-    typed = {word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
+    typed = {
+        word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")
+    }
     given = {
         name: getattr(values[group], name)
         for name, (group, _, _) in fields_of(kind).items()
@@ -135,7 +162,9 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
 
 
 def help_of(experiment: Experiment) -> str:
-    """Return the text of an experiment's `--help`: what it is, its commands, and what its presets set."""
+    """Return the text of an experiment's `--help`: what it is, its commands, and what its presets
+    set.
+    """
     commands = [f"{name.rpartition('.')[2]}: {about(name)}" for name in experiment.commands]
     presets = [
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"

@@ -1,6 +1,8 @@
-"""Settings as dataclasses, and how they are read: command lines (by tyro), presets and JSON. Imports no JAX.
+"""Settings as dataclasses, and how they are read: command lines (by tyro), presets and JSON.
+Imports no JAX.
 
-A setting is one line: name, type with bounds, default, and a docstring that is the text of `--help`.
+A setting is one line: name, type with bounds, default, and a docstring that is the text of
+`--help`.
 """
 
 import ast
@@ -30,7 +32,9 @@ _MOST_QUOTED = 80  # characters of a value in a message
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Bounds of a number: `at_least` and `at_most` are allowed values, `above` and `below` are not."""
+    """Bounds of a number: `at_least` and `at_most` are allowed values, `above` and `below` are
+    not.
+    """
 
     at_least: int | float | None = None
     at_most: int | float | None = None
@@ -39,13 +43,19 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Return whether `value` satisfies the bounds; NaN and infinity never do."""
-        holds = dict(at_least=operator.ge, at_most=operator.le, above=operator.gt, below=operator.lt)
+        holds = dict(
+            at_least=operator.ge, at_most=operator.le, above=operator.gt, below=operator.lt
+        )
         is_finite = isinstance(value, int) or math.isfinite(value)
-        return is_finite and all(b is None or holds[name](value, b) for name, b in vars(self).items())
+        return is_finite and all(
+            b is None or holds[name](value, b) for name, b in vars(self).items()
+        )
 
     def __str__(self) -> str:
         """Return the requirement as part of an error message, such as "at least 1"."""
-        sides = [f"{name.replace('_', ' ')} {b:,}" for name, b in vars(self).items() if b is not None]
+        sides = [
+            f"{name.replace('_', ' ')} {b:,}" for name, b in vars(self).items() if b is not None
+        ]
         return " and ".join(sides) or "finite"
 
 
@@ -71,7 +81,9 @@ Weight = Annotated[float, Bounds(at_least=0)]
 
 
 class _Leaf(typing.NamedTuple):
-    """One alternative of a setting's type: one value, or a tuple of `several`, of a kind and with bounds."""
+    """One alternative of a setting's type: one value, or a tuple of `several`, of a kind and with
+    bounds.
+    """
 
     kind: Any
     bounds: Bounds | None = None
@@ -83,7 +95,9 @@ class _Leaf(typing.NamedTuple):
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
     def read(self, text: str) -> Any:
-        """Return one value from its text; raise a `ValueError` or `TypeError` if it is not of this kind."""
+        """Return one value from its text; raise a `ValueError` or `TypeError` if it is not of this
+        kind.
+        """
         if not text or (self.words and text not in self.words):
             raise ValueError(text)
         # Python also reads 1_0, and the digits of every script.
@@ -93,7 +107,9 @@ class _Leaf(typing.NamedTuple):
         return value.expanduser() if isinstance(value, Path) else value
 
     def has(self, value: Any) -> bool:
-        """Return whether one value is of this kind; `bool` is no number, and whole numbers are numbers."""
+        """Return whether one value is of this kind; `bool` is no number, and whole numbers are
+        numbers.
+        """
         if self.words:
             return isinstance(value, str) and value in self.words
         if isinstance(value, bool):
@@ -123,24 +139,37 @@ def _leaves(hint: Any) -> tuple[_Leaf, ...]:
 
 def is_path(hint: Any) -> bool:
     """Return whether a type allows nothing but a path, or None."""
-    return Path in (kinds := {leaf.kind for leaf in _leaves(hint)}) and kinds <= {Path, types.NoneType}
+    return Path in (kinds := {leaf.kind for leaf in _leaves(hint)}) and kinds <= {
+        Path,
+        types.NoneType,
+    }
 
 
 def _words_of(leaves: Sequence[_Leaf]) -> tuple[str, ...]:
     return tuple(word for leaf in leaves for word in leaf.words)
 
 
-_NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path", bool: "true or false"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    bool: "true or false",
+}
 
 
 def read_value(text: str, hint: Any) -> Any:
-    """Convert a text to a type of a setting. A text that does not fit stays as it is: see `problem`."""
+    """Convert a text to a type of a setting. A text that does not fit stays as it is: see
+    `problem`.
+    """
     leaves = _leaves(hint)
     if text == "none" and any(leaf.kind is types.NoneType for leaf in leaves):
         return None
     for leaf in leaves:
         with contextlib.suppress(TypeError, ValueError):
-            values = tuple(leaf.read(part) for part in (text.split(",") if leaf.several else [text]))
+            values = tuple(
+                leaf.read(part) for part in (text.split(",") if leaf.several else [text])
+            )
             return values if leaf.several else values[0]
     return text
 
@@ -164,7 +193,9 @@ def problem(value: Any, hint: Any) -> str | None:
             return f"names a value twice: {shown(value)}"
         return None
     kinds = [
-        f"{_NAMES[leaf.kind].removeprefix('a ')}s, separated by commas" if leaf.several else _NAMES[leaf.kind]
+        f"{_NAMES[leaf.kind].removeprefix('a ')}s, separated by commas"
+        if leaf.several
+        else _NAMES[leaf.kind]
         for leaf in leaves
         if leaf.kind in _NAMES
     ]
@@ -192,29 +223,42 @@ def flag(name: str) -> str:
 
 
 def program(name: str) -> str:
-    """Return a command as users of this process type it: `dynskip NAME` or `python -m experiments.NAME`."""
-    return f"dynskip {name}" if Path(sys.argv[0]).stem == "dynskip" else f"python -m experiments.{name}"
+    """Return a command as users of this process type it: `dynskip NAME` or `python -m
+    experiments.NAME`.
+    """
+    return (
+        f"dynskip {name}"
+        if Path(sys.argv[0]).stem == "dynskip"
+        else f"python -m experiments.{name}"
+    )
 
 
 # Parameters that are words before all flags, and how the help shows them.
 _WORDS = {"folders": "[WORD …]", "names": "[WORD …]", "file": "FILE", "place": "FILE:LINE:COLUMN"}
 
 
-def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]) -> dict[str, Any]:
-    """Read a command line with a flag for each parameter, or for each field of one that is a dataclass.
+def parse(
+    prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """Read a command line with a flag for each parameter, or for each field of one that is a
+    dataclass.
 
-    `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is a tuple of
-    its name, its type and, if the flag may be left out, a default.
+    `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is
+    a tuple of its name, its type and, if the flag may be left out, a default.
     """
     arguments = words_of(arguments)
     with needs("experiments"):
-        import tyro  # takes a tenth of a second, which a program that only loads runs need not spend
+        # takes a tenth of a second, which a program that only loads runs need not spend
+        import tyro
 
     def word(name: str, of: Any) -> Any:
         how = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
         return tyro.conf.Positional[Annotated[of, how]]
 
-    fields = [(name, word(name, of) if name in _WORDS else of, *default) for name, of, *default in parameters]
+    fields = [
+        (name, word(name, of) if name in _WORDS else of, *default)
+        for name, of, *default in parameters
+    ]
     flags = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
     rules = tyro.constructors.ConstructorRegistry()
     rules.primitive_rule(_primitive)
@@ -224,7 +268,11 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
         description="",  # tyro joins and splits lines of its own
     )
     if {"-h", "--help"} & set(arguments):
-        print(_wrapped(re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]))
+        print(
+            _wrapped(
+                re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]
+            )
+        )
     with rules, contextlib.redirect_stderr(io.StringIO()) as box:
         try:
             values = vars(tyro.cli(flags, prog=prog, args=arguments, **how))
@@ -244,8 +292,8 @@ def parse(prog: str, about: str, parameters: Sequence[tuple], arguments: Sequenc
 def words_of(arguments: Sequence[str]) -> list[str]:
     """Return the words of a command line without line breaks at their ends; refuse empty ones.
 
-    Shells remove these line breaks from what `$(command)` prints. An empty word is mostly an unset variable,
-    and as a path it would be the current folder.
+    Shells remove these line breaks from what `$(command)` prints. An empty word is mostly an unset
+    variable, and as a path it would be the current folder.
     """
     words = [word.rstrip("\r\n") for word in arguments]
     for before, word in itertools.pairwise(["", *words]):
@@ -258,7 +306,9 @@ def words_of(arguments: Sequence[str]) -> list[str]:
 
 
 def _wrapped(text: str) -> str:
-    """Return a text with its paragraphs wrapped; indented ones, such as commands and tables, stay."""
+    """Return a text with its paragraphs wrapped; indented ones, such as commands and tables,
+    stay.
+    """
     width = min(100, shutil.get_terminal_size().columns)
     how = dict(width=width, break_on_hyphens=False, break_long_words=False)
     parts = [part for part in re.split(r"\n\s*\n", text.rstrip()) if part.strip()]
@@ -267,10 +317,14 @@ def _wrapped(text: str) -> str:
 
 
 def _inside(box: str) -> str:
-    """Return the text in the box that tyro draws around an error, without the help of flags and of itself."""
+    """Return the text in the box that tyro draws around an error, without the help of flags and of
+    itself.
+    """
     lines = (line[2:-1].rstrip() for line in box.splitlines()[1:])
     lines = itertools.takewhile(lambda line: not line.startswith("For full helptext"), lines)
-    return " ".join(line.strip() for line in lines if line.strip(" ─-") and not line.startswith(8 * " "))
+    return " ".join(
+        line.strip() for line in lines if line.strip(" ─-") and not line.startswith(8 * " ")
+    )
 
 
 def _group(info: Any) -> Any:
@@ -297,7 +351,9 @@ def _group(info: Any) -> Any:
         default = getattr(info.default, field.name, default)
         hint = hints_of(info.type)[field.name]
         fields.append(
-            tyro.constructors.StructFieldSpec(field.name, hint, default, helptext=texts.get(field.name))
+            tyro.constructors.StructFieldSpec(
+                field.name, hint, default, helptext=texts.get(field.name)
+            )
         )
     return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
 
@@ -313,7 +369,10 @@ def _primitive(info: Any) -> Any:
     is_known = all(leaf.words or leaf.kind in _READ for leaf in leaves)
     if tyro.conf.Positional in info.markers or not is_known:
         return None
-    names = [*_words_of(leaves), *(_READ[x.kind] + ",…" * x.several for x in leaves if _READ.get(x.kind))]
+    names = [
+        *_words_of(leaves),
+        *(_READ[x.kind] + ",…" * x.several for x in leaves if _READ.get(x.kind)),
+    ]
     alone = [name for name in names if f"{name},…" not in names]
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
@@ -325,8 +384,13 @@ def _primitive(info: Any) -> Any:
 
 
 def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> Any:
-    """Call a function with the flags of a command line: its signature, and its docstring as help."""
-    hints, signature = typing.get_type_hints(function, include_extras=True), inspect.signature(function)
+    """Call a function with the flags of a command line: its signature, and its docstring as
+    help.
+    """
+    hints, signature = (
+        typing.get_type_hints(function, include_extras=True),
+        inspect.signature(function),
+    )
     parameters = [
         (name, hints[name]) if each.default is each.empty else (name, hints[name], each.default)
         for name, each in signature.parameters.items()
@@ -335,7 +399,9 @@ def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> A
 
 
 def docstring(of: types.FunctionType | types.ModuleType) -> str:
-    """Return the docstring of a function or a module, from its source where Python has stripped it (-OO)."""
+    """Return the docstring of a function or a module, from its source where Python has stripped it
+    (-OO).
+    """
     text = inspect.getdoc(of)
     if text is None:
         tree = ast.parse(inspect.getsource(of))

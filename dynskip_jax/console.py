@@ -25,7 +25,8 @@ def print_table(
     Numbers are never cut: only the first column is folded, and only on a terminal.
     """
     (headings,), *parts = (
-        [[printable_lines(cell) for cell in row] for row in part] for part in ([headings], rows, published)
+        [[printable_lines(cell) for cell in row] for row in part]
+        for part in ([headings], rows, published)
     )
     table = Table(title=printable_lines(title), title_justify="left")
     table.add_column(headings[0], overflow="fold", min_width=_LEAST)

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 
 def described(value: object) -> str:
-    """Return a short text for error messages: dtype and shape of an array, the type of any other value."""
+    """Return a short text for error messages: dtype and shape of an array, the type of any other
+    value.
+    """
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} {value.shape}"
     return f"a {type(value).__name__}"
@@ -28,10 +30,13 @@ class MissingExtra(ImportError, UserError):
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Guard the imports of packages of the group `extra`: the error names the command that installs it."""
+    """Guard the imports of packages of the group `extra`: the error names the command that installs
+    it.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f'{error.name} is not installed: pip install -e ".[{extra}]" in a checkout', name=error.name
+            f'{error.name} is not installed: pip install -e ".[{extra}]" in a checkout',
+            name=error.name,
         ) from None

@@ -1,4 +1,6 @@
-"""The value `Experiment`: everything about a task that is not its data and its model. Imports no JAX."""
+"""The value `Experiment`: everything about a task that is not its data and its model. Imports no
+JAX.
+"""
 
 import dataclasses
 import importlib
@@ -32,14 +34,22 @@ class Published:
 
     dataset: str
     metrics: Sequence[str]
-    rows: Sequence[tuple]  # model beside which a row is shown ("": any), name, value of each metric or None
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the data; not shown beside others
-    when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # values of settings, several each
+    rows: Sequence[
+        tuple
+    ]  # model beside which a row is shown ("": any), name, value of each metric or None
+    sizes: Mapping[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # of the data; not shown beside others
+    when: Mapping[str, tuple] = dataclasses.field(
+        default_factory=dict
+    )  # values of settings, several each
     note: str = ""  # line below the table
 
 
 def columns_of(metric: str, heading: str, form: str) -> dict[str, tuple[str, str]]:
-    """Return the columns of the printed table for one metric; those without a value are left out."""
+    """Return the columns of the printed table for one metric; those without a value are left
+    out.
+    """
     return {
         f"dev_{metric}": (f"dev {heading}", form),
         f"test_{metric}": (f"test {heading}", form),
@@ -62,9 +72,9 @@ ACCURACY = columns_of("accuracy", "accuracy", ".2%") | {
 class Experiment:
     """One task.
 
-    Its module has `load(settings) -> Dataset` and `make_task(spec, settings, data, vocabulary) -> Task`;
-    without data (None) the task reads single texts only. The module may also have functions in place of those
-    of `dynskip_jax.hooks`.
+    Its module has `load(settings) -> Dataset` and `make_task(spec, settings, data, vocabulary) ->
+    Task`; without data (None) the task reads single texts only. The module may also have functions
+    in place of those of `dynskip_jax.hooks`.
     """
 
     name: str
@@ -72,7 +82,9 @@ class Experiment:
     task: str = ""  # name of the module; by default `dynskip_jax.experiments.NAME.task`
     settings: type[Settings] = Settings
     # Values of each preset, by the names of preset and setting; the first is the default.
-    presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"default": {}})
+    presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=lambda: {"default": {}}
+    )
     model: str = "dynamic:5"  # trained by default
     # Heading and format of each metric in the printed table, by the metric's name.
     columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
@@ -81,7 +93,9 @@ class Experiment:
     published: tuple[Published, ...] = ()
     sample_text: str | None = None  # read by `explain` by default
     samples: int = 16  # number of predictions that are averaged in the final evaluation
-    final_rows: int | None = None  # rows in a batch of the final evaluation; None for the task's default
+    final_rows: int | None = (
+        None  # rows in a batch of the final evaluation; None for the task's default
+    )
     # Function of the flags that are given to the preset that is used, if not the first.
     default_preset: Callable[[Mapping[str, Any]], str] | None = None
 
@@ -102,14 +116,24 @@ class Experiment:
     def published_rows(
         self, settings: Settings, data: Dataset, models: Sequence[str]
     ) -> tuple[list[tuple[str, Mapping[str, float]]], str]:
-        """Return the published rows to show beside a run of these models, and a line below the table."""
+        """Return the published rows to show beside a run of these models, and a line below the
+        table.
+        """
         for found in self.published:
-            if found.dataset != data.name or any(get(settings, k) not in v for k, v in found.when.items()):
+            if found.dataset != data.name or any(
+                get(settings, k) not in v for k, v in found.when.items()
+            ):
                 continue
             differs = [name for name, size in found.sizes.items() if data.sizes.get(name) != size]
             if differs:
-                sizes = [f"{n} has {data.sizes.get(n, 0):,} instead of {found.sizes[n]:,}" for n in differs]
-                return [], f"Published rows are left out: this is another corpus ({', '.join(sizes)})."
+                sizes = [
+                    f"{n} has {data.sizes.get(n, 0):,} instead of {found.sizes[n]:,}"
+                    for n in differs
+                ]
+                return (
+                    [],
+                    f"Published rows are left out: this is another corpus ({', '.join(sizes)}).",
+                )
             rows = [
                 (name, {m: v for m, v in zip(found.metrics, values, strict=True) if v is not None})
                 for model, name, *values in found.rows
@@ -119,7 +143,9 @@ class Experiment:
         return [], f"{data.name}: no published results to compare with" if self.published else ""
 
 
-NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("experiments/*/config.py")))
+NAMES = tuple(
+    sorted(path.parent.name for path in Path(__file__).parent.glob("experiments/*/config.py"))
+)
 _KNOWN: dict[str, Experiment] = {}
 
 

@@ -15,12 +15,14 @@ from dynskip_jax.errors import Stopped, UserError
 # Remedies for errors of the file system, by errno: no space left, or no permission.
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, then the same command goes on"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"
+    ),
 }
 _SMALLER = "use smaller batches, networks or numbers of seeds: see --help"
 _MOST_CHARACTERS = 900  # of an error
-# Bytes of address space (ulimit -v): with fewer, JAX cannot start and the process is aborted; with more, it
-# may be aborted later, where memory is asked for in C++.
+# Bytes of address space (ulimit -v): with fewer, JAX cannot start and the process is aborted; with
+# more, it may be aborted later, where memory is asked for in C++.
 _LEAST_SPACE = 1_500_000_000
 _AMPLE_SPACE = 16_000_000_000
 
@@ -41,7 +43,9 @@ def _printable(text: object) -> str:
 
 
 class _StandardOutput(logging.Handler):
-    """Print records to the current `sys.stdout`, as one line each: names from users' files are escaped."""
+    """Print records to the current `sys.stdout`, as one line each: names from users' files are
+    escaped.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record, with the prefix `warning: ` from that level on."""
@@ -50,13 +54,19 @@ class _StandardOutput(logging.Handler):
 
 
 def need_standard_output(command: str) -> None:
-    """Raise a `UserError` if standard output was closed, where a command would write its results."""
+    """Raise a `UserError` if standard output was closed, where a command would write its
+    results.
+    """
     if "stdout" in _closed:
-        raise UserError(f"standard output is closed, and {command} writes to it: send it to a file or a pipe")
+        raise UserError(
+            f"standard output is closed, and {command} writes to it: send it to a file or a pipe"
+        )
 
 
 def check_address_space() -> None:
-    """Refuse a limit on the address space with which JAX cannot start; warn of one that may be too low."""
+    """Refuse a limit on the address space with which JAX cannot start; warn of one that may be too
+    low.
+    """
     try:
         import resource
     except ImportError:  # Windows
@@ -66,18 +76,23 @@ def check_address_space() -> None:
         return
     found = f"this process may use {limit / 1e9:.1f} GB of address space (ulimit -v)"
     if limit < _LEAST_SPACE:
-        raise UserError(f"{found}, and JAX needs at least {_LEAST_SPACE / 1e9:.1f} GB: raise the limit")
+        raise UserError(
+            f"{found}, and JAX needs at least {_LEAST_SPACE / 1e9:.1f} GB: raise the limit"
+        )
     logging.getLogger("dynskip_jax").warning("%s: if it is aborted, raise the limit", found)
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a command; print errors that the user can fix as one line on standard error and exit with status 2.
+    """Run a command; print errors that the user can fix as one line on standard error and exit with
+    status 2.
 
-    Closed standard streams are opened on the null device. Characters that the encoding of standard output
-    lacks are written as "?".
+    Closed standard streams are opened on the null device. Characters that the encoding of standard
+    output lacks are written as "?".
     """
     _open_standard_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # notebooks and tests may replace it by another type
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # notebooks and tests may replace it by another type
         sys.stdout.reconfigure(errors="replace")
     debug = "--debug" in sys.argv
     try:
@@ -95,8 +110,8 @@ def run_main(main: Callable[[], None]) -> None:
     except KeyboardInterrupt as interrupted:
         _leave(130, _printable(interrupted) or "interrupted")
     except BrokenPipeError:
-        # The reader of the output has closed the pipe (`| head`). Without this, Python would report the error
-        # again at exit.
+        # The reader of the output has closed the pipe (`| head`). Without this, Python would report
+        # the error again at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(1, "the reader of standard output has gone: the command ends")
@@ -110,7 +125,9 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams on the null device, so that no other file gets their descriptors."""
+    """Open closed standard streams on the null device, so that no other file gets their
+    descriptors.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest free descriptor
         os.set_inheritable(number, True)
     os.close(number)
@@ -129,7 +146,9 @@ def _of_the_machine(error: Exception) -> str | None:
         return f"{error.strerror}{where}: {_REMEDIES.get(error.errno, 'name another place')}"
     jax = sys.modules.get("jax")
     is_of_a_device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
-    if isinstance(error, MemoryError) or (is_of_a_device and str(error).startswith("RESOURCE_EXHAUSTED")):
+    if isinstance(error, MemoryError) or (
+        is_of_a_device and str(error).startswith("RESOURCE_EXHAUSTED")
+    ):
         first = str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".")
         return f"{_printable(first) or 'Out of memory'}: {_SMALLER}"
     return None
@@ -143,7 +162,8 @@ def _is_one_of_several() -> bool:
 def _leave(status: int, message: str | None = None) -> NoReturn:
     """Print a message on standard error, and end this process with an exit status.
 
-    One of several processes ends at once, because JAX would otherwise wait minutes for the other processes.
+    One of several processes ends at once, because JAX would otherwise wait minutes for the other
+    processes.
     """
     if message is not None:
         print(message, file=sys.stderr)

@@ -52,15 +52,19 @@ def draw(trained: Any) -> None:
 
 
 def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -> None:
-    """Draw how often one model's agent chooses each k in each group of steps, once for each direction.
+    """Draw how often one model's agent chooses each k in each group of steps, once for each
+    direction.
 
-    `by` is the name of a group, such as `word`. The field `of` of a batch numbers the groups, (rows, time);
-    by default they are positions. With the `names` of all groups, the 20 most frequent ones are drawn.
+    `by` is the name of a group, such as `word`. The field `of` of a batch numbers the groups,
+    (rows, time); by default they are positions. With the `names` of all groups, the 20 most
+    frequent ones are drawn.
     """
     top = trained.learner.top_layers if trained.spec.skip.has_agent else {}
     for direction, layer in top.items():
         counts = np.zeros((1, trained.learner.skips[layer].max_skip), int)
-        for batch, chosen in trained.learner.choices(trained.all_params, "dev", trained.keys, layer=layer):
+        for batch, chosen in trained.learner.choices(
+            trained.all_params, "dev", trained.keys, layer=layer
+        ):
             own = chosen[trained.member]
             rows, steps = np.nonzero(where_counted(batch, own.shape[1])[1])
             groups = np.asarray(getattr(batch, of))[rows, steps] if of else steps
@@ -68,7 +72,9 @@ def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -
             np.add.at(counts, (groups, own[rows, steps] - 1), 1)
         frequent = np.argsort(-counts.sum(axis=1), kind="stable")[:20]
         frequent = frequent[counts[frequent].any(axis=1)]
-        suffix, who = (f"_{direction}", f"the {direction} layer") if len(top) > 1 else ("", "the agent")
+        suffix, who = (
+            (f"_{direction}", f"the {direction} layer") if len(top) > 1 else ("", "the agent")
+        )
         plots.action_distribution(
             counts[frequent] if names else counts,
             trained.run.plots / f"skips_by_{by}{suffix}.png",
@@ -84,7 +90,9 @@ def draw_last_choice(
     """Draw the k chosen at the last step of each example against the right one."""
     path, title = "last_skip_against_truth.png", "the last choice against the right one"
     K, where = trained.spec.skip.max_skip, trained.run.plots / path
-    plots.action_against_truth(chosen - 1, right - 1, K, where, f"{trained.name}: {title}", trained.note)
+    plots.action_against_truth(
+        chosen - 1, right - 1, K, where, f"{trained.name}: {title}", trained.note
+    )
 
 
 def draw_confusion(
@@ -95,7 +103,9 @@ def draw_confusion(
     `labels` are the true and the predicted ones, as `score_labels` takes them.
     """
     logger.info("%s: scores on %s, seed %d", trained.name, split, trained.seed)
-    for line in score_labels(*labels, has_entities=has_entities).lines(what):  # a record is one line
+    for line in score_labels(*labels, has_entities=has_entities).lines(
+        what
+    ):  # a record is one line
         logger.info("%s", line)
     title = f"{trained.name}: true and predicted {what} on {split}, seed {trained.seed}"
     words = (word_labels(of, has_entities=has_entities) for of in labels)
@@ -143,7 +153,9 @@ def read(trained: Any, text: str) -> Reading:
         words,
         unknown=[word for word, known in typed if word != known],
         probabilities=[math.nan] * (len(words) - len(certain)) + certain.tolist(),
-        prediction=trained.experiment.hook("format_prediction")(trained, predicted, float(certain.min())),
+        prediction=trained.experiment.hook("format_prediction")(
+            trained, predicted, float(certain.min())
+        ),
         is_of_predictions=True,
         **trained.choices(found.decisions, found.observations, len(words)),
     )

@@ -1,4 +1,6 @@
-"""Build the learner, the optimizer and the schedule of a model from its specification and the settings."""
+"""Build the learner, the optimizer and the schedule of a model from its specification and the
+settings.
+"""
 
 import json
 from pathlib import Path
@@ -33,9 +35,15 @@ class ModelToFit(NamedTuple):
 
 
 def make_learner(
-    experiment: Experiment, settings: Settings, spec: ModelSpec, data: Dataset | None, vocabulary: Any
+    experiment: Experiment,
+    settings: Settings,
+    spec: ModelSpec,
+    data: Dataset | None,
+    vocabulary: Any,
 ) -> Learner:
-    """Return the learner of all models trained together; without `data`, it reads single texts only."""
+    """Return the learner of all models trained together; without `data`, it reads single texts
+    only.
+    """
     return Learner(
         experiment.module.make_task(spec, settings, data, vocabulary),
         spec.all_seeds,
@@ -61,7 +69,9 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
 
 
 def _learning_rate(settings: Settings, spec: ModelSpec) -> optimizer.Schedule:
-    """Return the schedule of the learning rate: constant, or with the decay that the settings have."""
+    """Return the schedule of the learning rate: constant, or with the decay that the settings
+    have.
+    """
     training = settings.training
     rate: Any = training.learning_rate
     if "learning_rate" in spec.values[0]:
@@ -79,8 +89,8 @@ def _learning_rate(settings: Settings, spec: ModelSpec) -> optimizer.Schedule:
 def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformation:
     """Return the optimizer of a model.
 
-    Gradients of agents that are trained only by a score function are clipped separately. Untrained agents
-    are frozen: without rewards, weight decay and copying would still change them.
+    Gradients of agents that are trained only by a score function are clipped separately. Untrained
+    agents are frozen: without rewards, weight decay and copying would still change them.
     """
     training, rate = settings.training, spec.agent_learning_rate
     frozen = ("agent",) if spec.is_untrained else ()
@@ -100,7 +110,8 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
 def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
     """Return the selected parameters of a finished run of the same model with as many seeds.
 
-    Of a sweep they are those of the selected value; each value of this run's own sweep begins with them.
+    Of a sweep they are those of the selected value; each value of this run's own sweep begins with
+    them.
     """
     runs = finished_runs(run_dir)
     if spec.name not in runs:
@@ -108,11 +119,15 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
     run = runs[spec.name]
     words = json.dumps(learner.task.corpus.vocabulary.to_json())
     if json.loads((run.path / VOCABULARY).read_text(encoding="utf-8")) != json.loads(words):
-        raise UserError(f"--start-from {run_dir} was trained on other words than those of this data")
+        raise UserError(
+            f"--start-from {run_dir} was trained on other words than those of this data"
+        )
     row = row_of(run)
     values, count = [each["value"] for each in row.get("sweep", [])] or [{}], len(row["seeds"])
     if count != len(spec.seeds):
-        raise UserError(f"--start-from {run_dir} has {count} seeds: train as many, not {len(spec.seeds)}")
+        raise UserError(
+            f"--start-from {run_dir} has {count} seeds: train as many, not {len(spec.seeds)}"
+        )
     try:
         params = selected_params(run, learner.abstract_params(), count * len(values))
     except UserError as error:

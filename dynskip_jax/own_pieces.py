@@ -1,4 +1,6 @@
-"""Create user-defined time skips and transitions, named on the command line as `my_module:MyClass(16)`."""
+"""Create user-defined time skips and transitions, named on the command line as
+`my_module:MyClass(16)`.
+"""
 
 import ast
 import dataclasses
@@ -19,12 +21,19 @@ class NotImported(UserError):
 
 
 def make_piece(
-    text: str, kind: type, known: Collection[str], parse: Callable[..., Any], may_import: bool, **options: Any
+    text: str,
+    kind: type,
+    known: Collection[str],
+    parse: Callable[..., Any],
+    may_import: bool,
+    **options: Any,
 ) -> Any:
-    """Create a known skip or transition by `parse`, or the subclass of `kind` in `module:Class(16, mix=0.5)`.
+    """Create a known skip or transition by `parse`, or the subclass of `kind` in `module:Class(16,
+    mix=0.5)`.
 
-    Of `options`, which are values of other fields, those that a class does not have are ignored. Without
-    `may_import`, the program must have imported the module: only names typed on the command line import code.
+    Of `options`, which are values of other fields, those that a class does not have are ignored.
+    Without `may_import`, the program must have imported the module: only names typed on the command
+    line import code.
     """
     found = _PIECE.fullmatch(text)
     if found is None or text.partition(":")[0] in known:
@@ -47,7 +56,8 @@ def make_piece(
         listed = dict(zip(fields, map(ast.literal_eval, call.args), strict=False))
         named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, AttributeError, TypeError, RecursionError, MemoryError):
-        # Python raises the last two for arguments that are nested too deep, such as 3,000 minus signs.
+        # Python raises the last two for arguments that are nested too deep, such as 3,000 minus
+        # signs.
         problem = "arguments are numbers, words in quotes, True, False or None"
         raise UserError(f"{short(text)}: {problem}") from None
     is_twice = {*listed} & {*named} or len(named) < len(call.keywords)

@@ -14,7 +14,9 @@ from dynskip_jax.settings import Settings
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
 
 # Texts that the name of a row adds for the settings that `spec.variant_of` returns.
-_VARIANT = dict(max_skip="K = {}", transition="{}", depth_skip="{}", agent="by {}", stride="stride {}")
+_VARIANT = dict(
+    max_skip="K = {}", transition="{}", depth_skip="{}", agent="by {}", stride="stride {}"
+)
 _VARIANT |= dict(top="top {}", skip_layers="layers {}", copy="copies: {}", control="control: {}")
 
 
@@ -31,7 +33,9 @@ def print_results(
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
         shared = [f"{result['parameters']:,}", time]  # the time of all values of a sweep together
         for row in result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]:
-            cells = [cell(row["metrics"].get(metric), form) for metric, (_, form) in columns.items()]
+            cells = [
+                cell(row["metrics"].get(metric), form) for metric, (_, form) in columns.items()
+            ]
             rows.append([label_of(row_name(result), row["value"]), *cells, *shared])
             shared = []
     beside = [
@@ -49,19 +53,24 @@ def shown_columns(
 ) -> dict[str, tuple[str, str]]:
     """Return the columns with a metric of any row.
 
-    A column of greedy or sampled choices is left out if all rows have its numbers without a suffix, too: they
-    are of the mode in which a run was evaluated. Older versions sampled the choices of untrained agents.
+    A column of greedy or sampled choices is left out if all rows have its numbers without a suffix,
+    too: they are of the mode in which a run was evaluated. Older versions sampled the choices of
+    untrained agents.
     """
 
     def is_new(metric: str) -> bool:
         usual = metric.removesuffix("_greedy").removesuffix("_sampled")
-        return any(metric in row and (metric == usual or row[metric] != row.get(usual)) for row in rows)
+        return any(
+            metric in row and (metric == usual or row[metric] != row.get(usual)) for row in rows
+        )
 
     return {metric: column for metric, column in columns.items() if is_new(metric)}
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:
-    """Return the text of a metric: its mean, and its spread if there are several seeds; empty for None."""
+    """Return the text of a metric: its mean, and its spread if there are several seeds; empty for
+    None.
+    """
     if values is None:
         return ""
     if len(values["per_seed"]) == 1:
@@ -70,10 +79,16 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
-    """Return the mean, standard deviation (n - 1; 0 for one seed) and values of a metric, (seeds, ...)."""
+    """Return the mean, standard deviation (n - 1; 0 for one seed) and values of a metric, (seeds,
+    ...).
+    """
     values = np.asarray(values, np.float64)
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
-    return {"mean": values.mean(axis=0).tolist(), "std": spread.tolist(), "per_seed": values.tolist()}
+    return {
+        "mean": values.mean(axis=0).tolist(),
+        "std": spread.tolist(),
+        "per_seed": values.tolist(),
+    }
 
 
 def label_of(model: str, value: Mapping[str, Any]) -> str:
@@ -106,5 +121,7 @@ def row_name(row: Mapping[str, Any]) -> str:
     A plain layer (`lstm`) with another transition is named after the transition only.
     """
     more = {name: text.format(row[name]) for name, text in _VARIANT.items() if name in row}
-    model = more.pop("transition") if row["model"] == "lstm" and "transition" in more else row["model"]
+    model = (
+        more.pop("transition") if row["model"] == "lstm" and "transition" in more else row["model"]
+    )
     return ", ".join([model, *more.values()])

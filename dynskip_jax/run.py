@@ -1,4 +1,6 @@
-"""Run an experiment: choose devices, load the data, train and evaluate each model, print results."""
+"""Run an experiment: choose devices, load the data, train and evaluate each model, print
+results.
+"""
 
 import contextlib
 import dataclasses
@@ -57,7 +59,9 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
     if vectors is not None and resolved.sources["embedding_features"] != "flag":
         settings = replace(settings, embedding_features=vector_width(vectors))
     if isinstance(settings.agent.control_of, Path):
-        settings = replace(settings, control_of=learnt_rates(settings.agent.control_of, experiment.name))
+        settings = replace(
+            settings, control_of=learnt_rates(settings.agent.control_of, experiment.name)
+        )
     # Unknown names raise an error before anything starts.
     names = settings.run.models(experiment.model)
     specs = [make_spec(name, settings, may_import=True) for name in names]
@@ -69,7 +73,9 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
         settings, lines = fit_to_size(resolved, settings, data.sizes.get("train", 0))
         for line in lines:
             logger.warning("%s", line)
-        specs = [make_spec(name, settings, may_import=True) for name in names]  # with the stretched epochs
+        specs = [
+            make_spec(name, settings, may_import=True) for name in names
+        ]  # with the stretched epochs
         parallel = choose_devices(settings, specs, processes)
         sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
         logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
@@ -82,26 +88,37 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
 
 
 def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
-    """Return how often a finished run's agents chose each k on dev: a mean over seeds and layers, (K,)."""
+    """Return how often a finished run's agents chose each k on dev: a mean over seeds and layers,
+    (K,).
+    """
     found = {}
     for model, run_of_model in finished_runs(run_dir, experiment).items():
         metrics = row_of(run_of_model)["metrics"]
-        shares = [of["mean"] for name, of in metrics.items() if re.fullmatch(r"dev_agent_share_\d+", name)]
+        shares = [
+            of["mean"] for name, of in metrics.items() if re.fullmatch(r"dev_agent_share_\d+", name)
+        ]
         if shares:
             found[model] = np.mean(shares, axis=0)
     if len(found) != 1:
         having = f"agents in {', '.join(found)}" if found else "no agent"
-        raise UserError(f"--control-of takes a run of one model with an agent; {run_dir} has {having}")
+        raise UserError(
+            f"--control-of takes a run of one model with an agent; {run_dir} has {having}"
+        )
     return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
 
 
 def run(
-    experiment: Experiment, settings: Settings, specs: Sequence[ModelSpec], data: Dataset, parallel: Parallel
+    experiment: Experiment,
+    settings: Settings,
+    specs: Sequence[ModelSpec],
+    data: Dataset,
+    parallel: Parallel,
 ) -> None:
     """Run or resume an experiment; models that are finished already are not trained again.
 
-    Several models have a run folder each, inside the experiment's. With several processes, all of them train
-    the models that the first one selects. Only the first one runs the final evaluation, draws and prints.
+    Several models have a run folder each, inside the experiment's. With several processes, all of
+    them train the models that the first one selects. Only the first one runs the final evaluation,
+    draws and prints.
     """
     several, vocabulary, run_dir = len(specs) > 1, data.vocabulary, settings.run.run_dir
     models = []
@@ -116,7 +133,8 @@ def run(
         label = "compare" if several else specs[0].name
         run_dir = new_folder(experiment.name, label, datetime.datetime.now())
     about, may_grow = _about(settings, data), ["models"]
-    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those already trained.
+    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those
+    # already trained.
     if settings.agent.entropy_coef_final is None:
         may_grow += ["settings.training.epochs", "settings.training.patience"]
     dataset = {"name": data.name, "fingerprint": data.fingerprint}
@@ -139,17 +157,23 @@ def run(
         try:
             with here.watched():
                 if vocabulary is not None:
-                    here.keep(VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n")
+                    here.keep(
+                        VOCABULARY, json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n"
+                    )
                 row = row or _run_model(experiment, settings, data, model, here, parallel)
             results.append(row)
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
-            raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
+            raise type(stopped)(
+                f"{what}; the same command with --run-dir {run_dir} goes on"
+            ) from None
         curves |= curves_of(name, here.records(), model.spec.values)
     if top is not None:
         metric = models[0].learner.monitor
         path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
-        plots.learning_curves(curves, "epoch", [metric, metric.replace("dev_", "train_", 1)], path, title)
+        plots.learning_curves(
+            curves, "epoch", [metric, metric.replace("dev_", "train_", 1)], path, title
+        )
         top.go_on()  # a finished model may be new to this comparison
         top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # there are no more models
@@ -162,17 +186,26 @@ def _follow(models: Sequence[ModelToFit], parallel: Parallel) -> None:
     while (name := parallel.processes.agree(None)) is not None:
         fit(by_name[name].learner, by_name[name].fit, None, parallel=parallel)
         number = parallel.processes.index
-        print(f"process {number} waits for process 0, which evaluates {name} and draws", file=sys.stderr)
+        print(
+            f"process {number} waits for process 0, which evaluates {name} and draws",
+            file=sys.stderr,
+        )
 
 
 def _finished_row(run_dir: RunDir, model: ModelToFit, test: str) -> dict[str, Any] | None:
-    """Return the row of a model that was trained for enough epochs; None if something is still to be done."""
+    """Return the row of a model that was trained for enough epochs; None if something is still to
+    be done.
+    """
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
         return None
-    if row["epochs"] < model.fit.epochs and row["patience"] != model.fit.patience:  # stopped early, with less
+    if (
+        row["epochs"] < model.fit.epochs and row["patience"] != model.fit.patience
+    ):  # stopped early, with less
         return None
-    tested = [any(name.startswith("test_") for name in of["metrics"]) for of in row.get("sweep", ())]
+    tested = [
+        any(name.startswith("test_") for name in of["metrics"]) for of in row.get("sweep", ())
+    ]
     if test == "all" and not all(tested):
         return None
     check_checkpoint(run_dir, Checkpoints(run_dir.checkpoints).fingerprint())
@@ -191,10 +224,17 @@ def _run_model(
     """Train, evaluate and draw a model, write its result, and return its row."""
     spec, learner, how = model
     count = len(spec.values)
-    parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
-    seeds, swept = ", ".join(map(str, spec.seeds)), f", {count} values of the sweep" if count > 1 else ""
+    parameters = sum(
+        int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params())
+    )
+    seeds, swept = (
+        ", ".join(map(str, spec.seeds)),
+        f", {count} values of the sweep" if count > 1 else "",
+    )
     updates = f"{how.epochs * learner.num_batches:,} updates in all"
-    logger.info("%s: %s parameters, seeds %s%s, %s", spec.name, f"{parameters:,}", seeds, swept, updates)
+    logger.info(
+        "%s: %s parameters, seeds %s%s, %s", spec.name, f"{parameters:,}", seeds, swept, updates
+    )
     parallel.processes.agree(spec.name)
     fitted = fit(learner, how, run_dir, parallel=parallel)
     trained_at, params = time.monotonic(), parallel.spread(fitted.params)
@@ -231,7 +271,10 @@ def _run_model(
 
 def _warn_of_constant(learner: Learner, name: str, metrics: Mapping[str, Any]) -> None:
     """Warn if a model is no better than one that always gives the same answer."""
-    constant, score = learner.task.constant_score("test"), metrics[f"test_{learner.task.score}"]["mean"]
+    constant, score = (
+        learner.task.constant_score("test"),
+        metrics[f"test_{learner.task.score}"]["mean"],
+    )
     if constant is not None and score <= constant:
         logger.warning(
             "%s: test %s %.2f %% is not above the %.2f %% of always the same answer: nothing was learned",
@@ -239,9 +282,15 @@ def _warn_of_constant(learner: Learner, name: str, metrics: Mapping[str, Any]) -
         )
 
 
-def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _result(
+    experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     dataset = {name: getattr(data, name) for name in ("name", "fingerprint", "source")}
-    return {"experiment": experiment.name, "dataset": {**dataset, "sizes": dict(data.sizes)}, "rows": rows}
+    return {
+        "experiment": experiment.name,
+        "dataset": {**dataset, "sizes": dict(data.sizes)},
+        "rows": rows,
+    }
 
 
 # --- Evaluation ---
@@ -250,11 +299,12 @@ def _result(experiment: Experiment, data: Dataset, rows: Sequence[Mapping[str, A
 def _evaluate(
     trained: Trained, data: Dataset, result: FitResult, test: str
 ) -> tuple[list[dict[str, Any]], int]:
-    """Evaluate the parameters of the best epoch on dev and test, and draw plots into the run folder.
+    """Evaluate the parameters of the best epoch on dev and test, and draw plots into the run
+    folder.
 
-    Return the metrics of each value of a sweep, and the index of the best one on dev. Test is read for that
-    value only, or for all with `test`. Models whose choices matter, controls too, have further metrics, with
-    the suffixes `_greedy`, `_sampled` and `_averaged`.
+    Return the metrics of each value of a sweep, and the index of the best one on dev. Test is read
+    for that value only, or for all with `test`. Models whose choices matter, controls too, have
+    further metrics, with the suffixes `_greedy`, `_sampled` and `_averaged`.
     """
     spec, experiment, count = trained.spec, trained.experiment, len(trained.spec.values)
     modes = {"": (spec.evaluation_mode, 1)}
@@ -263,7 +313,8 @@ def _evaluate(
         modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": averaged}
     different = dict.fromkeys(modes.values())
 
-    # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step each.
+    # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step
+    # each.
     with Progress(2 * len(different) + 2, f"{spec.name}: evaluating and drawing") as progress:
 
         def scores_of(models: Trained, split: str) -> dict[str, np.ndarray]:
@@ -272,14 +323,17 @@ def _evaluate(
                 how = dict(batch_size=experiment.final_rows, advance=progress.advance)
                 how |= dict(mode=mode, samples=samples)
                 found = models.learner.evaluate(models.all_params, split, models.keys, **how)
-                for suffix in (suffix for suffix, other in modes.items() if other == (mode, samples)):
+                for suffix in (
+                    suffix for suffix, other in modes.items() if other == (mode, samples)
+                ):
                     scores |= {f"{name}{suffix}": value for name, value in found.items()}
             return scores
 
         dev = scores_of(trained, "dev")
         failed = _failed(dev, trained, result)
         by_value = _by_value(dev, failed, count)
-        # A value with a NaN, from a model that has failed, is not selected unless all values have one.
+        # A value with a NaN, from a model that has failed, is not selected unless all values have
+        # one.
         means, selected = np.array([of[trained.learner.monitor]["mean"] for of in by_value]), 0
         if not np.isnan(means).all():
             best = np.nanargmax if trained.learner.higher_is_better else np.nanargmin
@@ -312,7 +366,9 @@ def _of_value(trained: Trained, data: Dataset, number: int) -> Trained:
 def _by_value(
     metrics: Mapping[str, np.ndarray], failed: np.ndarray, count: int
 ) -> list[dict[str, dict[str, Any]]]:
-    """Return the summaries of all metrics for each value of a sweep, with NaN for models that have failed."""
+    """Return the summaries of all metrics for each value of a sweep, with NaN for models that have
+    failed.
+    """
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, values in metrics.items():
         values = np.array(values, float)
@@ -323,7 +379,9 @@ def _by_value(
 
 
 def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
-    """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep value."""
+    """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep
+    value.
+    """
     spec, folder = trained.spec, trained.run.plots
     curves = curves_of(spec.name, trained.run.records(), spec.values)
     title = f"{trained.experiment.name} on {data_name}: {{}}".format
@@ -333,7 +391,10 @@ def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
     label, own = list(curves.items())[selected]
     for name in sorted({name for r in own for name in r if name.startswith("dev_agent_share_")}):
         layer = name.removeprefix("dev_agent_share_")
-        path, heading = folder / f"policy_{layer}.png", title(f"{label}, the policy of layer {layer}")
+        path, heading = (
+            folder / f"policy_{layer}.png",
+            title(f"{label}, the policy of layer {layer}"),
+        )
         note = f"dev, {spec.evaluation_mode}, mean over seeds"
         plots.policy_over_training([r for r in own if name in r], name, path, heading, note)
 
@@ -341,8 +402,9 @@ def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
 def _failed(metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResult) -> np.ndarray:
     """Return which models have failed; if all have, raise a `UserError`.
 
-    A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite. Otherwise a
-    model with NaN parameters could show a plausible accuracy, because it always predicts the same class.
+    A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite.
+    Otherwise a model with NaN parameters could show a plausible accuracy, because it always
+    predicts the same class.
     """
     failed = np.asarray(result.best_epoch) == 0
     for name in (trained.learner.monitor, "dev_nll"):
@@ -362,10 +424,14 @@ def _failed(metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResu
 
 
 def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
-    """Return the command, the versions, the date and the paths of a run's start, which are never compared."""
+    """Return the command, the versions, the date and the paths of a run's start, which are never
+    compared.
+    """
     paths = {name: path for name, path in vars(settings.data).items() if isinstance(path, Path)}
     return {
-        "command": shlex.join([Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]]),
+        "command": shlex.join(
+            [Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]]
+        ),
         "commit": _commit(),
         "jax": importlib.metadata.version("jax"),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -375,7 +441,9 @@ def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
 
 
 def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
-    """Log a warning if a run is resumed with another commit or JAX version, which may change rounding."""
+    """Log a warning if a run is resumed with another commit or JAX version, which may change
+    rounding.
+    """
     last = (run_dir.config()["about"] or [{}])[-1]
     for name in ("commit", "jax"):
         if last.get(name) not in (None, about[name]):
@@ -386,7 +454,9 @@ def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
 
 
 def _commit() -> str | None:
-    """Return the commit of this checkout, with `-dirty` for changed or new Python files; None without git."""
+    """Return the commit of this checkout, with `-dirty` for changed or new Python files; None
+    without git.
+    """
     how = dict(cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     try:
         commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **how).stdout.strip()
@@ -402,12 +472,15 @@ def _commit() -> str | None:
 def join(flags: Devices, num_models: int = 1) -> Processes:
     """Connect the processes that the flags name; call this before JAX initializes its devices.
 
-    A single process also caches its compiled programs on disk. Several processes do not: the first one could
-    find a program in its cache that the others compile, and on GPUs they compile together.
+    A single process also caches its compiled programs on disk. Several processes do not: the first
+    one could find a program in its cache that the others compile, and on GPUs they compile
+    together.
     """
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", flags.process or "")
     if flags.process is not None and found is None:
-        raise UserError("--process takes two numbers, such as 0/4: of this process, and of all of them")
+        raise UserError(
+            "--process takes two numbers, such as 0/4: of this process, and of all of them"
+        )
     number, count = map(int, found.groups()) if found else (None, None)
     given = (flags.coordinator, number, count)
     if given != (None, None, None) and flags.parallel == "pmap":
@@ -420,14 +493,17 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
     return processes
 
 
-def choose_devices(settings: Settings, specs: Sequence[ModelSpec], processes: Processes) -> Parallel:
+def choose_devices(
+    settings: Settings, specs: Sequence[ModelSpec], processes: Processes
+) -> Parallel:
     """Return the devices to train on; on a CPU, by default, the cores share the seeds."""
     # All models use the devices alike, even if a sweep trains more of one model than of another.
     num_models = math.gcd(*(len(spec.all_seeds) for spec in specs))
     devices = settings.devices.devices
     if devices is None and processes.count == 1 and jax.default_backend() == "cpu":
-        # Each device gets few seeds, because products of several seeds at once are slow on a CPU. If there
-        # are more devices than cores, they take turns. A few turns also even out different durations.
+        # Each device gets few seeds, because products of several seeds at once are slow on a CPU.
+        # If there are more devices than cores, they take turns. A few turns also even out different
+        # durations.
         fitting = [n for n in range(1, jax.device_count() + 1) if num_models % n == 0]
         devices = min(fitting, key=lambda n: abs(n - _TURNS * _num_cores()))
     how = dict(num_seeds=num_models, batch_size=settings.training.batch_size, processes=processes)
@@ -442,8 +518,8 @@ def _num_cores() -> int:
 def _make_cpu_devices(count: int) -> None:
     """Make JAX split the CPU into virtual devices, so that each can train some of the seeds.
 
-    The cores are used badly if they share one small matrix product. A number of devices that the user sets
-    (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`) stays unchanged.
+    The cores are used badly if they share one small matrix product. A number of devices that the
+    user sets (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`) stays unchanged.
     """
     is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not is_set and jax.config.jax_num_cpu_devices == -1:

@@ -1,4 +1,6 @@
-"""Settings that all experiments share, in groups, and how presets, flags and stored runs set them."""
+"""Settings that all experiments share, in groups, and how presets, flags and stored runs set
+them.
+"""
 
 import dataclasses
 import functools
@@ -26,7 +28,14 @@ from dynskip_jax.config import (
 )
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.files import without_dots
-from dynskip_jax.training.model_names import CHOOSING, READING_LESS, REWARDED, WITH_AGENT, WITH_K, is_one_of
+from dynskip_jax.training.model_names import (
+    CHOOSING,
+    READING_LESS,
+    REWARDED,
+    WITH_AGENT,
+    WITH_K,
+    is_one_of,
+)
 
 _MOST_SEEDS = 1000  # trained together
 _LARGEST_NUMBER = 100_000  # in the name of a model
@@ -40,9 +49,10 @@ class Run:
     """Which models are trained, and where the results are kept."""
 
     model: str | None = None
-    """The skip over time: lstm (none), fixed:k, attention:k, content:k, sparse:k, dynamic:k, log_dynamic:k,
-    log_attention:k, segment_dynamic:k, segment_attention:k, mean:k, random:k, skip_rnn, skim_rnn or
-    lstm_jump; k is the longest skip. Your own: my_module:MySkip(16)."""
+    """The skip over time: lstm (none), fixed:k, attention:k, content:k, sparse:k, dynamic:k,
+    log_dynamic:k, log_attention:k, segment_dynamic:k, segment_attention:k, mean:k, random:k,
+    skip_rnn, skim_rnn or lstm_jump; k is the longest skip. Your own: my_module:MySkip(16).
+    """
     compare: str | None = None
     """Train several models, separated by commas, into one table; a resumed run may gain some."""
     preset: str | None = None
@@ -59,7 +69,11 @@ class Run:
     @property
     def all_seeds(self) -> Sequence[int]:
         """Seeds that are trained together."""
-        return self.seeds if isinstance(self.seeds, tuple) else range(self.seed, self.seed + self.seeds)
+        return (
+            self.seeds
+            if isinstance(self.seeds, tuple)
+            else range(self.seed, self.seed + self.seeds)
+        )
 
     def models(self, default: str) -> tuple[str, ...]:
         """Return the names of the models to train; `default` without --model and --compare."""
@@ -93,11 +107,14 @@ class Model:
     features: Size = 200
     """Size of every layer's state."""
     transition: str = "lstm"
-    """The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru, ind_rnn,
-    skim_lstm:N (for skim_rnn), rhn or rhn:L (L layers deep). Your own: my_module:MyTransition."""
+    """The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru,
+    ind_rnn, skim_lstm:N (for skim_rnn), rhn or rhn:L (L layers deep). Your own:
+    my_module:MyTransition.
+    """
     depth_skip: str | None = None
-    """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output;
-    highway: from the one below; dense or attention: from all below."""
+    """What a layer receives from the one two below: gates, internal, gated_internal, output or
+    gated_output; highway: from the one below; dense or attention: from all below.
+    """
     precision: Literal["f32", "bf16"] = "f32"
     """bf16: multiply matrices in bfloat16; sums, states and parameters stay float32."""
 
@@ -113,7 +130,9 @@ class Agent:
     agent: Annotated[Literal["mlp", "content"], For(CHOOSING)] = "mlp"
     """How agents score states: by an MLP, or by the dot product of a query with each (content)."""
     agent_keys: Annotated[Literal["states", "followed"], For(CHOOSING)] = "states"
-    """What a content agent's query is compared with: states, or also the inputs that followed them."""
+    """What a content agent's query is compared with: states, or also the inputs that followed
+    them.
+    """
     agent_features: Annotated[Size, For(WITH_AGENT)] = 50
     """Number of the agent's hidden units."""
     stride: Annotated[Count, For(WITH_AGENT)] = 1
@@ -125,13 +144,17 @@ class Agent:
     evaluation_mode: Annotated[Literal["greedy", "sample"], For((*REWARDED, "random:k"))] = "greedy"
     """How agents choose on dev and test."""
     control: Annotated[Literal["none", "untrained", "histogram", "mean"], For(CHOOSING)] = "none"
-    """Replace the choice by a control: an untrained agent, draws with the rates of --control-of (histogram),
-    or the mean of the last k states."""
+    """Replace the choice by a control: an untrained agent, draws with the rates of --control-of
+    (histogram), or the mean of the last k states.
+    """
     control_of: tuple[Share, ...] | Path | None = None
     """The rates of each k, or a finished run folder of one model with an agent that gives them."""
-    reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = "log_likelihood"
-    """Reward agents by log-likelihood (the paper) or probability (the paper's taggers) of the truth, or by 1
-    and -1 for right and wrong."""
+    reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = (
+        "log_likelihood"
+    )
+    """Reward agents by log-likelihood (the paper) or probability (the paper's taggers) of the
+    truth, or by 1 and -1 for right and wrong.
+    """
     rl_coef: Annotated[Weight, Rewarded] = 1.0
     """Weight of the agents' loss J_2."""
     entropy_coef: Annotated[Weight | tuple[Weight, ...], Rewarded] = 1.0
@@ -140,11 +163,14 @@ class Agent:
     """β of the last epoch, reached linearly; by default β stays."""
     entropy: Annotated[Literal["sampled", "exact"], Rewarded] = "sampled"
     """sampled: -log π of the actions taken, inside the return (Eq. 5); exact: each step's entropy,
-    differentiated directly."""
+    differentiated directly.
+    """
     discount: Annotated[Share, Rewarded] = 1.0
     """Discount of later rewards, per step (the paper's is 1)."""
     baseline: Annotated[Literal["none", "batch", "rollouts"], Rewarded] = "none"
-    """Subtract from the return the mean of the other examples (batch) or of the example's other rollouts."""
+    """Subtract from the return the mean of the other examples (batch) or of the example's other
+    rollouts.
+    """
     rollouts: Annotated[int, Bounds(1, 1000), Rewarded] = 1
     """M, number of samples of each training example's actions."""
     relaxation: Annotated[
@@ -154,7 +180,9 @@ class Agent:
     relaxed_epochs: Annotated[Natural, For(CHOOSING)] = 0
     """Number of relaxed epochs."""
     relaxed_entropy_coef: Annotated[tuple[float, ...] | None, For(CHOOSING)] = None
-    """β of the exact entropy in relaxed epochs, or of the first and the last one; by default as later."""
+    """β of the exact entropy in relaxed epochs, or of the first and the last one; by default as
+    later.
+    """
     update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
     """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 8)."""
 
@@ -182,7 +210,9 @@ class Training:
     optimizer: Literal["adam", "adagrad", "sgd", "momentum"] = "adam"
     """Optimizer of the network; momentum: gradient descent with momentum 0.9."""
     clip: Positive | None = None
-    """Largest norm of the gradient, or none; agents that learn from rewards are clipped separately."""
+    """Largest norm of the gradient, or none; agents that learn from rewards are clipped
+    separately.
+    """
     patience: Natural = 0
     """Stop after this many epochs without a better dev result; 0: never."""
 
@@ -192,20 +222,28 @@ class Devices:
     """Where it runs; a run may be resumed on other devices."""
 
     devices: Annotated[int, Bounds(1, 100_000)] | None = None
-    """Devices to train on. Default: 1; on a CPU, the number of virtual devices over which seeds are split."""
+    """Devices to train on. Default: 1; on a CPU, the number of virtual devices over which seeds are
+    split.
+    """
     parallel: Literal["jit", "pmap"] = "jit"
     """One program over a mesh, or one replica per device."""
     coordinator: str | None = None
-    """HOST:PORT of process 0, for several processes; auto on TPU pods, Slurm, Open MPI, Kubernetes."""
+    """HOST:PORT of process 0, for several processes; auto on TPU pods, Slurm, Open MPI,
+    Kubernetes.
+    """
     process: str | None = None
-    """Number of this process and number of all of them, as in 0/4; process 0 writes the run and prints."""
+    """Number of this process and number of all of them, as in 0/4; process 0 writes the run and
+    prints.
+    """
     heartbeat_seconds: Count = 60
     """Stop when a process has not been heard of for this long."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Every setting, in groups; experiments give groups of their own, with more fields or other defaults."""
+    """Every setting, in groups; experiments give groups of their own, with more fields or other
+    defaults.
+    """
 
     run: Run = Run()
     data: Data = Data()
@@ -220,11 +258,15 @@ class Settings:
         if run.model is not None and run.compare is not None:
             raise UserError("give either --model or --compare, not both")
         if run.model is not None and len(names_in(run.model)) > 1:
-            raise UserError(f"--model takes one model; use --compare {short(run.model)} for several")
+            raise UserError(
+                f"--model takes one model; use --compare {short(run.model)} for several"
+            )
         names = run.models("lstm")
         if len({*names}) < len(names):
             raise UserError("--compare names a model twice: leave one out")
-        limits = [(name, _LARGEST_NUMBER) for name in names] + [(self.model.transition, _MOST_LAYERS)]
+        limits = [(name, _LARGEST_NUMBER) for name in names] + [
+            (self.model.transition, _MOST_LAYERS)
+        ]
         for name, limit in limits:
             is_own = re.search(r":\s*[A-Za-z_]", name)  # `module:Class`, whose numbers are its own
             if not is_own and any(len(n) > 6 or int(n) > limit for n in re.findall(r"\d+", name)):
@@ -243,13 +285,17 @@ class Settings:
                 "straight_through or reinmax"
             )
         if len(agent.relaxed_entropy_coef or ()) > 2:
-            raise UserError("--relaxed-entropy-coef takes one number, or those of the first and last epoch")
+            raise UserError(
+                "--relaxed-entropy-coef takes one number, or those of the first and last epoch"
+            )
 
 
 def with_groups(kind: type[Settings], **groups: Any) -> type[Settings]:
     """Return a class of settings that has the given groups, with their classes and defaults."""
     fields = [(name, type(group), group) for name, group in groups.items()]
-    return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True, kw_only=True)
+    return dataclasses.make_dataclass(
+        kind.__name__, fields, bases=(kind,), frozen=True, kw_only=True
+    )
 
 
 def groups_of(kind: type[Settings]) -> dict[str, type]:
@@ -259,7 +305,9 @@ def groups_of(kind: type[Settings]) -> dict[str, type]:
 
 @functools.cache
 def fields_of(kind: type[Settings]) -> Mapping[str, tuple[str, Any, Any]]:
-    """Return the group, the type and the default of every setting. Names are unique over all groups."""
+    """Return the group, the type and the default of every setting. Names are unique over all
+    groups.
+    """
     usual = kind()
     return {
         name: (group, hint, getattr(getattr(usual, group), name))
@@ -283,7 +331,9 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
         if (what := problem(value, hint)) is not None:
             raise UserError(f"{flag(name)} {what}")
         groups.setdefault(group, {})[name] = value
-    changed = {group: dataclasses.replace(getattr(settings, group), **of) for group, of in groups.items()}
+    changed = {
+        group: dataclasses.replace(getattr(settings, group), **of) for group, of in groups.items()
+    }
     return dataclasses.replace(settings, **changed)
 
 
@@ -292,7 +342,9 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """Settings, the source of each, by name (`default`, `preset NAME` or `flag`), and the preset's epochs."""
+    """Settings, the source of each, by name (`default`, `preset NAME` or `flag`), and the preset's
+    epochs.
+    """
 
     settings: Settings
     sources: Mapping[str, str]
@@ -300,7 +352,10 @@ class Resolved:
 
 
 def resolve(
-    kind: type[Settings], presets: Mapping[str, Mapping[str, Any]], default: str, given: Mapping[str, Any]
+    kind: type[Settings],
+    presets: Mapping[str, Mapping[str, Any]],
+    default: str,
+    given: Mapping[str, Any],
 ) -> Resolved:
     """Resolve all settings from a preset, and those that the command line gives in addition."""
     preset = given.get("preset") or default

@@ -1,4 +1,6 @@
-"""Train long enough on small data: smaller batches, and more epochs where presets would make few updates."""
+"""Train long enough on small data: smaller batches, and more epochs where presets would make few
+updates.
+"""
 
 import math
 
@@ -12,12 +14,13 @@ _PER_EPOCH = ("decay", "sampled_decay")  # factors of the learning rate
 
 
 def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Settings, list[str]]:
-    """Return settings with enough updates for data of this size, and lines that say what has changed.
+    """Return settings with enough updates for data of this size, and lines that say what has
+    changed.
 
-    Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and the decay
-    of the learning rate, are stretched until the preset's epochs make 600 updates. Values from flags stay;
-    fewer `--epochs` than that stretch nothing, so that a run may grow by them. `size` is the number of
-    examples or tokens of train.
+    Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and
+    the decay of the learning rate, are stretched until the preset's epochs make 600 updates. Values
+    from flags stay; fewer `--epochs` than that stretch nothing, so that a run may grow by them.
+    `size` is the number of examples or tokens of train.
     """
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets
@@ -37,7 +40,9 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
         for name in free.intersection(_IN_EPOCHS):
             value = get(settings, name)
             changed |= {name: value * stretch} if isinstance(value, int) else {}
-        changed |= {name: get(settings, name) ** (1 / stretch) for name in free.intersection(_PER_EPOCH)}
+        changed |= {
+            name: get(settings, name) ** (1 / stretch) for name in free.intersection(_PER_EPOCH)
+        }
         if "inverse_decay" in free:
             changed["inverse_decay"] = training.inverse_decay / stretch
         lines.append(f"train is small: a schedule of {usual * stretch} epochs in place of {usual}")

@@ -38,16 +38,22 @@ class ModelSpec:
     depth_skip: F.DepthSkip | None
     copy: str  # how a language model copies words of the past: `none`, `chosen` or `expected`
     objective: Agent
-    values: tuple[dict[str, Any], ...]  # settings of each value of a sweep; one empty dict without a sweep
+    values: tuple[
+        dict[str, Any], ...
+    ]  # settings of each value of a sweep; one empty dict without a sweep
     sweep: Sweep  # the swept settings, with one value for each model that is trained together
     seeds: tuple[int, ...]  # of each value of the sweep
     evaluation_mode: str
     is_untrained: bool  # whether the agents keep their initial parameters, as a control
-    agent_learning_rate: float | None  # of the agents' own Adam; None if they share the network's optimizer
+    agent_learning_rate: (
+        float | None
+    )  # of the agents' own Adam; None if they share the network's optimizer
     dtype: Any
     has_skip: tuple[bool, ...]  # whether each layer has the time skip, bottom first
     cell_options: Mapping[str, Any]  # of `SkipCell` in a layer with the time skip
-    max_skip: int | None  # limit on an agent's k, at most K; None without a limit, or if a sweep varies it
+    max_skip: (
+        int | None
+    )  # limit on an agent's k, at most K; None without a limit, or if a sweep varies it
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -57,7 +63,9 @@ class ModelSpec:
     def layer_options(self) -> dict[str, Any]:
         """Return the options of a model's layers."""
         skips = tuple(self.skip if has_skip else F.Previous() for has_skip in self.has_skip)
-        return dict(skip=skips, transition=self.transition, depth_skip=self.depth_skip, dtype=self.dtype)
+        return dict(
+            skip=skips, transition=self.transition, depth_skip=self.depth_skip, dtype=self.dtype
+        )
 
     @property
     def reach(self) -> int:
@@ -72,7 +80,8 @@ class ModelSpec:
         return dataclasses.replace(self, values=(self.values[number],), sweep=sweep)
 
     def choices_matter(self, member: int | None = None) -> bool:
-        """Return whether sampled choices change the output of any model trained together, or of one by index.
+        """Return whether sampled choices change the output of any model trained together, or of one
+        by index.
 
         With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
         """
@@ -85,9 +94,11 @@ class ModelSpec:
 
 
 def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> ModelSpec:
-    """Return the specification of a model from its name, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
+    """Return the specification of a model from its name, such as `dynamic:5` or
+    `my_pieces:LogSpaced(16)`.
 
-    With `may_import` user-defined skips and transitions are imported: for those of a command line only.
+    With `may_import` user-defined skips and transitions are imported: for those of a command line
+    only.
     """
     agent, model = settings.agent, settings.model
     named = _named_skip(name, settings, may_import)
@@ -102,15 +113,23 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     if largest > skip.max_skip:
         raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
     if isinstance(named, F.Dynamic) and agent.stride > 1 and named.num_candidates == 1:
-        raise UserError(f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller")
+        raise UserError(
+            f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller"
+        )
     if isinstance(settings.training.learning_rate, tuple) and agent_learning_rate:
-        raise UserError("a sweep over --learning-rate includes agents: give --agent-learning-rate none")
+        raise UserError(
+            "a sweep over --learning-rate includes agents: give --agent-learning-rate none"
+        )
     if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
         least = depth_skip.layers_below + 1
-        raise UserError(f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}")
+        raise UserError(
+            f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}"
+        )
     with_skip = model.skip_layers or (model.num_layers,)
     if max(with_skip) > model.num_layers:
-        raise UserError(f"--skip-layers {max(with_skip)} is beyond the last layer, {model.num_layers}")
+        raise UserError(
+            f"--skip-layers {max(with_skip)} is beyond the last layer, {model.num_layers}"
+        )
     has_skip = tuple(layer in with_skip for layer in range(1, model.num_layers + 1))
     if model.copy != "none" and not has_skip[-1]:
         raise UserError("--copy needs the time skip in the last layer: add it to --skip-layers")
@@ -119,12 +138,16 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         name=name,
         named_skip=named,
         skip=skip,
-        transition=make_piece(model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import),
+        transition=make_piece(
+            model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import
+        ),
         depth_skip=depth_skip,
         copy=model.copy if copies else "none",
         objective=_objective(skip, settings, is_untrained=is_untrained),
         values=values,
-        sweep=Sweep(**{n: of_each(limited, n, len(seeds)) for n in Sweep._fields if n in limited[0]}),
+        sweep=Sweep(
+            **{n: of_each(limited, n, len(seeds)) for n in Sweep._fields if n in limited[0]}
+        ),
         seeds=seeds,
         evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,
@@ -137,13 +160,17 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
 
 
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` if no model has a setting that is swept, or if nothing is swept for --test."""
+    """Raise a `UserError` if no model has a setting that is swept, or if nothing is swept for
+    --test.
+    """
     for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
         is_used = any(name in value for spec in specs for value in spec.values)
         if isinstance(get(settings, name), tuple) and not is_used:
             names = ", ".join(spec.name for spec in specs)
             example = "skip_rnn" if name == "update_cost" else "dynamic:10"
-            raise UserError(f"{names} has no {name} to be swept over: name a model that has: {example}")
+            raise UserError(
+                f"{names} has no {name} to be swept over: name a model that has: {example}"
+            )
     if settings.run.test == "all" and all(len(spec.values) == 1 for spec in specs):
         raise UserError("--test all has no effect without a sweep: leave it out")
 
@@ -159,21 +186,27 @@ def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
 
 
 def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:
-    """Return the skip that replaces a dynamic skip in a control; `untrained` only trains it otherwise."""
+    """Return the skip that replaces a dynamic skip in a control; `untrained` only trains it
+    otherwise.
+    """
     control = settings.agent.control
     if control not in ("histogram", "mean") or not isinstance(skip, F.Dynamic):
         return skip
     alike = dict(max_skip=skip.max_skip, mix=skip.mix, first_step=skip.first_step)
-    return F.Mean(**alike) if control == "mean" else F.Random(**alike, rates=settings.agent.control_of)
+    return (
+        F.Mean(**alike) if control == "mean" else F.Random(**alike, rates=settings.agent.control_of)
+    )
 
 
 def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> Agent:
     """Return the objective of a model, without the settings that do not apply to its skip.
 
-    Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
-    agents and for skips that cannot be relaxed.
+    Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for
+    untrained agents and for skips that cannot be relaxed.
     """
-    first = {name: _first(getattr(settings.agent, name)) for name in ("entropy_coef", "update_cost")}
+    first = {
+        name: _first(getattr(settings.agent, name)) for name in ("entropy_coef", "update_cost")
+    }
     objective = dataclasses.replace(settings.agent, **first)
     if not skip.is_stochastic:
         return Agent(reward=objective.reward, update_cost=objective.update_cost)
@@ -186,13 +219,17 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
 
 
 def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any], ...]:
-    """Return the settings of each value of a sweep: all combinations; one empty one without a sweep."""
+    """Return the settings of each value of a sweep: all combinations; one empty one without a
+    sweep.
+    """
     names = ["mix", "max_skip"] if skip.has_agent else []
     names += ["entropy_coef"] if skip.is_stochastic else []
     pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
     names += [*(["update_cost"] if pays_for_updates else []), "learning_rate"]
     swept = {name: get(settings, name) for name in names if isinstance(get(settings, name), tuple)}
-    return tuple(dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values()))
+    return tuple(
+        dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
+    )
 
 
 def of_each(values: Sequence[Mapping[str, Any]], name: str, num_seeds: int) -> tuple:
@@ -211,7 +248,9 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
 
 
 def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish a model from others of its name, without default values."""
+    """Return the settings that distinguish a model from others of its name, without default
+    values.
+    """
     names = ["transition", "depth_skip"]
     if isinstance(spec.named_skip, F.Dynamic):
         names += ["agent", "agent_keys", "stride", "control"]

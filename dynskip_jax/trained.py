@@ -36,7 +36,9 @@ _MOST_WORDS = 10_000_000  # of a vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained model: one seed of those that were trained together, with the selected value of a sweep."""
+    """A trained model: one seed of those that were trained together, with the selected value of a
+    sweep.
+    """
 
     run: RunDir | None
     experiment: Experiment
@@ -92,7 +94,9 @@ class Trained:
 
     @property
     def seeds(self) -> slice:
-        """Slice of all that were trained together: each seed, with the selected value of a sweep."""
+        """Slice of all that were trained together: each seed, with the selected value of a
+        sweep.
+        """
         count = len(self.spec.seeds)
         return slice(self.member // count * count, (self.member // count + 1) * count)
 
@@ -115,8 +119,8 @@ class Trained:
     def data(self, folder: str | Path | None = None) -> Dataset:
         """Return the data that the run was trained on, and fail if it has changed.
 
-        By default `folder` is the last --data of the run if it still exists, and otherwise the places where
-        the experiment looks for data.
+        By default `folder` is the last --data of the run if it still exists, and otherwise the
+        places where the experiment looks for data.
         """
         trained_on, last = self.run.config()["dataset"], self.settings.data.data
         if folder is None and last is not None and last.exists():
@@ -144,7 +148,9 @@ class Trained:
         return self.experiment.hook("split")(text)
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
-        """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
+        """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each
+        id.
+        """
         return self.experiment.hook("encode")(self, text)
 
     def read(self, text: str) -> Reading:
@@ -152,9 +158,11 @@ class Trained:
         return self.experiment.hook("read")(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
-        """Return the fields of `Reading` with the top layer's choices in each direction at `count` words.
+        """Return the fields of `Reading` with the top layer's choices in each direction at `count`
+        words.
 
-        `decisions` of each layer and direction have leaves (time,); `observations` are the agents' inputs.
+        `decisions` of each layer and direction have leaves (time,); `observations` are the agents'
+        inputs.
         """
         fields: dict[str, Any] = {"skips": [0] * count}
         names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
@@ -173,7 +181,10 @@ class Trained:
 
 
 def load_run(
-    run_dir: str | Path, model: str | None = None, seed: int | None = None, command: str | None = None
+    run_dir: str | Path,
+    model: str | None = None,
+    seed: int | None = None,
+    command: str | None = None,
 ) -> Trained:
     """Load one trained model of a finished run.
 
@@ -188,14 +199,21 @@ def load_run(
         seed: Seed of the model; by default the first one that was trained.
         command: Command that the run's experiment must have; by default none.
     """
-    (found,) = load_models(run_dir, model or list(finished_runs(run_dir))[-1], seed, command).values()
+    (found,) = load_models(
+        run_dir, model or list(finished_runs(run_dir))[-1], seed, command
+    ).values()
     return found
 
 
 def load_models(
-    run_dir: str | Path, model: str | None = None, seed: int | None = None, command: str | None = None
+    run_dir: str | Path,
+    model: str | None = None,
+    seed: int | None = None,
+    command: str | None = None,
 ) -> dict[str, Trained]:
-    """Load each finished model of a run folder, or the named one, by the model's name, as `load_run` does."""
+    """Load each finished model of a run folder, or the named one, by the model's name, as
+    `load_run` does.
+    """
     runs = finished_runs(run_dir)
     if model is not None and model not in runs:
         raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
@@ -203,7 +221,9 @@ def load_models(
     for name in runs if model is None else [model]:
         kind = experiment_of(runs[name])
         if command is not None and command not in kind.commands:
-            raise UserError(f"{run_dir} is a run of {kind.name}, which has no command {command}: use another")
+            raise UserError(
+                f"{run_dir} is a run of {kind.name}, which has no command {command}: use another"
+            )
         found[name] = _load(runs[name], name).of_seed(seed)
     return found
 
@@ -226,11 +246,15 @@ def _load(run: RunDir, name: str) -> Trained:
     vocabulary = _vocabulary(run, result.get("vocabulary_sha256"))
     learner = make_learner(experiment, settings, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
-    return Trained(run, experiment, settings, vocabulary, spec, learner, params, value * len(spec.seeds))
+    return Trained(
+        run, experiment, settings, vocabulary, spec, learner, params, value * len(spec.seeds)
+    )
 
 
 def _vocabulary(run: RunDir, expected: str | None) -> Any:
-    """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
+    """Return the vocabulary of a run folder, if its file is the one that the model was trained
+    with.
+    """
     path = run.path / VOCABULARY
     if expected is None:
         return None

@@ -1,4 +1,6 @@
-"""Sentiment of movie reviews (Gui et al. 2019, Table 4): `python -m experiments.imdb` is `dynskip imdb`."""
+"""Sentiment of movie reviews (Gui et al. 2019, Table 4): `python -m experiments.imdb` is `dynskip
+imdb`.
+"""
 
 from dynskip_jax.cli import start
 

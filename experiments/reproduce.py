@@ -1,4 +1,6 @@
-"""The commands behind each results table: `python -m experiments.reproduce` is `dynskip reproduce`."""
+"""The commands behind each results table: `python -m experiments.reproduce` is `dynskip
+reproduce`.
+"""
 
 from dynskip_jax.cli import start
 

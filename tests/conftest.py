@@ -1,4 +1,6 @@
-"""Configure all tests: no silent rank promotion, several devices, compiled programs cached between runs."""
+"""Configure all tests: no silent rank promotion, several devices, compiled programs cached between
+runs.
+"""
 
 import functools
 import gc
@@ -20,13 +22,15 @@ os.environ.setdefault(
             "--xla_llvm_disable_expensive_passes=true",
             "--xla_cpu_parallel_codegen_split_count=1",
             # Halves the time to compile; newer versions of JAX have no such flag.
-            *["--xla_cpu_use_fusion_emitters=false"] * importlib.metadata.version("jax").startswith("0.10."),
+            *["--xla_cpu_use_fusion_emitters=false"]
+            * importlib.metadata.version("jax").startswith("0.10."),
         ]
     ),
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
-# XLA warns on standard error of its own tuning hints when it loads a program; tests check standard error.
+# XLA warns on standard error of its own tuning hints when it loads a program; tests check standard
+# error.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
@@ -39,8 +43,12 @@ from xdist.scheduler import LoadScopeScheduling
 pytest_plugins = ["cpu_time"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_traceback_in_locations_limit", 0)  # finding them takes a tenth of the lowering time
-gc.set_threshold(50_000)  # looking for cycles after each 700 new objects takes a fifth of the tracing time
+jax.config.update(
+    "jax_traceback_in_locations_limit", 0
+)  # finding them takes a tenth of the lowering time
+gc.set_threshold(
+    50_000
+)  # looking for cycles after each 700 new objects takes a fifth of the tracing time
 
 ROOT = Path(__file__).parents[1]
 # Fixtures of finished runs that several test files share; see `tests/experiments/conftest.py`.
@@ -63,7 +71,10 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", flax)
     if config.pluginmanager.has_plugin("cacheprovider"):  # not with -p no:cacheprovider
         keep_compiled_programs(config.cache.mkdir(f"compiled-{versions()}"))
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) is signal.SIG_IGN:  # as background jobs and nohup have them
             signal.signal(number, handler)
 
@@ -79,7 +90,8 @@ def versions():
 def keep_compiled_programs(folder):
     """Make all workers share the compiled programs in `folder`, now and in later runs.
 
-    JAX writes entries in place, so another worker could read half of one: here they are renamed when written.
+    JAX writes entries in place, so another worker could read half of one: here they are renamed
+    when written.
     """
     from jax._src import lru_cache
 
@@ -98,7 +110,9 @@ def keep_compiled_programs(folder):
 
 
 class ByFile(LoadScopeScheduling):
-    """Scheduler that gives each worker whole files, and all files that share finished runs to one worker."""
+    """Scheduler that gives each worker whole files, and all files that share finished runs to one
+    worker.
+    """
 
     def _split_scope(self, nodeid):
         return scope_of(nodeid.partition("::")[0])
@@ -106,7 +120,9 @@ class ByFile(LoadScopeScheduling):
 
 @functools.cache
 def scope_of(file):
-    return "finished runs" if SHARED_RUNS.search((ROOT / file).read_text(encoding="utf-8")) else file
+    return (
+        "finished runs" if SHARED_RUNS.search((ROOT / file).read_text(encoding="utf-8")) else file
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -122,7 +138,9 @@ def double_precision():
 
 @pytest.fixture
 def as_users():
-    """Switch off the checks of `--check-shapes`, which would raise before the errors that users see."""
+    """Switch off the checks of `--check-shapes`, which would raise before the errors that users
+    see.
+    """
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -130,7 +148,9 @@ def as_users():
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs():
-    """Clear compiled programs when there are many: a process can have at most 65,530 memory maps."""
+    """Clear compiled programs when there are many: a process can have at most 65,530 memory
+    maps.
+    """
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:

@@ -1,6 +1,8 @@
-"""Pytest plugin that measures and bounds the CPU time of each test, each shared fixture and the whole run.
+"""Pytest plugin that measures and bounds the CPU time of each test, each shared fixture and the
+whole run.
 
-A bound on CPU time also holds on a busy machine, unlike one on wall time. `.ci/run` sets the bounds.
+A bound on CPU time also holds on a busy machine, unlike one on wall time. `.ci/run` sets the
+bounds.
 """
 
 import os
@@ -12,9 +14,15 @@ SHOWN = 10  # number of slowest tests and fixtures that --cpu-times lists
 
 def pytest_addoption(parser):
     group = parser.getgroup("CPU time")
-    group.addoption("--cpu-times", action="store_true", help="Show the tests that take most CPU time.")
-    group.addoption("--max-cpu", type=float, help="Fail if the run takes more CPU seconds than this.")
-    group.addoption("--max-test-cpu", type=float, help="Fail if one test takes more CPU seconds than this.")
+    group.addoption(
+        "--cpu-times", action="store_true", help="Show the tests that take most CPU time."
+    )
+    group.addoption(
+        "--max-cpu", type=float, help="Fail if the run takes more CPU seconds than this."
+    )
+    group.addoption(
+        "--max-test-cpu", type=float, help="Fail if one test takes more CPU seconds than this."
+    )
 
 
 def pytest_configure(config):
@@ -50,7 +58,10 @@ class CpuTimes:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                taken, name = seconds() - before, f"{fixturedef.baseid}::{fixturedef.argname}".lstrip(":")
+                taken, name = (
+                    seconds() - before,
+                    f"{fixturedef.baseid}::{fixturedef.argname}".lstrip(":"),
+                )
                 own = taken - (self._in_fixtures - outer)  # without the fixtures that it requested
                 self.fixtures[name] = self.fixtures.get(name, 0.0) + own
                 self._in_fixtures = outer + taken
@@ -76,16 +87,24 @@ class CpuTimes:
 
     def too_much(self):
         """Return one line for each bound that was exceeded."""
-        most, each = (self.config.getoption(name) or float("inf") for name in ("max_cpu", "max_test_cpu"))
+        most, each = (
+            self.config.getoption(name) or float("inf") for name in ("max_cpu", "max_test_cpu")
+        )
         slow = {name: taken for name, taken in self.tests.items() if taken > each}
-        lines = [f"{name} took {taken:.1f} CPU seconds: mark it slow" for name, taken in slow.items()]
+        lines = [
+            f"{name} took {taken:.1f} CPU seconds: mark it slow" for name, taken in slow.items()
+        ]
         if self.total() > most:
             lines.append(f"the run took {self.total():.0f} CPU seconds, more than {most:.0f}")
         return lines
 
     def pytest_terminal_summary(self, terminalreporter):
         terminalreporter.write_line(f"CPU time: {self.total():.0f} s")
-        shown = {"test": self.tests, "fixture": self.fixtures} if self.config.getoption("cpu_times") else {}
+        shown = (
+            {"test": self.tests, "fixture": self.fixtures}
+            if self.config.getoption("cpu_times")
+            else {}
+        )
         for kind, times in shown.items():
             for name, taken in sorted(times.items(), key=lambda pair: -pair[1])[:SHOWN]:
                 terminalreporter.write_line(f"{taken:8.2f} s  {kind}  {name}")

@@ -30,7 +30,9 @@ class StepTask(ExampleTask):
 
 
 def symbols(train, dev=0, time=7):
-    """Return splits of random symbols, without empty ones; a class is the last but one symbol mod CLASSES."""
+    """Return splits of random symbols, without empty ones; a class is the last but one symbol mod
+    CLASSES.
+    """
     x = np.random.default_rng(0).integers(SYMBOLS, size=(train + dev, time)).astype(np.int32)
     y = x[:, -2] % CLASSES
     splits = {"train": Examples(x[:train], y[:train]), "dev": Examples(x[train:], y[train:])}
@@ -38,7 +40,9 @@ def symbols(train, dev=0, time=7):
 
 
 def letters(train, dev=7, test=7):
-    """Return a corpus whose splits have the given numbers of lines, each four random letters and <eos>."""
+    """Return a corpus whose splits have the given numbers of lines, each four random letters and
+    <eos>.
+    """
     words = np.random.default_rng(1).choice(list("abcdefg"), size=(train + dev + test, 4))
     lines = iter([" ".join(row) for row in words])
     sizes = {"train": train, "dev": dev, "test": test}
@@ -47,7 +51,11 @@ def letters(train, dev=7, test=7):
 
 
 def skip_of(skip, mix=None):
-    return F.parse_time_skip(skip, **{} if mix is None else {"mix": mix}) if isinstance(skip, str) else skip
+    return (
+        F.parse_time_skip(skip, **{} if mix is None else {"mix": mix})
+        if isinstance(skip, str)
+        else skip
+    )
 
 
 def classification(
@@ -64,7 +72,9 @@ def classification(
     learner=Learner,
     **options,
 ):
-    """Return a learner of classifiers with one layer of 6 units; `mix` is λ of a skip given by name."""
+    """Return a learner of classifiers with one layer of 6 units; `mix` is λ of a skip given by
+    name.
+    """
     own = {"skip": (skip_of(skip, mix),), "num_classes": CLASSES, "agent_features": 4}
     own |= (cell or {}) | (model or {})
     make_model = lambda rngs: SequenceClassifier(SYMBOLS, 6, rngs=rngs, **own)
@@ -88,17 +98,23 @@ def language_modelling(
     learner=Learner,
     **options,
 ):
-    """Return a learner of language models with the skips of these layers; `mix` is λ of the last one."""
+    """Return a learner of language models with the skips of these layers; `mix` is λ of the last
+    one.
+    """
     made = (*(skip_of(skip) for skip in skips[:-1]), skip_of(skips[-1], mix))
     cells = ({},) * (len(made) - 1) + ({"agent_features": 4} | (cell or {}),)
     own = {"weight_init": uniform(init_scale), "cell": cells} | (model or {})
-    make_model = lambda rngs: LanguageModel(len(corpus.vocabulary), features, made, rngs=rngs, **own)
+    make_model = lambda rngs: LanguageModel(
+        len(corpus.vocabulary), features, made, rngs=rngs, **own
+    )
     sizes = dict(batch_size=batch_size, num_steps=num_steps)
     return learner(LanguageModelling(corpus, make_model, **sizes | (task or {})), seeds, **options)
 
 
 def drawn_params(learner, seed=0, scale=0.8):
-    """Return one model's parameters, drawn from [-scale, scale] by NumPy, which compiles nothing."""
+    """Return one model's parameters, drawn from [-scale, scale] by NumPy, which compiles
+    nothing.
+    """
 
     def draw(path, leaf):
         # By its name, so that parts with equal names have equal weights in all models.

@@ -36,6 +36,8 @@ def tables_of(page):
             anchor = anchor_of(part.lstrip("# "))
         elif part.startswith("|"):
             lines = re.sub(r"\*\*|`", "", part).splitlines()
-            headings, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+            headings, _, *rows = (
+                [cell.strip() for cell in line.split("|")[1:-1]] for line in lines
+            )
             found.append((anchor, headings, rows))
     return found

@@ -1,4 +1,6 @@
-"""Check the documentation: its code runs and trains, its commands parse, and its links have targets."""
+"""Check the documentation: its code runs and trains, its commands parse, and its links have
+targets.
+"""
 
 import doctest
 import functools
@@ -15,9 +17,15 @@ from pages import ROOT, anchor_of, code_of, run_code, text_of
 from dynskip_jax import functional as F
 from dynskip_jax.config import call
 
-PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
+PAGES = [
+    str(page.relative_to(ROOT))
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+]
 # Pages whose code has its own test: the first three below, the others in tests/experiments/.
-TESTED_APART = ("README.md", *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")))
+TESTED_APART = (
+    "README.md",
+    *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")),
+)
 
 
 # --- Code ---
@@ -25,7 +33,9 @@ TESTED_APART = ("README.md", *(f"docs/own_{of}.md" for of in ("model", "pieces",
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_is_of_a_kind_that_is_tested(page):
-    """Python code and sessions run, `sh` is parsed as commands, and a block without a language is no code."""
+    """Python code and sessions run, `sh` is parsed as commands, and a block without a language is
+    no code.
+    """
     fences = re.findall(r"^ *```(.*)$", text_of(page), re.MULTILINE)
     assert len(fences) % 2 == 0 and set(fences[1::2]) <= {""}
     assert set(fences[::2]) <= {"", "python", "pycon", "sh"}
@@ -34,9 +44,13 @@ def test_code_is_of_a_kind_that_is_tested(page):
         assert not doctest.DocTestRunner().run(example).failed
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in TESTED_APART and code_of(page)])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in TESTED_APART and code_of(page)]
+)
 def test_the_code_of_a_page_runs(page):
-    """The code is traced as a whole, because op by op JAX would compile each operation separately."""
+    """The code is traced as a whole, because op by op JAX would compile each operation
+    separately.
+    """
     jax.eval_shape(lambda: run_code(page) and None)
 
 
@@ -94,12 +108,19 @@ def test_pieces_of_ones_own_train():
 
 
 def commands_of(page):
-    """Return a page's commands: those of `sh` blocks, and inline `python -m` ones without placeholders."""
+    """Return a page's commands: those of `sh` blocks, and inline `python -m` ones without
+    placeholders.
+    """
     blocks = "\n".join(code_of(page, "sh"))
-    lines = [part for line in blocks.splitlines() for part in re.sub(r" +# .*", "", line).split(" && ")]
+    lines = [
+        part for line in blocks.splitlines() for part in re.sub(r" +# .*", "", line).split(" && ")
+    ]
     spans = re.findall(r"`(python -m (?:experiments|benchmarks)\.[^`]*)`", text_of(page))
     spans = [" ".join(span.split()) for span in spans]
-    return [*filter(None, lines), *(span for span in spans if not re.search(r"…|λ|NAME|MODEL|SEED|<", span))]
+    return [
+        *filter(None, lines),
+        *(span for span in spans if not re.search(r"…|λ|NAME|MODEL|SEED|<", span)),
+    ]
 
 
 def read_command(line):
@@ -120,7 +141,9 @@ def read_command(line):
         found = importlib.import_module(f"{module}.__main__")
 
     def read(function, *_):
-        raise StopIteration(call(functools.wraps(function)(lambda **values: values), line, arguments))
+        raise StopIteration(
+            call(functools.wraps(function)(lambda **values: values), line, arguments)
+        )
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StopIteration):
         patch.setattr(found, "call", read)
@@ -171,13 +194,19 @@ def test_the_tests_that_reliability_names_exist_and_are_said_to_be_slow_if_they_
 
 
 def test_the_reference_has_every_package():
-    """A page lists a package as a whole or by module; an exported name of a module has its own entry."""
+    """A page lists a package as a whole or by module; an exported name of a module has its own
+    entry.
+    """
     folders = [path.parent for path in (ROOT / "dynskip_jax").glob("*/__init__.py")]
-    for folder in (folder for folder in folders if folder.name != "functional"):  # see the next test
+    for folder in (
+        folder for folder in folders if folder.name != "functional"
+    ):  # see the next test
         page = ROOT / "docs" / "api" / f"{folder.name}.md"
         listed = re.findall(r"^::: (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         package = f"dynskip_jax.{folder.name}"
-        modules = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("__"))
+        modules = sorted(
+            path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")
+        )
         if package in listed:
             names = vars(importlib.import_module(package))
             expected = {package} | {
@@ -190,7 +219,9 @@ def test_the_reference_has_every_package():
 
 def test_the_reference_has_every_name_of_functional_once():
     """Its pages list names by kind; a function that hides its module has its own entry."""
-    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    pages = "".join(
+        page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")
+    )
     listed = re.findall(r"\w+", " ".join(re.findall(r"members: \[(.*?)\]", pages, re.DOTALL)))
     listed += re.findall(r"^::: dynskip_jax\.functional\.\w+\.(\w+)$", pages, re.MULTILINE)
     exported = {name for name, it in vars(F).items() if callable(it) and not name.startswith("_")}

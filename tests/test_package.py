@@ -29,9 +29,13 @@ def test_names_are_imported_when_they_are_asked_for():
 
 
 def test_a_wheel_holds_the_library_alone():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "packages"
+    ]["find"]
     found = setuptools.find_packages(ROOT, include=settings["include"])
-    folders = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "dynskip_jax").rglob("__init__.py")}
+    folders = {
+        str(path.parent.relative_to(ROOT)) for path in (ROOT / "dynskip_jax").rglob("__init__.py")
+    }
     assert {name.replace(".", "/") for name in found} == folders
 
 
@@ -52,7 +56,9 @@ LAYERS = {
 
 
 def imports_of(name):
-    """Return the package's modules that a module imports: anywhere, for type hints, or by a constant name."""
+    """Return the package's modules that a module imports: anywhere, for type hints, or by a
+    constant name.
+    """
     found = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         match node:
@@ -62,7 +68,9 @@ def imports_of(name):
                 assert not node.level, f"{name}: a relative import"
                 names = {f"{node.module}.{alias.name}" for alias in node.names}
                 found |= {name if name in MODULES else node.module for name in names}
-            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=module)]):
+            case ast.Call(
+                func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=module)]
+            ):
                 found.add(module)
     return found & MODULES.keys()
 
@@ -74,7 +82,9 @@ def layer_of(name):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_core_imports_downwards(layer):
     for name in (name for name in MODULES if layer_of(name) == layer):
-        assert {layer_of(imported) for imported in imports_of(name)} <= LAYERS[layer] | {layer}, name
+        assert {layer_of(imported) for imported in imports_of(name)} <= LAYERS[layer] | {layer}, (
+            name
+        )
 
 
 def test_no_imports_go_in_a_circle():

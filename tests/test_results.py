@@ -8,8 +8,12 @@ from pages import ROOT, tables_of, text_of
 
 from dynskip_jax.experiment import NAMES, find_experiment
 
-ROWS = runpy.run_path(str(ROOT / "docs" / "figures.py"))["ROWS"]  # figures find theirs, or this fails
-PAGES = [page.stem for page in sorted((ROOT / "docs" / "results").glob("*.md")) if page.stem != "log"]
+ROWS = runpy.run_path(str(ROOT / "docs" / "figures.py"))[
+    "ROWS"
+]  # figures find theirs, or this fails
+PAGES = [
+    page.stem for page in sorted((ROOT / "docs" / "results").glob("*.md")) if page.stem != "log"
+]
 NUMBER = re.compile(r"(\d+\.\d+)(?: ± (\d+\.\d+))?")
 MODE = re.compile(r",? ?(?:\d+ samples )?\b(greedy|sampled|averaged)\b")
 SEED = re.compile(r", (?:one seed|seed 0)\b")
@@ -21,7 +25,9 @@ def number_of(row):
 
 
 def shown_on(page):
-    """Return (table, model, metric, mode if the page says it, mean, sd) of each number of a page's tables."""
+    """Return (table, model, metric, mode if the page says it, mean, sd) of each number of a page's
+    tables.
+    """
     found = []
     for anchor, (_, *headings), rows in tables_of(f"docs/results/{page}.md"):
         group = base = ""
@@ -39,7 +45,12 @@ def shown_on(page):
                     model += f", {heading} {cell}"
                     continue
                 mode = MODE.search(heading) or MODE.search(label)
-                about = f"{page}#{anchor}", group + model, MODE.sub("", heading), mode[1] if mode else ""
+                about = (
+                    f"{page}#{anchor}",
+                    group + model,
+                    MODE.sub("", heading),
+                    mode[1] if mode else "",
+                )
                 found += [(*about, *number) for number in NUMBER.findall(cell)]
     return found
 
@@ -58,7 +69,9 @@ def test_a_row_has_a_spread_if_and_only_if_it_has_several_seeds():
     assert {row["table"].partition("#")[0] for row in ROWS} == {*PAGES}
     for row in ROWS:
         assert row["mode"] in ("", "greedy", "sampled", "averaged")
-        assert not row["seeds"] or (int(row["seeds"]) > 1) == bool(row["sd"]), row  # none: published
+        assert not row["seeds"] or (int(row["seeds"]) > 1) == bool(row["sd"]), (
+            row
+        )  # none: published
 
 
 # --- Overviews ---
@@ -74,7 +87,9 @@ MODELS = {
 
 
 def overview_of(page):
-    """Return, for each row of an overview, its cells by heading, and the rows of the tables it links to."""
+    """Return, for each row of an overview, its cells by heading, and the rows of the tables it
+    links to.
+    """
     ((_, headings, rows),) = [table for table in tables_of(page) if "its control" in table[1]]
     found = []
     for cells in rows:
@@ -112,7 +127,11 @@ def test_the_mode_of_an_overview_is_the_best_one_for_the_control_of_those_that_b
         for heading in ("dynamic skip", "its control"):
             shown = [row for row in rows if number_of(row) in NUMBER.findall(cells[heading])]
             shown = [row for row in shown if row["mode"] == cells["mode"]]
-            own = [(row["model"], row["metric"]) for row in shown if re.search(MODELS[heading], row["model"])]
+            own = [
+                (row["model"], row["metric"])
+                for row in shown
+                if re.search(MODELS[heading], row["model"])
+            ]
             kept = [row for row in rows if (row["model"], row["metric"]) in own]
             means.append({row["mode"]: float(row["mean"]) for row in kept})
         of_agent, of_control = means
@@ -125,7 +144,9 @@ def test_the_best_model_of_an_overview_is_the_best_one_on_dev():
     for cells, rows in overview_of("RESULTS.md"):
         best = best_of(rows)
         number, *_ = NUMBER.findall(cells["best on dev"])
-        models = [row["model"] for row in rows if "test" in row["metric"] and number_of(row) == number]
+        models = [
+            row["model"] for row in rows if "test" in row["metric"] and number_of(row) == number
+        ]
         dev = [row for row in rows if row["seeds"] and row["metric"].startswith("dev")]
         own = [float(row["mean"]) for row in dev if row["model"] in models]
         assert best(own) == best(float(row["mean"]) for row in dev), cells
@@ -134,7 +155,9 @@ def test_the_best_model_of_an_overview_is_the_best_one_on_dev():
 # --- Numbers in other places ---
 
 
-SCORE = re.compile(r"(?<![\w.])(\d{2,}\.\d\d)(?!\d)(?: ± (\d+\.\d+))?")  # smaller numbers are differences
+SCORE = re.compile(
+    r"(?<![\w.])(\d{2,}\.\d\d)(?!\d)(?: ± (\d+\.\d+))?"
+)  # smaller numbers are differences
 TEXTS = {name: find_experiment(name).about for name in NAMES}
 TEXTS |= {page: text_of(page) for page in ("README.md", "RESULTS.md", "experiments/colab.ipynb")}
 TEXTS |= {page: text_of(page) for page in (f"docs/results/{name}.md" for name in PAGES)}
@@ -150,7 +173,9 @@ CANDIDATES = {"our dynamic:K": "dynamic:k", "Flax RNN(OptimizedLSTMCell)": "Flax
 
 
 def test_the_speeds_of_the_readme_are_those_of_the_benchmarks():
-    benchmarks = [table for table in tables_of("BENCHMARKS.md") if table[1][0].startswith("candidate")]
+    benchmarks = [
+        table for table in tables_of("BENCHMARKS.md") if table[1][0].startswith("candidate")
+    ]
     (of_gpu,) = [rows for _, headings, rows in benchmarks if "/ torch.nn.LSTM" in headings]
     on_cpu, on_gpu = ({name: cells for name, *cells in rows} for rows in (benchmarks[0][2], of_gpu))
     ((_, _, rows),) = [table for table in tables_of("README.md") if "PTB, GPU" in table[1]]

@@ -1,9 +1,10 @@
-"""Fault injection: break small runs of every experiment at seeded places, and check what comes of it.
+"""Fault injection: break small runs of every experiment at seeded places, and check what comes of
+it.
 
     python -m benchmarks.faults --experiment ptb,sst --kinds kill,damage --count 50
 
-After a kill, a signal or a full disk, the same command has to give the same settings, metrics, results,
-pictures and arrays. Everything else has to be refused in one line, or to change no answer.
+After a kill, a signal or a full disk, the same command has to give the same settings, metrics,
+results, pictures and arrays. Everything else has to be refused in one line, or to change no answer.
 """
 
 import collections
@@ -23,14 +24,34 @@ from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
 from dynskip_jax.config import Count, Seed, call
 from dynskip_jax.failures import run_main
 
-_STOPPING = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-_ABSURD = ("0", "-1", "1" + "0" * 9, "9" * 400, "1e999", "nan", "", " ", "x" * 10**5, "../..", "\x1b[2J")
+_STOPPING = (
+    signal.SIGKILL,
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+)
+_ABSURD = (
+    "0",
+    "-1",
+    "1" + "0" * 9,
+    "9" * 400,
+    "1e999",
+    "nan",
+    "",
+    " ",
+    "x" * 10**5,
+    "../..",
+    "\x1b[2J",
+)
 _MOST_SECONDS = 20
 _RESULTS = ("settings", "result", "checkpoint")
 
 
 class Whole(NamedTuple):
-    """An experiment's command without `--run-dir`, its runs without faults, and its answer to `explain`.
+    """An experiment's command without `--run-dir`, its runs without faults, and its answer to
+    `explain`.
 
     `longer` and `other` have one more epoch and another seed.
     """
@@ -67,16 +88,23 @@ def prepare(name: str, work: Path) -> Whole:
         ended = whole.train(work / each, *more)
         if ended.status:
             raise SystemExit(f"{name} fails without any fault: {ended.err}")
-    return whole._replace(ended=ended, answer=whole.explain(whole.copy()).out)  # it names its folder
+    return whole._replace(
+        ended=ended, answer=whole.explain(whole.copy()).out
+    )  # it names its folder
 
 
 def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Stop a run at a moment or at an operation on files, or fill its disk; then give the command again."""
+    """Stop a run at a moment or at an operation on files, or fill its disk; then give the command
+    again.
+    """
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     if draw.random() < 0.5:
         number = draw.choice(_STOPPING)
-        what, options = signal.Signals(number).name, {"at": (draw.random() * whole.ended.seconds, number)}
+        what, options = (
+            signal.Signals(number).name,
+            {"at": (draw.random() * whole.ended.seconds, number)},
+        )
     else:
         fault = draw.choice(("kill", "kill", "full"))
         what = {"kill": "SIGKILL at a write", "full": "disk full"}[fault]
@@ -87,7 +115,9 @@ def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Damage a file of a finished run, and ask for its answer; or of one without a result, and go on."""
+    """Damage a file of a finished run, and ask for its answer; or of one without a result, and go
+    on.
+    """
     folder, resumed = whole.copy(), draw.random() < 0.3
     if resumed:
         (folder / "result.json").unlink()
@@ -112,11 +142,16 @@ def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
         problem = differences(folder, contents(whole.folder), *_RESULTS)
     elif not problem and not ended.status and ended.out != whole.answer:
         problem = "another answer"
-    return f"{kind}{', resumed' if resumed else ''}: {'refused' if ended.status else 'same'}", problem
+    return (
+        f"{kind}{', resumed' if resumed else ''}: {'refused' if ended.status else 'same'}",
+        problem,
+    )
 
 
 def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a run some files of another run or of another time, or lose them, and let it grow by an epoch."""
+    """Give a run some files of another run or of another time, or lose them, and let it grow by an
+    epoch.
+    """
     kind, source = draw.choice((("another run", whole.other), ("another time", whole.longer)))
     folder = whole.copy()
     names = ("config.json", "result.json", "metrics.jsonl", "checkpoints", "vocabulary.json")
@@ -134,13 +169,17 @@ def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Put a link, a pipe, a device, a huge file or number into a run, and read it or let it grow."""
+    """Put a link, a pipe, a device, a huge file or number into a run, and read it or let it
+    grow.
+    """
     folder, victim = whole.copy(), whole.work / "victim"
     victim.write_text("precious")
     kind = draw.choice(("link", "pipe", "device", "huge file", "huge number"))
     if kind == "huge number":
         path = folder / draw.choice(("config.json", "result.json"))
-        old = draw.choice(('"seeds": 1', '"epochs": 3', '"features": 4', '"seed": 0', '"parameters": '))
+        old = draw.choice(
+            ('"seeds": 1', '"epochs": 3', '"features": 4', '"seed": 0', '"parameters": ')
+        )
         huge = f"{old.rpartition(' ')[0]} 1{'0' * draw.choice((15, 400))}"
         path.write_text(path.read_text().replace(old, huge))
     else:
@@ -161,7 +200,9 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def _change(path: Path, kind: str, other: Path, draw: random.Random) -> None:
-    """Change a file of a run, if it is there: another digit or line, another run's content, or none."""
+    """Change a file of a run, if it is there: another digit or line, another run's content, or
+    none.
+    """
     if not path.exists():
         return
     text = path.read_text()
@@ -188,12 +229,15 @@ _CHANGES = ("a digit", "a digit", "a line less", "a line twice", "another run's"
 def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
     """Change a file of a run while it trains, or remove or replace its folder.
 
-    It ends as without, or refuses. What is changed after its last look is refused by the next command.
+    It ends as without, or refuses. What is changed after its last look is refused by the next
+    command.
     """
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     names = [
-        name for name in ("config.json", "metrics.jsonl", "vocabulary.json") if (whole.folder / name).exists()
+        name
+        for name in ("config.json", "metrics.jsonl", "vocabulary.json")
+        if (whole.folder / name).exists()
     ]
     kind = draw.choice((*_CHANGES, "folder removed", "folder replaced"))
     name = draw.choice(names)
@@ -218,7 +262,9 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a finished run the metrics of another run or time, or change them; every command refuses them."""
+    """Give a finished run the metrics of another run or time, or change them; every command refuses
+    them.
+    """
     folder = whole.copy()
     kind = draw.choice((*_CHANGES, "another time's"))
     path = folder / "metrics.jsonl"
@@ -236,7 +282,9 @@ def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a setting an absurd value; a run that it does not end has to stop when it is asked to."""
+    """Give a setting an absurd value; a run that it does not end has to stop when it is asked
+    to.
+    """
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     shown = run([*whole.arguments, "--print-config"], whole.work / "streams").out
@@ -266,7 +314,11 @@ def inject(
         count: Faults of each kind, in each experiment.
         seed: Of moments, places and bits.
     """
-    os.environ |= {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        "MPLBACKEND": "agg",
+        "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
+    }
     for module in ("run", "trained", "models", "tasks", "analysis.plots"):
         importlib.import_module(f"dynskip_jax.{module}")
     shrink_generated_data()

@@ -1,4 +1,6 @@
-"""Run commands in forked processes of a parent that has imported everything, and compare run folders."""
+"""Run commands in forked processes of a parent that has imported everything, and compare run
+folders.
+"""
 
 import contextlib
 import errno
@@ -15,13 +17,17 @@ from typing import Any, NamedTuple
 
 SECONDS = 300  # after which a command counts as hanging
 # Signals may arrive before they are handled.
-_STOPPED = [-getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")]
+_STOPPED = [
+    -getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+]
 # Audit events that change the file system; `open` for writing is counted too.
 _WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link")
 
 
 class Ended(NamedTuple):
-    """The end of a command: its status (minus the number of a signal), outputs, duration and memory."""
+    """The end of a command: its status (minus the number of a signal), outputs, duration and
+    memory.
+    """
 
     status: int
     out: str
@@ -31,7 +37,9 @@ class Ended(NamedTuple):
     operations: int  # that changed the files of the run
 
     def problem(self, *, most_seconds: float = SECONDS, most_bytes: float = 4e9) -> str:
-        """Return what is wrong with it, unless it succeeded or failed in one line; empty if nothing is."""
+        """Return what is wrong with it, unless it succeeded or failed in one line; empty if nothing
+        is.
+        """
         text = self.err + self.out
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         if "Traceback" in text or self.status not in (0, 2, 130, *_STOPPED):
@@ -57,8 +65,8 @@ def run(
     Args:
         below: Folder in which operations on files are counted.
         at: Seconds after the start, and number of the signal that is then sent.
-        operation: Number of an operation, and what happens there: `kill` (SIGKILL), `full` (it and all later
-            ones fail), or a function of the folder, once.
+        operation: Number of an operation, and what happens there: `kill` (SIGKILL), `full` (it and
+            all later ones fail), or a function of the folder, once.
         seconds: Seconds after which the process is killed, which counts as hanging.
     """
     scratch.mkdir(parents=True, exist_ok=True)
@@ -79,11 +87,16 @@ def run(
     _, status, usage = found
     out, err, count = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
     took = time.monotonic() - began
-    return Ended(os.waitstatus_to_exitcode(status), out, err, took, usage.ru_maxrss * 1024, int(count))
+    return Ended(
+        os.waitstatus_to_exitcode(status), out, err, took, usage.ru_maxrss * 1024, int(count)
+    )
 
 
 def _work(
-    arguments: Sequence[str], paths: Sequence[Path], below: Path | None, fault: tuple[int, Any] | None
+    arguments: Sequence[str],
+    paths: Sequence[Path],
+    below: Path | None,
+    fault: tuple[int, Any] | None,
 ) -> None:
     """Run a command in the child with output redirected to `paths`, and exit the process."""
     from dynskip_jax.cli import start as main
@@ -132,8 +145,12 @@ def _work(
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what has to be equal in two finished runs, by name: all except times, dates and paths."""
-    config, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
+    """Return what has to be equal in two finished runs, by name: all except times, dates and
+    paths.
+    """
+    config, result = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result")
+    )
     rows = [
         {name: value for name, value in row.items() if name not in ("wall_seconds", "checkpoint")}
         for row in result["rows"]
@@ -141,7 +158,9 @@ def contents(folder: Path) -> dict[str, Any]:
     step = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     document = json.loads((step / "document" / "metadata").read_text())
     arrays = {leaf["path"]: leaf["sha256"] for leaf in document["leaves"]}
-    pictures = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("plots/*")}
+    pictures = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("plots/*")
+    }
     metrics = folder / "metrics.jsonl"
     return {
         "settings": config["settings"],

@@ -39,7 +39,9 @@ NAMES = tuple(_FLAGS)
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """Return the command line of an experiment without `--run-dir`, and write its data below `folder`."""
+    """Return the command line of an experiment without `--run-dir`, and write its data below
+    `folder`.
+    """
     data = ["--data", str(folder / "data")] if write_data(name, folder / "data") else []
     return [name, *data, *_EVERY.split(), *_FLAGS[name].split()]
 
@@ -83,12 +85,18 @@ def _files(name: str, rng: np.random.Generator) -> dict[str, str]:
         pairs = [[pair.rpartition("/")[::2] for pair in line.split()] for line in lines]
         return "\n".join("".join(f"{word} NN I-NP {tag}\n" for word, tag in line) for line in pairs)
 
-    def splits(names: tuple[str, ...], rows: tuple[int, ...], make, head: str = "") -> dict[str, str]:
+    def splits(
+        names: tuple[str, ...], rows: tuple[int, ...], make, head: str = ""
+    ) -> dict[str, str]:
         texts = ["".join(f"{make(number)}\n" for number in range(size)) for size in rows]
         return {n: head + text for n, text in zip(names, texts, strict=True)}
 
     if name in ("conll2003", "pos"):
-        names = ("eng.train", "eng.testa", "eng.testb") if name == "conll2003" else ("train.txt", "dev.txt")
+        names = (
+            ("eng.train", "eng.testa", "eng.testb")
+            if name == "conll2003"
+            else ("train.txt", "dev.txt")
+        )
         parts = (_TAGGED, _TAGGED[:4], _TAGGED[4:])
         return {n: columns(part) for n, part in zip((*names, "test.txt")[:3], parts, strict=True)}
     if name == "imdb":

@@ -22,7 +22,9 @@ with needs("experiments"):
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullFormatter
 
-Probabilities = Mapping[str, Sequence[float]]  # of each word, by the name of a model; NaN where there is none
+Probabilities = Mapping[
+    str, Sequence[float]
+]  # of each word, by the name of a model; NaN where there is none
 
 _LONGEST = 24  # cells of a word; the rest is cut
 
@@ -36,17 +38,23 @@ _MOST_SKIPS = 8  # in the legend
 _MARKERS = "oDs^vPX*"
 
 
-def table_of_choices(reading: Reading, probabilities: Probabilities) -> tuple[list[str], list[list[str]]]:
+def table_of_choices(
+    reading: Reading, probabilities: Probabilities
+) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the rows of a table, with a row for each word.
 
-    Its columns are the word, k, the probability or weight of k, the word whose state entered, and the
-    probability from each model.
+    Its columns are the word, k, the probability or weight of k, the word whose state entered, and
+    the probability from each model.
     """
     words, rows = [_visible(word) for word in reading.words], []
     for t, (word, k) in enumerate(zip(words, reading.skips, strict=True)):
         origin = "" if k == 0 else words[t - k] if t >= k else "(before)"
-        likely = [] if reading.weights is None else [f"{reading.weights[t][k - 1]:.2f}" if k else ""]
-        given = ["-" if math.isnan(each[t]) else f"{each[t]:.3g}" for each in probabilities.values()]
+        likely = (
+            [] if reading.weights is None else [f"{reading.weights[t][k - 1]:.2f}" if k else ""]
+        )
+        given = [
+            "-" if math.isnan(each[t]) else f"{each[t]:.3g}" for each in probabilities.values()
+        ]
         rows.append([word, str(k or ""), *likely, origin, *given])
     likely = [] if reading.weights is None else ["weight" if reading.is_attention else "p(k)"]
     return ["word", "k", *likely, "from", *probabilities], rows
@@ -63,13 +71,14 @@ def draw_arcs(
 ) -> None:
     """Draw a reading into a PNG file: arcs above the words, probabilities below.
 
-    Arcs of k = 1 are faint. With attention, an arc leads to every state with a weight of at least 5 %, and
-    its width shows the weight. A text is broken into rows, and a triangle marks where an arc continues in
-    another one. Of a very long text, the first rows are drawn. (Gui et al. 2019, Figure 6)
+    Arcs of k = 1 are faint. With attention, an arc leads to every state with a weight of at least 5
+    %, and its width shows the weight. A text is broken into rows, and a triangle marks where an arc
+    continues in another one. Of a very long text, the first rows are drawn. (Gui et al. 2019,
+    Figure 6)
     """
     words = [_visible(word) for word in reading.words]
-    # All words have a place on one long line, and each row shows a window of it. So arcs that cross the end
-    # of a row continue in the next one.
+    # All words have a place on one long line, and each row shows a window of it. So arcs that cross
+    # the end of a row continue in the next one.
     edges = np.cumsum([0.0, *(max(_text_width(word) + 0.14, _SLOT) for word in words)])
     places = (edges[:-1] + edges[1:]) / 2
     arcs = [
@@ -104,7 +113,9 @@ def draw_arcs(
 
 
 class _Arc(NamedTuple):
-    """Half an ellipse from a word back to its origin, at places in inches; `weight` is 1 for a choice."""
+    """Half an ellipse from a word back to its origin, at places in inches; `weight` is 1 for a
+    choice.
+    """
 
     place: float
     origin: float
@@ -114,18 +125,24 @@ class _Arc(NamedTuple):
     def height(self, place: float | np.ndarray, longest: int) -> Any:
         """Return the height at some place, where an arc of k = `longest` is 1 high."""
         middle, half = (self.place + self.origin) / 2, (self.place - self.origin) / 2
-        return (self.k / longest) ** 0.8 * np.sqrt(np.clip(1 - ((place - middle) / half) ** 2, 0, 1))
+        return (self.k / longest) ** 0.8 * np.sqrt(
+            np.clip(1 - ((place - middle) / half) ** 2, 0, 1)
+        )
 
 
 def _text_width(text: str) -> float:
     """Return the width of a word in inches."""
     renderer = FigureCanvasAgg(Figure(dpi=100)).get_renderer()
     known = "".join(c if c.isascii() else "W" * cell_len(c) for c in text)  # no font may have it
-    return renderer.get_text_width_height_descent(known, FontProperties(size=_LETTERS), False)[0] / 100
+    return (
+        renderer.get_text_width_height_descent(known, FontProperties(size=_LETTERS), False)[0] / 100
+    )
 
 
 def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
-    """Return the first word of each row, and the first word of the next one; words have these `edges`."""
+    """Return the first word of each row, and the first word of the next one; words have these
+    `edges`.
+    """
     starts = [0]
     for t in range(len(edges) - 1):
         if edges[t + 1] - edges[starts[-1]] > _ROOM + 1e-6:
@@ -136,9 +153,13 @@ def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
 def _figure(
     heads: Sequence[str], keys: Sequence[Line2D], heights: Sequence[float]
 ) -> tuple[Figure, GridSpec]:
-    """Return a figure with a heading and a legend above bands of these heights in inches, and the bands."""
+    """Return a figure with a heading and a legend above bands of these heights in inches, and the
+    bands.
+    """
     lines = [line for text in heads for line in textwrap.wrap(text, 90)]
-    ncols = max(1, int(_WIDTH / (0.8 + 0.09 * max((cell_len(key.get_label()) for key in keys), default=0))))
+    ncols = max(
+        1, int(_WIDTH / (0.8 + 0.09 * max((cell_len(key.get_label()) for key in keys), default=0)))
+    )
     head = _LINE * (len(lines) + -(-len(keys) // ncols)) + 0.4
     height = head + sum(heights)
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
@@ -171,8 +192,12 @@ def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
                 axes.plot(end, arc.height(end, longest), marker, **how)
 
 
-def _draw_probabilities(axes: Axes, places: np.ndarray, probabilities: Probabilities, floor: float) -> None:
-    """Draw the probabilities of the words in a row, on a logarithmic axis from `floor`, where 0 is drawn."""
+def _draw_probabilities(
+    axes: Axes, places: np.ndarray, probabilities: Probabilities, floor: float
+) -> None:
+    """Draw the probabilities of the words in a row, on a logarithmic axis from `floor`, where 0 is
+    drawn.
+    """
     if not probabilities:
         axes.set_axis_off()
         return
@@ -194,8 +219,12 @@ def _draw_probabilities(axes: Axes, places: np.ndarray, probabilities: Probabili
 
 def _skip_style(k: int, weight: float = 1.0) -> dict[str, Any]:
     thick = 1.0 if k <= 1 else 2.0
-    return dict(color=skip_color(k), linewidth=thick if weight == 1 else max(2 * thick * weight, 0.3))
+    return dict(
+        color=skip_color(k), linewidth=thick if weight == 1 else max(2 * thick * weight, 0.3)
+    )
 
 
 def _model_style(index: int) -> dict[str, Any]:
-    return dict(color=f"C{index % 10}", marker=_MARKERS[index % len(_MARKERS)], markersize=5, linewidth=0.8)
+    return dict(
+        color=f"C{index % 10}", marker=_MARKERS[index % len(_MARKERS)], markersize=5, linewidth=0.8
+    )

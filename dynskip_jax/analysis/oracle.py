@@ -1,4 +1,6 @@
-"""Oracle analysis: compare the agent's choices with random, constant, best and learned ones (probes)."""
+"""Oracle analysis: compare the agent's choices with random, constant, best and learned ones
+(probes).
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,8 +24,9 @@ _LEAST = 40  # smallest number of steps that can be analysed
 class OracleLosses:
     """Mean losses of different ways to choose k, in nats, over the last 30 % of the steps.
 
-    Constants and probes are fitted on the first 70 % of the steps. The baseline of `gain` and `own` ignores
-    the input: the best constant or random choices, whichever has the lower loss on the first 70 %.
+    Constants and probes are fitted on the first 70 % of the steps. The baseline of `gain` and `own`
+    ignores the input: the best constant or random choices, whichever has the lower loss on the
+    first 70 %.
     """
 
     count: int  # steps in the last 30 %
@@ -38,7 +41,9 @@ class OracleLosses:
     own: Gain  # decrease of the loss from the baseline to the agent
 
     def verdict(self) -> str:
-        """Return a sentence: whether the agent or a probe improves on choices that ignore the input."""
+        """Return a sentence: whether the agent or a probe improves on choices that ignore the
+        input.
+        """
         name, gain = max(self.gain.items(), key=lambda pair: pair[1].mean)
         probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
         own, blind = self.own, min(*self.constant, self.random)
@@ -95,8 +100,8 @@ def _probe(
 ) -> Int[np.ndarray, " rest"]:
     """Train an MLP π(k | features), and return its most probable choices, from 0, at other steps.
 
-    It minimizes the exact expected loss Σ_k π(k) loss(k). The last 15 % of the fitting steps are held out,
-    and the epoch with the lowest loss on them is used.
+    It minimizes the exact expected loss Σ_k π(k) loss(k). The last 15 % of the fitting steps are
+    held out, and the epoch with the lowest loss on them is used.
     """
     features = np.asarray(features[: len(losses)], np.float32)
     middle, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
@@ -106,7 +111,12 @@ def _probe(
     one, two = jax.random.split(jax.random.key(0))
     size, K = x.shape[1], losses.shape[1]
     w_in = jax.random.normal(one, (size, _UNITS)) / np.sqrt(size)
-    params = (w_in, jnp.zeros((1, _UNITS)), jax.random.normal(two, (_UNITS, K)) * 0.01, jnp.zeros((1, K)))
+    params = (
+        w_in,
+        jnp.zeros((1, _UNITS)),
+        jax.random.normal(two, (_UNITS, K)) * 0.01,
+        jnp.zeros((1, K)),
+    )
     optimizer = optax.adam(_RATE)
 
     def logits(params, x):

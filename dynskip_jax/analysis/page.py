@@ -1,4 +1,6 @@
-"""Write readings as a self-contained HTML page that shows the skip and its probability at each word."""
+"""Write readings as a self-contained HTML page that shows the skip and its probability at each
+word.
+"""
 
 import html
 import json
@@ -70,9 +72,10 @@ def page_html(
 ) -> str:
     """Return an HTML page with a panel for each reading, which loads no other files.
 
-    While the mouse is over a word, or the word has the focus, earlier words are coloured by the probability
-    (or weight) of a skip to them, and each k is listed below the text. A click keeps the display. `panels`
-    have a reading and probabilities from each model; `says` has the prediction of each model.
+    While the mouse is over a word, or the word has the focus, earlier words are coloured by the
+    probability (or weight) of a skip to them, and each k is listed below the text. A click keeps
+    the display. `panels` have a reading and probabilities from each model; `says` has the
+    prediction of each model.
     """
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -98,11 +101,15 @@ def page_html(
 
 
 def _data(reading: Reading, probabilities: Probabilities) -> dict[str, Any]:
-    """Return the data for the page's script: the skip of each word, and the probability of each k."""
+    """Return the data for the page's script: the skip of each word, and the probability of each
+    k.
+    """
     rows, ks = [], set()
     for t, k in enumerate(reading.skips):
         weights = [] if reading.weights is None else reading.weights[t].tolist()
-        shown = [[i, round(weight, 4)] for i, weight in enumerate(weights, 1)] or ([[k, 1.0]] if k else [])
+        shown = [[i, round(weight, 4)] for i, weight in enumerate(weights, 1)] or (
+            [[k, 1.0]] if k else []
+        )
         ks |= {i for i, _ in shown}
         p = [[name, f"{of[t]:.4f}"] for name, of in probabilities.items() if not math.isnan(of[t])]
         origin = reading.words[t - k] if k <= t else "before the text"

@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 _LINE_STYLES = ("-", "--", ":", "-.")
 _MOST_LABELLED = 16  # with more rows, numbers do not fit into the cells of a heat map
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
-_OTHER_SCRIPTS = re.compile("CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun")
+_OTHER_SCRIPTS = re.compile(
+    "CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun"
+)
 _MOST_LABELS = 20  # rows of a confusion matrix
 _LAST_COLOR = 20  # all k from here on have the same colour
 
@@ -48,22 +50,29 @@ def learning_curves(
     *,
     log: bool = False,
 ) -> None:
-    """Draw metrics over epochs or a setting as curves: a colour for each model, a line style for each metric.
+    """Draw metrics over epochs or a setting as curves: a colour for each model, a line style for
+    each metric.
 
-    `curves` has records of each model, such as those of `RunDir.records`; `x` and `y` are keys of records,
-    which are left out without them. A value that is a list has one entry per seed: the curve is their mean,
-    and a band shows one standard deviation (n - 1).
+    `curves` has records of each model, such as those of `RunDir.records`; `x` and `y` are keys of
+    records, which are left out without them. A value that is a list has one entry per seed: the
+    curve is their mean, and a band shows one standard deviation (n - 1).
     """
     figure, axes = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
         for metric, style in zip(y, _LINE_STYLES * len(y), strict=False):
-            points = [(r[x], *_mean_and_spread(r[metric])) for r in records if x in r and metric in r]
+            points = [
+                (r[x], *_mean_and_spread(r[metric])) for r in records if x in r and metric in r
+            ]
             if points:
                 at, mean, spread = np.array(sorted(points), np.float64).T
                 label = name if len(y) == 1 else f"{name}, {_words(metric)}"
-                how = dict(color=f"C{index % 10}", label=label, marker="o" if len(points) <= 30 else "")
+                how = dict(
+                    color=f"C{index % 10}", label=label, marker="o" if len(points) <= 30 else ""
+                )
                 axes.plot(at, mean, style, markersize=3.5, **how)
-                axes.fill_between(at, mean - spread, mean + spread, color=how["color"], alpha=0.2, lw=0)
+                axes.fill_between(
+                    at, mean - spread, mean + spread, color=how["color"], alpha=0.2, lw=0
+                )
     axes.set(xlabel=_words(x), ylabel=", ".join(map(_words, y)))
     places = [point for line in axes.lines for point in line.get_xdata()]
     if all(place.is_integer() for place in places):
@@ -77,7 +86,9 @@ def learning_curves(
 
 
 def skip_color(k: int | float) -> tuple[float, float, float] | str:
-    """Return the colour of skip k, the same in all pictures: grey for 1, then blue, green, orange and red."""
+    """Return the colour of skip k, the same in all pictures: grey for 1, then blue, green, orange
+    and red.
+    """
     if k <= 1:
         return "0.72"
     place = min(math.log(k - 1 + 1e-9) / math.log(_LAST_COLOR - 1), 1.0) if k > 2 else 0.0
@@ -97,21 +108,26 @@ def action_distribution(
     *,
     rows: Sequence[str] | None = None,
 ) -> None:
-    """Draw how often the agent chose the skip k = column + 1 at each position, or at the words `rows`.
+    """Draw how often the agent chose the skip k = column + 1 at each position, or at the words
+    `rows`.
 
     A row without counts is left blank.
     """
     shares = _shares(counts).T
     # The colours end at the largest fraction: otherwise a uniform policy would be almost white.
     most = np.nanmax(shares, initial=0.0) or 1.0
-    labels = dict(x="" if rows else "position t", y="chosen skip k", x_names=rows, y_names=len(shares))
+    labels = dict(
+        x="" if rows else "position t", y="chosen skip k", x_names=rows, y_names=len(shares)
+    )
     _heat_map(shares, path, title, note, what="share of decisions", most=most, **labels)
 
 
 def policy_over_training(
     records: Sequence[Mapping[str, Any]], metric: str, path: str | Path, title: str, note: str = ""
 ) -> None:
-    """Draw how often the agent chose each k, a `metric` of (seeds, K), after each epoch: means over seeds."""
+    """Draw how often the agent chose each k, a `metric` of (seeds, K), after each epoch: means over
+    seeds.
+    """
     shares = np.array([np.asarray(record[metric], np.float64).mean(axis=0) for record in records]).T
     labels = dict(x="epoch", y="chosen skip k", x_names=len(records), y_names=len(shares))
     _heat_map(shares, path, title, note, what="share of choices", most=shares.max(), **labels)
@@ -128,14 +144,20 @@ def action_against_truth(
     """Draw the chosen against the right skips, k - 1 = 0 … K - 1; other right ones are left out."""
     scored = (truth >= 0) & (truth < num_actions)
     counts = _counted(truth[scored], actions[scored], num_actions)
-    exact = f"{np.trace(counts) / counts.sum():.1%} of decisions exact" if counts.sum() else "no decisions"
+    exact = (
+        f"{np.trace(counts) / counts.sum():.1%} of decisions exact"
+        if counts.sum()
+        else "no decisions"
+    )
     labels = dict(x="chosen skip k", y="right skip k", x_names=num_actions, y_names=num_actions)
     what = "share of decisions with that right skip"
     _heat_map(_shares(counts), path, f"{title} ({exact})", note, what=what, write=True, **labels)
 
 
 def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
-    """Draw a confusion matrix, normalized over each true label; of many labels, the rarest are one."""
+    """Draw a confusion matrix, normalized over each true label; of many labels, the rarest are
+    one.
+    """
     counts = Counter({**dict.fromkeys(predicted, 0), **Counter(truth)})
     names = sorted(counts)
     if len(names) > _MOST_LABELS:
@@ -155,7 +177,9 @@ def visited_positions(
     title: str,
     note: str = "",
 ) -> None:
-    """Draw the positions that chains of skips visit (`statistics.visited`) against the right one."""
+    """Draw the positions that chains of skips visit (`statistics.visited`) against the right
+    one.
+    """
     counts = np.zeros((truth.max() + 1, visited.shape[1]), np.int64)
     np.add.at(counts, truth, visited)
     shares = _shares(counts, np.bincount(truth)[:, None])
@@ -179,9 +203,11 @@ def _heat_map(
     most: float = 1.0,
     write: bool = False,
 ) -> None:
-    """Draw fractions, NaN as blank, up to `most`, the darkest colour; `write` adds numbers, if they fit.
+    """Draw fractions, NaN as blank, up to `most`, the darkest colour; `write` adds numbers, if they
+    fit.
 
-    `what` describes the fractions. Names are those of columns and rows; a number n stands for 1 to n.
+    `what` describes the fractions. Names are those of columns and rows; a number n stands for 1 to
+    n.
     """
     figure, axes = _figure(title, note)
     colors = matplotlib.colormaps["Blues"].with_extremes(bad="0.93")
@@ -196,7 +222,9 @@ def _heat_map(
             turned = axis is axes.xaxis and max(map(len, names), default=0) > 2
             style = dict(rotation=60, ha="right") if turned else {}
             axis.set_ticks(np.arange(len(names)), labels=names, parse_math=False, **style)
-    for row, column in np.argwhere(shares >= 0.005) if write and len(shares) <= _MOST_LABELLED else ():
+    for row, column in (
+        np.argwhere(shares >= 0.005) if write and len(shares) <= _MOST_LABELLED else ()
+    ):
         color = "white" if shares[row, column] > 0.5 else "black"
         how = dict(ha="center", va="center", fontsize=9, color=color)
         axes.text(column, row, f"{shares[row, column]:.2f}", **how)
@@ -222,7 +250,9 @@ def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
 
 
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
-    """Return a figure of 900 x 600 pixels and its axes; it needs no window system and is not in pyplot."""
+    """Return a figure of 900 x 600 pixels and its axes; it needs no window system and is not in
+    pyplot.
+    """
     figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -237,7 +267,12 @@ def save(figure: Figure, path: str | Path) -> None:
 
     "$" does not start a formula, because it may occur in names of models, folders and corpora.
     """
-    ticks = {t for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for t in axis.get_ticklabels()}
+    ticks = {
+        t
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for t in axis.get_ticklabels()
+    }
     for text in figure.findobj(Text):
         if text not in ticks:
             text.set_parse_math(False)
@@ -253,10 +288,13 @@ def save(figure: Figure, path: str | Path) -> None:
         if glyph := _MISSING.match(str(warning.message)):
             missing[chr(int(glyph[1]))] = None
         else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
     if missing:
         logger.warning(
-            "no font here has %s: boxes are drawn for them; install one, such as Noto Sans", " ".join(missing)
+            "no font here has %s: boxes are drawn for them; install one, such as Noto Sans",
+            " ".join(missing),
         )
     Path(path).parent.mkdir(exist_ok=True)
     write_atomically(Path(path), data.getvalue())

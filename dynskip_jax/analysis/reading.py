@@ -1,4 +1,6 @@
-"""Read a text with a trained model: its choices, their probabilities, continuations, and gradients."""
+"""Read a text with a trained model: its choices, their probabilities, continuations, and
+gradients.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,20 +24,32 @@ class Reading:
     """A model's prediction for a text, and its choices at each word."""
 
     words: Sequence[str]  # as the model reads them
-    skips: Sequence[int]  # `connections` of the top layer that reads from the start; 0 for no choice
-    probabilities: Sequence[float] = ()  # of each prediction, or of each word; NaN where there is none
+    skips: Sequence[
+        int
+    ]  # `connections` of the top layer that reads from the start; 0 for no choice
+    probabilities: Sequence[
+        float
+    ] = ()  # of each prediction, or of each word; NaN where there is none
     prediction: str = ""  # as one line
     unknown: Sequence[str] = ()  # words of the text that are not in the vocabulary
-    weights: Float[np.ndarray, "words K"] | None = None  # `distribution` of that layer; None if it has none
-    # The same of the top layer that reads from the end, where k leads to word t + k; None without such a
-    # layer, or without choices to show.
+    weights: Float[np.ndarray, "words K"] | None = (
+        None  # `distribution` of that layer; None if it has none
+    )
+    # The same of the top layer that reads from the end, where k leads to word t + k; None without
+    # such a layer, or without choices to show.
     backward: Sequence[int] | None = None
     backward_weights: Float[np.ndarray, "words K"] | None = None
-    is_attention: bool = False  # whether a weighted mean of all K states enters, instead of one chosen state
-    is_of_predictions: bool = False  # whether `probabilities` are those of the model's own predictions
+    is_attention: bool = (
+        False  # whether a weighted mean of all K states enters, instead of one chosen state
+    )
+    is_of_predictions: bool = (
+        False  # whether `probabilities` are those of the model's own predictions
+    )
 
     def directions(self) -> dict[str, "Reading"]:
-        """Return the reading of each direction; the one named `backward` has its words in reverse order."""
+        """Return the reading of each direction; the one named `backward` has its words in reverse
+        order.
+        """
         if self.backward is None:
             return {"": self}
         weights = self.backward_weights
@@ -49,7 +63,9 @@ class Reading:
         return {"forward": self, "backward": backward}
 
     def reached(self, t: int, least: float = 0.0) -> list[tuple[int, float]]:
-        """Return the skips at word t as pairs (k, weight); with attention, those of at least `least`."""
+        """Return the skips at word t as pairs (k, weight); with attention, those of at least
+        `least`.
+        """
         if self.is_attention and self.weights is not None:
             return [(k, float(w)) for k, w in enumerate(self.weights[t], 1) if w >= least]
         return [(self.skips[t], 1.0)] if self.skips[t] else []
@@ -58,8 +74,9 @@ class Reading:
 def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " time"]:
     """Return k at each word t, such that State(t-k), or State(t+k) in reverse, entered at word t.
 
-    If the time skip leaves words out, k is the distance to the last word that was read, or to the position
-    before the text, and 0 at words that are not read. `decision` is that of a sequence, each leaf (time,).
+    If the time skip leaves words out, k is the distance to the last word that was read, or to the
+    position before the text, and 0 at words that are not read. `decision` is that of a sequence,
+    each leaf (time,).
     """
     if decision.update is None:
         return decision.action
@@ -78,9 +95,11 @@ def distribution(
     *,
     reverse: bool = False,
 ) -> Float[Array, "time K"] | None:
-    """Return the probability (of an agent) or weight (of attention) of each k at each step, or None.
+    """Return the probability (of an agent) or weight (of attention) of each k at each step, or
+    None.
 
-    `observation` is an entry of `observations` of `SkipLayers`, x(t) and h(t-1), of one whole sequence.
+    `observation` is an entry of `observations` of `SkipLayers`, x(t) and h(t-1), of one whole
+    sequence.
     """
     skip = cell.skip
     if not (skip.has_agent and skip.has_distribution):
@@ -139,15 +158,17 @@ def state_gradient_norms(
 ) -> Float[Array, "batch time"]:
     """Return ‖∂L_T/∂h_t‖ for each step t of each sequence (Gui et al. 2019, Figure 4).
 
-    It is the norm of the total derivative, along every path from h_t to L_T. As in training, no gradient
-    flows through the decisions themselves. `x` are inputs of the layer, of which all sequences have the same
-    length T; `last_loss` is a function from h_T to L_T of each sequence.
+    It is the norm of the total derivative, along every path from h_t to L_T. As in training, no
+    gradient flows through the decisions themselves. `x` are inputs of the layer, of which all
+    sequences have the same length T; `last_loss` is a function from h_T to L_T of each sequence.
     """
     if recurrence.depth_skip is not None:
         raise UserError("gradient norms are those of a layer without a skip over depth")
 
     def unrolled(nudges: Float[Array, "time batch hidden"]) -> Float[Array, ""]:
-        """Return the sum of all L_T, where `nudges` are added to the new states before they are used."""
+        """Return the sum of all L_T, where `nudges` are added to the new states before they are
+        used.
+        """
 
         def step(carry, given):
             inputs, nudge = given

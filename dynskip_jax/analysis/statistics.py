@@ -16,7 +16,9 @@ _BLOCK, _LEAST_BLOCKS, _BLOCK_RESAMPLES = 50, 10, 1000
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, its standard deviation (n - 1) and confidence interval; NaN where undefined."""
+    """A mean over seeds, its standard deviation (n - 1) and confidence interval; NaN where
+    undefined.
+    """
 
     mean: float
     sd: float
@@ -26,7 +28,9 @@ class Interval(NamedTuple):
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of one value per seed, and its Student's t interval of 95 %, mean ± t sd / √n."""
+    """Return the mean of one value per seed, and its Student's t interval of 95 %, mean ± t sd /
+    √n.
+    """
     from scipy.special import stdtrit  # scipy.stats would cost a second of start-up
 
     given = np.asarray(values, np.float64)
@@ -57,7 +61,9 @@ class Comparison(NamedTuple):
 
 
 def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
-    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are 0."""
+    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are
+    0.
+    """
     return 2.0 * counts[..., 0] / np.maximum(1, counts[..., 1] + counts[..., 2])
 
 
@@ -69,16 +75,22 @@ def paired_bootstrap(
 ) -> Comparison:
     """Compare the F1 of two models over the sentences of a test set, with a 95 % interval.
 
-    Each resample draws as many sentences as there are, with replacement, and scores both models on them. The
-    score of several seeds is their mean on the same sentences. Let d be the difference on the test set and d*
-    that on a resample. The interval is the percentile interval of d*, and p = (1 + number of resamples with
-    |d* - d| ≥ |d|) / (1 + samples) (Koehn 2004; Berg-Kirkpatrick et al. 2012).
+    Each resample draws as many sentences as there are, with replacement, and scores both models on
+    them. The score of several seeds is their mean on the same sentences. Let d be the difference on
+    the test set and d* that on a resample. The interval is the percentile interval of d*, and p =
+    (1 + number of resamples with |d* - d| ≥ |d|) / (1 + samples) (Koehn 2004; Berg-Kirkpatrick et
+    al. 2012).
     """
 
     def difference(weights: np.ndarray) -> np.ndarray:
-        """Return the difference on each resample; `weights` counts draws, (resamples, sentences)."""
+        """Return the difference on each resample; `weights` counts draws, (resamples,
+        sentences).
+        """
         # float64: NumPy multiplies it faster than integers, and exactly for whole numbers.
-        summed = [weights.astype(np.float64) @ counts.astype(np.float64) for counts in (counts_a, counts_b)]
+        summed = [
+            weights.astype(np.float64) @ counts.astype(np.float64)
+            for counts in (counts_a, counts_b)
+        ]
         of_a, of_b = (f1(each).reshape(-1, len(weights)).mean(axis=0) for each in summed)
         return of_b - of_a
 
@@ -86,7 +98,9 @@ def paired_bootstrap(
     observed = float(difference(np.ones((1, sentences)))[0])
     sizes = [min(_RESAMPLES_AT_ONCE, samples - at) for at in range(0, samples, _RESAMPLES_AT_ONCE)]
     chances = np.full(sentences, 1 / sentences)
-    drawn = np.concatenate([difference(rng.multinomial(sentences, chances, size=size)) for size in sizes])
+    drawn = np.concatenate(
+        [difference(rng.multinomial(sentences, chances, size=size)) for size in sizes]
+    )
     as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12  # equal up to rounding
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Comparison(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + samples)))
@@ -111,10 +125,11 @@ class Gain(NamedTuple):
 
 
 def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
-    """Return the mean of `of_one - of_other`, losses at the same two or more steps, with its margin.
+    """Return the mean of `of_one - of_other`, losses at the same two or more steps, with its
+    margin.
 
-    The standard error is that of a circular block bootstrap (Politis and Romano 1992) with blocks of 50
-    steps, or of a tenth of the steps if that is less.
+    The standard error is that of a circular block bootstrap (Politis and Romano 1992) with blocks
+    of 50 steps, or of a tenth of the steps if that is less.
     """
     less = np.asarray(of_one - of_other, np.float64)
     steps = len(less)
@@ -130,15 +145,23 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
 
 
 class SeedAgreement(NamedTuple):
-    """The fraction of equal choices of two agents, and the fraction that their rates alone would give."""
+    """The fraction of equal choices of two agents, and the fraction that their rates alone would
+    give.
+    """
 
     share: float
     by_chance: float
 
     @property
     def kappa(self) -> float:
-        """Cohen's κ (1960): 1 if all choices are equal, 0 for chance agreement; NaN for constant agents."""
-        return math.nan if self.by_chance == 1 else (self.share - self.by_chance) / (1 - self.by_chance)
+        """Cohen's κ (1960): 1 if all choices are equal, 0 for chance agreement; NaN for constant
+        agents.
+        """
+        return (
+            math.nan
+            if self.by_chance == 1
+            else (self.share - self.by_chance) / (1 - self.by_chance)
+        )
 
 
 def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
@@ -150,11 +173,15 @@ def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
 
 
 class SameWord(NamedTuple):
-    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same word."""
+    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same
+    word.
+    """
 
     share: float
     possible: float
-    by_chance: float  # expected `share` of choices drawn with the agent's rates, independently of the text
+    by_chance: (
+        float  # expected `share` of choices drawn with the agent's rates, independently of the text
+    )
 
 
 def same_word(
@@ -166,7 +193,8 @@ def same_word(
 ) -> SameWord:
     """Return how often choices lead back to the current word: x(t-k) = x(t) where h(t-k) is chosen.
 
-    Each row of `words` is a text from its beginning. `choices` are the values of k that may be chosen.
+    Each row of `words` is a text from its beginning. `choices` are the values of k that may be
+    chosen.
     """
     rates = np.bincount(actions[counts], minlength=choices.max() + 1) / counts.sum()
     taken, within, expected = (np.zeros(words.shape, dtype) for dtype in (bool, bool, float))

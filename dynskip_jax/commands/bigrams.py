@@ -1,4 +1,6 @@
-"""The command `bigrams`: fit a linear model on words and pairs of words of reviews, as a baseline."""
+"""The command `bigrams`: fit a linear model on words and pairs of words of reviews, as a
+baseline.
+"""
 
 from pathlib import Path
 
@@ -29,7 +31,12 @@ def bigrams(data: Path | None = None) -> None:
     labels = {split: [text.label for text in texts] for split, texts in splits.items()}
     # Reviews are words already. Words and pairs in one review only are left out.
     vectorizer = CountVectorizer(
-        tokenizer=list, preprocessor=list, token_pattern=None, ngram_range=(1, 2), binary=True, min_df=2
+        tokenizer=list,
+        preprocessor=list,
+        token_pattern=None,
+        ngram_range=(1, 2),
+        binary=True,
+        min_df=2,
     )
     x = {"train": vectorizer.fit_transform(words["train"])}
     x |= {split: vectorizer.transform(words[split]) for split in ("dev", "test")}

@@ -1,4 +1,6 @@
-"""The command `compare`: compare finished taggers on test with a paired bootstrap over sentences."""
+"""The command `compare`: compare finished taggers on test with a paired bootstrap over
+sentences.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,13 @@ from dynskip_jax.trained import Trained
 
 
 def compare(
-    run_dir: tuple[Path, ...], data: Path | None = None, samples: Count = 10_000, code: str | None = None
+    run_dir: tuple[Path, ...],
+    data: Path | None = None,
+    samples: Count = 10_000,
+    code: str | None = None,
 ) -> None:
-    """Test by a paired bootstrap over sentences whether each model differs from the first one on test.
+    """Test by a paired bootstrap over sentences whether each model differs from the first one on
+    test.
 
     The score of a model is the mean over its seeds. Nothing is written into the run folders.
 
@@ -33,7 +39,9 @@ def compare(
         read = next(iter(models.values())).data(data)  # all models of a folder have the same
         for name, model in models.items():
             label = name if len(run_dir) == 1 else f"{folder}: {name}"
-            tests[label] = [(sentence.words, sentence.tags) for sentence in read.content.splits["test"]]
+            tests[label] = [
+                (sentence.words, sentence.tags) for sentence in read.content.splits["test"]
+            ]
             found[label] = model, read
     if len(found) < 2:
         raise UserError(
@@ -51,7 +59,9 @@ def compare(
         gain = statistics.paired_bootstrap(counts[first], counts[name], samples)
         difference, low, high = (f"{100 * number:+.2f}" for number in gain[:3])
         says = "may be chance" if gain.low <= 0 <= gain.high else "differs"
-        rows.append([name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{gain.p:.3f}", says])
+        rows.append(
+            [name, f"{means[name]:.2%}", difference, f"{low} to {high}", f"{gain.p:.3f}", says]
+        )
     headings = ["model", "score", "difference", "95 % of resamples", "p", ""]
     print_table(f"{found[first][1].name}, test, beside {first}", headings, rows)
 

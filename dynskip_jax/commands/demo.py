@@ -1,4 +1,6 @@
-"""Two minutes: agents learn which earlier state to use, beside plain LSTMs, and show what they chose."""
+"""Two minutes: agents learn which earlier state to use, beside plain LSTMs, and show what they
+chose.
+"""
 
 import sys
 import time
@@ -18,9 +20,17 @@ from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.loop import fit
 
-# A fifth of the data and a third of the units of the preset in the results tables, to finish in one minute.
+# A fifth of the data and a third of the units of the preset in the results tables, to finish in one
+# minute.
 _NUMBERS = (
-    dict(train_examples=20_000, features=64, batch_size=64, learning_rate=0.003, sampled_decay=0.5, epochs=6)
+    dict(
+        train_examples=20_000,
+        features=64,
+        batch_size=64,
+        learning_rate=0.003,
+        sampled_decay=0.5,
+        epochs=6,
+    )
     | dict(relaxation="soft", relaxed_epochs=4, relaxed_entropy_coef=(0.0,))
     | dict(rollouts=1, baseline="batch", entropy="exact", entropy_coef=0.0)
 )
@@ -28,11 +38,13 @@ _RECALL = dict(train_examples=40_000, epochs=1, relaxed_epochs=1)
 
 
 def demo() -> None:
-    """Train agents that learn which earlier state to use, beside plain LSTMs, and show what they chose.
+    """Train agents that learn which earlier state to use, beside plain LSTMs, and show what they
+    chose.
 
-    In number prediction (Gui et al. 2019), the last of eleven numbers says at which place of the sequence the
-    answer stands. In associative recall (Arora et al. 2023), a row of 64 words begins with pairs, and a model
-    that reads the first word of a pair again has to give the second. Nothing is downloaded or written.
+    In number prediction (Gui et al. 2019), the last of eleven numbers says at which place of the
+    sequence the answer stands. In associative recall (Arora et al. 2023), a row of 64 words begins
+    with pairs, and a model that reads the first word of a pair again has to give the second.
+    Nothing is downloaded or written.
     """
     begun = time.monotonic()
     keep_compiled_programs()
@@ -49,9 +61,14 @@ def demo() -> None:
     test = recall.learner.task.splits["test"]
     row, targets = test.inputs[0], test.targets[0]
     reading = recall.read(" ".join(map(str, row)))
-    say("\nAt each word of a pair that returned, the agent went k words back, and copied the next one:\n")
+    say(
+        "\nAt each word of a pair that returned, the agent went k words back, and copied the next one:\n"
+    )
     asked = [(t, reading.skips[t]) for t in np.flatnonzero(targets != NOT_ASKED)]
-    rows = [[str(row[t]), str(k), str(row[t - k]), str(row[t - k + 1]), str(targets[t])] for t, k in asked]
+    rows = [
+        [str(row[t]), str(k), str(row[t - k]), str(row[t - k + 1]), str(targets[t])]
+        for t, k in asked
+    ]
     print_table("", ["word", "k", "went back to", "copied", "answer"], rows)
     _print_accuracies("4,000 questions", accuracies)
     say(f"{time.monotonic() - begun:.0f} s")

@@ -1,4 +1,6 @@
-"""The command `evaluate`: perplexity of language models with a neural cache or dynamic evaluation."""
+"""The command `evaluate`: perplexity of language models with a neural cache or dynamic
+evaluation.
+"""
 
 import functools
 import json
@@ -22,13 +24,15 @@ from dynskip_jax.trained import Trained
 from dynskip_jax.training.files import read_bytes, write_atomically
 from dynskip_jax.training.progress import Progress
 
-# A function of a split and the values of two hyperparameters: the perplexity without the method, (seeds,),
-# and with it, (seeds, first hyperparameter, second hyperparameter).
+# A function of a split and the values of two hyperparameters: the perplexity without the method,
+# (seeds,), and with it, (seeds, first hyperparameter, second hyperparameter).
 Perplexities = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 # The hyperparameters of each method: its size, then the two that are chosen on dev.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "cache": dict(cache=500, flatness=(0, 0.1, 0.2, 0.3, 0.5, 0.8), weight=(0.02, 0.05, 0.1, 0.15, 0.2, 0.3)),
+    "cache": dict(
+        cache=500, flatness=(0, 0.1, 0.2, 0.3, 0.5, 0.8), weight=(0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+    ),
     "dynamic": dict(steps=5, learning_rate=(0.00005, 0.0001), return_rate=(0.002,)),
 }
 
@@ -44,28 +48,34 @@ def evaluate(
     learning_rate: tuple[Weight, ...] | None = None,
     return_rate: tuple[Weight, ...] | None = None,
 ) -> None:
-    """Measure perplexity with a neural cache (Grave et al. 2017) or dynamic evaluation (Krause et al. 2018).
+    """Measure perplexity with a neural cache (Grave et al. 2017) or dynamic evaluation (Krause et
+    al. 2018).
 
-    Of several values, separated by commas, the best on dev is used, by the mean perplexity over seeds. Test
-    is then evaluated once. The numbers are also written into the run folder, as `evaluate-METHOD.json`, which
-    is not replaced by those of other flags.
+    Of several values, separated by commas, the best on dev is used, by the mean perplexity over
+    seeds. Test is then evaluated once. The numbers are also written into the run folder, as
+    `evaluate-METHOD.json`, which is not replaced by those of other flags.
 
     Args:
-        method: cache: make words of the recent past likelier; dynamic: train on the text while reading it.
+        method: cache: make words of the recent past likelier; dynamic: train on the text while
+            reading it.
         data: Folder of the run's data; by default where the run found it.
         cache: N, number of words that the cache stores (500).
         flatness: θ of the cache: how much similar states count (0 to 0.8).
         weight: Weight of the cache in a prediction (0.02 to 0.3).
         steps: Words of a segment of dynamic evaluation; parameters change after each (5).
-        learning_rate: η of dynamic evaluation, the learning rate after each segment (0.00005 and 0.0001).
-        return_rate: λ of dynamic evaluation: how fast parameters return to the trained ones (0.002).
+        learning_rate: η of dynamic evaluation, the learning rate after each segment (0.00005 and
+            0.0001).
+        return_rate: λ of dynamic evaluation: how fast parameters return to the trained ones
+            (0.002).
     """
     given = {name: value for name, value in locals().items() if value is not None}
     for other in _DEFAULTS.keys() - {method}:
         for name in _DEFAULTS[other].keys() & given:
             raise UserError(f"{flag(name)} is for --method {other}: leave it out")
     if run.of_seed is not None:
-        raise UserError("--of-seed has no effect, because the scores are means over all seeds: leave it out")
+        raise UserError(
+            "--of-seed has no effect, because the scores are means over all seeds: leave it out"
+        )
     flags = {name: given.get(name, default) for name, default in _DEFAULTS[method].items()}
     size, *grid = flags.values()
     keep_freed_memory()
@@ -86,36 +96,55 @@ def evaluate(
         for name, model in models.items():
             perplexities = start(model, read, size, progress.advance)
             dev, dev_with = perplexities("dev", *grid)
-            means = np.nan_to_num(dev_with.mean(axis=0), nan=np.inf)  # what diverged is not the best
+            means = np.nan_to_num(
+                dev_with.mean(axis=0), nan=np.inf
+            )  # what diverged is not the best
             i, j = np.unravel_index(means.argmin(), means.shape)
             chosen = grid[0][i], grid[1][j]
             test, test_with = perplexities("test", chosen[:1], chosen[1:])
-            found = {"dev": dev, "test": test, "dev_with": dev_with[:, i, j], "test_with": test_with[:, 0, 0]}
+            found = {
+                "dev": dev,
+                "test": test,
+                "dev_with": dev_with[:, i, j],
+                "test_with": test_with[:, 0, 0],
+            }
             found = {column: summary(values) for column, values in found.items()}
             results[name] = found | {"chosen": chosen}
             texts = [cell(column, ".2f") for column in found.values()]
             rows.append([name, *texts[:2], ""])
-            best = ", ".join(f"{sign} = {value:g}" for sign, value in zip(signs, chosen, strict=True))
+            best = ", ".join(
+                f"{sign} = {value:g}" for sign, value in zip(signs, chosen, strict=True)
+            )
             rows.append([f"  + {method}", *texts[2:], best])
-    print_table(f"{corpus.name}, perplexity with {title}", ["model", "dev", "test", "chosen on dev"], rows)
+    print_table(
+        f"{corpus.name}, perplexity with {title}", ["model", "dev", "test", "chosen on dev"], rows
+    )
     if corpus.text_sizes:
         powers = [
             f"{corpus.splits[split].size / corpus.text_sizes[split].words:.4f} on {split}"
             for split in ("dev", "test")
         ]
-        say(f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}.")
+        say(
+            f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}."
+        )
     with run.warned():
         write_atomically(path, json.dumps(told | {"models": results}, indent=1) + "\n")
         say(f"written: {path}")
 
 
-def _cached(model: Trained, data: Dataset, size: int, advance: Callable[[float], None]) -> Perplexities:
+def _cached(
+    model: Trained, data: Dataset, size: int, advance: Callable[[float], None]
+) -> Perplexities:
     """Return the evaluation with a neural cache."""
 
     def perplexities(split, flatness, weight):
-        caches = functools.partial(CachedLanguageModelling, size=size, flatness=flatness, weight=weight)
+        caches = functools.partial(
+            CachedLanguageModelling, size=size, flatness=flatness, weight=weight
+        )
         make = model.experiment.module.make_task
-        how = dict(batch_size=1, task=make(model.spec, model.settings, data, model.vocabulary, caches))
+        how = dict(
+            batch_size=1, task=make(model.spec, model.settings, data, model.vocabulary, caches)
+        )
         found = model.learner.evaluate(model.all_params, split, model.keys, **how)
         advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))
@@ -123,7 +152,9 @@ def _cached(model: Trained, data: Dataset, size: int, advance: Callable[[float],
     return perplexities
 
 
-def _dynamic(model: Trained, data: Dataset, size: int, advance: Callable[[float], None]) -> Perplexities:
+def _dynamic(
+    model: Trained, data: Dataset, size: int, advance: Callable[[float], None]
+) -> Perplexities:
     """Return dynamic evaluation, whose gradients are scaled by those on train."""
     learner = model.learner_with(data)
     together = (model.all_params, model.keys, learner.policy())
@@ -134,7 +165,9 @@ def _dynamic(model: Trained, data: Dataset, size: int, advance: Callable[[float]
     def perplexities(split, learning_rate, return_rate):
         found = learner.evaluate(model.all_params, split, model.keys, batch_size=1)
         adapted = functools.partial(dynamic.perplexity, split, scale, advance=advance)
-        changed = [[adapted(learning_rate=r, decay=decay) for decay in return_rate] for r in learning_rate]
+        changed = [
+            [adapted(learning_rate=r, decay=decay) for decay in return_rate] for r in learning_rate
+        ]
         return found[f"{split}_perplexity"][model.seeds], np.moveaxis(np.array(changed), -1, 0)
 
     return perplexities

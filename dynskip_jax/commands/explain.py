@@ -17,7 +17,8 @@ from dynskip_jax.training.results import progress_of, runs_of_models
 def explain(
     run: FinishedRun, text: str | None = None, raw_text: bool = False, html: Path | None = None
 ) -> None:
-    """Show to which earlier word the agent connects each word of a text, and the predictions' probabilities.
+    """Show to which earlier word the agent connects each word of a text, and the predictions'
+    probabilities.
 
     Args:
         text: Words as the data writes them, separated by spaces; by default a sample.
@@ -42,7 +43,9 @@ def explain(
     if unknown:
         typed = "" if raw_text else " (--raw-text reads a text as people type it)"
         say(f"not known, and read as {UNK}: {', '.join(unknown)}{typed}")
-    choosing = [name for name, found in readings.items() if any(found.skips) or any(found.backward or ())]
+    choosing = [
+        name for name, found in readings.items() if any(found.skips) or any(found.backward or ())
+    ]
     panels = {}
     for name in choosing or readings:
         for direction, reading in readings[name].directions().items():
@@ -57,13 +60,17 @@ def explain(
                 note = "" if all(reading.skips) else "words without an arc are not read"
                 with run.warned():
                     path = run.run_dir / "plots" / _picture(name, first.seed, text, direction)
-                    draw_arcs(reading, likely, path, f"{heading}: where each word goes back to", note)
+                    draw_arcs(
+                        reading, likely, path, f"{heading}: where each word goes back to", note
+                    )
                     say(f"picture: {path}")
     says = {name: found.prediction for name, found in readings.items()}
     for name, prediction in says.items():
         say(f"{name}: {prediction}")
     if html is not None:
-        write_atomically(html, page_html(f"{first.experiment.name}, seed {first.seed}", panels, says))
+        write_atomically(
+            html, page_html(f"{first.experiment.name}, seed {first.seed}", panels, says)
+        )
         say(f"page: {html}")
 
 

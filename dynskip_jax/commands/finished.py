@@ -1,4 +1,6 @@
-"""What commands over a finished run share: flags that choose it, and files that are written into it."""
+"""What commands over a finished run share: flags that choose it, and files that are written into
+it.
+"""
 
 import contextlib
 import dataclasses
@@ -17,7 +19,9 @@ class FinishedRun:
     run_dir: Path
     """A finished run folder, of one model or of several compared."""
     model: str | None = None
-    """Name of the model, if the run compares several; by default all, or the last where one is read."""
+    """Name of the model, if the run compares several; by default all, or the last where one is
+    read.
+    """
     of_seed: int | None = None
     """Seed of the models, if several were trained together; by default the first."""
     code: str | None = None
@@ -35,7 +39,9 @@ class FinishedRun:
 
     @contextlib.contextmanager
     def warned(self) -> Iterator[None]:
-        """Print a warning if a file cannot be written into the run folder: the output is worth more."""
+        """Print a warning if a file cannot be written into the run folder: the output is worth
+        more.
+        """
         try:
             yield
         except OSError as error:  # such as a read-only folder or a full disk

@@ -28,7 +28,9 @@ def generate(
     trained = run.last("generate")
     vocabulary, policy = trained.vocabulary, dataclasses.replace(trained.policy, mode="sample")
     tokens, begun = trained.encode(text)
-    unknown = [token for token in dict.fromkeys(vocabulary.split(text)) if token not in vocabulary.index]
+    unknown = [
+        token for token in dict.fromkeys(vocabulary.split(text)) if token not in vocabulary.index
+    ]
     if unknown:
         say(f"not known, and read as {UNK}: {', '.join(unknown)}", sys.stderr)
     prompt, how = jnp.asarray(tokens), dict(temperature=temperature, policy=policy)

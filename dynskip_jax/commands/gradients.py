@@ -1,4 +1,6 @@
-"""The command `gradients`: gradient norms of a tagger's earlier states, as in Gui et al. (2019), Figure 4."""
+"""The command `gradients`: gradient norms of a tagger's earlier states, as in Gui et al. (2019),
+Figure 4.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +25,9 @@ def gradients(
 ) -> None:
     """Show how much of the gradient of the loss at a word reaches each earlier state.
 
-    L_T is the cross entropy of the true tag at the T-th word; with a CRF it uses only the emission scores.
-    ‖∂L_T/∂h_t‖ of the top forward layer is averaged over sentences of test, and divided by its sum over t.
+    L_T is the cross entropy of the true tag at the T-th word; with a CRF it uses only the emission
+    scores. ‖∂L_T/∂h_t‖ of the top forward layer is averaged over sentences of test, and divided by
+    its sum over t.
 
     Args:
         data: Folder of the run's data; by default where the run found it.
@@ -39,7 +42,9 @@ def gradients(
         raise UserError(
             f"no sentence of test has {steps} words, with a tag of train at the last: choose other --steps"
         )
-    tokens = [first.vocabulary.encode(each.words[:steps], each.columns[:steps]) for each in sentences]
+    tokens = [
+        first.vocabulary.encode(each.words[:steps], each.columns[:steps]) for each in sentences
+    ]
     targets = np.array([known[each.tags[last]] for each in sentences], np.int32)
     shares, curves = {}, {}
     for name, model in models.items():
@@ -47,7 +52,9 @@ def gradients(
         norms = [_norms(model, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
         mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
         shares[name] = (mean / mean.sum()).tolist()
-        curves[name] = [dict(step=t, share_of_gradient=value) for t, value in enumerate(shares[name], 1)]
+        curves[name] = [
+            dict(step=t, share_of_gradient=value) for t, value in enumerate(shares[name], 1)
+        ]
     title = f"‖∂L_T/∂h_t‖ as a share of its sum, T = {steps}, {len(sentences):,} sentences of test"
     rows = [[str(t + 1), *(f"{share[t]:.2e}" for share in shares.values())] for t in range(steps)]
     print_table(title, ["t", *shares], rows)
@@ -59,7 +66,9 @@ def gradients(
 
 
 def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:
-    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of the same length T with these tags at step T."""
+    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of the same length T with these tags at step
+    T.
+    """
     model, keys = trained.model, jax.random.split(jax.random.key(0), len(tokens))
     cell = model.stack.cells[-model.stack.num_directions]
     inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)

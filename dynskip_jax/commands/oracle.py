@@ -28,7 +28,8 @@ def oracle(
     layer: Count | None = None,
     rows: Annotated[int, Bounds(2, 1_000_000)] = 100,
 ) -> None:
-    """Measure how much there is to win by choosing: the loss of every choice, and of a probe's choices.
+    """Measure how much there is to win by choosing: the loss of every choice, and of a probe's
+    choices.
 
     Seeds that were trained together are compared. Nothing is written into the run folder.
 
@@ -45,15 +46,21 @@ def oracle(
     others = {f"seed {seed}": own.of_seed(seed) for seed in own.spec.seeds if seed != own.seed}
     several = [own.params, *(other.params for other in others.values())]
     possible = [interventions.choices_of(skip, policy) for skip in learner.skips]
-    choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic and len(possible[i]) > 1]
+    choosing = [
+        i for i, skip in enumerate(learner.skips) if skip.is_stochastic and len(possible[i]) > 1
+    ]
     about = f"{own.experiment.name}, {own.name}"
     if own.spec.copy == "expected":
-        pieces = _until(interventions.copied_words(learner, several, policy, split, **read), steps, "copying")
+        pieces = _until(
+            interventions.copied_words(learner, several, policy, split, **read), steps, "copying"
+        )
         _print_copied(f"{about}, {split}", pieces, possible[-1], steps, others)
         if not choosing:
             return
     if not choosing:
-        raise UserError(f"{own.name} samples no choices: read another by --model, or train dynamic:5")
+        raise UserError(
+            f"{own.name} samples no choices: read another by --model, or train dynamic:5"
+        )
     examined = choosing[-1] if layer is None else layer - 1
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)
@@ -63,15 +70,26 @@ def oracle(
     is_text = isinstance(learner.task, LanguageModelling)
     if matters:
         states = min(skip.max_skip, _SHOWN)
-        pieces = interventions.single_interventions(learner, own.params, policy, split, states=states, **read)
-        title, examining = f"{about}, layer {examined + 1}, {split}", _until(pieces, steps, "examining")
+        pieces = interventions.single_interventions(
+            learner, own.params, policy, split, states=states, **read
+        )
+        title, examining = (
+            f"{about}, layer {examined + 1}, {split}",
+            _until(pieces, steps, "examining"),
+        )
         fixed = _print_single(title, examining, choices, steps, is_text=is_text)
-        constants = (choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]).tolist()
-    pieces = interventions.policy_interventions(learner, several, policy, split, constants=constants, **read)
+        constants = (
+            choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]
+        ).tolist()
+    pieces = interventions.policy_interventions(
+        learner, several, policy, split, constants=constants, **read
+    )
     pieces = list(_until(pieces, steps, "reading in other ways"))
     _print_agreement(pieces, choices, is_text=is_text)
     if not matters:
-        say(f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be replaced.")
+        say(
+            f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be replaced."
+        )
         return
     total = sum(piece.losses.astype(np.float64).sum(axis=0) for piece in pieces)
     count = float(sum(piece.counts.sum() for piece in pieces))
@@ -81,11 +99,15 @@ def oracle(
         *(f"always {k}" for k in constants),
     ]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
-    _print(title, list(zip(names, total / count, strict=True)), "beside the agent", total[0] / count)
+    _print(
+        title, list(zip(names, total / count, strict=True)), "beside the agent", total[0] / count
+    )
 
 
 def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
-    """Yield pieces as NumPy arrays until they contain `limit` losses or choices that count, or to the end."""
+    """Yield pieces as NumPy arrays until they contain `limit` losses or choices that count, or to
+    the end.
+    """
     count = 0
     with Progress(limit, label) as progress:
         for piece in pieces:
@@ -100,7 +122,9 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
 
 
 def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: bool) -> None:
-    """Print how often agents choose alike, and, of a text, how often the first goes back to the same word."""
+    """Print how often agents choose alike, and, of a text, how often the first goes back to the
+    same word.
+    """
     actions = np.concatenate([piece.actions[piece.in_steps] for piece in pieces])
     if actions.shape[1] > 1:
         same = seed_agreement(actions)
@@ -112,7 +136,9 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
         parts = ((piece.inputs, piece.actions[..., 0], piece.in_steps) for piece in pieces)
         text = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
         back = same_word(*text, choices=choices)
-        reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
+        reach = (
+            f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
+        )
         say(
             f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
             f"{back.by_chance:.1%}{reach}"
@@ -120,7 +146,9 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
 
 
 def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np.ndarray]:
-    """Return the arrays of the pieces at the first `limit` steps that count, one stream after another."""
+    """Return the arrays of the pieces at the first `limit` steps that count, one stream after
+    another.
+    """
     if is_text:  # consecutive batches form one text per row
         counts, *parts = (np.concatenate(part, axis=1) for part in zip(*pieces, strict=True))
         return (part[counts][:limit] for part in parts)
@@ -131,20 +159,33 @@ def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np
 def _print_single(
     title: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, *, is_text: bool
 ) -> int:
-    """Print the losses if single choices are replaced, and return the index, from 1, of the best constant."""
+    """Print the losses if single choices are replaced, and return the index, from 1, of the best
+    constant.
+    """
     taken, losses, x, before = _counted(pieces, limit, is_text=is_text)
-    latest = {"s(t)": before[:, 0], f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1)}
+    latest = {
+        "s(t)": before[:, 0],
+        f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1),
+    }
     seen = {name: np.concatenate([x, states], axis=-1) for name, states in latest.items()}
     result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
     rows = [
         ("by the agent", result.taken),
         ("at random", result.random),
-        *((f"always {choices[i]}", result.constant[i]) for i in sorted(np.argsort(result.constant)[:_SHOWN])),
+        *(
+            (f"always {choices[i]}", result.constant[i])
+            for i in sorted(np.argsort(result.constant)[:_SHOWN])
+        ),
         *((f"by a probe that sees {name}", loss) for name, loss in result.probes.items()),
         ("in hindsight", result.hindsight),
         ("all of them, probabilities averaged", result.averaged),
     ]
-    _print(f"{title}: nats, mean of the last {result.count:,} steps", rows, "beside random", result.random)
+    _print(
+        f"{title}: nats, mean of the last {result.count:,} steps",
+        rows,
+        "beside random",
+        result.random,
+    )
     say(result.verdict())
     return result.fixed
 
@@ -170,11 +211,17 @@ def _print_copied(
     _print(title, rows, "beside its own", own, first="words are copied")
     gain = paired_gain(losses[:, 2], losses[:, 0])
     chance = ", which may be chance." if gain.is_chance else "."
-    say(f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text{chance}")
+    say(
+        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text{chance}"
+    )
 
 
 def _print(
-    title: str, rows: Sequence[tuple[str, float]], beside: str, reference: float, first: str = "k is chosen"
+    title: str,
+    rows: Sequence[tuple[str, float]],
+    beside: str,
+    reference: float,
+    first: str = "k is chosen",
 ) -> None:
     """Print losses and their differences from a reference, which the heading `beside` names."""
     cells = [[name, f"{loss:.4f}", f"{loss - reference:+.4f}"] for name, loss in rows]

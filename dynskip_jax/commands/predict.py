@@ -1,4 +1,6 @@
-"""The command `predict`: write the prediction of a finished model for each line or sentence of a text."""
+"""The command `predict`: write the prediction of a finished model for each line or sentence of a
+text.
+"""
 
 import io
 import sys
@@ -25,12 +27,14 @@ Format = Literal["text", "words", "columns", "conllu"]
 def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> None:
     """Read one text per line, and write a prediction for each; taggers write a tag for each word.
 
-    It reads standard input: `predict --run-dir DIR < FILE`. Tags of entities and chunks are written in BIO2.
+    It reads standard input: `predict --run-dir DIR < FILE`. Tags of entities and chunks are written
+    in BIO2.
 
     Args:
-        format: Taggers: text (a sentence per line), words (the same, separated by spaces), columns (a word
-            per line, an empty line after each sentence) or conllu.
-        score: Taggers: compare with the tags in the input (columns or conllu), and print scores to stderr.
+        format: Taggers: text (a sentence per line), words (the same, separated by spaces), columns
+            (a word per line, an empty line after each sentence) or conllu.
+        score: Taggers: compare with the tags in the input (columns or conllu), and print scores to
+            stderr.
     """
     trained = run.last("predict")
     is_tagger = isinstance(trained.vocabulary, TaggerVocabulary)
@@ -50,7 +54,9 @@ def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> N
 def input_lines() -> Iterator[str]:
     """Yield the lines of standard input as they arrive, cut where training cuts them."""
     source: Any = getattr(sys.stdin, "buffer", sys.stdin)
-    yield from source if isinstance(source, io.TextIOBase) else stream_lines(source, "standard input")
+    yield from (
+        source if isinstance(source, io.TextIOBase) else stream_lines(source, "standard input")
+    )
 
 
 def _read(trained: Trained) -> Iterator[tuple[str, bool]]:
@@ -64,11 +70,15 @@ def _read(trained: Trained) -> Iterator[tuple[str, bool]]:
 
 
 def _tagged(trained: Trained, format: Format, score: bool) -> Iterator[tuple[str, bool]]:
-    """Yield each sentence with its tags, and whether it has no words; at the end, print the scores."""
+    """Yield each sentence with its tags, and whether it has no words; at the end, print the
+    scores.
+    """
     vocabulary, own, data = trained.vocabulary, trained.learner.task.scheme, trained.settings.data
     column = CONLLU_COLUMNS[getattr(data, "tag", "upos") if own is None else "misc"]
     gold, predicted = [], []
-    for sentence in _sentences(format, data, column if format == "conllu" else data.tag_column, score):
+    for sentence in _sentences(
+        format, data, column if format == "conllu" else data.tag_column, score
+    ):
         words, columns = sentence.words, sentence.columns
         if score:
             gold.append([values[-1] for values in columns])
@@ -88,7 +98,9 @@ def _tagged(trained: Trained, format: Format, score: bool) -> Iterator[tuple[str
 
 
 def _scores(gold: list[Any], predicted: list[Any], own: str | None, format: Format) -> list[str]:
-    """Return the lines of a table of scores; `own` is the scheme of the model's tags of entities."""
+    """Return the lines of a table of scores; `own` is the scheme of the model's tags of
+    entities.
+    """
     if format == "conllu" and own is not None:
         gold = [[tagged_files.entity_of_misc(misc) for misc in tags] for tags in gold]
     tags = {tag for of_sentence in gold for tag in of_sentence}
@@ -97,16 +109,24 @@ def _scores(gold: list[Any], predicted: list[Any], own: str | None, format: Form
     scheme, says = tag_schemes.detect_scheme(gold)
     if own is not None and scheme is None and tags - {"O"}:
         raise UserError(f"--score: expected tags of entities in the tags' column, found {says}")
-    return score_labels(gold, predicted, has_entities=own is not None).lines("tag" if own is None else "type")
+    return score_labels(gold, predicted, has_entities=own is not None).lines(
+        "tag" if own is None else "type"
+    )
 
 
 def _sentences(format: Format, data: Any, tag_column: int, score: bool) -> Iterator[LinesToTag]:
-    """Return an iterator over the sentences; with `score`, the last of a word's `columns` is its true tag."""
+    """Return an iterator over the sentences; with `score`, the last of a word's `columns` is its
+    true tag.
+    """
     lines, beside = input_lines(), tuple(getattr(data, "columns", None) or ())
     if format in ("text", "words"):
         if score:
-            raise UserError("--score reads the true tags from the input: add --format columns, or conllu")
-        texts = (x.split() if format == "words" else treebank_words(x, lowercase=False) for x in lines)
+            raise UserError(
+                "--score reads the true tags from the input: add --format columns, or conllu"
+            )
+        texts = (
+            x.split() if format == "words" else treebank_words(x, lowercase=False) for x in lines
+        )
         return (LinesToTag([], words, [], []) for words in texts if words)
     if beside and format == "conllu":
         raise UserError(

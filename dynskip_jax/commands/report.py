@@ -1,4 +1,6 @@
-"""Runs side by side: mean, standard deviation and confidence interval over seeds, and paired differences."""
+"""Runs side by side: mean, standard deviation and confidence interval over seeds, and paired
+differences.
+"""
 
 import math
 import re
@@ -33,11 +35,12 @@ def report(
     json: Path | None = None,
     code: str | None = None,
 ) -> None:
-    """Show runs side by side, of one model or of several compared: `report DIR DIR --csv table.csv`.
+    """Show runs side by side, of one model or of several compared: `report DIR DIR --csv
+    table.csv`.
 
-    Intervals are those of Student's t over seeds: 95 times of 100 they hold the mean of all seeds there could
-    be, if seeds are normally distributed. They say nothing of other test sets. Differences are taken seed by
-    seed, to the first row of the same data, or to --baseline.
+    Intervals are those of Student's t over seeds: 95 times of 100 they hold the mean of all seeds
+    there could be, if seeds are normally distributed. They say nothing of other test sets.
+    Differences are taken seed by seed, to the first row of the same data, or to --baseline.
 
     Args:
         folders: Run folders.
@@ -73,12 +76,18 @@ def report(
     shares = [metric for metric, (_, form) in columns.items() if form.endswith("%")]
     is_share = table["metric"].isin(shares)
     table.loc[is_share, ["low", "high"]] = table.loc[is_share, ["low", "high"]].clip(0, 1)
-    for (metric, name, fingerprint), own in table.groupby(["metric", "dataset", "fingerprint"], sort=False):
+    for (metric, name, fingerprint), own in table.groupby(
+        ["metric", "dataset", "fingerprint"], sort=False
+    ):
         heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
         several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
         which = f", data {fingerprint[:8]}" if several else ""
         headings = ["model", "seeds", "mean ± sd", "95 % interval"]
-        headings += ["difference (points)" if form.endswith("%") else "difference", "95 % interval", "pairs"]
+        headings += [
+            "difference (points)" if form.endswith("%") else "difference",
+            "95 % interval",
+            "pairs",
+        ]
         cells = [_cells(row, form) for row in own.to_dict("records")]
         print_table(f"{heading} on {name} ({metric}){which}", headings, cells)
     if csv is not None:
@@ -92,17 +101,25 @@ def report(
 
 
 def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
-    """Return the row of a finished model, or one for each value of a sweep; names begin with `where`."""
+    """Return the row of a finished model, or one for each value of a sweep; names begin with
+    `where`.
+    """
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
     config, rows = run.config(), []
     data = config["dataset"]
-    about = dict(dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"])
-    about |= dict(task=config.get("experiment", ""), commit=(config["about"] or [{}])[-1].get("commit"))
+    about = dict(
+        dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"]
+    )
+    about |= dict(
+        task=config.get("experiment", ""), commit=(config["about"] or [{}])[-1].get("commit")
+    )
     for value in row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]:
         name = label_of(row_name({**row, "model": model}), value["value"])
         numbers = {m: of for m, of in value["metrics"].items() if not isinstance(of["mean"], list)}
-        metrics = {m: dict(zip(row["seeds"], of["per_seed"], strict=False)) for m, of in numbers.items()}
+        metrics = {
+            m: dict(zip(row["seeds"], of["per_seed"], strict=False)) for m, of in numbers.items()
+        }
         rows.append({"model": f"{where}{name}", "metrics": metrics, **about})
     return rows
 
@@ -113,7 +130,10 @@ def compare_rows(
     """Return a table with a line for each row of `rows_of` and metric; missing numbers are NaN."""
     if not rows:
         raise UserError("none of the folders holds a finished run: there is nothing to report")
-    names, known = [row["model"] for row in rows], dict.fromkeys(m for row in rows for m in row["metrics"])
+    names, known = (
+        [row["model"] for row in rows],
+        dict.fromkeys(m for row in rows for m in row["metrics"]),
+    )
     for metric in metrics:
         if metric not in known:
             raise UserError(f"there is no metric {metric!r}: choose {listed([*known])}")
@@ -128,17 +148,26 @@ def compare_rows(
                 continue
             own, base = row["metrics"][metric], bases.get(row["fingerprint"], row)
             theirs = base["metrics"].get(metric, {}) if base is not row else {}
-            numbers, difference = t_interval([*own.values()]), paired_difference(own, theirs)._asdict()
+            numbers, difference = (
+                t_interval([*own.values()]),
+                paired_difference(own, theirs)._asdict(),
+            )
             about = {name: value for name, value in row.items() if name != "metrics"}
             modes = (mode for mode in MODES if row["metrics"].get(f"{metric}_{mode}") == own)
             about |= {"mode": next(modes, ""), "metric": metric} | numbers._asdict()
-            lines.append(about | {f"difference_{name}": value for name, value in difference.items()})
+            lines.append(
+                about | {f"difference_{name}": value for name, value in difference.items()}
+            )
     names = {"count": "seeds", "difference_count": "difference_pairs"}
     return pandas.DataFrame(lines).rename(columns=names)
 
 
-def data_of(table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the fields of docs/results/rows.csv for each line of `compare_rows`; numbers are texts."""
+def data_of(
+    table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """Return the fields of docs/results/rows.csv for each line of `compare_rows`; numbers are
+    texts.
+    """
     lines = []
     for row in table.to_dict("records"):
         metric, mode = re.fullmatch(f"(.*?)(?:_({'|'.join(MODES)}))?", row["metric"]).groups()
@@ -151,9 +180,15 @@ def data_of(table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]) -> 
 
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:
-    """Return the cells of a row for the terminal. A difference of percentages is in percentage points."""
+    """Return the cells of a row for the terminal. A difference of percentages is in percentage
+    points.
+    """
     scale, points = (100, f"+{form[:-1]}f") if form.endswith("%") else (1, f"+{form}")
-    spread = f"{row['mean']:{form}} ± {row['sd']:{form}}" if row["seeds"] > 1 else f"{row['mean']:{form}}"
+    spread = (
+        f"{row['mean']:{form}} ± {row['sd']:{form}}"
+        if row["seeds"] > 1
+        else f"{row['mean']:{form}}"
+    )
     cells = [row["model"], str(row["seeds"]), spread, _ends(row["low"], row["high"], form)]
     if row["difference_pairs"]:
         mean, low, high = (scale * row[f"difference_{name}"] for name in ("mean", "low", "high"))

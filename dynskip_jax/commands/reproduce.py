@@ -19,8 +19,8 @@ _GLOVE = "glove.6B.50d.txt"
 class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
-    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word vectors. With
-    the flags `reduced` a table takes minutes, and its rows keep their order.
+    In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word
+    vectors. With the flags `reduced` a table takes minutes, and its rows keep their order.
     """
 
     name: str
@@ -40,12 +40,13 @@ def all_tables() -> dict[str, Table]:
 
 
 def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
-    """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run them.
+    """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run
+    them.
 
-    Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors trained on the
-    experiments' own texts in vectors.txt, which is made if it is missing. Run folders are in runs/reproduce;
-    what was stopped goes on with the same commands. The last one of a table is a report over all of them.
-    Without a name, all tables are listed.
+    Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors
+    trained on the experiments' own texts in vectors.txt, which is made if it is missing. Run
+    folders are in runs/reproduce; what was stopped goes on with the same commands. The last one of
+    a table is a report over all of them. Without a name, all tables are listed.
 
     Args:
         names: Tables.
@@ -54,7 +55,9 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
     tables = all_tables()
     if not names:
         for table in tables.values():
-            say(f"{table.name:<20} commands: {len(table.runs):>2}, {table.page}.md: {table.section}")
+            say(
+                f"{table.name:<20} commands: {len(table.runs):>2}, {table.page}.md: {table.section}"
+            )
     for name in names:
         if name not in tables:
             raise UserError(f"there is no {name!r}: choose {listed([*tables])}")
@@ -77,7 +80,10 @@ def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
     flags = shlex.split(table.reduced) if reduced else []
     paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
     for run, command in table.runs.items():
-        line = [re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part) for part in shlex.split(command)]
+        line = [
+            re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part)
+            for part in shlex.split(command)
+        ]
         if not line[1].startswith("--"):  # a command over an earlier run
             yield line
             continue

@@ -20,19 +20,21 @@ Sentences = Iterable[Sequence[str]]
 # WikiText separates the marks inside words and numbers: `state @-@ of`, `1 @,@ 000`.
 _JOINED = {" @-@ ": "-", " @,@ ": ",", " @.@ ": "."}
 _MOST_WORDS = 10_000  # of a sentence; gensim silently drops the rest
-# Skip-gram with negative samples (Mikolov et al. 2013); words that are rarer than `min_count` get no vector.
+# Skip-gram with negative samples (Mikolov et al. 2013); words that are rarer than `min_count` get
+# no vector.
 _SKIP_GRAM = dict(sg=1, window=5, negative=10, min_count=3, seed=1, workers=1)
 
 
 def word_vectors(
     output: Path, text: tuple[Path, ...] | None = None, width: Size = 100, epochs: Count = 5
 ) -> None:
-    """Train word vectors of one's own: a skip-gram model of texts at hand, as a file for `--embeddings`.
+    """Train word vectors of one's own: a skip-gram model of texts at hand, as a file for
+    `--embeddings`.
 
-    Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb, conll2003,
-    ud_ewt. No file of dev or test is read; the dev of imdb is part of its train. As in taggers, words are
-    lowercased and digits become 9. One thread does the work, so that the same texts give the same vectors. It
-    needs the extra `vectors`.
+    Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb,
+    conll2003, ud_ewt. No file of dev or test is read; the dev of imdb is part of its train. As in
+    taggers, words are lowercased and digits become 9. One thread does the work, so that the same
+    texts give the same vectors. It needs the extra `vectors`.
 
     Args:
         output: File to write.
@@ -49,7 +51,9 @@ def word_vectors(
         before = sum(map(len, pieces))
         for words in sentences:
             words = [normal_form(word, lowercase=True, digits="nine") for word in words]
-            pieces += [words[start : start + _MOST_WORDS] for start in range(0, len(words), _MOST_WORDS)]
+            pieces += [
+                words[start : start + _MOST_WORDS] for start in range(0, len(words), _MOST_WORDS)
+            ]
         print(f"{name}: {sum(map(len, pieces)) - before:,} words")
     if not pieces:
         raise UserError(f"no text found: name files with --text, or a folder with ${DATA_VARIABLE}")
@@ -60,14 +64,18 @@ def word_vectors(
         raise UserError(f"no word occurs {_SKIP_GRAM['min_count']} times: give more text")
     model.train(pieces, total_examples=len(pieces), epochs=epochs)
     lines = [f"{len(vectors)} {width}"]  # a word2vec text file
-    for word in sorted(vectors.index_to_key, key=lambda word: (-vectors.get_vecattr(word, "count"), word)):
+    for word in sorted(
+        vectors.index_to_key, key=lambda word: (-vectors.get_vecattr(word, "count"), word)
+    ):
         lines.append(" ".join([word, *(f"{number:.5g}" for number in vectors[word])]))
     write_atomically(output, "\n".join(lines) + "\n")
     print(f"{len(vectors):,} vectors of {width} numbers in {output}")
 
 
 def known_texts() -> dict[str, Sentences]:
-    """Return the training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's name."""
+    """Return the training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's
+    name.
+    """
     folders = {name: named_folder(name) for name in _READERS}
     return {name: _READERS[name](folder) for name, folder in folders.items() if folder is not None}
 

@@ -22,7 +22,8 @@ _MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY, _LENGTH_MULTIPLE = 5, 5.0, 0.05, 1
 class Batch(NamedTuple):
     """A batch for one step, rows first; optional fields are None if a task does not use them.
 
-    `mask` is False for padding rows or steps, which do not count. `index` is each row's example in its split.
+    `mask` is False for padding rows or steps, which do not count. `index` is each row's example in
+    its split.
     """
 
     inputs: Any
@@ -42,11 +43,12 @@ def segments(
 ) -> Iterator[Batch]:
     """Cut a text of N tokens into segments whose rows continue those of the segment before.
 
-    The text is laid out as B = `batch_size` contiguous rows, which are cut every `num_steps` columns; several
-    numbers are those of each segment. The input for each target is the token before it; for the first target
-    it is `first_token`, usually `<eos>`. With `drop_tail`, for training, rows have N // B tokens, and columns
-    that do not fill a segment are dropped (Zaremba et al. 2014). Without it, for evaluation, rows have
-    ceil(N / B) tokens, and padding is masked, so that every token counts once.
+    The text is laid out as B = `batch_size` contiguous rows, which are cut every `num_steps`
+    columns; several numbers are those of each segment. The input for each target is the token
+    before it; for the first target it is `first_token`, usually `<eos>`. With `drop_tail`, for
+    training, rows have N // B tokens, and columns that do not fill a segment are dropped (Zaremba
+    et al. 2014). Without it, for evaluation, rows have ceil(N / B) tokens, and padding is masked,
+    so that every token counts once.
     """
     row_length = tokens.size // batch_size if drop_tail else -(-tokens.size // batch_size)
     if isinstance(num_steps, int) and drop_tail:
@@ -73,7 +75,9 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int) -> int:
     """Return the number of segments in which `segments` cuts a training text."""
     count = num_tokens // batch_size // num_steps
     if not count:
-        problem = f"does not fill one segment of {shown(batch_size)} rows by {shown(num_steps)} steps"
+        problem = (
+            f"does not fill one segment of {shown(batch_size)} rows by {shown(num_steps)} steps"
+        )
         remedy = "use a smaller --batch-size or --num-steps"
         raise UserError(f"the training text of {num_tokens:,} tokens {problem}: {remedy}")
     return count
@@ -82,9 +86,9 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int) -> int:
 def bptt_lengths(num_tokens_per_stream: int, num_steps: int, rng: np.random.Generator) -> list[int]:
     """Draw the lengths of an epoch's segments (Merity et al. 2018, Section 4.1).
 
-    As in the authors' code, a length is a sample of N(mean, 5), at least 5; the mean is `num_steps`, or half
-    of it with probability 0.05. It is rounded to a multiple of 10, because each length needs a compiled
-    program. Tokens that do not fill a last segment are dropped.
+    As in the authors' code, a length is a sample of N(mean, 5), at least 5; the mean is
+    `num_steps`, or half of it with probability 0.05. It is rounded to a multiple of 10, because
+    each length needs a compiled program. Tokens that do not fill a last segment are dropped.
     """
     least, rest = _LENGTH_MULTIPLE, num_tokens_per_stream
     if rest < least:
@@ -107,9 +111,10 @@ class Examples:
     Attributes:
         inputs, targets: Arrays (examples, ...). Sequences are padded to the longest one.
         seq_lengths: True lengths; None if all sequences have the same length.
-        buckets: Increasing lengths to which batches are padded; empty keeps the arrays' length. Every array
-            whose second axis is as long as the first input's is cut or padded: an array without a time axis
-            whose width may equal that length needs another second axis, as in (examples, 1, features).
+        buckets: Increasing lengths to which batches are padded; empty keeps the arrays' length.
+            Every array whose second axis is as long as the first input's is cut or padded: an array
+            without a time axis whose width may equal that length needs another second axis, as in
+            (examples, 1, features).
     """
 
     inputs: Arrays
@@ -124,7 +129,9 @@ class Examples:
         if self.seq_lengths is None:
             raise UserError("buckets are for sequences of several lengths: give seq_lengths")
         if list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] < self.longest:
-            raise UserError(f"buckets grow and reach {self.longest}, the longest length, got {self.buckets}")
+            raise UserError(
+                f"buckets grow and reach {self.longest}, the longest length, got {self.buckets}"
+            )
 
     def __len__(self) -> int:
         return len(_leaves(self.targets)[0])
@@ -141,7 +148,10 @@ class Examples:
         return np.searchsorted(np.asarray(self.buckets), self.seq_lengths)
 
     def batch(
-        self, index: Int[np.ndarray, "*lead rows"], mask: Bool[np.ndarray, "*lead rows"] | None, bucket: int
+        self,
+        index: Int[np.ndarray, "*lead rows"],
+        mask: Bool[np.ndarray, "*lead rows"] | None,
+        bucket: int,
     ) -> Batch:
         """Return the examples `index` as a batch, padded to the length of a bucket."""
         time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
@@ -190,15 +200,21 @@ def fingerprint(*content: str | np.ndarray) -> str:
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
-    """Return the order of the examples in an epoch: a permutation that depends only on (seed, epoch)."""
+    """Return the order of the examples in an epoch: a permutation that depends only on (seed,
+    epoch).
+    """
     return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
-def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
-    """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the examples.
+def train_batches(
+    examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int
+) -> Iterator[Batch]:
+    """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the
+    examples.
 
-    Without buckets, the examples that do not fill a last batch are dropped. With buckets, masked rows fill
-    the last batch of each bucket; batches of all buckets are shuffled, in the same order for all seeds.
+    Without buckets, the examples that do not fill a last batch are dropped. With buckets, masked
+    rows fill the last batch of each bucket; batches of all buckets are shuffled, in the same order
+    for all seeds.
     """
     sizes = train_batch_sizes(examples, batch_size, epoch)
     orders = np.stack([epoch_order(len(examples), seed, epoch) for seed in seeds])
@@ -216,14 +232,18 @@ def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epo
 
 
 def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[int]:
-    """Return the number of examples in each batch that `train_batches` yields, without masked rows."""
+    """Return the number of examples in each batch that `train_batches` yields, without masked
+    rows.
+    """
     if not examples.buckets:
         if len(examples) < batch_size:
             problem = f"{len(examples):,} examples do not fill one batch of {shown(batch_size)}"
             raise UserError(f"{problem}: use a smaller --batch-size")
         return [batch_size] * (len(examples) // batch_size)
     counts = np.bincount(examples.bucket_of_each(), minlength=len(examples.buckets)).tolist()
-    sizes = [min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)]
+    sizes = [
+        min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)
+    ]
     return [sizes[number] for number in _batch_order(len(sizes), epoch)]
 
 
@@ -233,7 +253,9 @@ def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
 
 
 def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
-    """Yield batches with every example once, in order within each bucket; masked rows fill the last ones."""
+    """Yield batches with every example once, in order within each bucket; masked rows fill the last
+    ones.
+    """
     bucket_of = examples.bucket_of_each()
     for bucket in range(max(1, len(examples.buckets))):
         for index, mask in _filled(np.flatnonzero(bucket_of == bucket), rows):
@@ -243,7 +265,9 @@ def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
 def _filled(
     indices: Int[np.ndarray, "*seeds examples"], rows: int
 ) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
-    """Yield parts of `rows` indices with their masks; the first index, masked, fills the last part."""
+    """Yield parts of `rows` indices with their masks; the first index, masked, fills the last
+    part.
+    """
     for start in range(0, indices.shape[-1], rows):
         index = indices[..., start : start + rows]
         missing = rows - index.shape[-1]
@@ -258,14 +282,18 @@ def pad_sequences(
     if not len(sequences):
         raise UserError("there is no example to read: each split needs some")
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
-    padded = np.zeros((len(sequences), lengths.max(initial=1), *sequences[0].shape[1:]), sequences[0].dtype)
+    padded = np.zeros(
+        (len(sequences), lengths.max(initial=1), *sequences[0].shape[1:]), sequences[0].dtype
+    )
     for row, sequence in zip(padded, sequences, strict=True):
         row[: len(sequence)] = sequence
     return padded, lengths
 
 
 def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
-    """Return at most `count` lengths, multiples of 8, such that sequences need the least padding."""
+    """Return at most `count` lengths, multiples of 8, such that sequences need the least
+    padding.
+    """
     sizes, numbers = np.unique(-(-np.maximum(seq_lengths, 1) // 8) * 8, return_counts=True)
     up_to = np.cumsum(numbers)
     # Padded steps of the sequences up to each size, and the buckets that they are padded to.
@@ -275,13 +303,16 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
         more = steps[:, None] + sizes * (up_to - up_to[:, None])
         more = np.where(np.tri(len(sizes), dtype=bool), np.iinfo(np.int64).max, more)
         best, is_better = more.argmin(axis=0), more.min(axis=0) < steps
-        buckets = [(*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)]
+        buckets = [
+            (*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)
+        ]
         steps = np.minimum(steps, more.min(axis=0))
     return buckets[-1]
 
 
 def with_buckets(splits: Mapping[str, Examples], batch_size: int) -> dict[str, Examples]:
-    """Return splits with the lengths to which their batches are padded: at most 8, fewer for a small train.
+    """Return splits with the lengths to which their batches are padded: at most 8, fewer for a
+    small train.
 
     The lengths are chosen from train; another split has one more if it has longer sequences.
     """

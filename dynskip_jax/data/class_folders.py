@@ -1,4 +1,6 @@
-"""Find the files of a folder that has one folder for each class; no link is followed in a circle."""
+"""Find the files of a folder that has one folder for each class; no link is followed in a
+circle.
+"""
 
 import collections
 import os
@@ -34,10 +36,12 @@ class _Entry(NamedTuple):
 
 
 def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
-    """Yield the files below each folder in `root`, whose name is their class; sub-folders belong to it.
+    """Yield the files below each folder in `root`, whose name is their class; sub-folders belong to
+    it.
 
-    Each real file is read once. Links come last, and are left out if they lead to what is read already, or
-    to a folder above. Run folders hold no texts: they may lie in the folder in which the user works.
+    Each real file is read once. Links come last, and are left out if they lead to what is read
+    already, or to a folder above. Run folders hold no texts: they may lie in the folder in which
+    the user works.
     """
     start = os.path.realpath(root)
     pending = []  # a stack
@@ -68,7 +72,9 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
         other = read.setdefault(entry.real, entry)
         if other is not entry:
             if other.is_linked and other.label != entry.label:
-                problem = f"is in two classes by links, {quoted(other.label)} and {quoted(entry.label)}"
+                problem = (
+                    f"is in two classes by links, {quoted(other.label)} and {quoted(entry.label)}"
+                )
                 raise bad_file(entry.path, f"{problem}: keep one of them")
             notes.leave_out(_REPEATED, entry.path)
         elif stat.S_ISREG(mode):
@@ -80,12 +86,17 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
 
 
 def _entries_of(folder: _Entry) -> list[_Entry]:
-    """Return what a folder contains, in reverse order: folders, then files; nothing for a run folder."""
+    """Return what a folder contains, in reverse order: folders, then files; nothing for a run
+    folder.
+    """
     entries = folder_entries(folder.path)
     if {"config.json", "checkpoints"} <= {own.name for own in entries}:
         return []
     entries.sort(key=Path.is_dir)
-    return [folder._replace(path=own, real=os.path.join(folder.real, own.name)) for own in reversed(entries)]
+    return [
+        folder._replace(path=own, real=os.path.join(folder.real, own.name))
+        for own in reversed(entries)
+    ]
 
 
 def _is_above(folder: str, other: str) -> bool:

@@ -1,4 +1,6 @@
-"""Find and read published corpora: Penn Treebank, IMDB, SST, SICK, and a text that comes with Python."""
+"""Find and read published corpora: Penn Treebank, IMDB, SST, SICK, and a text that comes with
+Python.
+"""
 
 import contextlib
 import dataclasses
@@ -68,19 +70,25 @@ SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive
 _SST_FILES = ("train.txt", "dev.txt", "test.txt")
 _SST_URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 _SST_BRACKETS = {"-lrb-": "(", "-rrb-": ")"}
-# A leaf, whose word may be a bracket as in `(2 ()`; the start of a node and its label; its end; or anything
-# else. No \s: some words contain a no-break space.
+# A leaf, whose word may be a bracket as in `(2 ()`; the start of a node and its label; its end; or
+# anything else. No \s: some words contain a no-break space.
 _BLANK, _TEXT = r"[ \t\n\r\f\v]", r"[^ \t\n\r\f\v()]+"
-_SST_PIECE = re.compile(rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BLANK}*({_TEXT})?|\)|{_TEXT}")
+_SST_PIECE = re.compile(
+    rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BLANK}*({_TEXT})?|\)|{_TEXT}"
+)
 
 SICK_RATINGS = 5
-_SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
+_SICK_FILES = {
+    "train": "SICK_train.txt",
+    "dev": "SICK_trial.txt",
+    "test": "SICK_test_annotated.txt",
+}
 _SICK_URL = "https://alt.qcri.org/semeval2014/task1/"
 _SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
 _SICK_FLAGS = ("", "", "")  # no flag names these columns
 
-# Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the package
-# regex also matches combining marks.
+# Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the
+# package regex also matches combining marks.
 PROSE_WORD = regex.compile(r"\d+(?:[.,]\d+)*|[^\W\d]\w*(?:['.-]\w+)*|[.,;:?!()]|--")
 _SENTENCE_END = re.compile(r"(?<=[.?!])\)? +(?=[A-Z(])")
 _FOOTNOTE_OR_BULLET = re.compile(r"^(?:[*-] |\[\d+\] |\d+\. )+|\[\d+\]")
@@ -111,7 +119,9 @@ def find_language_corpus(
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
         return embedded_corpus(pieces)
     if path is None and dataset not in (None, PTB):
-        remedy = f"use {PTB}, {PYDOC_TOPICS} or a sub-folder of ${DATA_VARIABLE}, or give --data DIR"
+        remedy = (
+            f"use {PTB}, {PYDOC_TOPICS} or a sub-folder of ${DATA_VARIABLE}, or give --data DIR"
+        )
         raise UserError(f"there is no dataset {quoted(dataset)}: {remedy}")
     if path is not None:
         name = dataset or (PTB if data is None else corpus_name(path))
@@ -135,7 +145,9 @@ def find_language_corpus(
 def read_ptb(folder: PathLike) -> dict[str, list[str]]:
     """Return the lines of Mikolov's Penn Treebank from a folder."""
     paths = _published_ptb_files(Path(folder)) or find_splits(folder, ["txt"])
-    lines = {split: [line for line in iter_lines(path) if line.strip()] for split, path in paths.items()}
+    lines = {
+        split: [line for line in iter_lines(path) if line.strip()] for split, path in paths.items()
+    }
     check_ptb(lines, folder, f"get {PTB_URL} (data/), or call neither its folder nor its files ptb")
     return lines
 
@@ -163,7 +175,9 @@ def check_ptb(lines: Mapping[str, Sequence[str]], where: PathLike, remedy: str) 
 
 
 def _published_ptb_files(folder: Path) -> dict[str, Path]:
-    """Return the files that have upstream's names, if there are any; upstream's folder has others, too."""
+    """Return the files that have upstream's names, if there are any; upstream's folder has others,
+    too.
+    """
     if not any(folder.glob("ptb.train.txt*")):
         return {}
     return {split: only_file(folder, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()}
@@ -172,37 +186,49 @@ def _published_ptb_files(folder: Path) -> dict[str, Path]:
 def embedded_corpus(pieces: Pieces | None = None) -> LanguageCorpus:
     """Return "pydoc-topics": about 50,000 words of the running Python's language reference.
 
-    Whole topics go to train, dev and test, with about 80, 10 and 10 % of the tokens: the largest ones first,
-    each to the split that lacks the most tokens.
+    Whole topics go to train, dev and test, with about 80, 10 and 10 % of the tokens: the largest
+    ones first, each to the split that lacks the most tokens.
     """
     lines = _topic_lines(importlib.import_module("pydoc_data.topics").topics)
     sizes = {topic: sum(line.count(" ") + 2 for line in own) for topic, own in lines.items()}
     shares = {"train": 0.8, "dev": 0.1, "test": 0.1}
     missing = {split: share * sum(sizes.values()) for split, share in shares.items()}
     chosen: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for topic in sorted(sizes, key=lambda topic: (-sizes[topic], hashlib.sha256(topic.encode()).digest())):
+    for topic in sorted(
+        sizes, key=lambda topic: (-sizes[topic], hashlib.sha256(topic.encode()).digest())
+    ):
         split = max(SPLITS, key=missing.__getitem__)
         missing[split] -= sizes[topic]
         chosen[split].append(topic)
-    splits = {split: [x for topic in sorted(own) for x in lines[topic]] for split, own in chosen.items()}
+    splits = {
+        split: [x for topic in sorted(own) for x in lines[topic]] for split, own in chosen.items()
+    }
     source = "CPython {}.{}'s own pydoc_data.topics".format(*sys.version_info)
     return make_corpus(PYDOC_TOPICS, splits, source, pieces)
 
 
 def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the sentences of each topic as lines of tokens, without paragraphs that occurred before."""
+    """Return the sentences of each topic as lines of tokens, without paragraphs that occurred
+    before.
+    """
     seen: set[str] = set()
     lines: dict[str, list[str]] = {}
     for topic in sorted(topics):
-        paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", topics[topic])]
+        paragraphs = [
+            " ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", topics[topic])
+        ]
         fresh = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
         seen.update(fresh)
-        lines[topic] = [line for paragraph in fresh if _is_prose(paragraph) for line in _sentences(paragraph)]
+        lines[topic] = [
+            line for paragraph in fresh if _is_prose(paragraph) for line in _sentences(paragraph)
+        ]
     return lines
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph is English prose, not a heading, grammar rule, table or piece of code."""
+    """Return whether a paragraph is English prose, not a heading, grammar rule, table or piece of
+    code.
+    """
     letters = sum(character.isalpha() or character == " " for character in paragraph)
     is_long = letters > 0.8 * len(paragraph) and len(paragraph.split()) >= 4
     is_code = any(mark in paragraph for mark in ("::=", ">>>", "(Pdb)", "(com)"))
@@ -210,7 +236,9 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _sentences(paragraph: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph: lower-case words, `N` for each number, and `. , ; : ? ! ( ) --`."""
+    """Yield the sentences of a paragraph: lower-case words, `N` for each number, and `. , ; : ? ! (
+    ) --`.
+    """
     for sentence in _SENTENCE_END.split(_FOOTNOTE_OR_BULLET.sub("", paragraph)):
         tokens = PROSE_WORD.findall(sentence.lower().translate(_MARKUP))
         if tokens:
@@ -223,7 +251,9 @@ def _sentences(paragraph: str) -> Iterator[str]:
 def find_imdb(
     data: PathLike | None, notes: DataNotes | None = None
 ) -> tuple[dict[str, list[LabelledText]], str]:
-    """Return the reviews of train and test from a folder, the TFDS cache or upstream, and where they were."""
+    """Return the reviews of train and test from a folder, the TFDS cache or upstream, and where
+    they were.
+    """
     notes = notes or DataNotes()
     folder = named_folder("imdb") if data is None else Path(data).expanduser()
     if folder is not None:
@@ -232,7 +262,9 @@ def find_imdb(
         features = {"text": str, "label": np.int32}
         records, source = _kept("imdb", IMDB_VERSION, IMDB_URL, features, _imdb_records)
     except NotAvailable as error:
-        remedy = f"fetch {IMDB_URL}, and name it with --data, or unpack it into ${DATA_VARIABLE}/imdb"
+        remedy = (
+            f"fetch {IMDB_URL}, and name it with --data, or unpack it into ${DATA_VARIABLE}/imdb"
+        )
         raise UserError(f"IMDB was not found ({error}): {remedy}") from None
     reviews: dict[str, list[LabelledText]] = {}
     for split, own in records.items():
@@ -250,14 +282,19 @@ def _imdb_records() -> dict[str, list[dict[str, Any]]]:
     """Return the reviews of the upstream archive."""
     with _downloaded(IMDB_URL, IMDB_SHA256) as archive:
         reviews = read_imdb(archive)
-    return {split: [{"text": r.text, "label": int(r.label)} for r in own] for split, own in reviews.items()}
+    return {
+        split: [{"text": r.text, "label": int(r.label)} for r in own]
+        for split, own in reviews.items()
+    }
 
 
 def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list[LabelledText]]:
-    """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for positive.
+    """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for
+    positive.
 
-    `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on each line,
-    the upstream archive, or a folder with what is in it. All negative reviews are first, by their numbers.
+    `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on
+    each line, the upstream archive, or a folder with what is in it. All negative reviews are first,
+    by their numbers.
     """
     place = Path(place)
     notes = notes or DataNotes()
@@ -266,7 +303,9 @@ def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list
         return {split: read_labelled_file(file, notes=notes) for split, file in files.items()}
     if place.is_file():
         members = tar_files(place, _IMDB_NAME, IMDB_URL)
-        found = ((name, "\n".join(stream_lines(io.BytesIO(data), name[0]))) for name, data in members)
+        found = (
+            (name, "\n".join(stream_lines(io.BytesIO(data), name[0]))) for name, data in members
+        )
     else:
         names = (_IMDB_NAME.fullmatch(path.as_posix()) for path in place.rglob("*.txt"))
         found = ((name, "\n".join(iter_lines(name[0]))) for name in names if name)
@@ -286,18 +325,27 @@ def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list
 def imdb_splits(reviews: Mapping[str, Sequence[LabelledText]]) -> dict[str, Iterator[Labelled]]:
     """Return the words and labels of each split; a random 15 % of train become `dev`."""
     train = reviews["train"]
-    order, count = np.random.default_rng([0, len(train)]).permutation(len(train)), round(0.15 * len(train))
+    order, count = (
+        np.random.default_rng([0, len(train)]).permutation(len(train)),
+        round(0.15 * len(train)),
+    )
     held, rest = map(np.sort, np.split(order, [count]))
     if not count:
         raise UserError(f"train has {len(train)} reviews, too few to hold some out as dev")
-    parts = {"train": [train[i] for i in rest], "dev": [train[i] for i in held], "test": reviews["test"]}
+    parts = {
+        "train": [train[i] for i in rest],
+        "dev": [train[i] for i in held],
+        "test": reviews["test"],
+    }
     return {split: labelled_words(own, review_words, ("0", "1")) for split, own in parts.items()}
 
 
 def find_sst(
     data: PathLike | None, *, phrases: bool = False, notes: DataNotes | None = None
 ) -> tuple[dict[str, list[Labelled]], str]:
-    """Return the sentences of SST, or with `phrases` every node of train's trees, and where they were."""
+    """Return the sentences of SST, or with `phrases` every node of train's trees, and where they
+    were.
+    """
     folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
     files = {split: only_file(folder, name) for split, name in zip(SPLITS, _SST_FILES, strict=True)}
     found = {}
@@ -306,11 +354,13 @@ def find_sst(
     return found, f"the folder {folder}"
 
 
-def read_trees(path: PathLike, *, phrases: bool = False, notes: DataNotes | None = None) -> list[Labelled]:
+def read_trees(
+    path: PathLike, *, phrases: bool = False, notes: DataNotes | None = None
+) -> list[Labelled]:
     r"""Read a file of trees such as `(3 (2 It) (4 shines))` (Socher et al. 2013), in lower case.
 
-    `-LRB-` becomes `(`, and `\/` and `\*` become / and *. With `phrases`, a sentence is followed by all other
-    nodes as they open. A line between trees that begins with `#` is a comment.
+    `-LRB-` becomes `(`, and `\/` and `\*` become / and *. With `phrases`, a sentence is followed by
+    all other nodes as they open. A line between trees that begins with `#` is a comment.
     """
     notes = notes or DataNotes()
     texts: list[Labelled] = []  # their words are added as they are read
@@ -346,7 +396,9 @@ def read_trees(path: PathLike, *, phrases: bool = False, notes: DataNotes | None
     return texts
 
 
-def find_sick(data: PathLike | None, notes: DataNotes | None = None) -> tuple[dict[str, list[Labelled]], str]:
+def find_sick(
+    data: PathLike | None, notes: DataNotes | None = None
+) -> tuple[dict[str, list[Labelled]], str]:
     """Return the pairs of SICK in the split of SemEval-2014 from a folder, and where they were."""
     folder = data_folder(data, "sick", f"SICK ({_SICK_URL})", [*_SICK_FILES.values()])
     files = {split: only_file(folder, name) for split, name in _SICK_FILES.items()}
@@ -354,7 +406,9 @@ def find_sick(data: PathLike | None, notes: DataNotes | None = None) -> tuple[di
 
 
 def read_pairs(path: PathLike, notes: DataNotes | None = None) -> list[Labelled]:
-    """Read rated pairs of sentences (Marelli et al. 2014): columns separated by tabs, with a header."""
+    """Read rated pairs of sentences (Marelli et al. 2014): columns separated by tabs, with a
+    header.
+    """
     notes = notes or DataNotes()
     pairs = []
     for number, fields in read_table(path, _SICK_COLUMNS, _SICK_FLAGS, header=True, notes=notes):
@@ -366,7 +420,9 @@ def read_pairs(path: PathLike, notes: DataNotes | None = None) -> list[Labelled]
         if rating is None:
             raise bad_line(path, number, f"the rating {quoted(fields[2])} is no number")
         if not 1 <= rating <= SICK_RATINGS:
-            raise bad_line(path, number, f"the rating {rating:g} does not lie between 1 and {SICK_RATINGS}")
+            raise bad_line(
+                path, number, f"the rating {rating:g} does not lie between 1 and {SICK_RATINGS}"
+            )
         pairs.append(Labelled(first, rating, second))
     if not pairs:
         raise bad_file(path, "holds no pair below its first line: fetch it again")
@@ -381,7 +437,10 @@ def is_reachable(url: str, seconds: float = 2.5) -> bool:
     answers: list[bool] = []
 
     def ask() -> None:
-        with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(url, timeout=seconds):
+        with (
+            contextlib.suppress(OSError, HTTPException),
+            urllib.request.urlopen(url, timeout=seconds),
+        ):
             answers.append(True)
 
     # A thread, because a socket's timeout does not limit the name lookup.
@@ -393,7 +452,9 @@ def is_reachable(url: str, seconds: float = 2.5) -> bool:
 
 @contextlib.contextmanager
 def _downloaded(url: str, sha256: str | None) -> Iterator[Path]:
-    """Yield a downloaded file, whose hash is checked if it is known; the file is deleted afterwards."""
+    """Yield a downloaded file, whose hash is checked if it is known; the file is deleted
+    afterwards.
+    """
     with needs("experiments"):
         import pooch
     with tempfile.TemporaryDirectory() as folder:
@@ -403,7 +464,9 @@ def _downloaded(url: str, sha256: str | None) -> Iterator[Path]:
 def _kept(
     name: str, version: str, url: str, features: Mapping[str, Any], records: Callable[[], Any]
 ) -> tuple[dict[str, list[Mapping[str, Any]]], str]:
-    """Return the records of each split from the TFDS cache, filled from `url` if need be, and their place."""
+    """Return the records of each split from the TFDS cache, filled from `url` if need be, and their
+    place.
+    """
     folder = tfds_folder(name, version)
     source = f"the TFDS cache {folder}"
     if not is_prepared(folder):

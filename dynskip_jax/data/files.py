@@ -1,8 +1,9 @@
 """Find and read users' files: text line by line, and members of archives.
 
-Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a carriage
-return, or both. Named pipes and devices are refused, because reading them may never end, and so are lines of
-more than `MAX_LINE` characters, for which memory may lack, and archives that unpack to very much.
+Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a
+carriage return, or both. Named pipes and devices are refused, because reading them may never end,
+and so are lines of more than `MAX_LINE` characters, for which memory may lack, and archives that
+unpack to very much.
 """
 
 import contextlib
@@ -27,8 +28,8 @@ PathLike = str | os.PathLike[str]
 
 DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 MAX_LINE = 100_000_000  # characters; text8 is one line of this length
-# What is read of an archive may unpack to this many bytes, or this many times its size. The factor of text is
-# below 20, that of millions of empty lines 1,000.
+# What is read of an archive may unpack to this many bytes, or this many times its size. The factor
+# of text is below 20, that of millions of empty lines 1,000.
 MAX_UNPACKED = 4 << 20
 MAX_FACTOR = 50
 SPLITS = ("train", "dev", "test")
@@ -38,11 +39,23 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "dev": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
-_OF_SYSTEMS = ("thumbs.db", "desktop.ini")  # files that systems put into folders, besides hidden ones
-_UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
+_OF_SYSTEMS = (
+    "thumbs.db",
+    "desktop.ini",
+)  # files that systems put into folders, besides hidden ones
+_UNDECODED = re.compile(
+    "[\udc80-\udcff]"
+)  # bytes that are not UTF-8, as `surrogateescape` keeps them
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
-    *(gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
+    *(
+        gzip.BadGzipFile,
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        lzma.LZMAError,
+        struct.error,
+    ),
     *(EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
 )
 
@@ -98,51 +111,72 @@ def only_file(folder: Path, pattern: str) -> Path:
     found = sorted((*folder.glob(pattern), *folder.glob(f"{pattern}.gz")))
     if len(found) != 1:
         names = ", ".join(shown(path.name) for path in found[:3]) or "none"
-        raise bad_file(folder, f"needs one file named {pattern} (or .gz), and has {names}: use --data DIR")
+        raise bad_file(
+            folder, f"needs one file named {pattern} (or .gz), and has {names}: use --data DIR"
+        )
     return found[0]
 
 
-def find_splits(folder: PathLike, endings: Sequence[str], *, folders: bool = False) -> dict[str, Path]:
-    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
+def find_splits(
+    folder: PathLike, endings: Sequence[str], *, folders: bool = False
+) -> dict[str, Path]:
+    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or
+    `eng.testa`.
 
-    A name is one of `SPLIT_WORDS`, perhaps after other text and a dot, a hyphen or an underscore, with one of
-    the endings, in any case, perhaps with .gz. With `folders`, folders named by a word count, too, and splits
-    may be missing.
+    A name is one of `SPLIT_WORDS`, perhaps after other text and a dot, a hyphen or an underscore,
+    with one of the endings, in any case, perhaps with .gz. With `folders`, folders named by a word
+    count, too, and splits may be missing.
     """
     entries, found = folder_entries(folder), {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
     for split, words in SPLIT_WORDS.items():
-        name = re.compile(rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE | re.DOTALL)
+        name = re.compile(
+            rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE | re.DOTALL
+        )
         chosen = [path for path in entries if path.is_file() and name.fullmatch(path.name)]
         if folders:
             chosen += [path for path in entries if path.is_dir() and path.name.lower() in words]
         if len(chosen) > 1:
             listed = ", ".join(shown(path.name) for path in chosen[:3])
-            raise bad_file(folder, f"has more than one file for the {split} split ({listed}): keep one")
+            raise bad_file(
+                folder, f"has more than one file for the {split} split ({listed}): keep one"
+            )
         if chosen:
             found[split] = chosen[0]
         elif not folders:
             others = ", ".join((*endings[1:4], ".gz"))
             wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {others})"
-            raise bad_file(folder, f"has no file for the {split} split: put one there named {wanted}")
+            raise bad_file(
+                folder, f"has no file for the {split} split: put one there named {wanted}"
+            )
     return found
 
 
-def iter_lines(path: PathLike, member: str | None = None, *, keeps_ends: bool = False) -> Iterator[str]:
-    r"""Yield the lines of a text file, or of a member of a zip archive, without their ends, or with `\n`."""
+def iter_lines(
+    path: PathLike, member: str | None = None, *, keeps_ends: bool = False
+) -> Iterator[str]:
+    r"""Yield the lines of a text file, or of a member of a zip archive, without their ends, or with
+    `\n`.
+    """
     with _opened(path, member) as file:
         yield from stream_lines(file, place(path, member), keeps_ends=keeps_ends)
 
 
-def stream_lines(stream: Any, where: str = "standard input", *, keeps_ends: bool = False) -> Iterator[str]:
+def stream_lines(
+    stream: Any, where: str = "standard input", *, keeps_ends: bool = False
+) -> Iterator[str]:
     """Yield the lines of an open binary stream as soon as each is complete."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
     try:
         for number, line in enumerate(iter(lambda: text.readline(MAX_LINE + 1), ""), 1):
             if len(line) > MAX_LINE:
-                raise bad_line(where, number, f"more than {MAX_LINE:,} characters: break it into lines")
+                raise bad_line(
+                    where, number, f"more than {MAX_LINE:,} characters: break it into lines"
+                )
             if not line.isascii() and _UNDECODED.search(line):
-                raise bad_line(where, number, "no UTF-8 text: convert the file, for example with iconv")
+                raise bad_line(
+                    where, number, "no UTF-8 text: convert the file, for example with iconv"
+                )
             line = line.lstrip("\ufeff")  # also of files put together
             yield line if keeps_ends else line.removesuffix("\n")
     finally:
@@ -150,8 +184,12 @@ def stream_lines(stream: Any, where: str = "standard input", *, keeps_ends: bool
             text.detach()
 
 
-def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
-    """Yield the bytes of the files of a tar archive whose names match, with the match; unpack nothing."""
+def tar_files(
+    path: PathLike, names: re.Pattern[str], source: str
+) -> Iterator[tuple[re.Match[str], bytes]]:
+    """Yield the bytes of the files of a tar archive whose names match, with the match; unpack
+    nothing.
+    """
     try:
         with open(path, "rb") as packed, tarfile.open(fileobj=packed) as tar:
             size = 0
@@ -207,12 +245,16 @@ class _Checked(io.RawIOBase):
 
 @contextlib.contextmanager
 def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
-    """Open a regular file, a decompressed .gz file or a member of a zip archive to read its bytes."""
+    """Open a regular file, a decompressed .gz file or a member of a zip archive to read its
+    bytes.
+    """
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open(path, "rb", opener=_without_waiting))
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
+                raise bad_file(
+                    path, "is a named pipe or a device, not a file: copy its text into a file"
+                )
             if member is not None:
                 unpacked = stack.enter_context(zipfile.ZipFile(file).open(member))
                 yield io.BufferedReader(_Checked(unpacked, file))

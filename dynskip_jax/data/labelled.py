@@ -1,4 +1,6 @@
-"""Read labelled texts of any classes from TSV, CSV, JSON lines, or one folder per class, and split them."""
+"""Read labelled texts of any classes from TSV, CSV, JSON lines, or one folder per class, and split
+them.
+"""
 
 import collections
 import dataclasses
@@ -45,24 +47,34 @@ class LabelledTextCorpus:
     source: str
     classes: tuple[str, ...]  # of train, sorted by name, or by value if all are numbers
     splits: Mapping[str, Sequence[LabelledText]]
-    notes: Sequence[str]  # lines for messages: which splits were drawn from train, and what looks wrong
+    notes: Sequence[
+        str
+    ]  # lines for messages: which splits were drawn from train, and what looks wrong
 
     @property
     def about(self) -> str:
-        """Readable line with the number of texts of each class, and the accuracy of the majority baseline."""
+        """Readable line with the number of texts of each class, and the accuracy of the majority
+        baseline.
+        """
         labels = {split: [text.label for text in texts] for split, texts in self.splits.items()}
         counts = collections.Counter(labels["train"])
         majority = max(self.classes, key=counts.__getitem__)
         sizes = ", ".join(f"{len(own):,} of {split}" for split, own in labels.items())
         classes = ", ".join(f"{shown(name)} {counts[name]:,}" for name in self.classes[:_LISTED])
         more = ", …" if len(self.classes) > _LISTED else ""
-        shares = (f"{100 * own.count(majority) / len(own):.1f} % of {split}" for split, own in labels.items())
+        shares = (
+            f"{100 * own.count(majority) / len(own):.1f} % of {split}"
+            for split, own in labels.items()
+        )
         baseline = f"always predicting {quoted(majority)} is right for {', '.join(shares)}"
         return f"texts: {sizes}; {len(self.classes)} classes, in train {classes}{more}; {baseline}"
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
         """Return the words and class indices of each split, for `sentence_corpus`."""
-        return {split: labelled_words(texts, words, self.classes) for split, texts in self.splits.items()}
+        return {
+            split: labelled_words(texts, words, self.classes)
+            for split, texts in self.splits.items()
+        }
 
 
 def labelled_words(
@@ -89,17 +101,19 @@ def find_labelled_text(
 ) -> LabelledTextCorpus:
     """Read labelled texts from a file or a folder.
 
-    A folder holds files for train, dev and test (TSV, CSV or JSON lines), or folders for train, dev and test
-    with a folder per class that contains one file per text, or a folder per class.
+    A folder holds files for train, dev and test (TSV, CSV or JSON lines), or folders for train, dev
+    and test with a folder per class that contains one file per text, or a folder per class.
 
     Args:
         text: Column or JSON key of the text. A column is a name or a number counted from 0.
         label: Column or JSON key of the class.
-        header: Whether the first line names the columns. None: it does if `text` or `label` is no number of a
-            column.
+        header: Whether the first line names the columns. None: it does if `text` or `label` is no
+            number of a column.
         delimiter: What separates columns; `auto` is a tab in TSV, and detected in CSV.
-        share: Fraction of the texts that is drawn from train for a missing split (`stratified_split`).
-        strict: Refuse what is left out otherwise: texts without words, comments, and links in a circle.
+        share: Fraction of the texts that is drawn from train for a missing split
+            (`stratified_split`).
+        strict: Refuse what is left out otherwise: texts without words, comments, and links in a
+            circle.
     """
     path = Path(data).expanduser()
     notes = DataNotes(strict=strict)
@@ -123,13 +137,18 @@ def find_labelled_text(
         notes.add(f"drawn from train, the same share of each class: {sizes}")
     splits = {split: found[split] for split in SPLITS}
     if not all(splits.values()):
-        raise bad_file(path, "has too few texts to draw dev and test from train: give files for them")
+        raise bad_file(
+            path, "has too few texts to draw dev and test from train: give files for them"
+        )
     are_numbers = all(map(_NUMBER.fullmatch, counts))
     classes = tuple(sorted(counts, key=(lambda name: (float(name), name)) if are_numbers else None))
     name = printable(path.resolve().name.removesuffix(".gz"))
     source = f"{'the folder ' * path.is_dir()}{path}"
     # Hashes, because the texts may take much memory.
-    keys = {split: [hash(" ".join(one.text.lower().split())) for one in own] for split, own in splits.items()}
+    keys = {
+        split: [hash(" ".join(one.text.lower().split())) for one in own]
+        for split, own in splits.items()
+    }
     lines = [*notes.lines, *repeats(keys)]
     return LabelledTextCorpus(name, source, classes, splits, lines)
 
@@ -145,7 +164,8 @@ def read_labelled_file(
 ) -> list[LabelledText]:
     """Read a file of labelled texts: CSV, JSON lines (`.jsonl`, `.ndjson`, `.json`), or else TSV.
 
-    In TSV, quotes are part of the text; with another delimiter than a tab, such a file is read as CSV.
+    In TSV, quotes are part of the text; with another delimiter than a tab, such a file is read as
+    CSV.
     """
     notes = notes or DataNotes()
     ending = _ending(path)
@@ -166,9 +186,11 @@ def read_labelled_file(
 def stratified_split(
     labels: Sequence[Any], parts: Sequence[str], share: float, seed: int
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Split examples at random into parts and train, with about the same fraction of each class in each one.
+    """Split examples at random into parts and train, with about the same fraction of each class in
+    each one.
 
-    Each part gets its share of all examples, at least one, and every class keeps an example in train.
+    Each part gets its share of all examples, at least one, and every class keeps an example in
+    train.
     """
     rng = np.random.default_rng(seed)
     # Not `np.unique` of the labels, whose array has room for the longest one at each example.
@@ -189,7 +211,9 @@ def stratified_split(
 def _read_splits(
     path: Path, read: Callable[[Path], list[LabelledText]], notes: DataNotes
 ) -> dict[str, list[LabelledText]]:
-    """Return the texts of the splits found at `path`; without separate splits, all texts are `train`."""
+    """Return the texts of the splits found at `path`; without separate splits, all texts are
+    `train`.
+    """
     if not path.is_dir():
         return {"train": read(path)}
     found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
@@ -206,8 +230,8 @@ def _read_splits(
 def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> bool:
     """Return whether folders named train, dev or test are classes, and not splits.
 
-    A split has a folder for each class. A class has texts, and there are other classes beside it. Anything
-    between these is refused, because one reading of it leaves texts out.
+    A split has a folder for each class. A class has texts, and there are other classes beside it.
+    Anything between these is refused, because one reading of it leaves texts out.
     """
     if not all(own.is_dir() for own in found.values()):
         return False
@@ -226,7 +250,9 @@ def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> boo
         problem = f"has folders for splits ({named}) and others ({shown(others[0].name)})"
         raise bad_file(path, f"{problem}: move the others away or, {remedy}")
     if not any(have_classes) and any(map(_has_texts, found.values())):
-        raise bad_file(path, f"has folders for splits ({named}) without a folder for each class: {remedy}")
+        raise bad_file(
+            path, f"has folders for splits ({named}) without a folder for each class: {remedy}"
+        )
     return False
 
 
@@ -253,7 +279,9 @@ def _read_classes(path: Path, notes: DataNotes) -> list[LabelledText]:
     for file, label in class_files(path, notes):
         texts += _examples(file, 1, "\n".join(iter_lines(file)), label, notes)
     if not texts:
-        problem = "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"
+        problem = (
+            "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"
+        )
         raise bad_file(path, f"{problem} with a text in each file")
     return texts
 
@@ -263,8 +291,13 @@ def _ending(path: PathLike) -> str:
 
 
 def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes) -> Iterator[Row]:
-    """Yield the text and the label of each line; a line that begins with `#` is no JSON, but a comment."""
-    kinds = ((text, str, "text", _FLAGS[0]), (label, (str, int, float), "text or a number", _FLAGS[1]))
+    """Yield the text and the label of each line; a line that begins with `#` is no JSON, but a
+    comment.
+    """
+    kinds = (
+        (text, str, "text", _FLAGS[0]),
+        (label, (str, int, float), "text or a number", _FLAGS[1]),
+    )
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
             continue
@@ -293,11 +326,15 @@ def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     names = [unicodedata.normalize("NFC", name) for name, _ in pairs]
     found = dict(zip(names, (value for _, value in pairs), strict=True))
     if len(found) < len(pairs):
-        raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
+        raise ValueError(
+            f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice"
+        )
     return found
 
 
-def _examples(path: PathLike, number: int, text: str, label: str, notes: DataNotes) -> list[LabelledText]:
+def _examples(
+    path: PathLike, number: int, text: str, label: str, notes: DataNotes
+) -> list[LabelledText]:
     """Return a text with its class; nothing if the text has no words."""
     if not has_words(text):
         notes.leave_out(EMPTY, path, number)

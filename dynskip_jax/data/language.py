@@ -26,15 +26,24 @@ from dynskip_jax.data.vocabularies import (
 )
 from dynskip_jax.errors import UserError
 
-_MANY_UNKNOWN = 0.1  # fraction of a split's tokens above which `<unk>` makes its perplexity misleading
-_CUTS = (0.8, 0.9)  # where a single file is cut into train, dev and test, as fractions of its tokens
-_LONGEST_WORD = 50_000  # characters; the library of byte pairs takes time and memory for longer words
+_MANY_UNKNOWN = (
+    0.1  # fraction of a split's tokens above which `<unk>` makes its perplexity misleading
+)
+_CUTS = (
+    0.8,
+    0.9,
+)  # where a single file is cut into train, dev and test, as fractions of its tokens
+_LONGEST_WORD = (
+    50_000  # characters; the library of byte pairs takes time and memory for longer words
+)
 
 Ids = Int[np.ndarray, " tokens"]
 
 
 class Pieces(NamedTuple):
-    """Units into which words are split: characters, or at most `size` byte pairs (Sennrich et al. 2016)."""
+    """Units into which words are split: characters, or at most `size` byte pairs (Sennrich et al.
+    2016).
+    """
 
     kind: Literal["characters", "bpe"]
     size: int = 0  # for byte pairs
@@ -49,7 +58,8 @@ class TextSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageCorpus:
-    """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after each line.
+    """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after
+    each line.
 
     Attributes:
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
@@ -74,8 +84,12 @@ class LanguageCorpus:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of tokens of each split, including `<eos>`, and number of entries of the vocabulary."""
-        return {split: ids.size for split, ids in self.splits.items()} | {"vocabulary": len(self.vocabulary)}
+        """Number of tokens of each split, including `<eos>`, and number of entries of the
+        vocabulary.
+        """
+        return {split: ids.size for split, ids in self.splits.items()} | {
+            "vocabulary": len(self.vocabulary)
+        }
 
     @property
     def unknown(self) -> dict[str, float]:
@@ -85,10 +99,14 @@ class LanguageCorpus:
 
     @property
     def about(self) -> list[str]:
-        """Lines for messages: what the tokens are, how many are `<unk>`, and whether that is too many."""
+        """Lines for messages: what the tokens are, how many are `<unk>`, and whether that is too
+        many.
+        """
         unit, lines = self.vocabulary.unit, []
         if self.own_ends:
-            lines.append(f"{self.own_ends:,} lines end with an {EOS} of their own, which is counted once")
+            lines.append(
+                f"{self.own_ends:,} lines end with an {EOS} of their own, which is counted once"
+            )
         if self.text_sizes:
             rate = self.train.size / self.text_sizes["train"].words
             size = f"{len(self.vocabulary):,} in the vocabulary, {rate:.2f} per word of train"
@@ -102,7 +120,9 @@ class LanguageCorpus:
         many = {split: share for split, share in self.unknown.items() if share > _MANY_UNKNOWN}
         if many:
             problem = "which is easy to predict: perplexities are low, and cannot be compared between splits"
-            lines.append(f"{shares(many)} is {UNK}, {problem}; --vocabulary bpe has no unknown words")
+            lines.append(
+                f"{shares(many)} is {UNK}, {problem}; --vocabulary bpe has no unknown words"
+            )
         return lines
 
     @property
@@ -114,12 +134,14 @@ class LanguageCorpus:
 def make_corpus(
     name: str, lines: Mapping[str, Iterable[str]], source: str, pieces: Pieces | None = None
 ) -> LanguageCorpus:
-    """Build a corpus of token ids from the lines of train, dev and test; train only is cut into three.
+    """Build a corpus of token ids from the lines of train, dev and test; train only is cut into
+    three.
 
-    Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the perplexity
-    would be too low. If dev or test need an `<unk>` that train lacks, the rarest words of train become
-    `<unk>`, so that its probability is learned; their share estimates that of unseen words (Good 1953).
-    Likewise for characters; byte pairs need no `<unk>`. `source` says in messages where the text was found.
+    Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the
+    perplexity would be too low. If dev or test need an `<unk>` that train lacks, the rarest words
+    of train become `<unk>`, so that its probability is learned; their share estimates that of
+    unseen words (Good 1953). Likewise for characters; byte pairs need no `<unk>`. `source` says in
+    messages where the text was found.
     """
     words, ids, own_ends = _numbered(lines)
     sizes, kind, min_count = {}, pieces and pieces.kind, 1
@@ -142,7 +164,9 @@ def corpus_name(path: Path) -> str:
     return printable(name if path.is_dir() else name.removesuffix(".gz").rpartition(".")[0] or name)
 
 
-def read_corpus(path: PathLike, *, name: str | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
+def read_corpus(
+    path: PathLike, *, name: str | None = None, pieces: Pieces | None = None
+) -> LanguageCorpus:
     """Read a folder with a text file for each of train, dev and test, or cut one file into three.
 
     Files are streamed: memory contains a few bytes for each token, and each distinct token once.
@@ -158,8 +182,8 @@ def read_corpus(path: PathLike, *, name: str | None = None, pieces: Pieces | Non
 def text_lines(path: PathLike) -> Iterator[str]:
     """Yield the lines of a text file that have words.
 
-    Blank lines, whose `<eos>` would lower the perplexity, are kept only in WikiText's files (`.tokens`): its
-    published numbers include them.
+    Blank lines, whose `<eos>` would lower the perplexity, are kept only in WikiText's files
+    (`.tokens`): its published numbers include them.
     """
     path = Path(path)
     keeps_blank = path.name.lower().removesuffix(".gz").endswith(".tokens")
@@ -174,7 +198,8 @@ def text_lines(path: PathLike) -> Iterator[str]:
 
 
 def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Ids], int]:
-    """Return the tokens, each text as their numbers (int32), and the number of lines with their own `<eos>`.
+    """Return the tokens, each text as their numbers (int32), and the number of lines with their own
+    `<eos>`.
 
     Numbers are in the order of first occurrence, and there is one `<eos>`, 0, after each line.
     """
@@ -196,14 +221,20 @@ def _cut(name: str, ids: Ids) -> dict[str, Ids]:
     """Cut a text into train, dev and test at line ends; each of them gets at least one line."""
     ends = np.flatnonzero(ids == 0) + 1
     if len(ends) < len(SPLITS):
-        raise bad_file(name, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
+        raise bad_file(
+            name, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}"
+        )
     first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
     second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
     return dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
 
 
-def _with_vocabulary(tokens: Sequence[str], ids: Mapping[str, Ids]) -> tuple[Vocabulary, dict[str, Ids], int]:
-    """Return the vocabulary of train, the ids of all splits, and the count from which tokens are kept."""
+def _with_vocabulary(
+    tokens: Sequence[str], ids: Mapping[str, Ids]
+) -> tuple[Vocabulary, dict[str, Ids], int]:
+    """Return the vocabulary of train, the ids of all splits, and the count from which tokens are
+    kept.
+    """
     counted = np.bincount(ids["train"], minlength=len(tokens))
     counts = {tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)}
     is_complete = UNK in counts or all(counted[ids[split]].all() for split in ("dev", "test"))
@@ -218,19 +249,25 @@ def _with_vocabulary(tokens: Sequence[str], ids: Mapping[str, Ids]) -> tuple[Voc
 def _in_pieces(
     name: str, words: Sequence[str], ids: Mapping[str, Ids], pieces: Pieces
 ) -> tuple[dict[str, Ids], Vocabulary, dict[str, TextSize]]:
-    """Return the ids of the pieces of each split, the vocabulary of the pieces, and the lengths of the text.
+    """Return the ids of the pieces of each split, the vocabulary of the pieces, and the lengths of
+    the text.
 
-    A space belongs to the word after it. So each distinct word has two forms, with and without a leading
-    space, and each form is split only once; form 2 i is word i, and form 2 i + 1 has a space before it.
+    A space belongs to the word after it. So each distinct word has two forms, with and without a
+    leading space, and each form is split only once; form 2 i is word i, and form 2 i + 1 has a
+    space before it.
     """
-    forms = [form for word in words for form in ((word, word) if word == EOS else (word, f" {word}"))]
+    forms = [
+        form for word in words for form in ((word, word) if word == EOS else (word, f" {word}"))
+    ]
     form_ids = {split: 2 * of_split for split, of_split in ids.items()}
     for split, of_split in ids.items():
         form_ids[split][1:] += of_split[:-1] != 0
     if pieces.kind == "bpe":
         if (longest := max(map(len, words))) > _LONGEST_WORD:
             problem = f"byte pairs read words of at most {_LONGEST_WORD:,} characters"
-            raise UserError(f"{name} has a word of {longest:,} characters, and {problem}: add spaces")
+            raise UserError(
+                f"{name} has a word of {longest:,} characters, and {problem}: add spaces"
+            )
         counts = np.bincount(form_ids["train"], minlength=len(forms))
         counted = {forms[i]: int(counts[i]) for i in np.flatnonzero(counts) if forms[i] != EOS}
         vocabulary: Vocabulary = learn_byte_pairs(counted, pieces.size)

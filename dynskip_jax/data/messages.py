@@ -1,4 +1,6 @@
-"""Format text from users' files for messages: printable, short, and with the file and line of its origin."""
+"""Format text from users' files for messages: printable, short, and with the file and line of its
+origin.
+"""
 
 import os
 import reprlib
@@ -9,10 +11,11 @@ from dynskip_jax.errors import UserError
 
 MAX_MESSAGE = 299
 _MAX_WHERE, _MAX_QUOTED = 130, 40
-# Control and format characters, surrogates, and separators of lines and paragraphs. Format characters are
-# invisible, or change the order in which a terminal displays the text after them.
+# Control and format characters, surrogates, and separators of lines and paragraphs. Format
+# characters are invisible, or change the order in which a terminal displays the text after them.
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Format characters that are parts of words: joiners, and signs such as those of Arabic numbers and verses.
+# Format characters that are parts of words: joiners, and signs such as those of Arabic numbers and
+# verses.
 _OF_WORDS = frozenset("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
 
 _REPR = reprlib.Repr()
@@ -22,7 +25,9 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
-    r"""Return `text` with control and invisible characters as escapes; every script stays as it is."""
+    r"""Return `text` with control and invisible characters as escapes; every script stays as it
+    is.
+    """
     text = str(text)
     if text.isprintable():
         return text
@@ -53,12 +58,18 @@ def shares(of_splits: Mapping[str, float]) -> str:
 
 def quoted(value: object) -> str:
     """Return the `repr` of a value from a file in about 40 (at most 80) characters."""
-    text = repr(shortened(value, _MAX_QUOTED)) if isinstance(value, str) else printable(_REPR.repr(value))
+    text = (
+        repr(shortened(value, _MAX_QUOTED))
+        if isinstance(value, str)
+        else printable(_REPR.repr(value))
+    )
     return shortened(text, 2 * _MAX_QUOTED)
 
 
 def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
-    """Return the error for a file or folder: its name, a space and the problem, below 300 characters."""
+    """Return the error for a file or folder: its name, a space and the problem, below 300
+    characters.
+    """
     start = f"{shown(os.fspath(where), _MAX_WHERE)} "
     return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
 

@@ -29,7 +29,9 @@ class DataNotes:
         self._found: dict[str, tuple[int, str]] = {}  # how often, and where first
         self._lines: list[str] = []
 
-    def leave_out(self, kind: LeftOut, where: str | os.PathLike[str], line: int | None = None) -> None:
+    def leave_out(
+        self, kind: LeftOut, where: str | os.PathLike[str], line: int | None = None
+    ) -> None:
         """Count a line, or a file, that is left out."""
         if self._strict:
             problem = f"{kind.problem}: mend it, or leave --strict out"
@@ -58,12 +60,16 @@ class DataNotes:
     @property
     def lines(self) -> list[str]:
         """Lines for messages."""
-        counted = [f"{what} ({count:,}; first {where})" for what, (count, where) in self._found.items()]
+        counted = [
+            f"{what} ({count:,}; first {where})" for what, (count, where) in self._found.items()
+        ]
         return [*self._lines, *counted]
 
 
 def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:
-    """Return a line that counts the texts of other splits that train has, too; no line if there are none."""
+    """Return a line that counts the texts of other splits that train has, too; no line if there are
+    none.
+    """
     train = set(splits["train"])
     counts = []
     for split, texts in splits.items():
@@ -71,4 +77,8 @@ def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:
         if repeated and split != "train":
             distinct = len(set(repeated))
             counts.append(f"{len(repeated):,} of {len(texts):,} of {split} ({distinct:,} distinct)")
-    return [f"train has the same texts, which makes scores too good: {', '.join(counts)}"] if counts else []
+    return (
+        [f"train has the same texts, which makes scores too good: {', '.join(counts)}"]
+        if counts
+        else []
+    )

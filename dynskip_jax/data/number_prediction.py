@@ -1,7 +1,8 @@
-"""Generate the number prediction task (Gui et al. 2019): follow one or two pointers in a sequence of digits.
+"""Generate the number prediction task (Gui et al. 2019): follow one or two pointers in a sequence
+of digits.
 
-The paper uses the lengths 11 (one hop) and 21 (two hops). As an extension, every other length up to 501 is a
-one-hop task whose pointer can point to any position before the last.
+The paper uses the lengths 11 (one hop) and 21 (two hops). As an extension, every other length up to
+501 is a one-hop task whose pointer can point to any position before the last.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,9 @@ def num_symbols(length: int) -> int:
 
 
 def follow(digits: Digits, hops: int) -> Labels:
-    """Return the symbol of each row after `hops` hops: x[x[T-1]] after one, x[x[x[T-1]]] after two."""
+    """Return the symbol of each row after `hops` hops: x[x[T-1]] after one, x[x[x[T-1]]] after
+    two.
+    """
     value = digits[:, -1]
     for _ in range(hops):
         value = digits[np.arange(len(digits)), value]
@@ -40,15 +43,18 @@ def follow(digits: Digits, hops: int) -> Labels:
 
 
 def hops_of(digits: Digits) -> Int[np.ndarray, "examples hops"]:
-    """Return the positions to which the pointers point, in order; the answer is at the last of them."""
+    """Return the positions to which the pointers point, in order; the answer is at the last of
+    them.
+    """
     return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 
 def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tuple[Digits, Labels]:
     """Draw examples whose digits are uniform in 0..9.
 
-    With one hop, y = x[x[T-1]], and the last symbol is uniform in 0..T-2. With two, x' = x[x[T-1]] and
-    y = x[x'], and rows are drawn again unless x' < x[T-1]. Each `stream` of a seed is independent.
+    With one hop, y = x[x[T-1]], and the last symbol is uniform in 0..T-2. With two, x' = x[x[T-1]]
+    and y = x[x'], and rows are drawn again unless x' < x[T-1]. Each `stream` of a seed is
+    independent.
     """
     if not SHORTEST <= length <= LONGEST:
         lengths = f"{TWO_HOPS} (two hops) or any other from {SHORTEST} to {LONGEST} (one hop)"
@@ -59,7 +65,9 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
     while len(rows) < num_examples:
         # With two hops, nearly half of the rows are allowed, so two or three rounds are enough.
         drawn = rng.integers(limits, size=(hops * num_examples, length), dtype=np.int32)
-        rows = np.concatenate([rows, drawn if hops == 1 else drawn[follow(drawn, 1) < drawn[:, -1]]])
+        rows = np.concatenate(
+            [rows, drawn if hops == 1 else drawn[follow(drawn, 1) < drawn[:, -1]]]
+        )
     digits = np.ascontiguousarray(rows[:num_examples])
     return digits, follow(digits, hops)
 
@@ -67,5 +75,7 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
 def load_number_prediction(length: int, train_examples: int) -> GeneratedData:
     """Generate the splits of one length, from independent random streams."""
     sizes = {"train": train_examples, **DEFAULT_SIZES}
-    splits = {of: generate(length, size, 0, stream) for stream, (of, size) in enumerate(sizes.items())}
+    splits = {
+        of: generate(length, size, 0, stream) for stream, (of, size) in enumerate(sizes.items())
+    }
     return GeneratedData(f"number_prediction/length_{length}", splits)

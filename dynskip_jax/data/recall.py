@@ -1,8 +1,9 @@
-"""Generate multi-query associative recall (Arora et al. 2023): pairs of words, then some of the keys again.
+"""Generate multi-query associative recall (Arora et al. 2023): pairs of words, then some of the
+keys again.
 
-A row begins with its pairs, k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power law, and
-asks for its value. All other places hold random words. Keys are from the lower half of the vocabulary, values
-from the upper half, and no key or value occurs in two pairs.
+A row begins with its pairs, k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power
+law, and asks for its value. All other places hold random words. Keys are from the lower half of the
+vocabulary, values from the upper half, and no key or value occurs in two pairs.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,9 @@ def load_recall(length: int, train_examples: int) -> GeneratedData:
 
 
 def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return words and targets, both (examples, time); targets are `NOT_ASKED` where nothing is asked."""
+    """Return words and targets, both (examples, time); targets are `NOT_ASKED` where nothing is
+    asked.
+    """
     rng, pairs = np.random.default_rng(seed), length // STEPS_OF_A_PAIR
     each, rows = (num_examples, pairs), np.arange(num_examples)[:, None]
     keys = _distinct(rng, 1, NUM_WORDS // 2, each)
@@ -44,11 +47,15 @@ def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.
     asked = 2 * pairs + 2 * np.argsort(-scores, axis=1)[:, :pairs]
     targets = np.full_like(words, NOT_ASKED)
     words[rows, asked], targets[rows, asked] = keys, values
-    return np.where(words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words), targets
+    return np.where(
+        words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words
+    ), targets
 
 
 def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:
-    """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn again."""
+    """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn
+    again.
+    """
     drawn = rng.integers(low, high, shape)
     while (repeated := (np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1)).any():
         drawn[repeated] = rng.integers(low, high, (repeated.sum(), shape[1]))

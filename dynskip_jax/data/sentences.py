@@ -16,19 +16,19 @@ from dynskip_jax.data.batches import Examples, fingerprint, pad_sequences, with_
 from dynskip_jax.data.messages import shares
 from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
 
-# A function of the words of train, and the words of dev and test, that returns those words of dev and test
-# that the vocabulary contains even if train lacks them.
+# A function of the words of train, and the words of dev and test, that returns those words of dev
+# and test that the vocabulary contains even if train lacks them.
 Known = Callable[[Collection[str], Collection[str]], Collection[str]]
 
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-# A character of a word. `\w` of the package regex matches letters of every script, combining marks, and the
-# joiners within words; `\p{N}` adds numbers such as ².
+# A character of a word. `\w` of the package regex matches letters of every script, combining marks,
+# and the joiners within words; `\p{N}` adds numbers such as ².
 _LETTER = r"[\w\p{N}]"
 # Any other visible character, together with its combining characters, as in a joined emoji.
 _SYMBOL = r"(?![\s\x1c-\x1f])\X"
 _REVIEW_WORD = regex.compile(rf"{_LETTER}+(?:['’]{_LETTER}+)*|({_SYMBOL})\1{{0,2}}")
-# Tokens of the Penn Treebank: bracket names; n't and 's as separate tokens; words with hyphens, dots or
-# slashes; or the same symbol any number of times.
+# Tokens of the Penn Treebank: bracket names; n't and 's as separate tokens; words with hyphens,
+# dots or slashes; or the same symbol any number of times.
 _TREEBANK_WORD = regex.compile(
     rf"-[lr][rscb]b-|{_LETTER}+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
     rf"|{_LETTER}+(?:[-.,/:&]{_LETTER}+)*|({_SYMBOL})\1*",
@@ -37,9 +37,11 @@ _TREEBANK_WORD = regex.compile(
 
 
 def review_words(text: str) -> list[str]:
-    """Return the words of a raw text in lower case: letters and digits in any script, and inner apostrophes.
+    """Return the words of a raw text in lower case: letters and digits in any script, and inner
+    apostrophes.
 
-    Any other visible character is a word, and so are up to three equal ones. HTML line breaks separate words.
+    Any other visible character is a word, and so are up to three equal ones. HTML line breaks
+    separate words.
     """
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
@@ -50,12 +52,16 @@ def has_words(text: str) -> bool:
 
 
 def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
-    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it 's`, `(`."""
+    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it
+    's`, `(`.
+    """
     return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]
 
 
 class Labelled(NamedTuple):
-    """The words of a text and its class, or of two sentences and a rating of how similar they are."""
+    """The words of a text and its class, or of two sentences and a rating of how similar they
+    are.
+    """
 
     words: Sequence[str]
     label: float
@@ -69,7 +75,9 @@ class SentenceCorpus:
     vocabulary: Vocabulary  # `<unk>`, the words of train, and other known words of dev and test
     num_frequent: int  # first id of the rare words, which occur at most once in train
     splits: Mapping[str, Examples]
-    cropped: Mapping[str, int]  # number of texts in each split that were cropped to the maximum length
+    cropped: Mapping[
+        str, int
+    ]  # number of texts in each split that were cropped to the maximum length
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -88,7 +96,9 @@ class SentenceCorpus:
 
     @property
     def about(self) -> str:
-        """One line for messages: percentage of unknown words and number of cropped texts in each split."""
+        """One line for messages: percentage of unknown words and number of cropped texts in each
+        split.
+        """
         unknown = {}
         for name, split in self.splits.items():
             tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
@@ -115,13 +125,18 @@ def sentence_corpus(
         batch_size: Number of texts per training step; see `with_buckets`.
         known: Function that returns the words of dev and test to add to the vocabulary.
     """
-    read, cropped = {}, dict.fromkeys(splits, 0)  # words, number of words of the first sentence, and label
+    read, cropped = (
+        {},
+        dict.fromkeys(splits, 0),
+    )  # words, number of words of the first sentence, and label
     for split, texts in splits.items():
         read[split] = []
         for text in texts:
             first = text.words[:max_length]
             cropped[split] += len(first) < len(text.words)
-            words = [sys.intern(word) for word in (*first, *text.second)]  # each distinct word is kept once
+            words = [
+                sys.intern(word) for word in (*first, *text.second)
+            ]  # each distinct word is kept once
             read[split].append((words, len(first), text.label))
     counts = {
         split: collections.Counter(word for words, *_ in texts for word in words)
@@ -149,6 +164,8 @@ def sentence_corpus(
 def pair_inputs(
     first: Int[np.ndarray, " first"], second: Int[np.ndarray, " second"]
 ) -> dict[str, Int[np.ndarray, " time"]]:
-    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for those of the first and 1 else."""
+    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for those of the first and 1
+    else.
+    """
     marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
     return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}

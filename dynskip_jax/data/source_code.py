@@ -1,4 +1,6 @@
-"""Read source code: the tokens of a file in any programming language, and a folder of files as a corpus."""
+"""Read source code: the tokens of a file in any programming language, and a folder of files as a
+corpus.
+"""
 
 import hashlib
 import io
@@ -25,12 +27,49 @@ with needs("experiments"):
 
 _PYTHON = (".py", ".pyi")
 _ENDINGS = (
-    *(*_PYTHON, ".c", ".cc", ".cpp", ".cs", ".dart", ".ex", ".go", ".h", ".hpp", ".hs", ".java", ".jl"),
-    *(".js", ".jsx", ".kt", ".lua", ".ml", ".php", ".pl", ".r", ".rb", ".rs", ".scala", ".sh", ".swift"),
+    *(
+        *_PYTHON,
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cs",
+        ".dart",
+        ".ex",
+        ".go",
+        ".h",
+        ".hpp",
+        ".hs",
+        ".java",
+        ".jl",
+    ),
+    *(
+        ".js",
+        ".jsx",
+        ".kt",
+        ".lua",
+        ".ml",
+        ".php",
+        ".pl",
+        ".r",
+        ".rb",
+        ".rs",
+        ".scala",
+        ".sh",
+        ".swift",
+    ),
     *(".ts", ".tsx"),
 )
-# Folders that are not read, anywhere and in the standard library: what is generated, installed or tests.
-_SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist", "target"}
+# Folders that are not read, anywhere and in the standard library: what is generated, installed or
+# tests.
+_SKIPPED = {
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    "dist-packages",
+    "build",
+    "dist",
+    "target",
+}
 _SKIPPED_OF_PYTHON = {"test", "tests", "idle_test", "encodings", "pydoc_data"}
 _LARGEST_FILE = 1_000_000  # bytes; larger ones are mostly tables of data
 _HELD_OUT = 0.08  # fraction of the tokens in dev, and in test, at least
@@ -55,8 +94,8 @@ def code_text(name: str, content: bytes) -> str:
 def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
     """Yield the tokens of a file without comments; the ending of its name tells the language.
 
-    Python has tokens for line ends and indentation. A `SyntaxError` or `TokenError` may follow the tokens
-    before the fault, and other languages raise a `ValueError` if their lexer is not known.
+    Python has tokens for line ends and indentation. A `SyntaxError` or `TokenError` may follow the
+    tokens before the fault, and other languages raise a `ValueError` if their lexer is not known.
     """
     yield from _python_tokens(text) if name.endswith(_PYTHON) else _other_tokens(name, text)
 
@@ -89,7 +128,9 @@ def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
 
 
 def _short(text: str, is_string: bool, is_number: bool) -> str:
-    """Return a token, or what stands for a long string, a long number, or what looks like a mark of ours."""
+    """Return a token, or what stands for a long string, a long number, or what looks like a mark of
+    ours.
+    """
     if is_string and (len(text) > 14 or re.search(r"\s", text)):
         return vocabularies.STRING
     if is_number and len(text) > 2:
@@ -103,8 +144,8 @@ def _short(text: str, is_string: bool, is_number: bool) -> str:
 def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus, list[str]]:
     """Read a folder of source code, by default Python's standard library, and describe it in lines.
 
-    Packages are read in the order of a hash of their names, until there are `max_tokens`. No two splits share
-    a package. Of files with the same content, one is read. `<file>` ends each file.
+    Packages are read in the order of a hash of their names, until there are `max_tokens`. No two
+    splits share a package. Of files with the same content, one is read. `<file>` ends each file.
     """
     root = Path(folder or sysconfig.get_paths()["stdlib"]).expanduser()
     if not root.is_dir():
@@ -132,11 +173,15 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     splits = _split(packages, count)
     vocabulary = vocabularies.code_vocabulary(itertools.chain(*splits["train"]))
     ids = {
-        split: vocabulary.encode([text for file in files for text in (*vocabulary.number(file), FILE)])
+        split: vocabulary.encode(
+            [text for file in files for text in (*vocabulary.number(file), FILE)]
+        )
         for split, files in splits.items()
     }
     groups = {split: vocabulary.groups(of_split) for split, of_split in ids.items()}
-    numbered = {split: of["new_names"].sum() / max(1, of["names"].sum()) for split, of in groups.items()}
+    numbered = {
+        split: of["new_names"].sum() / max(1, of["names"].sum()) for split, of in groups.items()
+    }
     lines = [
         ", ".join(f"{len(files):,} files of {split}" for split, files in splits.items()),
         f"names seen fewer than 3 times in train are numbered in each file: {shares(numbered)}",
@@ -145,7 +190,9 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
     if unreadable:
         names = ", ".join(shown(path) for path in unreadable[:5]) + ", …" * (len(unreadable) > 5)
-        lines.append(f"{len(unreadable):,} files cannot be read as their language, and are left out: {names}")
+        lines.append(
+            f"{len(unreadable):,} files cannot be read as their language, and are left out: {names}"
+        )
     name = corpus_name(root) if folder else "python{}.{}".format(*sys.version_info)
     corpus = LanguageCorpus(name, **ids, vocabulary=vocabulary, source=f"the source code in {root}")
     return corpus, lines
@@ -156,7 +203,9 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
     found = {}
     for here, folders, files in os.walk(root):
         is_environment = "pyvenv.cfg" in files  # a virtual one
-        folders[:] = [] if is_environment else [f for f in folders if f[0] != "." and f not in skipped]
+        folders[:] = (
+            [] if is_environment else [f for f in folders if f[0] != "." and f not in skipped]
+        )
         for path in (Path(here, name) for name in files if name.lower().endswith(_ENDINGS)):
             if path.is_file() and path.stat().st_size <= _LARGEST_FILE:
                 found[path.relative_to(root)] = path.stat().st_size
@@ -164,9 +213,13 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
 
 
 def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, PurePath]]:
-    """Return each file and its package: a folder or file at the top, or in a package that is too large."""
+    """Return each file and its package: a folder or file at the top, or in a package that is too
+    large.
+    """
 
-    def apart(paths: Collection[PurePath], depth: int, limit: float) -> Iterator[tuple[str, PurePath]]:
+    def apart(
+        paths: Collection[PurePath], depth: int, limit: float
+    ) -> Iterator[tuple[str, PurePath]]:
         name_of = lambda path: "/".join(path.parts[:depth])  # noqa: E731
         for name, group in itertools.groupby(sorted(paths, key=name_of), name_of):
             group = list(group)
@@ -182,7 +235,9 @@ def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, Pu
 
 
 def _split(packages: Mapping[str, list], count: int) -> dict[str, list]:
-    """Divide packages of `count` tokens in all: test and dev have the first, train has the largest."""
+    """Divide packages of `count` tokens in all: test and dev have the first, train has the
+    largest.
+    """
     sizes = {name: sum(map(len, files)) for name, files in packages.items()}
     largest = max(sizes, key=sizes.get)
     names = [name for name in packages if name != largest]

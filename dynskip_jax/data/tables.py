@@ -45,15 +45,19 @@ def read_table(
 ) -> Iterator[Row]:
     """Yield the fields of each row in some columns, after checking that all rows are equally long.
 
-    A row that begins with `#` is a comment if it has one field, or stands before all others and has another
-    number of fields than the first of these. Blank lines are no rows, and rows of blank fields are left out.
+    A row that begins with `#` is a comment if it has one field, or stands before all others and has
+    another number of fields than the first of these. Blank lines are no rows, and rows of blank
+    fields are left out.
 
     Args:
-        columns: Names, or numbers counted from 0. With a header, a column of that name comes before a number.
+        columns: Names, or numbers counted from 0. With a header, a column of that name comes before
+            a number.
         flags: Flags that set `columns`, for messages.
         delimiter: What separates fields; `auto` is the one for which the first row has the columns.
-        has_quotes: Whether fields may stand in quotes, as in CSV; without, quotes are part of a field.
-        header: Whether the first row names the columns. None: it does if a column cannot be a number.
+        has_quotes: Whether fields may stand in quotes, as in CSV; without, quotes are part of a
+            field.
+        header: Whether the first row names the columns. None: it does if a column cannot be a
+            number.
     """
     if delimiter == "auto":
         delimiter = _detected(path, columns, header, notes)
@@ -81,7 +85,9 @@ def read_table(
 def _find(
     first: Sequence[str], columns: Sequence[Column], header: bool | None
 ) -> tuple[list[list[int]], bool]:
-    """Return the places that each column may have in the first row, and whether that row is a header."""
+    """Return the places that each column may have in the first row, and whether that row is a
+    header.
+    """
     names = [unicodedata.normalize("NFC", name.strip()) for name in first]
     named = []
     numbered = []
@@ -110,7 +116,9 @@ def _problem(
     delimiter: str,
     room: int,
 ) -> str | None:
-    """Return why a column is not found exactly once, and what to do, in at most `room` characters."""
+    """Return why a column is not found exactly once, and what to do, in at most `room`
+    characters.
+    """
     for column, places, flag in zip(columns, found, flags, strict=True):
         if len(places) > 1 and len({first[place].strip() for place in places}) > 1:
             problem = f"{quoted(column)} is the name of one column and the number of another"
@@ -127,7 +135,9 @@ def _problem(
 
 
 def _listed(names: Sequence[str], wanted: str, room: int) -> str:
-    """Return names in at most `room` characters: all of them, or those around the one most like `wanted`."""
+    """Return names in at most `room` characters: all of them, or those around the one most like
+    `wanted`.
+    """
     words = []
     for name in names[:_LOOKED_AT]:
         word = shown(name.strip(), 24)
@@ -157,8 +167,11 @@ def _listed(names: Sequence[str], wanted: str, room: int) -> str:
 # --- Rows ---
 
 
-def _detected(path: PathLike, columns: Sequence[Column], header: bool | None, notes: DataNotes) -> str:
-    """Return the delimiter with which the first row has the columns; refuse a table that two of them fit.
+def _detected(
+    path: PathLike, columns: Sequence[Column], header: bool | None, notes: DataNotes
+) -> str:
+    """Return the delimiter with which the first row has the columns; refuse a table that two of
+    them fit.
 
     A delimiter that less than half of the rows agree with is one of texts, and not of the table.
     """
@@ -167,7 +180,8 @@ def _detected(path: PathLike, columns: Sequence[Column], header: bool | None, no
     most = 0
     line = 1
     for name in DELIMITERS:
-        # Not strict: a row with wrong quotes may have the right delimiter, and is refused when it is read.
+        # Not strict: a row with wrong quotes may have the right delimiter, and is refused when it
+        # is read.
         rows = _rows(path, name, has_quotes=True, is_strict=False, notes=DataNotes())
         widths: list[int] = []
         with contextlib.suppress(_NoCSV):
@@ -236,7 +250,9 @@ def _plain_rows(path: PathLike, mark: str) -> Iterator[Row]:
 
 
 def _csv_rows(path: PathLike, mark: str, *, is_strict: bool) -> Iterator[Row]:
-    lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
+    lines = (
+        f"{line}\n" for line in iter_lines(path)
+    )  # with line ends, which quoted fields include
     limit = csv.field_size_limit(MAX_LINE)
     number = 1
     try:

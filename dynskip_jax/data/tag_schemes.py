@@ -1,13 +1,15 @@
-"""Convert between entities or chunks and their tags, one per word, in the schemes IOB1, BIO2 and BIOES.
+"""Convert between entities or chunks and their tags, one per word, in the schemes IOB1, BIO2 and
+BIOES.
 
 A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
 
-* IOB1 (CoNLL-2003): Each word of an entity has `I-X`; the first one `B-X` if an entity of the same type ends
-  just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two).
+* IOB1 (CoNLL-2003): Each word of an entity has `I-X`; the first one `B-X` if an entity of the same
+  type ends just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two).
 * BIO2 (CoNLL-2000): The first word of each entity has `B-X`, the others have `I-X`.
 * BIOES: As BIO2, but the last word of an entity has `E-X`, and its only word `S-X`.
 
-If there is only one kind of entity, tags may be plain letters: `B`, `I`, `O`. The type is then empty.
+If there is only one kind of entity, tags may be plain letters: `B`, `I`, `O`. The type is then
+empty.
 """
 
 import itertools
@@ -33,7 +35,9 @@ _ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
 
 
 class Entity(NamedTuple):
-    """An entity or chunk: its type, the index of its first word, and the index after its last word."""
+    """An entity or chunk: its type, the index of its first word, and the index after its last
+    word.
+    """
 
     kind: str
     start: int
@@ -41,7 +45,9 @@ class Entity(NamedTuple):
 
 
 class AllowedTransitions(NamedTuple):
-    """Whether tag j may follow tag i, at [i, j], and whether each tag may begin and end a sentence."""
+    """Whether tag j may follow tag i, at [i, j], and whether each tag may begin and end a
+    sentence.
+    """
 
     transitions: Bool[np.ndarray, "tags tags"]
     start: Bool[np.ndarray, " tags"]
@@ -49,15 +55,16 @@ class AllowedTransitions(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is an error.
+    """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is
+    an error.
 
-    An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and `.` whose
-    type, the text after the hyphen, differs from that of the previous tag. It ends before `B` and `O` if the
-    previous tag is `B` or `I`, and wherever the type changes.
+    An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and
+    `.` whose type, the text after the hyphen, differs from that of the previous tag. It ends before
+    `B` and `O` if the previous tag is `B` or `I`, and wherever the type changes.
 
-    `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first; the script itself
-    does not define `S`. For `O-X`, or an unknown letter without a type such as `PER`, the script may count
-    fewer of these entities as correct.
+    `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first; the script
+    itself does not define `S`. For `O-X`, or an unknown letter without a type such as `PER`, the
+    script may count fewer of these entities as correct.
     """
     found, start = [], None
     last_letter, last_kind = _OUTSIDE
@@ -75,12 +82,16 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """Return the tags of a sentence of `length` words with these entities, in order and without overlap."""
+    """Return the tags of a sentence of `length` words with these entities, in order and without
+    overlap.
+    """
     tags, last = ["O"] * length, Entity("", 0, 0)
     for entity in found:
         kind, start, end = entity
         tags[start:end] = [tag_of("I", kind)] * (end - start)
-        if scheme == "BIO2" or (scheme == "IOB1" and last.start < last.end == start and last.kind == kind):
+        if scheme == "BIO2" or (
+            scheme == "IOB1" and last.start < last.end == start and last.kind == kind
+        ):
             tags[start] = tag_of("B", kind)
         elif scheme == "BIOES":
             tags[start], tags[end - 1] = tag_of("B", kind), tag_of("E", kind)
@@ -91,12 +102,15 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
-    """Return the tags in a scheme for the entities that `conlleval` finds, whatever scheme they follow.
+    """Return the tags in a scheme for the entities that `conlleval` finds, whatever scheme they
+    follow.
 
     Entities without a type are left out, unless all tags are plain letters.
     """
     are_bare = {*tags} <= {*"BIESO"}
-    return write_tags([entity for entity in entities(tags) if entity.kind or are_bare], len(tags), target)
+    return write_tags(
+        [entity for entity in entities(tags) if entity.kind or are_bare], len(tags), target
+    )
 
 
 def tag_of(letter: str, kind: str) -> str:
@@ -105,10 +119,11 @@ def tag_of(letter: str, kind: str) -> str:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, str]:
-    """Return the scheme of the tags of sentences, or None if they do not mark entities, and the evidence.
+    """Return the scheme of the tags of sentences, or None if they do not mark entities, and the
+    evidence.
 
-    Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with a B that
-    IOB1 does not need, and BIO2 if not.
+    Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with
+    a B that IOB1 does not need, and BIO2 if not.
     """
     sentences = list(sentences)
     tags = sorted(set(itertools.chain(*sentences)))
@@ -132,7 +147,9 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, st
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else None."""
+    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else
+    None.
+    """
     before = None
     for at, tag in enumerate(tags):
         now = _parsed(tag, scheme)
@@ -152,12 +169,16 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """Return which of `tags` may follow each other, begin a sentence and end a sentence."""
     parsed = [None, *(_parsed(tag, scheme) for tag in tags)]
-    allowed = np.array([[_may_follow(before, now, scheme) for now in parsed] for before in parsed], bool)
+    allowed = np.array(
+        [[_may_follow(before, now, scheme) for now in parsed] for before in parsed], bool
+    )
     return AllowedTransitions(allowed[1:, 1:], allowed[0, 1:], allowed[1:, 0])
 
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
-    """Return whether tag `now` may follow `before`; None stands for the start or end of the sentence."""
+    """Return whether tag `now` may follow `before`; None stands for the start or end of the
+    sentence.
+    """
     (last_letter, last_kind), (letter, kind) = before or _OUTSIDE, now or _OUTSIDE
     continues = last_letter in ("B", "I") and last_kind == kind
     if scheme == "BIOES":
@@ -174,6 +195,8 @@ def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
 
 
 def _as_bio(tag: str) -> _Tag:
-    """Return the letter and type of any tag, with the letters of BIOES replaced by those of BIO2."""
+    """Return the letter and type of any tag, with the letters of BIOES replaced by those of
+    BIO2.
+    """
     letter, _, kind = tag.partition("-")
     return {"S": "B", "E": "I"}.get(letter, letter), kind

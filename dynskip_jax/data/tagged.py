@@ -33,7 +33,9 @@ class TaggedCorpus:
     name: str
     source: str  # phrase for messages that describes where the corpus was found
     splits: Mapping[str, Sentences]
-    scheme: Scheme | None = None  # of the tags in the files; None if unknown, or if they do not mark entities
+    scheme: Scheme | None = (
+        None  # of the tags in the files; None if unknown, or if they do not mark entities
+    )
     notes: Sequence[str] = ()  # lines for messages: what was left out, and what looks wrong
 
     @property
@@ -43,7 +45,9 @@ class TaggedCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the words, tags and other columns of all splits, and of whether tags mark entities."""
+        """Hash of the words, tags and other columns of all splits, and of whether tags mark
+        entities.
+        """
         lines = [str(self.scheme is not None)]
         for split in SPLITS:
             for words, tags, _, columns, _ in self.splits[split]:
@@ -71,19 +75,24 @@ def find_tagged_corpus(
     beside: Sequence[int] = (),
     strict: bool = False,
 ) -> TaggedCorpus:
-    """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG categories.
+    """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG
+    categories.
 
     Args:
-        dataset: `conll2003` has named entities, and `conll2000` chunks; its dev is drawn from train: a tenth,
-            at most 1,000 sentences. `ud` is a folder of CoNLL-U files, by default the English EWT. `columns`
+        dataset: `conll2003` has named entities, and `conll2000` chunks; its dev is drawn from
+            train: a tenth, at most 1,000 sentences. `ud` is a folder of CoNLL-U files, by default
+                the English EWT. `columns`
             is a folder of files with a word on each line, and its tag in another column.
         data: Folder, or NLTK's archive; None searches `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
-        strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are left out.
+        strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are
+            left out.
     """
-    is_unused, name = (tag_column != -1, "--tag-column") if dataset == "ud" else (tag != "upos", "--tag")
+    is_unused, name = (
+        (tag_column != -1, "--tag-column") if dataset == "ud" else (tag != "upos", "--tag")
+    )
     if is_unused:
         raise UserError(f"{name} has no effect with --dataset {dataset}: leave it out")
     notes = DataNotes(strict=strict)
@@ -99,11 +108,17 @@ def find_tagged_corpus(
         splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
         return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1", notes.lines)
     if dataset == "ud":
-        folder = data_folder(data, "ud_ewt", "the treebank", ["files such as en_ewt-ud-train.conllu"])
-        read = functools.partial(read_columns, format="conllu", tag=CONLLU_COLUMNS[tag], notes=notes)
+        folder = data_folder(
+            data, "ud_ewt", "the treebank", ["files such as en_ewt-ud-train.conllu"]
+        )
+        read = functools.partial(
+            read_columns, format="conllu", tag=CONLLU_COLUMNS[tag], notes=notes
+        )
         endings = ["conllu"]
     elif data is None:
-        raise UserError("--dataset columns reads train, dev and test from files: give their folder as --data")
+        raise UserError(
+            "--dataset columns reads train, dev and test from files: give their folder as --data"
+        )
     else:
         folder, endings = Path(data).expanduser(), _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
@@ -122,7 +137,9 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
         train = corpus.splits["train"]
         scheme, says = detect_scheme([sentence.tags for sentence in train])
         if scheme is None:
-            raise bad_file(train[0].file, f"has no tags of entities ({says}): name another --tag-column")
+            raise bad_file(
+                train[0].file, f"has no tags of entities ({says}): name another --tag-column"
+            )
         notes = [*notes, f"tags of train: {says}"]
     for split, sentences in corpus.splits.items():
         splits[split] = []
@@ -141,7 +158,9 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
     return found
 
 
-def _with_drawn_dev(path: Path, train: Sentences, test: Sentences, notes: DataNotes) -> TaggedCorpus:
+def _with_drawn_dev(
+    path: Path, train: Sentences, test: Sentences, notes: DataNotes
+) -> TaggedCorpus:
     """Return CoNLL-2000 with a dev that is drawn from train, both in the order of the file."""
     size = min(_MOST_DRAWN, len(train) // 10)
     if not size:
@@ -157,13 +176,17 @@ def _with_drawn_dev(path: Path, train: Sentences, test: Sentences, notes: DataNo
 class TaggedExamples(Examples):
     """Sentences as ids; the characters of words are looked up for each batch, to save memory.
 
-    `spellings` has the characters of each distinct word, and `inputs.characters` each word's row in it.
+    `spellings` has the characters of each distinct word, and `inputs.characters` each word's row in
+    it.
     """
 
     spellings: Int[np.ndarray, "forms length"]
 
     def batch(
-        self, index: Int[np.ndarray, "*lead rows"], mask: Bool[np.ndarray, "*lead rows"] | None, bucket: int
+        self,
+        index: Int[np.ndarray, "*lead rows"],
+        mask: Bool[np.ndarray, "*lead rows"] | None,
+        bucket: int,
     ) -> Batch:
         """Return a batch; `inputs.characters` is (*lead, rows, time, length)."""
         batch = super().batch(index, mask, bucket)
@@ -175,7 +198,10 @@ def tagged_examples(
     sentences: Sentences, tags: Sequence[Sequence[int]], vocabulary: TaggerVocabulary
 ) -> TaggedExamples:
     """Return the examples of a split; `tags` are the ids of its sentences' tags."""
-    forms = {word: i for i, word in enumerate(dict.fromkeys(word for own in sentences for word in own.words))}
+    forms = {
+        word: i
+        for i, word in enumerate(dict.fromkeys(word for own in sentences for word in own.words))
+    }
     known = vocabulary.encode(list(forms), [("",) * len(vocabulary.columns)] * len(forms))
     rows = [np.array([forms[word] for word in own.words], np.int32) for own in sentences]
     padded, lengths = pad_sequences(rows)

@@ -1,8 +1,8 @@
 """Read files of tagged sentences, columns and CoNLL-U, and add tags to lines.
 
-Columns are separated by tabs in a line that has a tab, and by spaces in any other line. An empty line ends a
-sentence. CoNLL-U has ten columns separated by tabs, and besides words also lines for ranges (`2-3`) and empty
-nodes (`8.1`).
+Columns are separated by tabs in a line that has a tab, and by spaces in any other line. An empty
+line ends a sentence. CoNLL-U has ten columns separated by tabs, and besides words also lines for
+ranges (`2-3`) and empty nodes (`8.1`).
 """
 
 import itertools
@@ -29,7 +29,9 @@ _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s
 
 
 class TaggedSentence(NamedTuple):
-    """A sentence with a tag for each word, its line, counted from 1, and the values of other columns."""
+    """A sentence with a tag for each word, its line, counted from 1, and the values of other
+    columns.
+    """
 
     words: list[str]
     tags: list[str]
@@ -58,9 +60,9 @@ def lines_to_tag(
 ) -> Iterator[LinesToTag]:
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
 
-    A line of columns that begins with `#` is a comment only before the first word of a sentence, and only if
-    it looks like `# key = value` or `# id …`, or has other columns than the first line of a word.
-    `beside` are the other columns to read; their values are in NFC.
+    A line of columns that begins with `#` is a comment only before the first word of a sentence,
+    and only if it looks like `# key = value` or `# id …`, or has other columns than the first line
+    of a word. `beside` are the other columns to read; their values are in NFC.
     """
     notes = notes or DataNotes()
     columns = (_WORD_COLUMN[format], *beside)
@@ -82,7 +84,9 @@ def lines_to_tag(
         if fields is not None:
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
-                raise bad_line(where, number, f"{len(fields)} columns, but the first line has {width}")
+                raise bad_line(
+                    where, number, f"{len(fields)} columns, but the first line has {width}"
+                )
             word, *others = (fields[column] for column in columns)
             if not word.strip(" "):
                 problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
@@ -146,7 +150,9 @@ def _without_comments(sentences: list[TaggedSentence], notes: DataNotes) -> list
                 start += 1
             elif is_before:
                 is_before = False
-                notes.count("words that begin a sentence with #, as a comment does", sentence.file, line)
+                notes.count(
+                    "words that begin a sentence with #, as a comment does", sentence.file, line
+                )
             elif word.startswith("#") and tag not in tags:
                 notes.count("words with # whose tag no other word has", sentence.file, line)
         if start:
@@ -165,10 +171,14 @@ def _columns(line: str) -> list[str]:
 
 
 def _conllu_columns(line: str, word: int, where: str, number: int) -> list[str] | None:
-    """Return the columns of a line that has the sentence's word of this number; None for lines of no word."""
+    """Return the columns of a line that has the sentence's word of this number; None for lines of
+    no word.
+    """
     fields = line.split("\t")
     if len(fields) != 10:
-        raise bad_line(where, number, f"{len(fields)} columns separated by tabs, but CoNLL-U has 10")
+        raise bad_line(
+            where, number, f"{len(fields)} columns separated by tabs, but CoNLL-U has 10"
+        )
     if _NO_WORD.fullmatch(fields[0]):
         return None
     if fields[0] != str(word):
@@ -198,7 +208,8 @@ def tagged_lines(
 ) -> list[str]:
     """Return all lines of a block, with a tag added to the line of each word.
 
-    `columns` adds a column. `conllu` replaces the contents of `column`; in MISC (9), only the entry `NER=…`.
+    `columns` adds a column. `conllu` replaces the contents of `column`; in MISC (9), only the entry
+    `NER=…`.
     """
     lines = list(block.lines)
     for at, tag in zip(block.places, tags, strict=True):
@@ -208,7 +219,11 @@ def tagged_lines(
             continue
         fields = line.split("\t")
         if column == CONLLU_COLUMNS["misc"]:
-            entries = [e for e in fields[column].split("|") if e != UNSPECIFIED and not e.startswith(_ENTITY)]
+            entries = [
+                e
+                for e in fields[column].split("|")
+                if e != UNSPECIFIED and not e.startswith(_ENTITY)
+            ]
             tag = "|".join([*entries, f"{_ENTITY}{tag}"])
         fields[column] = tag
         lines[at] = "\t".join(fields)
@@ -230,9 +245,11 @@ def read_columns(
     beside: Sequence[int] = (),
     notes: DataNotes | None = None,
 ) -> list[TaggedSentence]:
-    """Read a file with one word per line and its tag in another column; `beside` are other columns to read.
+    """Read a file with one word per line and its tag in another column; `beside` are other columns
+    to read.
 
-    Columns are counted from 0, or from the end if negative. `member` is a file within a zip archive.
+    Columns are counted from 0, or from the end if negative. `member` is a file within a zip
+    archive.
     """
     notes = notes or DataNotes()
     where, sentences = place(path, member), []
@@ -251,7 +268,10 @@ def read_columns(
         sentences = _without_comments(sentences, notes)
     if not sentences:
         raise bad_file(where, "holds no sentence: is it the right file?")
-    if all(own.words == _NUMBERS[: len(own.words)] for own in sentences) and len(sentences[0].words) > 1:
+    if (
+        all(own.words == _NUMBERS[: len(own.words)] for own in sentences)
+        and len(sentences[0].words) > 1
+    ):
         problem = "the first column has the numbers of the words, and not the words"
         raise bad_line(where, sentences[0].lines[0], f"{problem}: cut it off (cut -f 2-)")
     return sentences

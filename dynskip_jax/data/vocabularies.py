@@ -1,4 +1,6 @@
-"""Map between tokens and integer ids: words, classes, characters, byte pairs, and what taggers read."""
+"""Map between tokens and integer ids: words, classes, characters, byte pairs, and what taggers
+read.
+"""
 
 import collections
 import dataclasses
@@ -40,9 +42,19 @@ class Stored:
     @staticmethod
     def from_json(kept: Mapping[str, Any]) -> Any:
         """Return the vocabulary that `to_json` returned as `kept`, of any class in this module."""
-        kinds = (Vocabulary, ClassVocabulary, CharacterVocabulary, BytePairVocabulary, CodeVocabulary)
+        kinds = (
+            Vocabulary,
+            ClassVocabulary,
+            CharacterVocabulary,
+            BytePairVocabulary,
+            CodeVocabulary,
+        )
         make = {one.__name__: one for one in (*kinds, TaggerVocabulary)}[kept["kind"]]
-        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items() if name != "kind"}
+        fields = {
+            name: tuple(v) if isinstance(v, list) else v
+            for name, v in kept.items()
+            if name != "kind"
+        }
         if not all(isinstance(token, str) for token in fields.get("tokens", ())):
             raise ValueError("no list of words")
         return make(**fields)
@@ -74,7 +86,9 @@ class Vocabulary(Stored):
         return text.split()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens, with a line end in place of each `<eos>` except at both ends."""
+        """Return the text of tokens, with a line end in place of each `<eos>` except at both
+        ends.
+        """
         text = " ".join("\n" if token == EOS else token for token in tokens)
         return re.sub(" ?\n ?", "\n", text).strip("\n")
 
@@ -98,10 +112,11 @@ class Vocabulary(Stored):
 
 
 def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
-    """Return the vocabulary of a text from the count of each token: most frequent first, then by alphabet.
+    """Return the vocabulary of a text from the count of each token: most frequent first, then by
+    alphabet.
 
-    It always has `<eos>`, and `<unk>` if the text has it or a token is rarer than `min_count`; the count of
-    `<unk>` includes those tokens.
+    It always has `<eos>`, and `<unk>` if the text has it or a token is rarer than `min_count`; the
+    count of `<unk>` includes those tokens.
     """
     kept: collections.Counter[str] = collections.Counter({EOS: 0})
     for token, count in counts.items():
@@ -112,7 +127,9 @@ def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocab
 def word_vocabulary(
     counts: Mapping[str, int], *, max_words: int | None = None, more_words: Collection[str] = ()
 ) -> Vocabulary:
-    """Return `<unk>`, up to `max_words` words of train, most frequent first, and `more_words` by alphabet."""
+    """Return `<unk>`, up to `max_words` words of train, most frequent first, and `more_words` by
+    alphabet.
+    """
     words = sorted({*counts} - {UNK}, key=lambda word: (-counts[word], word))[:max_words]
     return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
 
@@ -145,7 +162,9 @@ class CharacterVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class BytePairVocabulary(Vocabulary):
-    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown pieces."""
+    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown
+    pieces.
+    """
 
     unit = "piece"
     tokenizer: str
@@ -177,11 +196,15 @@ class BytePairVocabulary(Vocabulary):
 
 
 def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
-    """Learn at most `size` byte pairs (Sennrich et al. 2016), including `<eos>` and the 256 bytes."""
+    """Learn at most `size` byte pairs (Sennrich et al. 2016), including `<eos>` and the 256
+    bytes.
+    """
     with needs("bpe"):
         import tokenizers
     # Sorted, so that the result does not depend on the order of the words in the text.
-    forms = (form for form, count in sorted(counts.items()) for form in itertools.repeat(form, count))
+    forms = (
+        form for form, count in sorted(counts.items()) for form in itertools.repeat(form, count)
+    )
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     options = dict(min_frequency=0, special_tokens=[EOS], show_progress=False)
     tokenizer.train_from_iterator(forms, size, **options)
@@ -200,7 +223,9 @@ class CodeToken(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CodeVocabulary(Vocabulary):
-    """A vocabulary of source code: `<file>`, numbered names, `num_names` names, and all other tokens."""
+    """A vocabulary of source code: `<file>`, numbered names, `num_names` names, and all other
+    tokens.
+    """
 
     unit = "token"
     start = FILE
@@ -210,12 +235,17 @@ class CodeVocabulary(Vocabulary):
     def groups(self, ids: Any) -> dict[str, Any]:
         """Return which ids are names, and which are numbered ones."""
         numbered = (ids > 0) & (ids <= NUMBERED_NAMES)
-        return {"names": (ids > 0) & (ids <= NUMBERED_NAMES + self.num_names), "new_names": numbered}
+        return {
+            "names": (ids > 0) & (ids <= NUMBERED_NAMES + self.num_names),
+            "new_names": numbered,
+        }
 
     def number(self, tokens: Iterable[CodeToken]) -> list[str]:
-        """Return the texts of a file's `CodeToken`s; unknown ones become numbered names, or `<other>`.
+        """Return the texts of a file's `CodeToken`s; unknown ones become numbered names, or
+        `<other>`.
 
-        Names are numbered by their first appearance in the file, and numbers begin again after 200 names.
+        Names are numbered by their first appearance in the file, and numbers begin again after 200
+        names.
         """
         numbers: dict[str, int] = {}
         found = []
@@ -231,25 +261,34 @@ class CodeVocabulary(Vocabulary):
 def code_vocabulary(
     train: Iterable[CodeToken], *, min_count: int = 3, max_size: int = 10_000
 ) -> CodeVocabulary:
-    """Return the vocabulary of source code; a text that is a name at most of its places is a name."""
+    """Return the vocabulary of source code; a text that is a name at most of its places is a
+    name.
+    """
     counts = collections.Counter((token.text, token.is_name) for token in train)
     totals: collections.Counter[str] = collections.Counter()
     for (text, _), count in counts.items():
         totals[text] += count
     special = [FILE, *(f"<name-{number}>" for number in range(NUMBERED_NAMES))]
     others = [NEWLINE, INDENT, DEDENT, STRING, NUMBER, OTHER]
-    frequent = sorted((text for text in totals if totals[text] >= min_count), key=lambda t: (-totals[t], t))
-    kept = [text for text in frequent if text not in others][: max_size - len(special) - len(others)]
+    frequent = sorted(
+        (text for text in totals if totals[text] >= min_count), key=lambda t: (-totals[t], t)
+    )
+    kept = [text for text in frequent if text not in others][
+        : max_size - len(special) - len(others)
+    ]
     names = [text for text in kept if counts[text, True] > counts[text, False]]
     others += [text for text in kept if counts[text, True] <= counts[text, False]]
     return CodeVocabulary((*special, *names, *others), len(names))
 
 
-def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
-    """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and the symbols.
+def character_table(
+    words: Sequence[str],
+) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
+    """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and
+    the symbols.
 
-    Id 0 is padding, 1 and 2 mark the start and the end of a word, and the sorted symbols follow: characters,
-    and whole words such as `<unk>`.
+    Id 0 is padding, 1 and 2 mark the start and the end of a word, and the sorted symbols follow:
+    characters, and whole words such as `<unk>`.
     """
     spelt = [(word,) if re.fullmatch(r"<[^<>]+>", word) else tuple(word) for word in words]
     symbols = tuple(sorted({symbol for word in spelt for symbol in word}))
@@ -270,7 +309,9 @@ class TokenIds(NamedTuple):
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
-    """Return the form under which a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al. 2016)."""
+    """Return the form under which a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al.
+    2016).
+    """
     if digits != "keep":
         word = re.sub(r"\d", {"nine": "9", "zero": "0"}[digits], word)
     return word.lower() if lowercase else word
@@ -299,8 +340,12 @@ class TaggerVocabulary(Stored):
     lowercase: bool
     digits: Digits
     word_length: int  # characters of a word that are read; of a longer word the first and last half
-    columns: tuple[Sequence[str], ...] = ()  # known values of each other column, from id 1; 0 is unknown
-    scheme: Scheme | None = None  # of the tags in the files of train; None if they do not mark entities
+    columns: tuple[
+        Sequence[str], ...
+    ] = ()  # known values of each other column, from id 1; 0 is unknown
+    scheme: Scheme | None = (
+        None  # of the tags in the files of train; None if they do not mark entities
+    )
 
     @property
     def num_characters(self) -> int:
@@ -311,8 +356,12 @@ class TaggerVocabulary(Stored):
         """Return whether the vocabulary contains the normal form of `word`."""
         return self._normal(word) in self._word_ids
 
-    def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] | None = None) -> TokenIds:
-        """Encode the words of a sentence, and their values in the vocabulary's other columns, if given."""
+    def encode(
+        self, words: Sequence[str], columns: Sequence[Sequence[str]] | None = None
+    ) -> TokenIds:
+        """Encode the words of a sentence, and their values in the vocabulary's other columns, if
+        given.
+        """
         known = {symbol: i for i, symbol in enumerate(self.characters, _FIRST_CHARACTER)}
         table = np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
@@ -357,7 +406,8 @@ def tagger_vocabulary(
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
     scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
-    """Return the vocabulary of the words of each training sentence, and of their values in other columns.
+    """Return the vocabulary of the words of each training sentence, and of their values in other
+    columns.
 
     `more_words` are additional normal forms, such as words with pretrained vectors.
     """

@@ -19,7 +19,9 @@ _LOOKED_AT = 100  # number of lines that are examined for the width of the vecto
 
 
 class WordVectors(NamedTuple):
-    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has one."""
+    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has
+    one.
+    """
 
     table: Float[np.ndarray, "words width"]
     found: Bool[np.ndarray, " words"]
@@ -45,7 +47,9 @@ def vector_width(path: PathLike) -> int:
     counts = [sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1])) for fields in rows]
     width = min(statistics.multimode(counts))
     if not width:
-        raise bad_file(path, "has no numbers after most words: expected a word and its vector on each line")
+        raise bad_file(
+            path, "has no numbers after most words: expected a word and its vector on each line"
+        )
     return width
 
 
@@ -54,9 +58,10 @@ def read_word_vectors(
 ) -> dict[str, Float[np.ndarray, " width"]]:
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
-    A first line of two whole numbers, as in word2vec's files, is the number of words and `width`. Words may
-    contain spaces: the last `width` columns are the vector. The first vector of a word counts. Only given
-    words and a last line without a line end are checked. Comments begin with `#` and end without a number.
+    A first line of two whole numbers, as in word2vec's files, is the number of words and `width`.
+    Words may contain spaces: the last `width` columns are the vector. The first vector of a word
+    counts. Only given words and a last line without a line end are checked. Comments begin with `#`
+    and end without a number.
     """
     notes = notes or DataNotes()
     given = vector_width(path)
@@ -78,7 +83,9 @@ def read_word_vectors(
             continue
         last = line
         if len(fields) - 1 < width:
-            problem = f"{len(fields) - 1} numbers after the word, but {width} are wanted on each line"
+            problem = (
+                f"{len(fields) - 1} numbers after the word, but {width} are wanted on each line"
+            )
             raise bad_line(path, line.number, problem)
         count += 1
         word = " ".join(fields[:-width])
@@ -90,7 +97,9 @@ def read_word_vectors(
         raise bad_file(path, f"{problem}: it may be cut, fetch it again")
     if last is not None and not last.has_end and len(last.fields) > width:
         _vector(path, last, width)
-        notes.add(f"the last line of {shown(path, 75)} has no line end: if the file is cut, fetch it again")
+        notes.add(
+            f"the last line of {shown(path, 75)} has no line end: if the file is cut, fetch it again"
+        )
     return found
 
 

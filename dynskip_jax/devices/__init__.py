@@ -1,1 +1,3 @@
-"""Execution on one device, several devices or several processes; memory use and the compilation cache."""
+"""Execution on one device, several devices or several processes; memory use and the compilation
+cache.
+"""

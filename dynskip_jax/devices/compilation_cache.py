@@ -1,4 +1,6 @@
-"""Cache compiled programs on disk, so that a command does not compile again when it is restarted."""
+"""Cache compiled programs on disk, so that a command does not compile again when it is
+restarted.
+"""
 
 import os
 import warnings
@@ -10,16 +12,24 @@ MAX_BYTES = 2 * 2**30  # above this size JAX evicts the least recently used prog
 
 
 def keep_compiled_programs() -> Path | None:
-    """Enable JAX's compilation cache in `dynskip_jax/compiled` of the user's cache folder, and return it.
+    """Enable JAX's compilation cache in `dynskip_jax/compiled` of the user's cache folder, and
+    return it.
 
-    Call it before anything is compiled. Return None if the user has set another folder or has switched the
-    cache off, with JAX's environment variables, or if the folder cannot be written.
+    Call it before anything is compiled. Return None if the user has set another folder or has
+    switched the cache off, with JAX's environment variables, or if the folder cannot be written.
     """
-    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+    if (
+        jax.config.jax_compilation_cache_dir is not None
+        or not jax.config.jax_enable_compilation_cache
+    ):
         return None
     try:
-        given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative one is ignored (freedesktop.org)
-        folder = (given if given.is_absolute() else Path.home() / ".cache") / "dynskip_jax" / "compiled"
+        given = Path(
+            os.environ.get("XDG_CACHE_HOME", "")
+        )  # a relative one is ignored (freedesktop.org)
+        folder = (
+            (given if given.is_absolute() else Path.home() / ".cache") / "dynskip_jax" / "compiled"
+        )
         # Only the user may write here: programs loaded from this folder are executed.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -32,7 +42,8 @@ def keep_compiled_programs() -> Path | None:
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Cache small programs too: together they take long to compile, and little disk space.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # An entry that cannot be read (its writer was killed) or written (the disk is full) is compiled instead.
+    # An entry that cannot be read (its writer was killed) or written (the disk is full) is compiled
+    # instead.
     warnings.filterwarnings(
         "ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning
     )

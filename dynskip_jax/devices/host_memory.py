@@ -10,12 +10,16 @@ _MOST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory, unless the user has configured it; return whether glibc accepts it.
+    """Make glibc keep freed memory, unless the user has configured it; return whether glibc accepts
+    it.
 
-    By default every step on a CPU gets new pages, which the kernel fills with zeros: a quarter of the time of
-    a step of the small language model (BENCHMARKS.md). The process stays as large as its largest step.
+    By default every step on a CPU gets new pages, which the kernel fills with zeros: a quarter of
+    the time of a step of the small language model (BENCHMARKS.md). The process stays as large as
+    its largest step.
     """
-    if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+    if sys.platform != "linux" or any(
+        name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
+    ):
         return False
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):

@@ -1,8 +1,10 @@
-"""Compile an update for one or more devices with `jit`, `jit` over a mesh, or `pmap`, and place its arrays.
+"""Compile an update for one or more devices with `jit`, `jit` over a mesh, or `pmap`, and place its
+arrays.
 
-A `PartitionSpec` says how an array is divided over two mesh axes: `seeds`, the leading axis of the training
-state, and `data`, the batch axis. If the number of seeds is a multiple of the number of devices, each device
-trains different seeds. Otherwise each gets a part of every batch, and gradients are averaged.
+A `PartitionSpec` says how an array is divided over two mesh axes: `seeds`, the leading axis of the
+training state, and `data`, the batch axis. If the number of seeds is a multiple of the number of
+devices, each device trains different seeds. Otherwise each gets a part of every batch, and
+gradients are averaged.
 """
 
 from collections.abc import Callable
@@ -26,30 +28,43 @@ PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
 
 
 def batch_spec(batch_axis: int | None) -> P:
-    """Return how a batch is divided: (seeds, batch, ...) with `batch_axis` 0, (batch, ...) with None."""
+    """Return how a batch is divided: (seeds, batch, ...) with `batch_axis` 0, (batch, ...) with
+    None.
+    """
     return P("data") if batch_axis is None else PER_EXAMPLE
 
 
 class Parallel:
-    """Compile and run the update on some devices. This class uses one device; its subclasses use several."""
+    """Compile and run the update on some devices. This class uses one device; its subclasses use
+    several.
+    """
 
-    # Mapped axis over which the update has to reduce sums and means; None if it sees whole batches or seeds.
+    # Mapped axis over which the update has to reduce sums and means; None if it sees whole batches
+    # or seeds.
     axis_name: str | None = None
 
     def __init__(self, devices: Devices | None = None, processes: Processes | None = None):
         self.devices = devices or (jax.devices()[0],)
         self.processes = processes or Processes()
 
-    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        """Compile `update` for arguments and results of these specs; its first argument is donated."""
+    def compile(
+        self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree
+    ) -> Callable[..., Any]:
+        """Compile `update` for arguments and results of these specs; its first argument is
+        donated.
+        """
         return jax.jit(update, donate_argnums=0)
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
-        """Place whole arrays, which every process holds, in the layout of the compiled update's arguments."""
+        """Place whole arrays, which every process holds, in the layout of the compiled update's
+        arguments.
+        """
         return tree
 
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """Return results of the update as whole arrays, which every process holds, on any devices."""
+        """Return results of the update as whole arrays, which every process holds, on any
+        devices.
+        """
         return tree
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
@@ -60,20 +75,26 @@ class Parallel:
         return whole if len(self.devices) == 1 else jax.device_put(whole, self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
-        """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it."""
+        """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that
+        trains it.
+        """
         return tree
 
 
 class ShardedJit(Parallel):
     """One program over a mesh (seeds x data): the compiler divides the arrays."""
 
-    def __init__(self, devices: Devices, shape: tuple[int, int], processes: Processes | None = None):
+    def __init__(
+        self, devices: Devices, shape: tuple[int, int], processes: Processes | None = None
+    ):
         super().__init__(devices, processes)
         self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
         self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
 
     @override
-    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
+    def compile(
+        self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree
+    ) -> Callable[..., Any]:
         ins, outs = jax.tree.map(partial(NamedSharding, self.mesh), (in_specs, out_specs))
         return jax.jit(update, in_shardings=ins, out_shardings=outs, donate_argnums=0)
 
@@ -97,7 +118,8 @@ class ShardedJit(Parallel):
 class Pmap(Parallel):
     """One replica per device, by `jax.pmap`, which JAX maintains but no longer develops.
 
-    The divided axis of an array is split into two axes, (..., devices, share, ...); the first one is mapped.
+    The divided axis of an array is split into two axes, (..., devices, share, ...); the first one
+    is mapped.
     """
 
     def __init__(self, devices: Devices, shape: tuple[int, int]):
@@ -109,7 +131,9 @@ class Pmap(Parallel):
         return spec.index(self._divided) if self._divided in spec else None
 
     @override
-    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
+    def compile(
+        self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree
+    ) -> Callable[..., Any]:
         return jax.pmap(
             update,
             axis_name=self._divided,
@@ -145,10 +169,11 @@ def make_parallel(
     batch_size: int,
     processes: Processes | None = None,
 ) -> Parallel:
-    """Return the backend that runs the update, by `jit` or `pmap`; all agree up to rounding, noise included.
+    """Return the backend that runs the update, by `jit` or `pmap`; all agree up to rounding, noise
+    included.
 
-    The default is one device, or with several processes all of their devices. `batch_size` is the number of
-    examples in one update of one model, summed over all devices.
+    The default is one device, or with several processes all of their devices. `batch_size` is the
+    number of examples in one update of one model, summed over all devices.
     """
     processes, available = processes or Processes(), jax.devices()
     if num_devices is None:
@@ -177,7 +202,9 @@ def make_parallel(
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:
-    """Return the index in the whole batch of each of the `count` examples on this device, (count,)."""
+    """Return the index in the whole batch of each of the `count` examples on this device,
+    (count,).
+    """
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
     return first + jnp.arange(count)
 
@@ -188,7 +215,9 @@ def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
 
 
 def _own_share(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    """Return a global array from the whole `leaf`; each process copies only the parts of its own devices."""
+    """Return a global array from the whole `leaf`; each process copies only the parts of its own
+    devices.
+    """
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(leaf))
         data = _own_share(jax.random.key_data(leaf), sharding)

@@ -22,7 +22,8 @@ _ASK_SECONDS = 1.0  # approximate interval between two exchanges of flags
 class Processes:
     """The processes of a run, as returned by `connect`; by default only this process.
 
-    All processes must call every method, in the same order. The first one holds the run folder and prints.
+    All processes must call every method, in the same order. The first one holds the run folder and
+    prints.
     """
 
     def __init__(self, index: int = 0, count: int = 1):
@@ -33,7 +34,8 @@ class Processes:
         self._calls, self._calls_between, self._asked = 0, 1, time.monotonic()
 
     def collect(self, value: Any) -> list[Any]:
-        """Return the values of all processes, sent as JSON, on every process, in the order of their indices.
+        """Return the values of all processes, sent as JSON, on every process, in the order of their
+        indices.
 
         The error of a process that has stopped is raised on the others.
         """
@@ -53,7 +55,8 @@ class Processes:
     def anyone(self, *flags: bool, now: bool = False) -> tuple[bool, ...]:
         """Return for each flag whether any process has raised it since the last exchange.
 
-        Flags are exchanged about once a second, and in calls with `now`; other calls return False for all.
+        Flags are exchanged about once a second, and in calls with `now`; other calls return False
+        for all.
         """
         if self.count == 1:
             return flags
@@ -75,7 +78,9 @@ class Processes:
         barrier = multihost.get_barrier_sync_fn()
         barrier(key=f"dynskip_jax {self._exchanges}", timeout_ms=1000 * seconds)
         lengths = multihost_utils.process_allgather(np.int32(len(text)))
-        padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # few sizes, few compilations
+        padded = np.zeros(
+            1 << int(lengths.max()).bit_length(), np.uint8
+        )  # few sizes, few compilations
         padded[: len(text)] = np.frombuffer(text, np.uint8)
         rows = multihost_utils.process_allgather(padded)
         return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
@@ -84,7 +89,9 @@ class Processes:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """Send a `UserError` of this process to the others; turn a failed collective into a `UserError`."""
+        """Send a `UserError` of this process to the others; turn a failed collective into a
+        `UserError`.
+        """
         if self.count == 1:
             return
         if isinstance(error, UserError) and not self._told:
@@ -99,39 +106,57 @@ class Processes:
 
 
 def connect(
-    coordinator: str | None, process_id: int | None, process_count: int | None, *, heartbeat_seconds: int
+    coordinator: str | None,
+    process_id: int | None,
+    process_count: int | None,
+    *,
+    heartbeat_seconds: int,
 ) -> Processes:
     """Connect to the other processes of the run; call it before anything asks JAX for its devices.
 
-    If one is lost, calls that wait for it fail: at once if its connection breaks, and otherwise after
-    `heartbeat_seconds`. `coordinator` is HOST:PORT of process 0; or "auto", with which JAX gets all three
-    values from the cluster (a TPU pod, Slurm, Open MPI, Kubernetes); or None for a run of one process.
+    If one is lost, calls that wait for it fail: at once if its connection breaks, and otherwise
+    after `heartbeat_seconds`. `coordinator` is HOST:PORT of process 0; or "auto", with which JAX
+    gets all three values from the cluster (a TPU pod, Slurm, Open MPI, Kubernetes); or None for a
+    run of one process.
     """
     given = (coordinator, process_id, process_count)
     if given == (None, None, None):
         return Processes()
     if coordinator == "auto":
         if given[1:] != (None, None):
-            raise UserError("--coordinator auto finds the number of each process: leave --process out")
+            raise UserError(
+                "--coordinator auto finds the number of each process: leave --process out"
+            )
     elif None in given:
         raise UserError("give --coordinator and --process together, or none of them")
     else:
         host, _, port = coordinator.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UserError(f"--coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:8476, or auto")
+            raise UserError(
+                f"--coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:8476, or auto"
+            )
         if not 0 <= process_id < process_count:
-            raise UserError(f"--process is {process_id}/{process_count}: number processes from 0, as in 0/4")
+            raise UserError(
+                f"--process is {process_id}/{process_count}: number processes from 0, as in 0/4"
+            )
     if process_count == 1:
         return Processes()
     # JAX aborts if it cannot connect in time, without naming the address: print it first.
-    print(f"looking for the other processes: {coordinator}, {_CONNECT_SECONDS} s at most", file=sys.stderr)
+    print(
+        f"looking for the other processes: {coordinator}, {_CONNECT_SECONDS} s at most",
+        file=sys.stderr,
+    )
     jax.config.update("jax_enable_preemption_service", False)  # the training loop handles SIGTERM
     address = None if coordinator == "auto" else coordinator
-    seconds = dict(initialization_timeout=_CONNECT_SECONDS, heartbeat_timeout_seconds=heartbeat_seconds)
+    seconds = dict(
+        initialization_timeout=_CONNECT_SECONDS, heartbeat_timeout_seconds=heartbeat_seconds
+    )
     try:
         jax.distributed.initialize(address, process_count, process_id, **seconds)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"--coordinator {coordinator} finds no processes ({_brief(error)})") from error
+        raise UserError(
+            f"--coordinator {coordinator} finds no processes ({_brief(error)})"
+        ) from error
     return Processes(jax.process_index(), jax.process_count())
 
 

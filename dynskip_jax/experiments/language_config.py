@@ -10,9 +10,11 @@ from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedM
 from dynskip_jax.settings import Settings
 from dynskip_jax.training.model_names import COPYING
 
-# Training of the agents in presets that fit a CPU. They have their own Adam, because gradient descent with
-# the network's rate moves them by the whole clipping norm in each step.
-AGENT: dict[str, Any] = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch")
+# Training of the agents in presets that fit a CPU. They have their own Adam, because gradient
+# descent with the network's rate moves them by the whole clipping norm in each step.
+AGENT: dict[str, Any] = dict(
+    agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,14 +22,18 @@ class LanguageModel(RegularizedModel):
     """What the network is made of."""
 
     recipe: Literal["none", "released", "charlm", "charlm_small", "awd"] = "none"
-    """Details that have no flag: released (Gui et al. 2019: what agents see, first steps, weights), charlm
-    (Kim et al. 2016: characters), awd (Merity et al. 2018: tied, random lengths, AR, TAR, weights)."""
+    """Details that have no flag: released (Gui et al. 2019: what agents see, first steps, weights),
+    charlm (Kim et al. 2016: characters), awd (Merity et al. 2018: tied, random lengths, AR, TAR,
+    weights).
+    """
     init_scale: Positive = 0.1
     """Draw weights from U(-scale, scale)."""
     embedding_features: Size | None = None
     """Size of a word's embedding, except with charlm."""
     copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "none"
-    """Copy words of the last k steps: the one after the chosen state, or all by probability (expected)."""
+    """Copy words of the last k steps: the one after the chosen state, or all by probability
+    (expected).
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +45,9 @@ class LanguageTraining(AveragedTraining):
     decay: Positive = 1.0
     """Divide the learning rate by this once an epoch, after --decay-after."""
     decay_after: Natural | Literal["plateau"] = 0
-    """Epochs before --decay begins; plateau: after each epoch in which dev perplexity fell by less than 1."""
+    """Epochs before --decay begins; plateau: after each epoch in which dev perplexity fell by less
+    than 1.
+    """
     start_from: Path | None = None
     """A finished run folder of the same model, whose parameters are trained on (fine-tuning)."""
 

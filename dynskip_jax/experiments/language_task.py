@@ -22,7 +22,9 @@ from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks import LanguageModelling
 from dynskip_jax.trained import Trained
 
-_CHARACTERS: Mapping[str, dict[str, Any]] = {  # filters of each width, from 1, and highway layers above
+_CHARACTERS: Mapping[
+    str, dict[str, Any]
+] = {  # filters of each width, from 1, and highway layers above
     "charlm": dict(maps=(50, 100, 150, 200, 200, 200, 200), num_highway=2),
     "charlm_small": dict(maps=(25, 50, 75, 100, 125, 150), num_highway=1),
 }
@@ -86,11 +88,14 @@ def _make_model(
     )
 
 
-def _cell_options(spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def _cell_options(
+    spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]
+) -> list[dict[str, Any]]:
     """Return the options of each layer's cell, bottom first."""
     m, layers = settings.model, []
     for size, has_skip in zip(sizes, spec.has_skip, strict=True):
-        # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one distribution.
+        # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one
+        # distribution.
         weights = initializers.uniform(size**-0.5 if m.recipe == "awd" else m.init_scale)
         init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
         agent = dict(agent_init=F.Initializers(weights, bias=weights)) | dict(spec.cell_options)

@@ -17,8 +17,9 @@ class LayersModel(Model):
     skip_layers: tuple[Count, ...] | None = None
     """Layers with the time skip, counted from 1 at the bottom; by default only the last one."""
     dropout: tuple[Rate, ...] = (0.0,)
-    """Dropout rate, or three: of the first layer's input, between layers, before the output layer; taggers
-    also take four: with that after the first layer second."""
+    """Dropout rate, or three: of the first layer's input, between layers, before the output layer;
+    taggers also take four: with that after the first layer second.
+    """
 
     def __post_init__(self) -> None:
         if len(self.dropout) not in (1, 3, 4):
@@ -29,7 +30,11 @@ class LayersModel(Model):
         """Dropout rate of each layer's input, bottom first, and before the output layer."""
         places = {1: (0, 0, 0, 0), 3: (0, 1, 1, 2), 4: (0, 1, 2, 3)}[len(self.dropout)]
         inputs, first, between, output = (self.dropout[place] for place in places)
-        return inputs, *([first, *[between] * (self.num_layers - 2)] if self.num_layers > 1 else []), output
+        return (
+            inputs,
+            *([first, *[between] * (self.num_layers - 2)] if self.num_layers > 1 else []),
+            output,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +63,8 @@ class AveragedTraining(Training):
     weight_decay: Weight = 0.0
     """Add this times the weights to the gradient."""
     average: Literal["none", "non_monotone", "always", "ema"] = "none"
-    """Average the weights: always, once dev stops improving (NT-ASGD: non_monotone), or recent ones (ema:
-    exponentially, with decay 0.999)."""
+    """Average the weights: always, once dev stops improving (NT-ASGD: non_monotone), or recent ones
+    (ema: exponentially, with decay 0.999).
+    """
     average_after: Natural = 0
     """Epochs before averaging may begin."""

@@ -9,7 +9,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
 from dynskip_jax.settings import Agent, Data, Settings
 
-# Presets that depart from the papers. The entropy does not outweigh the single reward of a long text.
+# Presets that depart from the papers. The entropy does not outweigh the single reward of a long
+# text.
 SMALL: dict[str, Any] = dict(
     agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001, batch_size=50
 ) | dict(locked=True, clip=1.0)
@@ -22,7 +23,9 @@ class SentenceData(Data):
     max_words: Count | None = None
     """Keep this many words of train, the most frequent ones; others are unknown."""
     embeddings: Path | None = None
-    """GloVe or word2vec vectors to start from, which set the embedding size; words with one are known."""
+    """GloVe or word2vec vectors to start from, which set the embedding size; words with one are
+    known.
+    """
     strict: bool = False
     """Refuse lines of the files that are left out otherwise, such as texts without words."""
 

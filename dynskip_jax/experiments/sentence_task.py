@@ -29,7 +29,9 @@ def load_sentences(
     classes: Sequence[str] | None = None,
     lines: Sequence[str] = (),
 ) -> Dataset:
-    """Return labelled texts or, without `classes`, rated pairs as a data set; see `Dataset` for `lines`."""
+    """Return labelled texts or, without `classes`, rated pairs as a data set; see `Dataset` for
+    `lines`.
+    """
     data, width = settings.data, settings.model.embedding_features
     read: dict[str, np.ndarray] = {}
 
@@ -51,8 +53,12 @@ def load_sentences(
     return with_vectors(dataset, data.embeddings, words, read, width)
 
 
-def model_options(spec: ModelSpec, settings: SentenceSettings, data: Dataset | None) -> dict[str, Any]:
-    """Return the options of a model's layers, and of words that training drops or reads as unknown."""
+def model_options(
+    spec: ModelSpec, settings: SentenceSettings, data: Dataset | None
+) -> dict[str, Any]:
+    """Return the options of a model's layers, and of words that training drops or reads as
+    unknown.
+    """
     m = settings.model
     dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
     return dict(
@@ -74,8 +80,12 @@ def task_options(settings: SentenceSettings) -> dict[str, Any]:
     return sizes | dict(activation_coefs=settings.model.activation_coefs)
 
 
-def embedding(settings: SentenceSettings, data: Dataset | None, vocabulary: Any) -> Callable[..., nnx.Embed]:
-    """Return a function that creates the word embedding; pretrained vectors are used only with data."""
+def embedding(
+    settings: SentenceSettings, data: Dataset | None, vocabulary: Any
+) -> Callable[..., nnx.Embed]:
+    """Return a function that creates the word embedding; pretrained vectors are used only with
+    data.
+    """
     vectors, size = data and data.vectors, settings.model.embedding_features
     init = begin_with(vectors, initializers.uniform(_EMBEDDING_SCALE))
     return lambda rngs: nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)

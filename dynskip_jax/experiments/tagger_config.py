@@ -10,7 +10,8 @@ from dynskip_jax.settings import Data, Settings
 
 COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
 
-# Training of agents in presets for two cores: an Adam of their own, and rewards compared between sentences.
+# Training of agents in presets for two cores: an Adam of their own, and rewards compared between
+# sentences.
 AGENT: dict[str, Any] = dict(
     agent_learning_rate=0.001, entropy="exact", entropy_coef=0.01, discount=0.5, baseline="batch"
 )
@@ -35,8 +36,9 @@ class TaggerModel(LayersModel):
 
     recipe: Literal["none", "ma2016", "ncrfpp", "wu2016"] = "none"
     """Details that have no flag: ma2016 (Ma & Hovy 2016: initial weights, dropout of characters,
-    sentences rewarded), ncrfpp (50 filters), wu2016 (Wu et al. 2016: windows of three, small weights,
-    sentences rewarded)."""
+    sentences rewarded), ncrfpp (50 filters), wu2016 (Wu et al. 2016: windows of three, small
+    weights, sentences rewarded).
+    """
     output: Literal["crf", "softmax"] = "crf"
     """Predict tags by a CRF, or by a softmax at each word (for many tags)."""
     embedding_features: Size = 100

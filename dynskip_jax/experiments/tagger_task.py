@@ -34,10 +34,15 @@ from dynskip_jax.tasks import Tagging
 from dynskip_jax.trained import Trained
 
 _CHAR_FEATURES, _CHAR_OUTPUTS, _CHAR_WIDTH, _SMALL_FEATURES, _COLUMN_FEATURES = 30, 30, 3, 5, 20
-# Details of published systems: filters, dropout of characters, capitals, words at a time, options of cells,
-# and whether agents are rewarded for words.
+# Details of published systems: filters, dropout of characters, capitals, words at a time, options
+# of cells, and whether agents are rewarded for words.
 _USUAL = dict(
-    filters=_CHAR_OUTPUTS, char_dropout=0.0, capitals=_SMALL_FEATURES, window=1, cell={}, by_word=True
+    filters=_CHAR_OUTPUTS,
+    char_dropout=0.0,
+    capitals=_SMALL_FEATURES,
+    window=1,
+    cell={},
+    by_word=True,
 )
 _GLOROT = nnx.initializers.glorot_uniform()
 _MA = dict(kernel_init=_GLOROT, recurrent_kernel_init=_GLOROT, forget_bias=1.0)
@@ -53,7 +58,9 @@ _RECIPES: dict[str, dict[str, Any]] = {
 def dataset_of(
     corpus: TaggedCorpus, tags: Sequence[str], settings: TaggerSettings, lines: Sequence[str] = ()
 ) -> Dataset:
-    """Return a corpus as a data set, with the vocabulary of its words and of the `tags` to predict."""
+    """Return a corpus as a data set, with the vocabulary of its words and of the `tags` to
+    predict.
+    """
     m, path, train = settings.model, settings.data.embeddings, corpus.splits["train"]
     how = dict(lowercase=m.lowercase, digits=m.digits)
     all_words = {split: [w for s in of for w in s.words] for split, of in corpus.splits.items()}
@@ -68,9 +75,17 @@ def dataset_of(
         columns=(sentence.columns for sentence in train),
         scheme=corpus.scheme,
     )
-    unknown = {s: sum(not vocabulary.knows(w) for w in words) / len(words) for s, words in all_words.items()}
+    unknown = {
+        s: sum(not vocabulary.knows(w) for w in words) / len(words)
+        for s, words in all_words.items()
+    }
     lines = [*corpus.notes, *notes.lines, *lines, f"words that are not known: {shares(unknown)}"]
-    about = (corpus.name, {**corpus.sizes, "words": len(vocabulary.words)}, corpus.fingerprint, corpus.source)
+    about = (
+        corpus.name,
+        {**corpus.sizes, "words": len(vocabulary.words)},
+        corpus.fingerprint,
+        corpus.source,
+    )
     dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=lines)
     return with_vectors(dataset, path, vocabulary.words, read, m.embedding_features)
 
@@ -100,15 +115,23 @@ def make_task(
 
 
 def _make_model(
-    spec: ModelSpec, settings: TaggerSettings, vocabulary: TaggerVocabulary, vectors: Any, rngs: nnx.Rngs
+    spec: ModelSpec,
+    settings: TaggerSettings,
+    vocabulary: TaggerVocabulary,
+    vectors: Any,
+    rngs: nnx.Rngs,
 ) -> Tagger:
     m, recipe = settings.model, _RECIPES[settings.model.recipe]
     count, characters = vocabulary.num_characters, []
-    how = dict(char_features=_CHAR_FEATURES, dropout=recipe["char_dropout"], dtype=spec.dtype, rngs=rngs)
+    how = dict(
+        char_features=_CHAR_FEATURES, dropout=recipe["char_dropout"], dtype=spec.dtype, rngs=rngs
+    )
     if m.characters == "cnn":
         characters.append(CharCNN(count, filters=recipe["filters"], width=_CHAR_WIDTH, **how))
     if m.affixes:
-        characters.append(CharAffixes(count, char_features=_SMALL_FEATURES, count=m.affixes, rngs=rngs))
+        characters.append(
+            CharAffixes(count, char_features=_SMALL_FEATURES, count=m.affixes, rngs=rngs)
+        )
     has_scheme = vocabulary.scheme is not None and m.output == "crf"
     return Tagger(
         len(vocabulary.words),
@@ -116,10 +139,14 @@ def _make_model(
         m.features,
         **spec.layer_options(),
         embedding_features=m.embedding_features,
-        word_init=begin_with(vectors, by_size(m.embedding_features)),  # U(±√(3/d)) for words without one
+        word_init=begin_with(
+            vectors, by_size(m.embedding_features)
+        ),  # U(±√(3/d)) for words without one
         characters=characters,
         capitals=(len(CAPITALS), recipe["capitals"]) if recipe["capitals"] else None,
-        columns=[(1 + len(values), _COLUMN_FEATURES) for values in vocabulary.columns],  # 0 is unknown
+        columns=[
+            (1 + len(values), _COLUMN_FEATURES) for values in vocabulary.columns
+        ],  # 0 is unknown
         window=recipe["window"],
         output=m.output,
         allowed=allowed_transitions(vocabulary.tags, "BIOES") if has_scheme else None,
@@ -145,16 +172,25 @@ def metrics(trained: Trained) -> dict[str, np.ndarray]:
 
 
 def draw(trained: Trained) -> None:
-    """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each tag."""
+    """Log the scores of each type or tag on dev; draw the confusion matrix, and skips at each
+    tag.
+    """
     task, has_entities = trained.learner.task, trained.learner.task.scheme is not None
-    predictions = trained.learner.predictions(trained.all_params, "dev", trained.keys)[trained.member]
-    what, labels = "type" if has_entities else "tag", (task.gold["dev"], task.predicted_tags(predictions))
+    predictions = trained.learner.predictions(trained.all_params, "dev", trained.keys)[
+        trained.member
+    ]
+    what, labels = (
+        "type" if has_entities else "tag",
+        (task.gold["dev"], task.predicted_tags(predictions)),
+    )
     hooks.draw_confusion(trained, "dev", what, *labels, has_entities=has_entities)
     hooks.draw_skips(trained, "tag", "targets", task.tags)
 
 
 def tokenize(trained: Trained, text: str) -> str:
-    """Separate the words of a text by spaces; case is kept, because the model reads characters unchanged."""
+    """Separate the words of a text by spaces; case is kept, because the model reads characters
+    unchanged.
+    """
     return " ".join(treebank_words(text, lowercase=False))
 
 

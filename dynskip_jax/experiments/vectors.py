@@ -18,7 +18,9 @@ from dynskip_jax.experiment import Dataset
 def read_vectors(
     path: Path | None, words: Collection[str], width: int, notes: DataNotes
 ) -> Mapping[str, np.ndarray]:
-    """Return the vectors of words, of their lowercase forms and of `<unk>`, as far as a file has them."""
+    """Return the vectors of words, of their lowercase forms and of `<unk>`, as far as a file has
+    them.
+    """
     if path is None:
         return {}
     return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width, notes)
@@ -30,26 +32,44 @@ def having(words: Collection[str], read: Mapping[str, np.ndarray]) -> set[str]:
 
 
 def with_vectors(
-    data: Dataset, path: Path | None, words: Sequence[str], read: Mapping[str, np.ndarray], width: int
+    data: Dataset,
+    path: Path | None,
+    words: Sequence[str],
+    read: Mapping[str, np.ndarray],
+    width: int,
 ) -> Dataset:
-    """Return a data set whose embeddings of `words` begin with the vectors read from `path`, if given.
+    """Return a data set whose embeddings of `words` begin with the vectors read from `path`, if
+    given.
 
     The fingerprint covers the vectors, but not the path of their file.
     """
     if path is None:
         return data
     vectors = vectors_of(words, read, width)
-    found, fingerprint = int(vectors.found.sum()), batches.fingerprint(data.fingerprint, vectors.table)
-    line = f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"
-    return dataclasses.replace(data, fingerprint=fingerprint, lines=[*data.lines, line], vectors=vectors)
+    found, fingerprint = (
+        int(vectors.found.sum()),
+        batches.fingerprint(data.fingerprint, vectors.table),
+    )
+    line = (
+        f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"
+    )
+    return dataclasses.replace(
+        data, fingerprint=fingerprint, lines=[*data.lines, line], vectors=vectors
+    )
 
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an initializer of embeddings: pretrained vectors, and what `init` draws for other words."""
+    """Return an initializer of embeddings: pretrained vectors, and what `init` draws for other
+    words.
+    """
     if vectors is None:
         return init
 
-    def start(key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
-        return jnp.where(vectors.found[:, None], vectors.table.astype(dtype), init(key, shape, dtype))
+    def start(
+        key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None
+    ) -> Any:
+        return jnp.where(
+            vectors.found[:, None], vectors.table.astype(dtype), init(key, shape, dtype)
+        )
 
     return start

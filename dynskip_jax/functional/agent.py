@@ -1,4 +1,6 @@
-"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states and a choice from it."""
+"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states and a choice from
+it.
+"""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -11,23 +13,24 @@ from dynskip_jax.functional.engine.history import Window
 from dynskip_jax.functional.engine.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 
-# Sample a state, take the most probable one, or compute weights for all of them (see `relaxation.py`).
+# Sample a state, take the most probable one, or compute weights for all of them (see
+# `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
 
 
 class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
 
-    The first layer's matrix is stored as two blocks, so that the part that depends on the input can be
-    computed for all steps at once. A content-based (dot-product) agent has the same weights, but its output
-    layer computes a query.
+    The first layer's matrix is stored as two blocks, so that the part that depends on the input can
+    be computed for all steps at once. A content-based (dot-product) agent has the same weights, but
+    its output layer computes a query.
 
     Attributes:
         w_h: State block of the first layer's matrix, (hidden, units).
         w_x: Input block of the first layer's matrix, (in, units).
         b: Bias of the first layer, (units,).
-        w_out: Matrix of the output layer, (units, K); for a content-based agent, (units, hidden), or
-            (units, hidden + in) if it also compares the inputs that followed the stored states.
+        w_out: Matrix of the output layer, (units, K); for a content-based agent, (units, hidden),
+            or (units, hidden + in) if it also compares the inputs that followed the stored states.
         b_out: Bias of the K logits, (K,).
     """
 
@@ -38,7 +41,9 @@ class AgentParams(NamedTuple):
     b_out: Float[Array, " K"]
 
 
-def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch units"]:
+def project_agent_input(
+    params: AgentParams, x: Float[Array, "*batch in"]
+) -> Float[Array, "*batch units"]:
     """Return the part of the agent's first layer that depends on the input."""
     return affine(x, params.w_x, params.b)
 
@@ -51,8 +56,8 @@ def agent_logits(
 ) -> Float[Array, "*batch K"]:
     """Return the logits MLP(s(t)) of Eq. 1, unnormalised log-probabilities.
 
-    `units_x` is the result of `project_agent_input(params, x)`. Logits are finite and very negative where
-    `allowed` is False; at least one skip must be allowed.
+    `units_x` is the result of `project_agent_input(params, x)`. Logits are finite and very negative
+    where `allowed` is False; at least one skip must be allowed.
     """
     units = jnp.tanh(units_x + product(h, params.w_h))
     return where_allowed(affine(units, params.w_out, params.b_out), allowed)
@@ -65,11 +70,12 @@ def content_logits(
     slots: Any = None,
     followed: Window | None = None,
 ) -> Float[Array, "*batch K"]:
-    """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
+    """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) +
+    b).
 
-    `stored` are the last K h. The query meets those in `slots` (see `Window.compare_at`), or all if it is
-    None. With `followed`, the inputs x(t-k+1) that followed these states, the query has a second part, and
-    q_x · x(t-k+1) / √in is added.
+    `stored` are the last K h. The query meets those in `slots` (see `Window.compare_at`), or all if
+    it is None. With `followed`, the inputs x(t-k+1) that followed these states, the query has a
+    second part, and q_x · x(t-k+1) / √in is added.
     """
     h = stored.previous
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
@@ -80,8 +86,12 @@ def content_logits(
     return logits + row(params.b_out, logits)
 
 
-def _similarity(query: Float[Array, "*batch features"], keys: Window, slots: Any) -> Float[Array, "*batch n"]:
-    """Return scaled dot products of the query with the keys in `slots`, or with all keys if it is None."""
+def _similarity(
+    query: Float[Array, "*batch features"], keys: Window, slots: Any
+) -> Float[Array, "*batch n"]:
+    """Return scaled dot products of the query with the keys in `slots`, or with all keys if it is
+    None.
+    """
     products = keys.compare(query) if slots is None else keys.compare_at(query, slots)
     return products / math.sqrt(query.shape[-1])
 
@@ -89,7 +99,8 @@ def _similarity(query: Float[Array, "*batch features"], keys: Window, slots: Any
 def where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    """Return the logits with a large negative value where `allowed` is False, so that the probability is 0.
+    """Return the logits with a large negative value where `allowed` is False, so that the
+    probability is 0.
 
     The value is -1e9, or -8188 in float16: differences and p log p stay finite.
     Infinities would make gradients NaN (0 times infinity).
@@ -107,8 +118,8 @@ def choice_noise(
 ) -> Float[Array, "*batch K"]:
     """Return the noise for `choose`: standard Gumbel variables, drawn with `fold_in(key, step)`.
 
-    It is float32 for a narrower `dtype`, the log-probabilities', because narrow dtypes have too few values in
-    the tails.
+    It is float32 for a narrower `dtype`, the log-probabilities', because narrow dtypes have too few
+    values in the tails.
     """
     dtype = wider(dtype, jnp.float32)
 
@@ -120,11 +131,14 @@ def choice_noise(
     return draw(keys, steps)
 
 
-def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None) -> Int[Array, "*batch"]:
+def choose(
+    logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None
+) -> Int[Array, "*batch"]:
     """Return the chosen slot in 0..K-1 for each example, int32.
 
-    With Gumbel noise the choice is a sample from the categorical distribution (the Gumbel-max trick, as in
-    `jax.random.categorical`). Without noise it is the most probable slot. Logits need not be normalised.
+    With Gumbel noise the choice is a sample from the categorical distribution (the Gumbel-max
+    trick, as in `jax.random.categorical`). Without noise it is the most probable slot. Logits need
+    not be normalised.
     """
     scores = logits if noise is None else logits.astype(noise.dtype) + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)

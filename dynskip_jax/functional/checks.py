@@ -1,4 +1,6 @@
-"""Checks of arguments: types and shapes always, values only if they are known before the program runs."""
+"""Checks of arguments: types and shapes always, values only if they are known before the program
+runs.
+"""
 
 import contextlib
 import dataclasses
@@ -28,20 +30,28 @@ def check_rates(name: str, *rates: float) -> None:
 
 
 def check_whole(name: str, value: Any, at_least: int = 1) -> int:
-    """Return a whole number as a Python int; raise a `UserError` unless it is one of at least `at_least`."""
+    """Return a whole number as a Python int; raise a `UserError` unless it is one of at least
+    `at_least`.
+    """
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or value < at_least:
-        raise UserError(f"expected {name} to be a whole number of at least {at_least}, got {value!r}")
+        raise UserError(
+            f"expected {name} to be a whole number of at least {at_least}, got {value!r}"
+        )
     return int(value)
 
 
 def check_fields(piece: Any) -> None:
     """Check the numbers among the fields of a frozen dataclass by their annotations.
 
-    A field of `int` is a whole number, one of `bool` is True or False, and one of `float` is a real number.
-    NumPy's numbers become Python's, so that the piece is hashable and compares by value.
+    A field of `int` is a whole number, one of `bool` is True or False, and one of `float` is a real
+    number. NumPy's numbers become Python's, so that the piece is hashable and compares by value.
     """
-    kinds = {int: (int, np.integer), bool: (bool, np.bool_), float: (int, float, np.integer, np.floating)}
+    kinds = {
+        int: (int, np.integer),
+        bool: (bool, np.bool_),
+        float: (int, float, np.integer, np.floating),
+    }
     wanted = {int: "a whole number", bool: "True or False", float: "a number"}
     for field in dataclasses.fields(piece):
         value = getattr(piece, field.name)
@@ -52,18 +62,28 @@ def check_fields(piece: Any) -> None:
         if not is_kind or (field.type is float and math.isnan(value)):
             name = f"{type(piece).__name__}.{field.name}"
             raise UserError(f"expected {name} to be {wanted[field.type]}, got {value!r}")
-        object.__setattr__(piece, field.name, value.item() if isinstance(value, np.generic) else value)
+        object.__setattr__(
+            piece, field.name, value.item() if isinstance(value, np.generic) else value
+        )
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """Check that `array` has whole numbers and this shape; `meaning` names its axes: `(batch, time)`."""
-    if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
+    """Check that `array` has whole numbers and this shape; `meaning` names its axes: `(batch,
+    time)`.
+    """
+    if (
+        not hasattr(array, "dtype")
+        or not jnp.issubdtype(array.dtype, jnp.integer)
+        or array.shape != shape
+    ):
         wanted = f"an array of whole numbers, {meaning} = {shape}"
         raise UserError(f"expected {name} to be {wanted}, got {described(array)}")
 
 
 def known_values(array: Any) -> np.ndarray | None:
-    """Return the values of an array; None if it is traced or partly on devices of other processes."""
+    """Return the values of an array; None if it is traced or partly on devices of other
+    processes.
+    """
     if isinstance(array, jax.core.Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -74,11 +94,15 @@ def known_values(array: Any) -> np.ndarray | None:
 def check_range(name: str, values: np.ndarray, low: int, high: Any) -> None:
     """Raise a `UserError` if any value is below `low` or above `high`."""
     if values.size and (values.min() < low or values.max() > high):
-        raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
+        raise UserError(
+            f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}"
+        )
 
 
 def check_lengths(seq_lengths: Any, batch: tuple[int, ...], num_steps: int) -> np.ndarray | None:
-    """Check that lengths are whole numbers in 0..`num_steps`, (*batch,); return them if they are known."""
+    """Check that lengths are whole numbers in 0..`num_steps`, (*batch,); return them if they are
+    known.
+    """
     check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
     values = known_values(seq_lengths)
     if values is not None:
@@ -91,7 +115,8 @@ def valid_lengths(
 ) -> Int[Array, "*batch"]:
     """Check `seq_lengths` and return them as int32; traced lengths are clipped to 0..`num_steps`.
 
-    All functions that take lengths follow this rule. If `batch` is None, there is at least one batch axis.
+    All functions that take lengths follow this rule. If `batch` is None, there is at least one
+    batch axis.
     """
     if isinstance(num_steps, bool | float):
         raise UserError(f"expected the number of steps to be a whole number, got {num_steps!r}")
@@ -110,7 +135,9 @@ def check_temperature(temperature: Any) -> None:
 
 
 def check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
-    """Raise a `UserError` unless `value` is a single real number inside; traced values are not checked."""
+    """Raise a `UserError` unless `value` is a single real number inside; traced values are not
+    checked.
+    """
     dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
     is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
     if np.ndim(value) or not is_real:
@@ -133,9 +160,9 @@ def check_call(
 ) -> None:
     """Check the arguments of a call of layers: shapes always, values if they are known.
 
-    Sequences have one entry for each layer and direction. `x` is (*batch, time, in), or (time, *batch, in)
-    with `time_major`; `segment_ids` and actions have its axes but the last. `hidden` is the size of each
-    layer's state; None checks no sizes.
+    Sequences have one entry for each layer and direction. `x` is (*batch, time, in), or (time,
+    *batch, in) with `time_major`; `segment_ids` and actions have its axes but the last. `hidden` is
+    the size of each layer's state; None checks no sizes.
     """
     lead = x.shape[:-1]
     batch, time = (lead[1:], lead[0]) if time_major else (lead[:-1], lead[-1])
@@ -165,7 +192,9 @@ def check_call(
 
 @contextlib.contextmanager
 def naming_reference() -> Iterator[None]:
-    """Turn JAX's error about forward-mode derivatives into one that names the implementation with them."""
+    """Turn JAX's error about forward-mode derivatives into one that names the implementation with
+    them.
+    """
     try:
         yield
     except TypeError as error:
@@ -180,11 +209,15 @@ def naming_reference() -> Iterator[None]:
 def check_implementation(implementation: str) -> None:
     """Raise a `UserError` unless `unroll` has an implementation of this name."""
     if implementation not in IMPLEMENTATIONS:
-        raise UserError(f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}")
+        raise UserError(
+            f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}"
+        )
 
 
 def check_inputs(x: Any, shape: str = "(batch, time, in)", in_features: int | None = None) -> None:
-    """Check that `x` are vectors of floats; an axis with `*` in `shape` stands for any number of axes."""
+    """Check that `x` are vectors of floats; an axis with `*` in `shape` stands for any number of
+    axes.
+    """
     axes, expected = shape.count(",") + 1, shape
     if in_features is not None:
         expected = shape.replace("in)", f"{in_features})")
@@ -192,11 +225,15 @@ def check_inputs(x: Any, shape: str = "(batch, time, in)", in_features: int | No
     if not fits or (in_features is not None and x.shape[-1] != in_features):
         raise UserError(f"expected inputs {expected}, got {described(x)}")
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise UserError(f"expected inputs {expected} of floats, got {described(x)}: embed tokens first")
+        raise UserError(
+            f"expected inputs {expected} of floats, got {described(x)}: embed tokens first"
+        )
 
 
 def check_below(recurrence: Any, below: Any, lead: tuple[int, ...], hidden: int) -> None:
-    """Check the input of the depth skip, (*lead, features), for a layer of size `hidden`; None passes."""
+    """Check the input of the depth skip, (*lead, features), for a layer of size `hidden`; None
+    passes.
+    """
     if below is None:
         return
     if recurrence.depth_skip is None:
@@ -215,8 +252,8 @@ def check_actions(
 ) -> None:
     """Check actions to replay: their shape and dtype, and their values if they are known.
 
-    `valid` is True where a sequence has a step, in a shape that broadcasts to `shape`. If it is None, it is
-    not known where, and values are not checked.
+    `valid` is True where a sequence has a step, in a shape that broadcasts to `shape`. If it is
+    None, it is not known where, and values are not checked.
     """
     check_whole_numbers("actions", actions, shape, meaning)
     values = known_values(actions)
@@ -224,11 +261,14 @@ def check_actions(
         check_range("actions", values[np.broadcast_to(valid, shape)], *skip.action_range)
 
 
-def check_allowed(skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, "..."] | bool = True) -> None:
-    """Raise a `UserError` if known actions to replay are skips that a known mask of a policy forbids.
+def check_allowed(
+    skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, "..."] | bool = True
+) -> None:
+    """Raise a `UserError` if known actions to replay are skips that a known mask of a policy
+    forbids.
 
-    Their probability is 0, so that their log π would be a huge negative number. `mask` is (K,), or has the
-    axes of `actions` before K, of which some may have size 1.
+    Their probability is 0, so that their log π would be a huge negative number. `mask` is (K,), or
+    has the axes of `actions` before K, of which some may have size 1.
     """
     if mask is None or not skip.has_agent:
         return
@@ -237,7 +277,9 @@ def check_allowed(skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, ".
     if chosen is None or allowed is None:
         return
     # State(t-1) enters where the mask leaves nothing, also among the states that exist so far.
-    leaves_nothing = ~allowed.any(axis=-1, keepdims=True) | (getattr(skip, "empty_slots", "") == "masked")
+    leaves_nothing = ~allowed.any(axis=-1, keepdims=True) | (
+        getattr(skip, "empty_slots", "") == "masked"
+    )
     allowed = allowed | (leaves_nothing & (np.arange(skip.max_skip) == 0))
     allowed = np.broadcast_to(allowed, (*chosen.shape, skip.max_skip))
     slots = np.clip(chosen - 1, 0, skip.max_skip - 1)
@@ -250,10 +292,11 @@ def check_allowed(skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, ".
 
 
 def check_dtypes(params: Any, carry: Any) -> None:
-    """Check that no parameter is wider than the state, so that a step does not change the state's dtype.
+    """Check that no parameter is wider than the state, so that a step does not change the state's
+    dtype.
 
-    Narrower ones are fine: products are multiplied in the dtype of the parameters, and summed in that of the
-    state.
+    Narrower ones are fine: products are multiplied in the dtype of the parameters, and summed in
+    that of the state.
     """
     state = carry.slots[0].dtype
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -282,20 +325,30 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
 
 @functools.lru_cache
 def _skip_state_structure(time_skip: Any) -> Any:
-    """Return the structure of a time skip's state; steps outside of `jit` ask for it again and again."""
+    """Return the structure of a time skip's state; steps outside of `jit` ask for it again and
+    again.
+    """
     return jax.tree.structure(jax.eval_shape(lambda: time_skip.init_skip_state((), jnp.float32)))
 
 
-def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int | None = None) -> None:
+def check_carry(
+    recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int | None = None
+) -> None:
     """Check that a carry fits a layer and a batch; if `hidden` is None, its size is not checked."""
     if not hasattr(carry, "slots"):
-        raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}")
+        raise UserError(
+            f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}"
+        )
     kind, K = recurrence.transition.state, recurrence.time_skip.max_skip
     if not isinstance(carry.slots, kind):
-        raise UserError(f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}")
+        raise UserError(
+            f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}"
+        )
     for array in carry.slots:
         if array.shape[:-2] != batch or carry.step.shape != batch:
-            raise UserError(f"expected a carry of the inputs' batch {batch}, got one of {array.shape[:-2]}")
+            raise UserError(
+                f"expected a carry of the inputs' batch {batch}, got one of {array.shape[:-2]}"
+            )
         if array.shape[-2] != K:
             raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
         if hidden is not None and array.shape[-1] != hidden:
@@ -305,7 +358,9 @@ def check_carry(recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int
         raise UserError(f"expected a carry of {name}, got one of another skip over time")
     if recurrence.time_skip.observes_inputs:
         if carry.inputs is None or carry.inputs.shape[:-1] != (*batch, K - 1):
-            raise UserError(f"expected a carry with the last {K - 1} inputs, as initialize_carry makes it")
+            raise UserError(
+                f"expected a carry with the last {K - 1} inputs, as initialize_carry makes it"
+            )
     elif carry.inputs is not None:
         raise UserError("expected a carry without inputs: this time skip does not observe them")
     if carry.key is None:

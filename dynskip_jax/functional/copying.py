@@ -1,6 +1,7 @@
 """Copying of recent words: those that followed the states among which a time skip chooses.
 
-This is a pointer sentinel (Merity et al. 2017, "Pointer sentinel mixture models"). Its pointer is the time
+This is a pointer sentinel (Merity et al. 2017, "Pointer sentinel mixture models"). Its pointer is
+the time
 skip's choice among the last K states, either sampled or in expectation:
 
     p(w) = Σ_k π_k p_k(w),    p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w],
@@ -22,16 +23,19 @@ class Copies(NamedTuple):
 
     words: Int[Array, "batch time choices"]  # token ids; `NO_WORD` where there is no word to copy
     weights: Float[Array, "batch time choices"]  # probability π of each choice
-    gates: Float[Array, "batch time #choices"]  # log-odds log(g / (1 - g)), of each choice or one for all
+    gates: Float[
+        Array, "batch time #choices"
+    ]  # log-odds log(g / (1 - g)), of each choice or one for all
 
 
 def followers(
     tokens: Int[Array, "batch time"], earlier: Int[Array, "batch K_less_one"]
 ) -> tuple[Int[Array, "batch time K"], Int[Array, "batch K_less_one"]]:
-    """Return the word that followed State(t-k), the input of step t-k+1, for each step t and k = 1..K.
+    """Return the word that followed State(t-k), the input of step t-k+1, for each step t and k =
+    1..K.
 
-    `earlier` has the last K - 1 inputs before the segment; `NO_WORD` before the first input. Return it for
-    the next segment, too.
+    `earlier` has the last K - 1 inputs before the segment; `NO_WORD` before the first input. Return
+    it for the next segment, too.
     """
     K, time = earlier.shape[1] + 1, tokens.shape[1]
     words = jnp.concatenate([earlier, tokens], axis=1)
@@ -73,7 +77,9 @@ def copied_log_likelihood(
 def copied_log_probs(
     copies: Copies, log_probs: Float[Array, "batch time vocabulary"]
 ) -> Float[Array, "batch time vocabulary"]:
-    """Return log p of every word of the vocabulary with copying, from log p_softmax of every word."""
+    """Return log p of every word of the vocabulary with copying, from log p_softmax of every
+    word.
+    """
 
     def add(row, words, weights):
         return row.at[words].add(weights, mode="drop")
@@ -89,7 +95,9 @@ def log_likelihood_of_each(
     """Return log p_k of the targets for each choice k, from their log p_softmax."""
     log_g, log_kept = jax.nn.log_sigmoid(copies.gates), jax.nn.log_sigmoid(-copies.gates)
     log_missed = log_kept + log_likelihood[..., None]
-    log_p = jnp.where(copies.words == targets[..., None], jnp.logaddexp(log_missed, log_g), log_missed)
+    log_p = jnp.where(
+        copies.words == targets[..., None], jnp.logaddexp(log_missed, log_g), log_missed
+    )
     return jnp.where(copies.words == NO_WORD, log_likelihood[..., None], log_p)
 
 
@@ -98,19 +106,22 @@ def chosen_log_likelihood(
 ) -> Float[Array, "batch time"]:
     """Return Σ_k π_k log p_k(w) of the targets: the expected log p_k(w) if k is sampled from π.
 
-    It is a lower bound of `copied_log_likelihood`. REINFORCE with the reward log p_k(w) estimates its
-    gradient with respect to π.
+    It is a lower bound of `copied_log_likelihood`. REINFORCE with the reward log p_k(w) estimates
+    its gradient with respect to π.
     """
-    return jnp.sum(copies.weights * log_likelihood_of_each(copies, log_likelihood, targets), axis=-1)
+    return jnp.sum(
+        copies.weights * log_likelihood_of_each(copies, log_likelihood, targets), axis=-1
+    )
 
 
 def chosen_log_likelihood_with_greedy_gates(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time"]:
-    """Return `chosen_log_likelihood`, with the gradient of the gates from the most probable choice only.
+    """Return `chosen_log_likelihood`, with the gradient of the gates from the most probable choice
+    only.
 
-    Evaluation copies by this choice, which is right more often than the average one, and a gate must know how
-    often. So the gradient of the gates is that of log p_k(w) of the most probable k.
+    Evaluation copies by this choice, which is right more often than the average one, and a gate
+    must know how often. So the gradient of the gates is that of log p_k(w) of the most probable k.
     """
     known_gates = copies._replace(gates=jax.lax.stop_gradient(copies.gates))
     expected = chosen_log_likelihood(known_gates, log_likelihood, targets)
@@ -125,11 +136,14 @@ def _copying(copies: Copies) -> Float[Array, "batch time choices"]:
 
 
 def _mixed(copies: Copies, log_probs: Array, hit: Array) -> Array:
-    # Not copying has the probability Σ_k π_k (1 - g_k), plus π_k g_k for each k without a word. It is summed
-    # in logarithms: a gate that is wide open gets a gradient that shuts it, however small the sum.
+    # Not copying has the probability Σ_k π_k (1 - g_k), plus π_k g_k for each k without a word. It
+    # is summed in logarithms: a gate that is wide open gets a gradient that shuts it, however small
+    # the sum.
     log_kept = jnp.where(copies.words == NO_WORD, 0, jax.nn.log_sigmoid(-copies.gates))
     log_kept = jax.nn.logsumexp(log_kept, axis=-1, b=copies.weights)
     log_kept = log_kept.reshape(log_kept.shape + (1,) * (log_probs.ndim - 2))
     is_hit = hit > 0
-    log_hit = jnp.where(is_hit, jnp.log(jnp.where(is_hit, hit, 1)), -jnp.inf)  # log 0 has no gradient
+    log_hit = jnp.where(
+        is_hit, jnp.log(jnp.where(is_hit, hit, 1)), -jnp.inf
+    )  # log 0 has no gradient
     return jnp.logaddexp(log_kept + log_probs, log_hit)

@@ -4,8 +4,9 @@ A tag sequence y of length T has the score
 
     s(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_{t>1} transitions[y_{t-1}, y_t] + end[y_T],
 
-and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag sequences. All results are in
-log space. Steps past a row's length are ignored, whatever their values. The empty sequence has probability 1.
+and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag sequences. All results
+are in log space. Steps past a row's length are ignored, whatever their values. The empty sequence
+has probability 1.
 """
 
 from collections.abc import Callable
@@ -17,12 +18,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
+from dynskip_jax.functional.checks import (
+    check_range,
+    check_whole_numbers,
+    known_values,
+    valid_lengths,
+)
 from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
-# Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite where all
-# transitions to a tag are forbidden.
+# Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite
+# where all transitions to a tag are forbidden.
 FORBIDDEN = -1e30
 
 
@@ -42,9 +48,9 @@ def crf_constrain(
 ) -> CRFParams:
     """Return the parameters with `FORBIDDEN` where a mask is False. These entries get no gradient.
 
-    A sequence with a forbidden entry then has probability 0. It is decoded only if every sequence has one.
-    Its log-likelihood is about -1e30 instead of -inf, which keeps gradients finite. The masks have the axes
-    of `CRFParams`; `data.tag_schemes.allowed_transitions` returns all three.
+    A sequence with a forbidden entry then has probability 0. It is decoded only if every sequence
+    has one. Its log-likelihood is about -1e30 instead of -inf, which keeps gradients finite. The
+    masks have the axes of `CRFParams`; `data.tag_schemes.allowed_transitions` returns all three.
     """
 
     def constrain(score, allowed):
@@ -64,14 +70,18 @@ def crf_log_likelihood(
     Args:
         params: Parameters of the CRF.
         emissions: Score of each tag at each step, finite up to each row's length.
-        tags: Tag sequence y; ignored past each row's length. Traced tags are clipped to the range of tags.
+        tags: Tag sequence y; ignored past each row's length. Traced tags are clipped to the range
+            of tags.
         seq_lengths: True lengths, 0 to time; None if all rows have `time` steps.
     """
     rows = _prepared(params, emissions, seq_lengths, tags)
     emitted = jnp.take_along_axis(rows.emissions, rows.tags[:, :, None], axis=-1).sum(axis=(1, 2))
     followed = rows.params.transitions[rows.tags[:, :-1], rows.tags[:, 1:]]
     score = emitted + jnp.where(rows.valid[:, 1:], followed, 0).sum(axis=-1)
-    score += rows.params.start[rows.tags[:, 0]] + rows.params.end[last_valid(rows.tags, rows.seq_lengths)]
+    score += (
+        rows.params.start[rows.tags[:, 0]]
+        + rows.params.end[last_valid(rows.tags, rows.seq_lengths)]
+    )
     prefix, _ = _prefixes(rows, _log_sum)
     log_z = jax.nn.logsumexp(prefix + rows.params.end[None], axis=-1)
     return jnp.where(rows.seq_lengths > 0, score - log_z, 0)
@@ -84,17 +94,20 @@ def crf_marginals(
 ) -> Float[Array, "batch time tags"]:
     """Return log p(y_t = k) of each tag k at each step t, in nats (forward-backward algorithm).
 
-    It is 0 past each row's length, and about `FORBIDDEN` for a tag that the constraints rule out. Arguments
-    are those of `crf_log_likelihood`.
+    It is 0 past each row's length, and about `FORBIDDEN` for a tag that the constraints rule out.
+    Arguments are those of `crf_log_likelihood`.
     """
     rows = _prepared(params, emissions, seq_lengths)
     _, prefixes = _prefixes(rows, _log_sum)
     # The suffixes of a sequence are the prefixes of the reversed sequence.
     reverse = CRFParams(rows.params.transitions.T, rows.params.end, rows.params.start)
-    flipped = rows._replace(params=reverse, emissions=flip_sequences(rows.emissions, rows.seq_lengths))
+    flipped = rows._replace(
+        params=reverse, emissions=flip_sequences(rows.emissions, rows.seq_lengths)
+    )
     _, suffixes = _prefixes(flipped, _log_sum)
     joint = prefixes + flip_sequences(suffixes, rows.seq_lengths) - rows.emissions
-    # The logsumexp over tags is log Z at every step. Normalising each step on its own avoids rounding errors.
+    # The logsumexp over tags is log Z at every step. Normalising each step on its own avoids
+    # rounding errors.
     log_probs = where_each(rows.valid, jax.nn.log_softmax(joint, axis=-1), 0)
     return log_probs[:, : emissions.shape[1]]
 
@@ -104,7 +117,8 @@ def crf_decode(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Int[Array, "batch time"]:
-    """Return the most probable tag sequence of each row (Viterbi algorithm), 0 past each row's length.
+    """Return the most probable tag sequence of each row (Viterbi algorithm), 0 past each row's
+    length.
 
     Ties are broken deterministically. Arguments are those of `crf_log_likelihood`.
     """
@@ -112,7 +126,8 @@ def crf_decode(
     best, prefixes = _prefixes(rows, _largest)
 
     def go_back(tag, inputs):
-        # Computing the best previous tag here, only for tags on the path, is cheaper than storing it for all.
+        # Computing the best previous tag here, only for tags on the path, is cheaper than storing
+        # it for all.
         prefix, continued = inputs
         before = jnp.argmax(prefix + rows.params.transitions.T[tag], axis=-1).astype(jnp.int32)
         tag = jnp.where(continued, before, tag)
@@ -137,7 +152,9 @@ class _Rows(NamedTuple):
 def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = None) -> _Rows:
     """Check the arguments and return them as `_Rows`."""
     if jnp.ndim(emissions) != 3 or not jnp.issubdtype(jnp.result_type(emissions), jnp.floating):
-        raise UserError(f"expected emissions of shape (batch, time, tags), got {described(emissions)}")
+        raise UserError(
+            f"expected emissions of shape (batch, time, tags), got {described(emissions)}"
+        )
     batch, time, n = emissions.shape
     for name, score, shape in zip(CRFParams._fields, params, ((n, n), (n,), (n,)), strict=True):
         if jnp.shape(score) != shape:
@@ -167,8 +184,9 @@ def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = N
 def _prefixes(rows: _Rows, combine: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
     """Combine the scores, without `end`, of all prefixes y_1 .. y_t that end in each tag.
 
-    `combine` is `_log_sum`, or `_largest` for the best prefix. Return the scores at each row's last step,
-    (batch, tags), and at each step, (batch, steps, tags). Past a row's length they repeat those of its last.
+    `combine` is `_log_sum`, or `_largest` for the best prefix. Return the scores at each row's last
+    step, (batch, tags), and at each step, (batch, steps, tags). Past a row's length they repeat
+    those of its last.
     """
 
     def extend(prefix, inputs):
@@ -189,9 +207,9 @@ def _largest(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Ar
 def _log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
     """Return log Σ_i exp(prefix_i + transitions_ij).
 
-    It is a product of exponentials, which is several times faster than a sum for each pair of tags. Where the
-    product loses terms to underflow, it is such a sum: where the best prefixes are followed by transitions
-    that are forbidden, or far worse than others to the same tag.
+    It is a product of exponentials, which is several times faster than a sum for each pair of tags.
+    Where the product loses terms to underflow, it is such a sum: where the best prefixes are
+    followed by transitions that are forbidden, or far worse than others to the same tag.
     """
     shift = jax.lax.stop_gradient(prefix.max(axis=1, keepdims=True))
     shifts = jax.lax.stop_gradient(transitions.max(axis=0, keepdims=True))
@@ -199,15 +217,23 @@ def _log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Ar
     # A lost term is below `tiny`: a rounding error of every total that is not small.
     is_small = total < jnp.finfo(total.dtype).tiny / jnp.finfo(total.dtype).eps
     log_total = jnp.log(jnp.where(is_small, 1, total)) + shift + shifts
-    exact = jax.lax.cond(is_small.any(), _exact_log_sum, lambda prefix, _: prefix, prefix, transitions)
+    exact = jax.lax.cond(
+        is_small.any(), _exact_log_sum, lambda prefix, _: prefix, prefix, transitions
+    )
     return jnp.where(is_small, exact, log_total)
 
 
 @jax.checkpoint  # otherwise every step would store an array of (batch, tags, tags)
-def _exact_log_sum(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
+def _exact_log_sum(
+    prefix: Float[Array, "batch tags"], transitions: Array
+) -> Float[Array, "batch tags"]:
     return jax.nn.logsumexp(prefix[:, :, None] + transitions[None], axis=1)
 
 
-def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
-    """Return x(t+1) at each step t, and zeros at the last: JAX cannot export a scan over `time` - 1 steps."""
+def _of_next_step(
+    x: Shaped[Array, "batch time *features"],
+) -> Shaped[Array, "batch time *features"]:
+    """Return x(t+1) at each step t, and zeros at the last: JAX cannot export a scan over `time` - 1
+    steps.
+    """
     return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

@@ -20,18 +20,19 @@ _FACTS = ("mode", "update_is_differentiable", "reverse", "noncausal", "time_majo
 class DecisionTrace:
     """Decisions of one layer in one direction at every step, in the order of the inputs.
 
-    Layers return one trace for each layer and direction as `out.decisions`, and the losses of `rl` take
-    everything they need from them. A trace is a pytree: the arrays are its leaves, the other fields static.
+    Layers return one trace for each layer and direction as `out.decisions`, and the losses of `rl`
+    take everything they need from them. A trace is a pytree: the arrays are its leaves, the other
+    fields static.
 
     Attributes:
         action, log_prob, entropy, update: As in `Decision`, (*batch, time).
         valid: False past the end of a sequence, (*batch, time); None if all steps count.
-        mode: How the choices were made: `sample`, `greedy`, a relaxation, `replayed` if they were given, or
-            `none` if the layer makes no choices that rewards can train.
+        mode: How the choices were made: `sample`, `greedy`, a relaxation, `replayed` if they were
+            given, or `none` if the layer makes no choices that rewards can train.
         update_is_differentiable: Whether a gradient reaches the parameters through `update`.
         reverse: Whether the layer runs from each sequence's end to its start.
-        noncausal: Whether a choice also affects outputs at steps that the layer processed earlier, because a
-            layer above runs in the other direction.
+        noncausal: Whether a choice also affects outputs at steps that the layer processed earlier,
+            because a layer above runs in the other direction.
         time_major: Whether the arrays are (time, *batch).
     """
 
@@ -61,11 +62,14 @@ class DecisionTrace:
     ) -> "DecisionTrace":
         """Return the trace of a layer's decisions, such as those that `unroll` returns.
 
-        `mode` is that of the policy, and `replayed` says whether the actions were given instead of chosen.
+        `mode` is that of the policy, and `replayed` says whether the actions were given instead of
+        chosen.
         """
         differentiable = skip.differentiable(mode, replayed)
         has_params = type(skip).init is not TimeSkip.init
-        if not skip.is_stochastic or not has_params:  # random skips sample, and nothing in them can learn
+        if (
+            not skip.is_stochastic or not has_params
+        ):  # random skips sample, and nothing in them can learn
             mode = "none"
         elif replayed:
             mode = "replayed"

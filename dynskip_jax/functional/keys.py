@@ -1,4 +1,6 @@
-"""PRNG keys for single examples: an example's noise depends neither on other examples nor on devices."""
+"""PRNG keys for single examples: an example's noise depends neither on other examples nor on
+devices.
+"""
 
 from typing import Any
 
@@ -28,7 +30,9 @@ def check_key_of(key: Any, batch: tuple[int, ...]) -> None:
 
 
 def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
-    """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is split."""
+    """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is
+    split.
+    """
     check_key_of(key, batch)
     return key if key.shape == batch else jax.random.split(key, batch)
 
@@ -48,19 +52,24 @@ def check_rollouts(x: Any, keys: Any, axis: int = 0) -> None:
         return
     rows = np.moveaxis(np.asarray(x), axis, 0)
     if (rows == rows[:1]).all():
-        raise UserError("all rollouts have the same keys and make the same choices: use functional.rollouts")
+        raise UserError(
+            "all rollouts have the same keys and make the same choices: use functional.rollouts"
+        )
 
 
 def rollouts(tree: Any, num: int) -> Any:
     """Return arrays with `num` rollouts of each row along a new leading axis.
 
-    Arrays are repeated, and every PRNG key is split into `num`: with copies of one key, all rollouts of a row
+    Arrays are repeated, and every PRNG key is split into `num`: with copies of one key, all
+    rollouts of a row
     would make the same choices. Use it for inputs and targets, and for a carry with keys::
 
         x, lengths, y, carry = F.rollouts((x, lengths, y, carry), 4)
     """
     if isinstance(num, bool) or not isinstance(num, int) or num < 1:
-        raise UserError(f"expected the number of rollouts to be a whole number of at least 1, got {num!r}")
+        raise UserError(
+            f"expected the number of rollouts to be a whole number of at least 1, got {num!r}"
+        )
 
     def repeated(leaf: Any) -> Array:
         if jax.dtypes.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
@@ -82,7 +91,9 @@ def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ..
 
 
 def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."] | int) -> Key[Array, "..."]:
-    """Apply `jax.random.fold_in` to each key, with one number for each of them, or one int for all."""
+    """Apply `jax.random.fold_in` to each key, with one number for each of them, or one int for
+    all.
+    """
     fold_in, axes = jax.random.fold_in, (0, None if isinstance(numbers, int) else 0)
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in, axes)

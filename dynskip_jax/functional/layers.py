@@ -1,4 +1,6 @@
-"""Stacked recurrent layers, in one or two directions, as one pure function of weights and arrays."""
+"""Stacked recurrent layers, in one or two directions, as one pure function of weights and
+arrays.
+"""
 
 import dataclasses
 import math
@@ -26,8 +28,8 @@ from dynskip_jax.functional.step import (
     zero_state,
 )
 
-# Numbers that are folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, so they must exceed
-# any index of a split.
+# Numbers that are folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, so they
+# must exceed any index of a split.
 SHARED = 2**31 - 1
 _REKEY = 2**31 - 2
 
@@ -40,10 +42,14 @@ class LayerSpec:
     hidden: int  # size of each array of the state
     in_features: int | None = None  # size of the input, for a time skip that observes inputs
     reverse: bool = False  # whether the layer runs from each sequence's end to its start
-    recurrent_dropout: float = 0.0  # dropout rate of the h that enters a step, with one mask for all steps
+    recurrent_dropout: float = (
+        0.0  # dropout rate of the h that enters a step, with one mask for all steps
+    )
     # Dropout rate of entries of the recurrent matrices, with one mask for the whole call
     weight_dropout: float = 0.0
-    zoneout: tuple[float, ...] = ()  # one zoneout rate for each array of the state; empty for no zoneout
+    zoneout: tuple[
+        float, ...
+    ] = ()  # one zoneout rate for each array of the state; empty for no zoneout
     dtype: Any = jnp.float32  # dtype of matrix multiplications
     state_dtype: Any = jnp.float32  # dtype of the state
 
@@ -52,8 +58,8 @@ class LayerSpec:
 class LayersSpec:
     """A stack of layers. Hashable, hence a static argument under `jit`."""
 
-    # Layers, bottom first. With two directions, each layer has two entries: its forward half, then its
-    # backward half
+    # Layers, bottom first. With two directions, each layer has two entries: its forward half, then
+    # its backward half
     layers: tuple[LayerSpec, ...]
     num_directions: int = 1  # number of directions, 1 or 2
     # Dropout rates of each layer's input and of the last layer's output, bottom first
@@ -63,7 +69,9 @@ class LayersSpec:
     implementation: str = "auto"  # implementation of every unroll; see `unroll`
 
     def sources_below(self, i: int) -> tuple[int, ...]:
-        """Return the indices of the layers that the depth skip of layer `i` reads from, bottom first."""
+        """Return the indices of the layers that the depth skip of layer `i` reads from, bottom
+        first.
+        """
         skip = self.layers[i].recurrence.depth_skip
         if skip is None:
             return ()
@@ -76,14 +84,17 @@ class LayersSpec:
     def needs_cell_state(self, i: int) -> bool:
         """Return whether a layer above reads the cell state of layer `i`."""
         return any(
-            i in self.sources_below(above) and self.layers[above].recurrence.depth_skip.source == "cell_state"
+            i in self.sources_below(above)
+            and self.layers[above].recurrence.depth_skip.source == "cell_state"
             for above in range(i + 1, len(self.layers))
         )
 
     def is_noncausal(self, i: int) -> bool:
-        """Return whether choices of layer `i` can affect outputs at steps that the layer processed earlier.
+        """Return whether choices of layer `i` can affect outputs at steps that the layer processed
+        earlier.
 
-        This is so with two directions, except in the top layer: a layer above runs in the other direction.
+        This is so with two directions, except in the top layer: a layer above runs in the other
+        direction.
         """
         return self.num_directions > 1 and i < len(self.layers) - self.num_directions
 
@@ -95,7 +106,9 @@ class LayersCall(NamedTuple):
     # Carry of each layer to start from; None starts from the initial states
     carry: Sequence[SkipCarry] | None
     seq_lengths: Int[Array, "..."] | None  # true lengths, (*batch,)
-    segment_ids: Int[Array, "..."] | None  # ids of the sequences that are packed in a row, (*batch, time)
+    segment_ids: (
+        Int[Array, "..."] | None
+    )  # ids of the sequences that are packed in a row, (*batch, time)
     # Actions of each layer to replay, (*batch, time); None for a layer that chooses
     actions: tuple[Int[Array, "..."] | None, ...]
     policies: tuple[Policy, ...]  # policy of each layer
@@ -104,21 +117,24 @@ class LayersCall(NamedTuple):
 
 
 class LayersOutput(NamedTuple):
-    """Outputs of the layers. With two directions, tuples alternate: layer 1 forward, layer 1 backward, …
+    """Outputs of the layers. With two directions, tuples alternate: layer 1 forward, layer 1
+    backward, …
 
     Attributes:
-        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a sequence.
-            Two directions are concatenated.
+        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
+            sequence. Two directions are concatenated.
         states: Outputs of the top layer before dropout.
         decisions: One trace for each layer and direction, each leaf (*batch, time).
-        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form s(t) in
-            Eq. 1.
+        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form
+            s(t) in Eq. 1.
     """
 
     h: Float[Array, "*batch time features"]
     states: Float[Array, "*batch time features"]
     decisions: tuple[DecisionTrace, ...]
-    observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
+    observations: tuple[
+        tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...
+    ]
 
 
 @partial(jax.jit, static_argnames=("spec", "deterministic"))
@@ -130,19 +146,24 @@ def run_layers(
     *,
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
-    """Run all layers over a batch of sequences; return the last carry of each layer, and the outputs.
+    """Run all layers over a batch of sequences; return the last carry of each layer, and the
+    outputs.
 
-    The function is compiled for each `spec` and each shape, even if it is called outside of `jit`. `initial`
-    is the learned initial state of each layer, arrays of (hidden,); None for zeros. If `deterministic`,
-    nothing is dropped, and zoneout has its expected values.
+    The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
+    `initial` is the learned initial state of each layer, arrays of (hidden,); None for zeros. If
+    `deterministic`, nothing is dropped, and zoneout has its expected values.
     """
     batch_axes = call.x.ndim - 2
     if spec.time_major:
         moved = call.x, call.segment_ids, call.actions
-        x, segment_ids, actions = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved)
+        x, segment_ids, actions = jax.tree.map(
+            lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved
+        )
         call = call._replace(x=x, segment_ids=segment_ids, actions=actions)
     batch_shape = call.x.shape[:batch_axes]
-    carry, output = _run_batch(spec, params, initial, _with_one_batch_axis(call, batch_axes), deterministic)
+    carry, output = _run_batch(
+        spec, params, initial, _with_one_batch_axis(call, batch_axes), deterministic
+    )
     if batch_axes != 1:
         carry, output = jax.tree.map(
             lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (carry, output)
@@ -155,7 +176,9 @@ def run_layers(
 
 
 def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
-    """Return the call with its batch axes, of which there may be none or several, reshaped into one."""
+    """Return the call with its batch axes, of which there may be none or several, reshaped into
+    one.
+    """
     if batch_axes == 1:
         return call
     size = math.prod(call.x.shape[:batch_axes])
@@ -176,7 +199,9 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
     key = call.key
     if not is_shared:
         key = merge(key)
-    arrays = jax.tree.map(merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions))
+    arrays = jax.tree.map(
+        merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions)
+    )
     policies = tuple(map(merge_mask, call.policies))
     return LayersCall(*arrays, policies, key, call.weight_key)
 
@@ -193,10 +218,13 @@ def _run_batch(
     batch = x.shape[0]
     ways = spec.num_directions
     starts = [
-        initial_state(layer, state, (batch,), x) for layer, state in zip(spec.layers, initial, strict=True)
+        initial_state(layer, state, (batch,), x)
+        for layer, state in zip(spec.layers, initial, strict=True)
     ]
     carries, key = _carries(spec, starts, call)
-    dropout_keys, mask_keys, weight_keys = _dropout_keys(spec, key, call.weight_key, batch, deterministic)
+    dropout_keys, mask_keys, weight_keys = _dropout_keys(
+        spec, key, call.weight_key, batch, deterministic
+    )
     same_along = (1,) if spec.variational else ()
     valid = None
     if call.seq_lengths is not None:
@@ -260,8 +288,8 @@ def _side_by_side(arrays: Sequence[Array]) -> Array:
 def initial_state(
     layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the initial state of every sequence, each array (*batch, hidden), sharded like the batch of
-    `like`.
+    """Return the initial state of every sequence, each array (*batch, hidden), sharded like the
+    batch of `like`.
 
     `learned` has arrays of (hidden,); None for zeros.
     """
@@ -270,13 +298,17 @@ def initial_state(
     if learned is None:
         return zeros
     leading = (1,) * len(batch) + (-1,)
-    return jax.tree.map(lambda zero, array: zero + array.reshape(leading).astype(zero.dtype), zeros, learned)
+    return jax.tree.map(
+        lambda zero, array: zero + array.reshape(leading).astype(zero.dtype), zeros, learned
+    )
 
 
 def _carries(
     spec: LayersSpec, starts: Sequence[Any], call: LayersCall
 ) -> tuple[tuple[SkipCarry, ...], Key[Array, "..."] | None]:
-    """Return the carries to start from, and the key for everything else that is sampled in this call."""
+    """Return the carries to start from, and the key for everything else that is sampled in this
+    call.
+    """
     key = call.key
     if call.carry is not None:
         return _with_keys(match_batch(call.carry, call.x), key), key
@@ -295,7 +327,8 @@ def initial_carries(
     """
     keys = (None,) * len(layers)
     if key is not None:
-        # The number of parts, of which the first is for choices, decides what a seed draws: it stays.
+        # The number of parts, of which the first is for choices, decides what a seed draws: it
+        # stays.
         keys = [split_each(each, 3)[0] for each in split_each(key, len(layers))]
     return tuple(
         initial_carry(each, layer.recurrence, start, layer.in_features)
@@ -303,7 +336,9 @@ def initial_carries(
     )
 
 
-def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
+def _with_keys(
+    carries: Sequence[SkipCarry], key: Key[Array, "..."] | None
+) -> tuple[SkipCarry, ...]:
     """Return the carries with keys derived from `key` where they have none, as after evaluation."""
     if key is None or all(carry.key is not None for carry in carries):
         return carries
@@ -328,7 +363,8 @@ def _dropout_keys(
     batch: int,
     deterministic: bool,
 ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Return the keys for dropout on each input and the output, recurrent masks, and weights of each layer.
+    """Return the keys for dropout on each input and the output, recurrent masks, and weights of
+    each layer.
 
     The keys for weights are single ones, the others (batch,); None where nothing is dropped.
     """
@@ -355,7 +391,9 @@ def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
 def _with_mask(
     layer: LayerSpec, carry: SkipCarry, key: Key[Array, " batch"] | None, deterministic: bool
 ) -> SkipCarry:
-    """Return the carry with its recurrent dropout mask, or a new one; None if nothing is dropped."""
+    """Return the carry with its recurrent dropout mask, or a new one; None if nothing is
+    dropped.
+    """
     if deterministic or layer.recurrent_dropout == 0.0:
         return carry._replace(recurrent_mask=None)
     if carry.recurrent_mask is not None:
@@ -363,19 +401,24 @@ def _with_mask(
     return draw_recurrent_mask(layer, carry, key)
 
 
-def draw_recurrent_mask(layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*batch"]) -> SkipCarry:
+def draw_recurrent_mask(
+    layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*batch"]
+) -> SkipCarry:
     """Return the carry with a new recurrent dropout mask, sampled with one key for each example."""
     shape = (*carry.step.shape, layer.hidden)
     mask = dropout_mask(keys, layer.recurrent_dropout, shape, layer.state_dtype)
     return carry._replace(recurrent_mask=mask)
 
 
-def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool) -> Any:
-    """Return the zoneout masks of the steps that follow a carry, one mask for each array of the state.
+def zoneout_mask(
+    layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool
+) -> Any:
+    """Return the zoneout masks of the steps that follow a carry, one mask for each array of the
+    state.
 
     `steps` is the size of a time axis after the batch; None for one step without this axis. If
-    `deterministic`, the masks are expected values, which need no keys. The result is None for a layer without
-    zoneout.
+    `deterministic`, the masks are expected values, which need no keys. The result is None for a
+    layer without zoneout.
     """
     if not any(layer.zoneout):
         return None
@@ -387,11 +430,15 @@ def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *
         keys = keys[:, None]
     if steps is not None:
         step = step[:, None] + jnp.arange(steps)[None]
-    return zoneout(keys, step, layer.zoneout, layer.hidden, layer.state_dtype, deterministic=deterministic)
+    return zoneout(
+        keys, step, layer.zoneout, layer.hidden, layer.state_dtype, deterministic=deterministic
+    )
 
 
 def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None) -> LayerParams:
-    """Return the weights with matrices cast to the layer's `dtype`; with a key, weight dropout is applied."""
+    """Return the weights with matrices cast to the layer's `dtype`; with a key, weight dropout is
+    applied.
+    """
     params = cast_matrices(params, layer.dtype)
     if key is None or layer.weight_dropout == 0.0:
         return params
@@ -409,8 +456,12 @@ def cast_matrices(params: Any, dtype: Any) -> Any:
     return jax.tree.map(cast, params)
 
 
-def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float) -> Any:
-    """Drop entries of the matrices that multiply the state (DropConnect): `Transition.recurrent`."""
+def drop_recurrent_weights(
+    weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float
+) -> Any:
+    """Drop entries of the matrices that multiply the state (DropConnect):
+    `Transition.recurrent`.
+    """
     leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
     keys = jax.random.split(key, len(leaves))
 
@@ -419,7 +470,9 @@ def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Arra
             return dropout(key, rate, leaf)
         return leaf
 
-    return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])
+    return structure.unflatten(
+        [drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)]
+    )
 
 
 # Inputs of depth skips, and outputs for the caller.
@@ -428,7 +481,9 @@ def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Arra
 def _below(
     spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
 ) -> Float[Array, "batch time below"] | None:
-    """Return the input of the depth skip of layer `i`, from lower layers of its direction; None without."""
+    """Return the input of the depth skip of layer `i`, from lower layers of its direction; None
+    without.
+    """
     sources = [outputs[source] for source in spec.sources_below(i)]
     if not sources:
         return None
@@ -439,7 +494,9 @@ def _below(
 def _h_before(
     layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
 ) -> Float[Array, "batch time hidden"]:
-    """Return the previous h of each step, in the order of the inputs; in reverse, that of step t+1."""
+    """Return the previous h of each step, in the order of the inputs; in reverse, that of step
+    t+1.
+    """
 
     def flip(array: Array) -> Array:
         """Exchange the order of the inputs and that of the steps."""

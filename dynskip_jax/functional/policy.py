@@ -14,22 +14,28 @@ MODES = ("sample", "greedy", *RELAXATIONS)
 
 
 @register_node_for_export
-@partial(jax.tree_util.register_dataclass, data_fields=("temperature", "mix", "mask"), meta_fields=("mode",))
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("temperature", "mix", "mask"),
+    meta_fields=("mode",),
+)
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Policy with which a layer chooses its skips. A pytree with a static `mode`: valid as a `jit` argument.
+    """Policy with which a layer chooses its skips. A pytree with a static `mode`: valid as a `jit`
+    argument.
 
     Attributes:
-        mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights on all
-            K states.
-        temperature: Temperature τ, a number that divides the logits of agents and of attention. Samples, log
-            π, entropies and copies of words are those of this distribution. With `gumbel_softmax`,
-            `straight_through` and `reinmax` it is the temperature of the relaxation instead, and π has τ = 1.
-        mix: Skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number allows a
-            sweep over λ inside one program.
-        mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. If no skip
-            is left, State(t-1) enters. A mask that allows the first K' skips allows a sweep over K inside
-            one program.
+        mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights
+            on all K states.
+        temperature: Temperature τ, a number that divides the logits of agents and of attention.
+            Samples, log π, entropies and copies of words are those of this distribution. With
+            `gumbel_softmax`, `straight_through` and `reinmax` it is the temperature of the
+            relaxation instead, and π has τ = 1.
+        mix: Skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number
+            allows a sweep over λ inside one program.
+        mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. If
+            no skip is left, State(t-1) enters. A mask that allows the first K' skips allows a sweep
+            over K inside one program.
 
     Example::
 

@@ -1,7 +1,8 @@
 """Relaxed choices: weights of the last K states through which the agent receives a gradient.
 
-The score-function estimator is unbiased, but has a high variance. With a relaxation, the gradient of the loss
-flows through all states that could have entered. It is biased for the sampled policy, but has a low variance.
+The score-function estimator is unbiased, but has a high variance. With a relaxation, the gradient
+of the loss flows through all states that could have entered. It is biased for the sampled policy,
+but has a low variance.
 """
 
 from typing import Any, Literal, get_args
@@ -33,11 +34,13 @@ def relaxed_weights(
 
     * `soft`: softmax(log π / τ); at τ = 1 this is attention.
     * `gumbel_softmax`: softmax((log π + g) / τ) (Jang et al. 2017; Maddison et al. 2017).
-    * `straight_through`: one-hot of a sample, with the derivative of `gumbel_softmax` (Jang et al. 2017).
-    * `reinmax`: one-hot of a sample, with a second-order derivative, Heun's method (Liu et al. 2023).
+    * `straight_through`: one-hot of a sample, with the derivative of `gumbel_softmax` (Jang et al.
+      2017).
+    * `reinmax`: one-hot of a sample, with a second-order derivative, Heun's method (Liu et al.
+      2023).
 
-    `log_probs` is normalised log π in nats, and `noise` the result of `choice_noise`, which `soft` does not
-    use. The weights are in the dtype of the noise if there is any.
+    `log_probs` is normalised log π in nats, and `noise` the result of `choice_noise`, which `soft`
+    does not use. The weights are in the dtype of the noise if there is any.
     """
     if relaxation == "soft":
         return jax.nn.softmax(log_probs / temperature, axis=-1)
@@ -46,10 +49,13 @@ def relaxed_weights(
     scores = log_probs + noise
     if relaxation == "gumbel_softmax":
         return jax.nn.softmax(scores / temperature, axis=-1)
-    one_hot = jax.nn.one_hot(jnp.argmax(scores, axis=-1), log_probs.shape[-1], dtype=log_probs.dtype)
+    one_hot = jax.nn.one_hot(
+        jnp.argmax(scores, axis=-1), log_probs.shape[-1], dtype=log_probs.dtype
+    )
     if relaxation == "straight_through":
         return _with_derivative_of(one_hot, jax.nn.softmax(scores / temperature, axis=-1))
-    # Liu et al. (2023), Algorithm 2: π_1 is the mean of the sample and π_τ, as a function of the same logits.
+    # Liu et al. (2023), Algorithm 2: π_1 is the mean of the sample and π_τ, as a function of the
+    # same logits.
     probs = jnp.exp(log_probs)
     mean = jnp.log((one_hot + jax.nn.softmax(log_probs / temperature, axis=-1)) / 2)
     pi_1 = jax.nn.softmax(jax.lax.stop_gradient(mean - log_probs) + log_probs, axis=-1)

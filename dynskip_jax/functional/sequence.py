@@ -34,7 +34,9 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
 
 
 def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
-    """Return a mask that is True where the next sequence of a row begins: where `segment_ids` changes."""
+    """Return a mask that is True where the next sequence of a row begins: where `segment_ids`
+    changes.
+    """
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     return segment_ids != before
 
@@ -42,7 +44,8 @@ def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch 
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:
-    """Reverse each sequence within its own length; padding stays at the end. Without lengths, reverse rows.
+    """Reverse each sequence within its own length; padding stays at the end. Without lengths,
+    reverse rows.
 
     Applying it twice returns `x`.
     """
@@ -59,10 +62,12 @@ def last_valid(
 ) -> Shaped[Array, "..."]:
     """Return each sequence's last element, (*batch, ...); zeros for an empty sequence.
 
-    `x` is (*batch, time, ...). Without lengths, there is one batch axis, and all sequences have `time` steps.
+    `x` is (*batch, time, ...). Without lengths, there is one batch axis, and all sequences have
+    `time` steps.
     """
     x = jnp.asarray(x)
-    # With several batch axes there is an axis of features: a mask, (batch, time), is not taken for lengths.
+    # With several batch axes there is an axis of features: a mask, (batch, time), is not taken for
+    # lengths.
     axis = 1
     if seq_lengths is not None and x.ndim >= jnp.ndim(seq_lengths) + 2:
         axis = max(jnp.ndim(seq_lengths), 1)

@@ -10,8 +10,8 @@ from jax import export
 def register_for_export(kind: type) -> type:
     """Register a named tuple, such as a custom transition's state; also a decorator.
 
-    Serialized programs store its module and name. A second registration under the same name, as after
-    `importlib.reload`, does nothing: restart Python to export values of a reloaded class.
+    Serialized programs store its module and name. A second registration under the same name, as
+    after `importlib.reload`, does nothing: restart Python to export values of a reloaded class.
     """
     return _register(export.register_namedtuple_serialization, kind)
 

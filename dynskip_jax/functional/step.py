@@ -1,7 +1,7 @@
 """Step of a recurrent layer with any transition, time skip and depth skip, and its carry.
 
-`recurrent_step` is the function that `jax.lax.scan` runs. It computes Gui et al. (2019), Eq. 1 and 2, and is
-the reference definition of a layer: tests compare the fused unroll with it.
+`recurrent_step` is the function that `jax.lax.scan` runs. It computes Gui et al. (2019), Eq. 1 and
+2, and is the reference definition of a layer: tests compare the fused unroll with it.
 """
 
 import dataclasses
@@ -25,7 +25,8 @@ from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transi
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """The three choices that define a recurrent layer. Hashable, hence a static argument under `jit`.
+    """The three choices that define a recurrent layer. Hashable, hence a static argument under
+    `jit`.
 
     Attributes:
         time_skip: Choice of the earlier state that enters a step.
@@ -50,17 +51,21 @@ class Recurrence:
     ) -> "LayerParams":
         """Draw all weights of a layer.
 
-        `below` is the size of the depth skip's input, by default `hidden`, and `agent_features` the number of
-        hidden units of an agent. `agent_init`, by default `init`, draws the time skip's parameters.
+        `below` is the size of the depth skip's input, by default `hidden`, and `agent_features` the
+        number of hidden units of an agent. `agent_init`, by default `init`, draws the time skip's
+        parameters.
         """
         transition_key, skip_key, depth_key = jax.random.split(key, 3)
         params = self.transition.init(transition_key, in_features, hidden, init)
-        skip = self.time_skip.init(skip_key, in_features, hidden, agent_features, agent_init or init)
+        skip = self.time_skip.init(
+            skip_key, in_features, hidden, agent_features, agent_init or init
+        )
         depth = None
         if self.depth_skip is not None:
             x = jax.ShapeDtypeStruct((1, in_features), init.dtype)
             widths = [
-                leaf.shape[-1] for leaf in jax.tree.leaves(jax.eval_shape(self.transition.project, params, x))
+                leaf.shape[-1]
+                for leaf in jax.tree.leaves(jax.eval_shape(self.transition.project, params, x))
             ]
             if below is None:
                 below = hidden
@@ -71,7 +76,9 @@ class Recurrence:
 
 
 class LayerParams(NamedTuple):
-    """Weights of one layer: of the transition, the time skip and the depth skip; None for what has none."""
+    """Weights of one layer: of the transition, the time skip and the depth skip; None for what has
+    none.
+    """
 
     transition: Any
     skip: Any = None
@@ -82,15 +89,17 @@ class SkipCarry(NamedTuple):
     """State that one step passes to the next. The batch axes are the leading axes of every leaf.
 
     Attributes:
-        slots: The last K states, newest first: the transition's state, each array (*batch, K, hidden).
+        slots: The last K states, newest first: the transition's state, each array (*batch, K,
+            hidden).
         step: Number of steps since the carry was made or restarted, (*batch,).
-        key: One PRNG key for each example, (*batch,). Step t draws with `fold_in(key, t)`, so the noise of an
-            example depends only on its key and its step. None where nothing is sampled.
+        key: One PRNG key for each example, (*batch,). Step t draws with `fold_in(key, t)`, so the
+            noise of an example depends only on its key and its step. None where nothing is sampled.
         skip_state: State of the time skip, in addition to the stored states.
-        recurrent_mask: Recurrent dropout mask, (*batch, hidden): a factor on the state that enters the gates,
-            the same at all steps (Gal & Ghahramani 2016). None without recurrent dropout.
-        inputs: The last K - 1 inputs, newest first, (*batch, K - 1, in), zeros before the first one. None
-            unless the time skip observes them (`TimeSkip.observes_inputs`).
+        recurrent_mask: Recurrent dropout mask, (*batch, hidden): a factor on the state that enters
+            the gates, the same at all steps (Gal & Ghahramani 2016). None without recurrent
+            dropout.
+        inputs: The last K - 1 inputs, newest first, (*batch, K - 1, in), zeros before the first
+            one. None unless the time skip observes them (`TimeSkip.observes_inputs`).
     """
 
     slots: Any
@@ -107,18 +116,21 @@ class SkipCarry(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """Inputs of a step that need no state, so that they can be computed for all steps before the loop.
+    """Inputs of a step that need no state, so that they can be computed for all steps before the
+    loop.
 
     Attributes:
         transition: `Transition.project` of x(t).
         skip: `TimeSkip.project` of x(t).
         depth: `DepthSkip.project` of x(t) and the input from below.
-        zoneout_mask: Fraction of State(t-1) that zoneout keeps, (*batch, hidden) for each array of the state;
-            see `dropout.zoneout`. None without zoneout.
+        zoneout_mask: Fraction of State(t-1) that zoneout keeps, (*batch, hidden) for each array of
+            the state; see `dropout.zoneout`. None without zoneout.
         action: Action to replay instead of choosing, (*batch,); None to choose.
         valid: False past the end of a sequence, (*batch,); None without padding.
-        restart: True where the next sequence packed into a row begins, (*batch,); None if no row is packed.
-        x: The input x(t) itself, (*batch, in), for a time skip that observes inputs; otherwise None.
+        restart: True where the next sequence packed into a row begins, (*batch,); None if no row is
+            packed.
+        x: The input x(t) itself, (*batch, in), for a time skip that observes inputs; otherwise
+            None.
     """
 
     transition: Any
@@ -147,12 +159,16 @@ class SkipOutput(NamedTuple):
 
 
 def initial_carry(
-    key: Key[Array, "*batch"] | None, recurrence: Recurrence, state: Any, in_features: int | None = None
+    key: Key[Array, "*batch"] | None,
+    recurrence: Recurrence,
+    state: Any,
+    in_features: int | None = None,
 ) -> SkipCarry:
     """Return a carry whose K slots all contain `state`, each array (*batch, hidden).
 
-    A single `key` is split into one for each example. It may be None where nothing is sampled. `in_features`
-    is the size of the layer's input, which only a time skip that observes inputs needs.
+    A single `key` is split into one for each example. It may be None where nothing is sampled.
+    `in_features` is the size of the layer's input, which only a time skip that observes inputs
+    needs.
     """
     batch = state[0].shape[:-1]
     if key is not None:
@@ -175,21 +191,28 @@ def zero_state(
     dtype: Any = jnp.float32,
     like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
-    """Return a state of zeros, each array (*batch, hidden), sharded like the leading axis of `like`."""
+    """Return a state of zeros, each array (*batch, hidden), sharded like the leading axis of
+    `like`.
+    """
     if like is None:
         like = jnp.zeros(())
-    return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
+    return transition.state(
+        *(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields)
+    )
 
 
 def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
     """Return a carry that keeps only the newest state: the initial state replaces the other K-1.
 
-    The released language model of Gui et al. (2019) does this at each segment. The step counter starts again
-    at 0. The PRNG keys change, so that later steps do not repeat the noise of earlier ones.
+    The released language model of Gui et al. (2019) does this at each segment. The step counter
+    starts again at 0. The PRNG keys change, so that later steps do not repeat the noise of earlier
+    ones.
     """
     skip_state = recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype)
     return carry._replace(
-        slots=jax.tree.map(lambda s, state: s.at[..., 1:, :].set(state[..., None, :]), carry.slots, initial),
+        slots=jax.tree.map(
+            lambda s, state: s.at[..., 1:, :].set(state[..., None, :]), carry.slots, initial
+        ),
         step=jnp.zeros_like(carry.step),
         key=None if carry.key is None else fold_in_each(carry.key, carry.step),
         skip_state=match_batch(skip_state, carry.step),
@@ -198,7 +221,8 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
 
 
 def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """Return the carry with which the next sequence packed into the same row begins, with new PRNG keys.
+    """Return the carry with which the next sequence packed into the same row begins, with new PRNG
+    keys.
 
     The recurrent dropout mask stays the same.
     """
@@ -223,7 +247,8 @@ def project_inputs(
 ) -> StepInputs:
     """Compute the inputs of a step that need no state; `*batch` may contain the time axis.
 
-    Where `valid` is False, `x` and `below` are replaced by zeros, so that padding, even NaN, has no effect.
+    Where `valid` is False, `x` and `below` are replaced by zeros, so that padding, even NaN, has no
+    effect.
     """
     if valid is not None:
         x = jnp.where(valid[..., None], x, 0)
@@ -254,11 +279,15 @@ def skip_inputs(
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:
-    """Return the inputs of a choice that need no state, at one step or at all; `step` counts those before."""
+    """Return the inputs of a choice that need no state, at one step or at all; `step` counts those
+    before.
+    """
     skip = recurrence.time_skip
     draws = skip.draws(policy.mode, inputs.action is not None)
     if key is None and draws:
-        raise UserError("choices are drawn, and the carry has no keys: make it with initial_carry(key, …)")
+        raise UserError(
+            "choices are drawn, and the carry has no keys: make it with initial_carry(key, …)"
+        )
     mask = policy.mask
     if mask is not None and 1 < mask.ndim <= step.ndim:  # there is a time axis before the batch
         mask = mask[None]
@@ -267,21 +296,26 @@ def skip_inputs(
         projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
         step=step,
         noise=choice_noise(key, step, skip.num_choices, dtype) if draws else None,
-        allowed=None if allowed is None else jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1])),
+        allowed=None
+        if allowed is None
+        else jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1])),
         action=inputs.action,
         temperature=jnp.asarray(policy.temperature, dtype),
     )
 
 
 def in_dtype(number: Any, dtype: Any) -> Any:
-    """Return a Python number unchanged, and an array in `dtype`, so that it cannot widen the states."""
+    """Return a Python number unchanged, and an array in `dtype`, so that it cannot widen the
+    states.
+    """
     if isinstance(number, int | float):
         return number
     return jnp.asarray(number, dtype)
 
 
 def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
-    """Return `inputs` in the dtype of the states in `carry`; wider inputs x(t) may have widened them.
+    """Return `inputs` in the dtype of the states in `carry`; wider inputs x(t) may have widened
+    them.
 
     `skip_inputs` casts the inputs of the time skip.
     """
@@ -303,8 +337,8 @@ def recurrent_step(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute one step, Eq. 1 and 2; `jax.lax.scan` runs this function.
 
-    `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial state of
-    the sequences that begin where `inputs.restart` is True.
+    `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial
+    state of the sequences that begin where `inputs.restart` is True.
     """
     skip = recurrence.time_skip
     transition = recurrence.transition
@@ -322,7 +356,9 @@ def recurrent_step(
         seen = seen._replace(followed=Window.of_slots(followed))
         recent_inputs = followed[..., :-1, :]
     observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
-    choice, skip_state = skip.make_choice(params.skip, seen, observation, carry.skip_state, policy.mode)
+    choice, skip_state = skip.make_choice(
+        params.skip, seen, observation, carry.skip_state, policy.mode
+    )
     decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
 
     # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
@@ -344,7 +380,9 @@ def recurrent_step(
 
     # Put the new state in slot 0.
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
-    after = carry._replace(slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs)
+    after = carry._replace(
+        slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs
+    )
     cell_state = None
     if return_cell_state:
         cell_state = getattr(new, transition.cell_state)
@@ -377,8 +415,9 @@ def cell_step(
 ) -> Any:
     """Compute the new state of a step.
 
-    `entering` is the state that enters, after `dropped`, and `previous` is State(t-1). `update` is the
-    fraction of the new state that is written; None writes all of it. `dense` multiplies by a matrix.
+    `entering` is the state that enters, after `dropped`, and `previous` is State(t-1). `update` is
+    the fraction of the new state that is written; None writes all of it. `dense` multiplies by a
+    matrix.
     """
     transition = recurrence.transition
     depth = recurrence.depth_skip
@@ -400,13 +439,17 @@ def cell_step(
             "has nowhere to go"
         )
     if depth is not None and depth.enters == "output":
-        new = new._replace(h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense))
+        new = new._replace(
+            h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense)
+        )
     if inputs.zoneout_mask is not None:
         kept = transition.state(*inputs.zoneout_mask)
         new = jax.tree.map(lambda new, old, mask: new + mask * (old - new), new, previous, kept)
     if update is None:
         return new
-    unread = transition.unread_state(params.transition, inputs.transition, entering, previous, dense)
+    unread = transition.unread_state(
+        params.transition, inputs.transition, entering, previous, dense
+    )
     return transition.mix_states(update[..., None], new, unread)
 
 
@@ -415,22 +458,29 @@ def dropped(
 ) -> Any:
     """Return the state that enters a step, with recurrent dropout applied to its h.
 
-    If h is the cell state, the state is returned unchanged: `cell_step` then masks the operands of products.
+    If h is the cell state, the state is returned unchanged: `cell_step` then masks the operands of
+    products.
     """
     if recurrent_mask is None or not transition.carries_cell:
         return entering
     return entering._replace(h=entering.h * recurrent_mask)
 
 
-def mixed(transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any) -> Any:
-    """Return both states mixed with λ = `mix`; if λ is the Python number 1, return `selected` unchanged."""
+def mixed(
+    transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any
+) -> Any:
+    """Return both states mixed with λ = `mix`; if λ is the Python number 1, return `selected`
+    unchanged.
+    """
     if isinstance(mix, int | float) and mix == 1:
         return selected
     return transition.mix_states(mix, selected, previous)
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
-    """Return `dense` with `mask` applied to the operand of each product, but not to what is carried on."""
+    """Return `dense` with `mask` applied to the operand of each product, but not to what is carried
+    on.
+    """
 
     def masked(w, x, *addends, activations=("linear",)):
         return dense(w, x * mask, *addends, activations=activations)
@@ -439,12 +489,16 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
 
 
 def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
-    """Return the chosen state of the buffer, or a weighted average of states, each array (*batch, hidden)."""
+    """Return the chosen state of the buffer, or a weighted average of states, each array (*batch,
+    hidden).
+    """
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
     if choice.weights is None:
         row = choice.slot[..., None, None]
-        return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
+        return jax.tree.map(
+            lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots
+        )
     if choice.slot is not None:
         rows = choice.slot[..., None]
         slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)
@@ -456,7 +510,9 @@ def _push(
     new: Float[Array, "*batch hidden"],
     forget_newest: Bool[Array, "*batch"] | None,
 ) -> Float[Array, "*batch K hidden"]:
-    """Put the new state in slot 0; where `forget_newest`, the oldest state first replaces the newest one."""
+    """Put the new state in slot 0; where `forget_newest`, the oldest state first replaces the
+    newest one.
+    """
     older = slots[..., :-1, :]
     if forget_newest is not None and slots.shape[-2] > 1:
         # Before the first step, all slots but the newest contain the initial state.

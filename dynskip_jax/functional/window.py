@@ -25,9 +25,9 @@ def gated_window(
     """Return the d tokens around each step, each multiplied by its gate, and concatenated.
 
     At step t the result is [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with the gates
-    r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b) and an odd d. Tokens before the start and past the end of a
-    sequence are zeros. The paper calls r a logistic gate of size d, without defining its input. Here the
-    input is the window.
+    r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b) and an odd d. Tokens before the start and past the
+    end of a sequence are zeros. The paper calls r a logistic gate of size d, without defining its
+    input. Here the input is the window.
     """
     d = params.b.shape[0]
     time = x.shape[1]

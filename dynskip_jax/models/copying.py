@@ -1,4 +1,6 @@
-"""Copy recent words in a language model, with the choice of its top layer's time skip as the pointer."""
+"""Copy recent words in a language model, with the choice of its top layer's time skip as the
+pointer.
+"""
 
 from typing import Any, Literal, NamedTuple
 
@@ -27,25 +29,32 @@ class CopyCarry(NamedTuple):
 
 
 class Copier(nnx.Module):
-    """Gate and pointer for copying the words that followed the states among which the time skip chooses.
+    """Gate and pointer for copying the words that followed the states among which the time skip
+    chooses.
 
-    The gate is a logistic function of the inputs of the softmax, of the entropy of π, and of log π of a
-    choice. With a hard choice each k has its own gate. Otherwise there is one gate for all k, which uses log
-    π of the most probable one.
+    The gate is a logistic function of the inputs of the softmax, of the entropy of π, and of log π
+    of a choice. With a hard choice each k has its own gate. Otherwise there is one gate for all k,
+    which uses log π of the most probable one.
 
     Args:
         features: Number of input features of the softmax.
-        copy: `expected` copies the words that followed all K states, weighted by the probability π of each.
-            `chosen` copies only the word that followed the chosen state. In training, `chosen` uses the
-            expected log-likelihood over all K choices, so nothing is sampled for the loss. The gate learns
-            from the most probable choice, which evaluation copies
+        copy: `expected` copies the words that followed all K states, weighted by the probability π
+            of each. `chosen` copies only the word that followed the chosen state. In training,
+            `chosen` uses the expected log-likelihood over all K choices, so nothing is sampled for
+            the loss. The gate learns from the most probable choice, which evaluation copies
             (`functional.chosen_log_likelihood_with_greedy_gates`).
             In both cases the agent receives a gradient in addition to its rewards.
         weight_init: Initializer of the gate's weights.
     """
 
     def __init__(
-        self, features: int, copy: Copy, *, weight_init: Initializer, dtype: Any = None, rngs: nnx.Rngs
+        self,
+        features: int,
+        copy: Copy,
+        *,
+        weight_init: Initializer,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
     ):
         if copy not in ("chosen", "expected"):
             raise UserError(f"unknown copy {copy!r}: choose chosen or expected")
@@ -70,10 +79,11 @@ class Copier(nnx.Module):
     ) -> F.Copies:
         """Return the words, probabilities and gates of the K choices at each step.
 
-        `gates` has one entry per choice if `is_hard(policy)`, else one for all choices. The skip of `cell`
-        chooses; `start` is its carry before the segment, and `observation` its x(t) and h(t-1). `h` are the
-        inputs of the softmax, and `words` come from `functional.followers`. `steps` are the numbers of steps
-        before each step since its document began, which may be inside the segment if `restarts`.
+        `gates` has one entry per choice if `is_hard(policy)`, else one for all choices. The skip of
+        `cell` chooses; `start` is its carry before the segment, and `observation` its x(t) and
+        h(t-1). `h` are the inputs of the softmax, and `words` come from `functional.followers`.
+        `steps` are the numbers of steps before each step since its document began, which may be
+        inside the segment if `restarts`.
         """
         log_probs = self._log_distribution(cell, start, observation, steps, policy, restarts)
         probs = jnp.exp(log_probs)
@@ -96,7 +106,9 @@ class Copier(nnx.Module):
         policy: F.Policy,
         restarts: bool,
     ) -> Float[Array, "batch time K"]:
-        """Return log π of all K states at each step, with a gradient into what the choices observe."""
+        """Return log π of all K states at each step, with a gradient into what the choices
+        observe.
+        """
         skip = cell.skip
         x, before = observation
         first = start.step == 0 if skip.forgets_carried else None
@@ -104,8 +116,8 @@ class Copier(nnx.Module):
         alive = None
         initial = None
         if restarts:
-            # States of earlier documents are still in the history. The step before which a document began
-            # has the initial state there.
+            # States of earlier documents are still in the history. The step before which a document
+            # began has the initial state there.
             alive = steps
             initial = cell.initial_state((x.shape[0],)).h
         seen = F.observed_in(history, skip.observed, skip.max_skip, x.shape[1], alive, initial)

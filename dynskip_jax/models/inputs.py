@@ -10,7 +10,8 @@ UNKNOWN_WORD = 0  # id of the unknown word
 def forget_rare(
     words: Int[Array, "batch time"], keys: Key[Array, " batch"], rate: float, num_frequent: int
 ) -> Int[Array, "batch time"]:
-    """Return the words, with those from the id `num_frequent` on replaced by the unknown word at this rate.
+    """Return the words, with those from the id `num_frequent` on replaced by the unknown word at
+    this rate.
 
     In training, this trains the embedding of the unknown word (Lample et al. 2016).
     """

@@ -1,4 +1,6 @@
-"""Recurrent language models with a time skip in each layer, over words, characters or byte pairs."""
+"""Recurrent language models with a time skip in each layer, over words, characters or byte
+pairs.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key, policy_of_e
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDropout:
-    """Dropout rates of a language model, each in [0, 1); sections are those of Merity et al. (2018)."""
+    """Dropout rates of a language model, each in [0, 1); sections are those of Merity et al.
+    (2018).
+    """
 
     words: float = 0.0  # whole words, in all their occurrences in a segment (Section 4.3)
     inputs: float = 0.0  # features of the first layer's input
@@ -48,28 +52,44 @@ class LanguageModelOutput(NamedTuple):
     logits: Float[Array, "batch time vocabulary"]
     decisions: tuple[F.DecisionTrace, ...]
     states: Float[Array, "batch time hidden"]  # h of the top layer
-    dropped_states: Float[Array, "batch time hidden"]  # the same after dropout: the input of the softmax
-    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    dropped_states: Float[
+        Array, "batch time hidden"
+    ]  # the same after dropout: the input of the softmax
+    observations: tuple[
+        tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
+    ]
     of_softmax: Float[Array, "batch time vocabulary"] | None = None  # logits without copying
     copies: F.Copies | None = None  # words that may be copied
     choices: F.Copies | None = None  # word of each of the K choices: `copies`, unless one was made
     agent_loss = rl.agent_loss
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Return log p of the targets, in nats; its expectation over choices where they are all copied."""
+        """Return log p of the targets, in nats; its expectation over choices where they are all
+        copied.
+        """
         if self.copies is None:
             return -optax.softmax_cross_entropy_with_integer_labels(self.logits, targets)
         one_gate = self.copies.gates.shape[-1] == 1
-        of_copies = F.copied_log_likelihood if one_gate else F.chosen_log_likelihood_with_greedy_gates
+        of_copies = (
+            F.copied_log_likelihood if one_gate else F.chosen_log_likelihood_with_greedy_gates
+        )
         return of_copies(self.copies, self.log_likelihood_of_softmax(targets), targets)
 
-    def log_likelihood_of_softmax(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Return log p of the targets from the softmax without copying; for models that copy words."""
+    def log_likelihood_of_softmax(
+        self, targets: Int[Array, "batch time"]
+    ) -> Float[Array, "batch time"]:
+        """Return log p of the targets from the softmax without copying; for models that copy
+        words.
+        """
         return -optax.softmax_cross_entropy_with_integer_labels(self.of_softmax, targets)
 
-    def log_likelihood_of_each(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time K"]:
+    def log_likelihood_of_each(
+        self, targets: Int[Array, "batch time"]
+    ) -> Float[Array, "batch time K"]:
         """Return log p of the targets given each of the K choices; for models that copy words."""
-        return F.log_likelihood_of_each(self.choices, self.log_likelihood_of_softmax(targets), targets)
+        return F.log_likelihood_of_each(
+            self.choices, self.log_likelihood_of_softmax(targets), targets
+        )
 
 
 class LanguageModel(nnx.Module):
@@ -79,17 +99,18 @@ class LanguageModel(nnx.Module):
         vocabulary_size: Number of token ids.
         features: Size of the state of every layer, or one size for each layer.
         skip: Time skip of every layer, or one for each layer, bottom first.
-        embedding: Module that maps token ids to features, with an attribute `features`, their number, such as
-            `CharEmbedding`. By default an `nnx.Embed`.
+        embedding: Module that maps token ids to features, with an attribute `features`, their
+            number, such as `CharEmbedding`. By default an `nnx.Embed`.
         embedding_features: Size of the default embedding; by default the size of the first layer.
         tied: Whether the softmax uses the embedding table as its weights (Inan et al. 2017).
-        copy: How recent words are copied, with the choice of the last layer's skip as the pointer: `none`, or
-            as in `Copier`.
-        restart_token: Id of the token with which every document begins. Before it is read the states are the
-            initial ones again, and there is no word to copy, so nothing reaches into another document. None:
-            each stream is one document.
-        dropout: Dropout rates; a number is that of all layers' inputs and before the softmax (Zaremba et al.
-            2014, Section 3.2).
+        copy: How recent words are copied, with the choice of the last layer's skip as the pointer:
+            `none`, or as in `Copier`.
+        restart_token: Id of the token with which every document begins. Before it is read the
+            states are the
+            initial ones again, and there is no word to copy, so nothing reaches into another
+            document. None: each stream is one document.
+        dropout: Dropout rates; a number is that of all layers' inputs and before the softmax
+            (Zaremba et al. 2014, Section 3.2).
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         weight_init: Initializer of every weight and bias outside of the recurrent layers.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
@@ -122,10 +143,14 @@ class LanguageModel(nnx.Module):
             size = embedding_features or features[0]
             embedding = nnx.Embed(vocabulary_size, size, embedding_init=weight_init, rngs=rngs)
         if not isinstance(embedding, nnx.Embed) and (tied or dropout.words):
-            raise UserError("tied weights and dropped words need an embedding that is a table of words")
+            raise UserError(
+                "tied weights and dropped words need an embedding that is a table of words"
+            )
         size, last = embedding.features, features[-1]
         if tied and size != last:
-            raise UserError(f"tied weights need an embedding of the last layer's size, {last}, got {size}")
+            raise UserError(
+                f"tied weights need an embedding of the last layer's size, {last}, got {size}"
+            )
         self.dropout, self.dtype, self.tied = dropout, dtype, tied
         self.embedding = embedding
         self.restart_token = restart_token
@@ -149,8 +174,12 @@ class LanguageModel(nnx.Module):
             init = dict(kernel_init=weight_init, bias_init=weight_init)
             self.softmax = Linear(last, vocabulary_size, dtype=dtype, **init, rngs=rngs)
 
-    def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> tuple[F.SkipCarry, ...] | CopyCarry:
-        """Return the initial carry of `batch_size` streams; a `CopyCarry` if the model copies words."""
+    def initialize_carry(
+        self, batch_size: int, rngs: Rngs = None
+    ) -> tuple[F.SkipCarry, ...] | CopyCarry:
+        """Return the initial carry of `batch_size` streams; a `CopyCarry` if the model copies
+        words.
+        """
         layers = self.stack.initialize_carry(batch_size, rngs)
         if self.copier is None:
             return layers
@@ -161,7 +190,9 @@ class LanguageModel(nnx.Module):
         """Return the carry with only the newest state of each layer, and without words to copy."""
         if self.copier is None:
             return self.stack.restart_carry(carry)
-        return CopyCarry(self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD))
+        return CopyCarry(
+            self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD)
+        )
 
     @staticmethod
     def steps_read(carry: Any) -> Int[Array, " batch"]:
@@ -188,8 +219,8 @@ class LanguageModel(nnx.Module):
             initial_carry: Carry of the previous segment; by default that of `initialize_carry`.
             actions: See `SkipLayers`, like the other arguments that are not named here.
             rngs: Source of randomness for dropout, and for choices if the carry has no keys.
-            shared_key: PRNG key for the masks that all streams share, those of words and weights; by default
-                it is derived from `rngs`.
+            shared_key: PRNG key for the masks that all streams share, those of words and weights;
+                by default it is derived from `rngs`.
             return_carry: Whether to return `(carry, output)`, with the carry for the next segment.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
@@ -234,7 +265,8 @@ class LanguageModel(nnx.Module):
         policy: F.Policy,
         deterministic: bool,
     ) -> LanguageModelOutput:
-        """Return the output with `words` copied; `start` is the top layer's carry before the segment.
+        """Return the output with `words` copied; `start` is the top layer's carry before the
+        segment.
 
         `steps` are the numbers of steps before each step since its document began.
         """
@@ -257,7 +289,9 @@ class LanguageModel(nnx.Module):
         if deterministic and self.copier.is_hard(policy):
             copies = F.copy_of_choice(choices, output.decisions[-1].action)
         logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
-        return output._replace(logits=logits, of_softmax=output.logits, copies=copies, choices=choices)
+        return output._replace(
+            logits=logits, of_softmax=output.logits, copies=copies, choices=choices
+        )
 
     def _restarted(
         self, layers: tuple[F.SkipCarry, ...], begins: Bool[Array, " batch"]
@@ -265,8 +299,12 @@ class LanguageModel(nnx.Module):
         """Return the carries, those of a new document where `begins`."""
         restarted = []
         for cell, carry in zip(self.stack.cells, layers, strict=True):
-            initial = initial_state(cell.spec, cell.learned_state(), begins.shape, like=carry.slots[0])
-            restarted.append(where_each(begins, F.reset_carry(carry, cell.recurrence, initial), carry))
+            initial = initial_state(
+                cell.spec, cell.learned_state(), begins.shape, like=carry.slots[0]
+            )
+            restarted.append(
+                where_each(begins, F.reset_carry(carry, cell.recurrence, initial), carry)
+            )
         return tuple(restarted)
 
     def _embed(
@@ -277,7 +315,9 @@ class LanguageModel(nnx.Module):
         table = F.dropout(key, self.dropout.words, self.embedding.embedding[...], (1,))
         return jnp.take(table, tokens, axis=0)
 
-    def _logits(self, h: Float[Array, "batch time hidden"]) -> Float[Array, "batch time vocabulary"]:
+    def _logits(
+        self, h: Float[Array, "batch time hidden"]
+    ) -> Float[Array, "batch time vocabulary"]:
         if not self.tied:
             return self.softmax(h)
         table = self.embedding.embedding[...].astype(self.dtype or jnp.float32)

@@ -30,16 +30,18 @@ class TaggerOutput(NamedTuple):
     emissions: Float[Array, "batch time tags"]  # score of each tag; the logits of a softmax
     crf: F.CRFParams | None  # constrained by `allowed`; None with a softmax
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    observations: tuple[
+        tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
+    ]
     agent_loss = rl.agent_loss
 
 
 class Tagger(nnx.Module):
     """BiLSTM-CRF tagger (Huang et al. 2015) with optional time and depth skips.
 
-    Time skips are those of Gui et al. (2019), depth skips those of Wu et al. (2016). The input of the layers
-    is a concatenation: the embedding of the word (or of a gated window of words), its character features, the
-    embedding of its capitalisation, and the embeddings of other columns.
+    Time skips are those of Gui et al. (2019), depth skips those of Wu et al. (2016). The input of
+    the layers is a concatenation: the embedding of the word (or of a gated window of words), its
+    character features, the embedding of its capitalisation, and the embeddings of other columns.
 
     Args:
         num_words: Number of word ids; 0 is the unknown word.
@@ -48,17 +50,23 @@ class Tagger(nnx.Module):
         skip: Time skip of every layer, or one for each layer, bottom first.
         bidirectional: Whether the layers read in both directions.
         embedding_features: Size d of a word embedding.
-        word_init: Initializer of word embeddings, such as pretrained vectors; by default U(±√(3/d)).
-        characters: Modules that compute features of a word from its characters; see `nn.characters`.
+        word_init: Initializer of word embeddings, such as pretrained vectors; by default
+            U(±√(3/d)).
+        characters: Modules that compute features of a word from its characters; see
+            `nn.characters`.
         capitals: Number of kinds of capitalisation, and size of their embedding; None for none.
-        columns: For each other column: number of ids, of which 0 is unknown, and size of the embedding.
-        window: Odd number of adjacent words whose embeddings are concatenated, each multiplied by a logistic
-            gate. 1 for the word itself, without a gate.
+        columns: For each other column: number of ids, of which 0 is unknown, and size of the
+            embedding.
+        window: Odd number of adjacent words whose embeddings are concatenated, each multiplied by a
+            logistic gate. 1 for the word itself, without a gate.
         output: `crf`, or `softmax` for independent predictions at each step.
         allowed: Masks of the tags that may follow each other, come first and come last, as
-            `data.tag_schemes.allowed_transitions` returns them. A CRF predicts only allowed sequences.
-        dropout: Dropout rate on every layer's input and before the emissions, or one rate for each place.
-        unknown_rate: Probability of replacing a rare word by the unknown word in training (`forget_rare`).
+            `data.tag_schemes.allowed_transitions` returns them. A CRF predicts only allowed
+            sequences.
+        dropout: Dropout rate on every layer's input and before the emissions, or one rate for each
+            place.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training
+            (`forget_rare`).
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
@@ -111,8 +119,12 @@ class Tagger(nnx.Module):
         size = window * embedding_features + sum(module.features for module in others)
         rnn_options |= dict(skip=skip, bidirectional=bidirectional, dropout=dropout, dtype=dtype)
         self.stack = SkipLSTM(size, features, **rnn_options, rngs=rngs)
-        self.emissions = Linear(features * self.stack.num_directions, num_tags, dtype=dtype, rngs=rngs)
-        zeros = F.CRFParams(jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags))
+        self.emissions = Linear(
+            features * self.stack.num_directions, num_tags, dtype=dtype, rngs=rngs
+        )
+        zeros = F.CRFParams(
+            jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags)
+        )
         self.crf = nnx.data(Weights(zeros) if output == "crf" else None)
 
     def __call__(
@@ -127,9 +139,9 @@ class Tagger(nnx.Module):
         """Compute the scores of all tags for a batch of sentences.
 
         Args:
-            tokens: An object such as `data.vocabularies.TokenIds`: ids of `words`, (batch, time), of their
-                `characters`, (batch, time, length), of their `capitals`, (batch, time), and of other
-                `columns`, (batch, time, columns).
+            tokens: An object such as `data.vocabularies.TokenIds`: ids of `words`, (batch, time),
+                of their `characters`, (batch, time, length), of their `capitals`, (batch, time),
+                and of other `columns`, (batch, time, columns).
             seq_lengths: True lengths, (batch,).
             rngs: See `SkipLayers`, like the arguments that follow.
         """
@@ -160,11 +172,17 @@ class Tagger(nnx.Module):
         return TaggerOutput(emissions, self.crf_params(), outputs.decisions, outputs.observations)
 
     def crf_params(self) -> F.CRFParams | None:
-        """Return the parameters of the CRF, constrained by `allowed`; None if the output is a softmax."""
+        """Return the parameters of the CRF, constrained by `allowed`; None if the output is a
+        softmax.
+        """
         if self.crf is None:
             return None
         params = self.crf.read()
-        return params if self.allowed is None else F.crf_constrain(params, *map(np.asarray, self.allowed))
+        return (
+            params
+            if self.allowed is None
+            else F.crf_constrain(params, *map(np.asarray, self.allowed))
+        )
 
 
 def _hashable(mask: Any) -> Any:

@@ -13,7 +13,9 @@ from dynskip_jax.functional.engine.product import product, row
 class HasModes(nnx.Module):
     """A module whose choices and dropout depend on its mode: training or evaluation."""
 
-    deterministic: bool = False  # whether in evaluation; set by `.train()`, `.eval()` and `nnx.view`
+    deterministic: bool = (
+        False  # whether in evaluation; set by `.train()`, `.eval()` and `nnx.view`
+    )
 
     def set_view(self, deterministic: bool | None = None):
         """Set the mode, as `nnx.view` does; None keeps it."""
@@ -22,10 +24,11 @@ class HasModes(nnx.Module):
 
 
 class Linear(nnx.Linear):
-    """`nnx.Linear` that multiplies in `dtype`, and sums and returns in the wider of `dtype` and the input's.
+    """`nnx.Linear` that multiplies in `dtype`, and sums and returns in the wider of `dtype` and the
+    input's.
 
-    `dtype` is `param_dtype` by default. With bfloat16 and float32 inputs the result is float32; Flax's own
-    layer would return bfloat16.
+    `dtype` is `param_dtype` by default. With bfloat16 and float32 inputs the result is float32;
+    Flax's own layer would return bfloat16.
     """
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
@@ -48,14 +51,16 @@ def _are_arrays(values: tuple[Any, ...]) -> bool:
 class Weights(nnx.Module):
     """Module with one `nnx.Param` for each field of a named tuple, under the field's name.
 
-    A field that is a tuple of arrays becomes a list of `nnx.Param`, and None stays None. `read` returns the
-    named tuple for the pure functions.
+    A field that is a tuple of arrays becomes a list of `nnx.Param`, and None stays None. `read`
+    returns the named tuple for the pure functions.
     """
 
     def __init__(self, values: Any):
         if not hasattr(values, "_fields") or not _are_arrays(values):
             wanted = "a named tuple of arrays, or of tuples of arrays"
-            raise UserError(f"a layer keeps {wanted} as parameters, got {described(values)} from `init`")
+            raise UserError(
+                f"a layer keeps {wanted} as parameters, got {described(values)} from `init`"
+            )
         # Static, so it must not contain classes of arrays: those of traced ones differ.
         self.kind = type(values)
         self.kinds = tuple(type(value) if isinstance(value, tuple) else None for value in values)

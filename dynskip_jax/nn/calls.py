@@ -16,7 +16,9 @@ Rngs = nnx.Rngs | nnx.RngStream | Array | None
 
 
 def as_rates(rates: Any, count: int) -> tuple[float, ...]:
-    """Return rates of dropout or zoneout as Python numbers; one number is repeated `count` times."""
+    """Return rates of dropout or zoneout as Python numbers; one number is repeated `count`
+    times.
+    """
     rates = tuple(float(rate) for rate in ((rates,) * count if np.ndim(rates) == 0 else rates))
     check_rates("a rate of dropout or zoneout", *rates)
     return rates
@@ -41,11 +43,15 @@ def check_per_layer(count: int, **given: Any) -> None:
         if not isinstance(values, tuple | list) or isinstance(values, F.SkipCarry):
             raise UserError(f"{name} is a tuple, one for each layer and direction")
         if len(values) != count:
-            raise UserError(f"{count} layers and directions need as many of {name}, got {len(values)}")
+            raise UserError(
+                f"{count} layers and directions need as many of {name}, got {len(values)}"
+            )
 
 
 def refuse(what: str, options: Mapping[str, Any], *names: str) -> None:
-    """Raise a `UserError` if one of these options, which a module called `what` cannot honour, is given."""
+    """Raise a `UserError` if one of these options, which a module called `what` cannot honour, is
+    given.
+    """
     for name in names:
         if options.get(name):
             raise UserError(f"{what} has no {name}: leave it out")
@@ -61,9 +67,13 @@ def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
 
 
 def check_rngs(rngs: Any) -> None:
-    """Raise a `UserError` unless `rngs` are the streams from which a module draws its parameters."""
+    """Raise a `UserError` unless `rngs` are the streams from which a module draws its
+    parameters.
+    """
     if not isinstance(rngs, nnx.Rngs):
-        raise UserError(f"expected rngs to be an nnx.Rngs, such as nnx.Rngs(0), got {described(rngs)}")
+        raise UserError(
+            f"expected rngs to be an nnx.Rngs, such as nnx.Rngs(0), got {described(rngs)}"
+        )
 
 
 def stream(rngs: Rngs) -> Any:
@@ -71,12 +81,16 @@ def stream(rngs: Rngs) -> Any:
     if not isinstance(rngs, nnx.Rngs):
         return rngs
     if not hasattr(rngs, "carry"):
-        raise UserError("rngs has no stream `carry`: make it with nnx.Rngs(seed) or nnx.Rngs(carry=seed)")
+        raise UserError(
+            "rngs has no stream `carry`: make it with nnx.Rngs(seed) or nnx.Rngs(carry=seed)"
+        )
     return rngs.carry
 
 
 def as_key(rngs: Rngs) -> Array | None:
-    """Return `rngs` if it is a key or None, otherwise the next key of a stream (`carry` of an `nnx.Rngs`)."""
+    """Return `rngs` if it is a key or None, otherwise the next key of a stream (`carry` of an
+    `nnx.Rngs`).
+    """
     rngs = stream(rngs)
     key = rngs() if isinstance(rngs, nnx.RngStream) else rngs
     if key is not None:
@@ -85,7 +99,9 @@ def as_key(rngs: Rngs) -> Array | None:
 
 
 def require_key(rngs: Rngs, what: str) -> Array:
-    """Return the PRNG key that `rngs` provides, for a module called `what` that cannot do without."""
+    """Return the PRNG key that `rngs` provides, for a module called `what` that cannot do
+    without.
+    """
     if rngs is None:
         raise UserError(
             f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs. After .eval() "

@@ -24,7 +24,12 @@ from dynskip_jax.functional.checks import (
 )
 from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.functional.layers import LayerSpec, draw_recurrent_mask, initial_state, zoneout_mask
+from dynskip_jax.functional.layers import (
+    LayerSpec,
+    draw_recurrent_mask,
+    initial_state,
+    zoneout_mask,
+)
 from dynskip_jax.nn.base import HasModes, Weights
 from dynskip_jax.nn.calls import (
     Rngs,
@@ -55,7 +60,9 @@ def check_pieces(**pieces: Any) -> None:
 
 
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
-    """Return one zoneout rate for each array of the state; a single one is that of h and the cell state."""
+    """Return one zoneout rate for each array of the state; a single one is that of h and the cell
+    state.
+    """
     names = transition.state._fields
     rates = as_rates(zoneout, len(names))
     if len(rates) != len(names):
@@ -63,15 +70,16 @@ def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -
     if np.ndim(zoneout):
         return rates
     return tuple(
-        rate * (name in ("h", transition.cell_state)) for name, rate in zip(names, rates, strict=True)
+        rate * (name in ("h", transition.cell_state))
+        for name, rate in zip(names, rates, strict=True)
     )
 
 
 class SkipCell(HasModes, nnx.RNNCellBase):
     """A recurrent cell with any transition, any skip over time and any skip over depth.
 
-    The cell computes `functional.recurrent_step`, and works in `nnx.RNN` as Flax's own cells do. To train an
-    agent, run it in `SkipLayers`, whose output contains the decisions.
+    The cell computes `functional.recurrent_step`, and works in `nnx.RNN` as Flax's own cells do. To
+    train an agent, run it in `SkipLayers`, whose output contains the decisions.
 
     Args:
         in_features: Size of the input.
@@ -80,20 +88,25 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         transition: How a state and an input become the new state; an LSTM by default.
         depth_skip: What enters from layers further below; the cell is then called with `below`.
         below_features: Size of `below`; `hidden_features` by default.
-        agent_features: Number of hidden units of the agent; the paper uses 50. Ignored without an agent.
+        agent_features: Number of hidden units of the agent; the paper uses 50. Ignored without an
+            agent.
         kernel_init: Initializer of matrices on the input, one (in, hidden) block for each gate.
-        recurrent_kernel_init: Initializer of matrices on the state, one (hidden, hidden) block for each gate.
+        recurrent_kernel_init: Initializer of matrices on the state, one (hidden, hidden) block for
+            each gate.
         bias_init: Initializer of biases and other vectors.
         forget_bias: Constant added to the forget gate's initial bias.
         agent_init: Initializers of the time skip's parameters, except for their dtype. By default
             `kernel_init`, and biases of 0.
-        recurrent_dropout: Rate at which features of the entering h are dropped, with one mask for a sequence.
-        weight_dropout: Rate at which entries of the recurrent matrices are dropped, with one mask for a whole
-            call (DropConnect; Merity et al. 2018). Only layers can do this, and not the cell itself.
-        zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step, or the
-            expected value in evaluation (Krueger et al. 2017). One rate for h and the cell state, or one for
-            each array of the state, h first.
-        learnable_carry: Whether to learn the initial state, which all sequences share, instead of zeros.
+        recurrent_dropout: Rate at which features of the entering h are dropped, with one mask for a
+            sequence.
+        weight_dropout: Rate at which entries of the recurrent matrices are dropped, with one mask
+            for a whole call (DropConnect; Merity et al. 2018). Only layers can do this, and not the
+            cell itself.
+        zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step,
+            or the expected value in evaluation (Krueger et al. 2017). One rate for h and the cell
+            state, or one for each array of the state, h first.
+        learnable_carry: Whether to learn the initial state, which all sequences share, instead of
+            zeros.
         dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
             parameters, biases, sums, states and results stay float32; see `functional.product`.
         param_dtype: Dtype of the parameters, and of the state unless `dtype` is wider.
@@ -147,14 +160,18 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         check_number("forget_bias", forget_bias, "between -inf and inf", np.isfinite)
         if weight_dropout and not hasattr(transition, "recurrent"):
             name = f"{type(transition).__name__}.recurrent"
-            raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
+            raise UserError(
+                f"weight_dropout drops params that multiply the state: name them in {name}"
+            )
         self.in_features, self.hidden_features = in_features, hidden_features
         self.below_features = hidden_features
         if below_features is not None:
             self.below_features = check_whole("below_features", below_features)
         self.agent_features, self.param_dtype = agent_features, param_dtype
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
-        self.recurrent_dropout, self.weight_dropout = as_rates((recurrent_dropout, weight_dropout), 2)
+        self.recurrent_dropout, self.weight_dropout = as_rates(
+            (recurrent_dropout, weight_dropout), 2
+        )
         self.zoneout = _zoneout_rates(zoneout, transition)
         self.dtype = param_dtype if dtype is None else dtype
         for name, kind in (("dtype", self.dtype), ("param_dtype", param_dtype)):
@@ -163,7 +180,9 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.state_dtype = wider(self.dtype, param_dtype)
         self.deterministic = False
 
-        init = F.Initializers(kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype)
+        init = F.Initializers(
+            kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype
+        )
         agent_init = F.Initializers(kernel_init) if agent_init is None else agent_init
         params = self.recurrence.init(
             rngs.params(),
@@ -176,8 +195,12 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         )
         if weight_dropout and (unknown := {*transition.recurrent} - {*params.transition._fields}):
             name = f"{type(transition).__name__}.recurrent"
-            raise UserError(f"{name} names params that `init` does not return: {', '.join(unknown)}")
-        initial = F.zero_state(transition, (hidden_features,), param_dtype) if learnable_carry else None
+            raise UserError(
+                f"{name} names params that `init` does not return: {', '.join(unknown)}"
+            )
+        initial = (
+            F.zero_state(transition, (hidden_features,), param_dtype) if learnable_carry else None
+        )
         self.weights = Weights(params.transition)
         self.agent = nnx.data(None if params.skip is None else Weights(params.skip))
         self.depth = nnx.data(None if params.depth is None else Weights(params.depth))
@@ -211,12 +234,16 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """Return the weights for the pure functions, with matrices cast to `dtype`."""
         return F.cast_matrices(self.raw_params(), self.dtype)
 
-    def initialize_carry(self, input_shape: int | tuple[int, ...], rngs: Rngs = None) -> F.SkipCarry:
+    def initialize_carry(
+        self, input_shape: int | tuple[int, ...], rngs: Rngs = None
+    ) -> F.SkipCarry:
         """Return a carry whose K slots hold the initial state.
 
         Args:
-            input_shape: Shape of one step's input, (*batch, in_features), or the number of sequences.
-            rngs: A PRNG key, one for each example, (*batch,), an `nnx.Rngs` or a stream; None for no keys.
+            input_shape: Shape of one step's input, (*batch, in_features), or the number of
+                sequences.
+            rngs: A PRNG key, one for each example, (*batch,), an `nnx.Rngs` or a stream; None for
+                no keys.
         """
         batch = batch_of(input_shape, self.in_features)
         drops = self.recurrent_dropout > 0.0 and not self.deterministic
@@ -224,18 +251,26 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         noise_key, mask_key = (None, None) if key is None else split_each(key, 2)
         start = self.initial_state(batch)
         carry = F.initial_carry(noise_key, self.recurrence, start, self.in_features)
-        return draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch)) if drops else carry
+        return (
+            draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch)) if drops else carry
+        )
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
-        """Return the initial state of all sequences, zeros or learned, each array (*batch, hidden)."""
+        """Return the initial state of all sequences, zeros or learned, each array (*batch,
+        hidden).
+        """
         return initial_state(self.spec, self.learned_state(), tuple(batch))
 
     def learned_state(self) -> Any:
-        """Return the learned initial state, each array (hidden,); None if the initial state is zeros."""
+        """Return the learned initial state, each array (hidden,); None if the initial state is
+        zeros.
+        """
         return None if self.initial is None else self.initial.read()
 
     def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
-        """Return `carry` with only its newest state kept; the initial state takes the place of the others."""
+        """Return `carry` with only its newest state kept; the initial state takes the place of the
+        others.
+        """
         return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
     def __call__(
@@ -266,10 +301,14 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             check_actions(self.skip, action, batch, "(*batch,)")
             check_allowed(self.skip, policy.mask, action)
         self._check_noise(carry, self.skip.draws(policy.mode, action is not None))
-        return _step(self.spec, self.raw_params(), carry, inputs, below, action, policy, self.deterministic)
+        return _step(
+            self.spec, self.raw_params(), carry, inputs, below, action, policy, self.deterministic
+        )
 
     def _check_noise(self, carry: F.SkipCarry, draws: bool) -> None:
-        """Raise a `UserError` if a step lacks a key or a mask; `draws` says whether a choice needs a key."""
+        """Raise a `UserError` if a step lacks a key or a mask; `draws` says whether a choice needs
+        a key.
+        """
         if carry.key is None and (draws or (any(self.zoneout) and not self.deterministic)):
             raise UserError(
                 "this cell draws, and its carry has no keys: make the carry with "

@@ -1,7 +1,7 @@
 """Words from their characters: an embedding, and features to stand beside one.
 
-Words are given as character ids, with 0 as padding at the end. Every other id, including that of unknown
-characters, has a trained embedding.
+Words are given as character ids, with 0 as padding at the end. Every other id, including that of
+unknown characters, has a trained embedding.
 """
 
 from collections.abc import Sequence
@@ -32,19 +32,22 @@ def _check_sizes(**sizes: int | Sequence[int]) -> None:
 
 
 def _with_padding(table: Float[Array, "ids char"]) -> Float[Array, "ids_and_padding char"]:
-    """Return the table with zeros as row 0. Padding is no parameter: it is neither trained nor decayed."""
+    """Return the table with zeros as row 0. Padding is no parameter: it is neither trained nor
+    decayed.
+    """
     return jnp.concatenate([jnp.zeros_like(table[:1]), table])
 
 
 class CharEmbedding(nnx.Module):
     """Word embedding by a convolution over characters and highway layers (Kim et al. 2016).
 
-    It replaces `nnx.Embed`. The defaults are the paper's large model (its Table 2). The small model has
-    widths 1 to 6, maps (25, 50, 75, 100, 125, 150) and one highway layer.
+    It replaces `nnx.Embed`. The defaults are the paper's large model (its Table 2). The small model
+    has widths 1 to 6, maps (25, 50, 75, 100, 125, 150) and one highway layer.
 
     Args:
         characters: Character ids of each word, (vocabulary, length); see
-            `data.vocabularies.character_table`. They are constants: part of the graphdef, not of the state.
+            `data.vocabularies.character_table`. They are constants: part of the graphdef, not of
+            the state.
         char_features: Size of a character's embedding.
         widths: Widths of the filters, in characters.
         maps: Number of filters of each width.
@@ -59,7 +62,8 @@ class CharEmbedding(nnx.Module):
         >>> from dynskip_jax.data.vocabularies import character_table
         >>> characters, symbols = character_table(["the", "cat", "<eos>"])
         >>> init = nnx.initializers.normal(0.1)
-        >>> embed = CharEmbedding(characters, widths=(1, 2), maps=(4, 8), weight_init=init, rngs=nnx.Rngs(0))
+        >>> embed = CharEmbedding(characters, widths=(1, 2), maps=(4, 8), weight_init=init,
+        rngs=nnx.Rngs(0))
         >>> embed(jnp.array([[0, 1, 2, 0]])).shape
         (1, 4, 12)
     """
@@ -81,7 +85,9 @@ class CharEmbedding(nnx.Module):
         if not begins or (used[:, 1:] & ~used[:, :-1]).any():
             raise UserError("every word needs a character, and 0 (padding) only at its end")
         if not widths or len(widths) != len(maps):
-            raise UserError(f"each width of filters has its number of maps, got {widths} and {maps}")
+            raise UserError(
+                f"each width of filters has its number of maps, got {widths} and {maps}"
+            )
         _check_sizes(char_features=char_features, widths=widths, maps=maps)
         # An array would be part of the module's state. Bytes are static, and keep their hash.
         self._ids = characters.astype(np.int32).tobytes()
@@ -93,14 +99,18 @@ class CharEmbedding(nnx.Module):
             return weight_init(rngs.params(), shape, jnp.float32)
 
         def highway_layer() -> tuple[Array, Array]:
-            w, b = (jnp.concatenate([draw(*size, n), draw(*size, n)], axis=-1) for size in ((n,), ()))
+            w, b = (
+                jnp.concatenate([draw(*size, n), draw(*size, n)], axis=-1) for size in ((n,), ())
+            )
             return w, b.at[:n].add(_GATE_BIAS)
 
         def params(arrays: Sequence[Array]) -> nnx.List:
             return nnx.List([nnx.Param(array) for array in arrays])
 
         self.embedding = nnx.Param(draw(int(characters.max()), char_features))
-        self.filter_w = params([draw(w, char_features, m) for w, m in zip(widths, maps, strict=True)])
+        self.filter_w = params(
+            [draw(w, char_features, m) for w, m in zip(widths, maps, strict=True)]
+        )
         self.filter_b = params([draw(m) for m in maps])
         layers = [highway_layer() for _ in range(num_highway)]
         self.highway_w = params([w for w, _ in layers])
@@ -123,7 +133,8 @@ class CharEmbedding(nnx.Module):
 
 
 class CharFeatures(HasModes):
-    """Base class of character features: the characters' embeddings, drawn from U(±√(3/d)), with dropout.
+    """Base class of character features: the characters' embeddings, drawn from U(±√(3/d)), with
+    dropout.
 
     Args:
         num_characters: Number of character ids, including padding and unknown characters.
@@ -136,10 +147,14 @@ class CharFeatures(HasModes):
 
     features: int
 
-    def __init__(self, num_characters: int, *, char_features: int = 30, dropout: float = 0.0, rngs: nnx.Rngs):
+    def __init__(
+        self, num_characters: int, *, char_features: int = 30, dropout: float = 0.0, rngs: nnx.Rngs
+    ):
         _check_sizes(num_characters=num_characters, char_features=char_features)
         check_rates("dropout", dropout)
-        self.embedding = nnx.Param(by_size(char_features)(rngs.params(), (num_characters - 1, char_features)))
+        self.embedding = nnx.Param(
+            by_size(char_features)(rngs.params(), (num_characters - 1, char_features))
+        )
         self.dropout = dropout
         self.deterministic = False
 
@@ -164,7 +179,9 @@ class CharFeatures(HasModes):
             x = F.dropout(require_key(rngs, "this module"), self.dropout, x)
         return self._features(x, jnp.sum(characters != 0, axis=-1))
 
-    def _picked(self, characters: Int[Array, "batch time length"]) -> Int[Array, "batch time picked"]:
+    def _picked(
+        self, characters: Int[Array, "batch time length"]
+    ) -> Int[Array, "batch time picked"]:
         """Return the characters of each word that count; by default all."""
         return characters
 
@@ -178,8 +195,8 @@ class CharFeatures(HasModes):
 class CharCNN(CharFeatures):
     """Character CNN: the maximum of each filter over a word (Ma & Hovy 2016; Chiu & Nichols 2016).
 
-    Words are padded with `width` - 1 zeros on both sides. So the first window ends at the first character,
-    and the last window begins at the last character.
+    Words are padded with `width` - 1 zeros on both sides. So the first window ends at the first
+    character, and the last window begins at the last character.
 
     Args:
         filters: Number of filters.
@@ -218,10 +235,11 @@ class CharCNN(CharFeatures):
 
 
 class CharAffixes(CharFeatures):
-    """Concatenated embeddings of a word's first and last `count` characters (Wu et al. 2016, Section 5.1).
+    """Concatenated embeddings of a word's first and last `count` characters (Wu et al. 2016,
+    Section 5.1).
 
-    In words with fewer characters, a special symbol with a trained embedding fills the missing positions.
-    `options` are those of `CharFeatures`.
+    In words with fewer characters, a special symbol with a trained embedding fills the missing
+    positions. `options` are those of `CharFeatures`.
     """
 
     def __init__(self, num_characters: int, *, count: int = 5, rngs: nnx.Rngs, **options: Any):
@@ -240,7 +258,9 @@ class CharAffixes(CharFeatures):
         last = lengths - self.count + steps
         places = jnp.concatenate([first, last], axis=-1)
         inside = jnp.clip(places, 0, characters.shape[-1] - 1)
-        return jnp.where(places >= 0, jnp.take_along_axis(characters, inside, axis=-1), self.missing)
+        return jnp.where(
+            places >= 0, jnp.take_along_axis(characters, inside, axis=-1), self.missing
+        )
 
     @override
     def _features(self, x, lengths):

@@ -1,9 +1,9 @@
 """Conversion of weights from and to the recurrent layers of PyTorch and Flax.
 
 Weights are exchanged as arrays, so PyTorch is not imported. All readers take the options of the
-cell or the layers that they make. So an agent, such as `skip=functional.Dynamic(5)`, can be added to a
-trained network; `rngs` is required only if it has weights. `gate_fn` and `activation_fn` are activations of
-the gates (σ by default) and of the candidate and c (tanh).
+cell or the layers that they make. So an agent, such as `skip=functional.Dynamic(5)`, can be added
+to a trained network; `rngs` is required only if it has weights. `gate_fn` and `activation_fn` are
+activations of the gates (σ by default) and of the candidate and c (tanh).
 """
 
 import re
@@ -23,26 +23,28 @@ from dynskip_jax.nn.base import Weights
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
 
-# The order of an LSTM's four gates and of a GRU's three, of which n is the candidate. PyTorch has a bias on
-# the input and one on the state for each gate. Flax has biases on the state in an LSTM, and on the input in a
-# GRU; Linen's GRU has one more, inside the reset.
+# The order of an LSTM's four gates and of a GRU's three, of which n is the candidate. PyTorch has a
+# bias on the input and one on the state for each gate. Flax has biases on the state in an LSTM, and
+# on the input in a GRU; Linen's GRU has one more, inside the reset.
 ORDERS = {
     4: {"torch.nn": "ifgo", "flax": "ifgo", "ours": "gifo"},
     3: {"torch.nn": "rzn", "flax": "rzn", "ours": "rzn"},
 }
 _FUNCTIONS = ("gate_fn", "activation_fn")
-# w_x (in, gates * hidden), w_h (hidden, gates * hidden), b and b_h (gates * hidden,). The two biases, on the
-# products with input and state, differ only inside a GRU's reset.
+# w_x (in, gates * hidden), w_h (hidden, gates * hidden), b and b_h (gates * hidden,). The two
+# biases, on the products with input and state, differ only inside a GRU's reset.
 Arrays = Sequence[np.ndarray]
 
 
 def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
-    """Return layers with the weights of a `torch.nn.LSTM` or `torch.nn.GRU`, in all layers and directions.
+    """Return layers with the weights of a `torch.nn.LSTM` or `torch.nn.GRU`, in all layers and
+    directions.
 
     The layers are batch-first, whatever `batch_first` was in PyTorch.
 
     Args:
-        state_dict: `module.state_dict()`, with tensors converted to arrays (`{k: v.numpy() for k, v in …}`).
+        state_dict: `module.state_dict()`, with tensors converted to arrays (`{k: v.numpy() for k, v
+            in …}`).
         **options: Options of `SkipLSTM`.
     """
     arrays = {name: np.asarray(value) for name, value in state_dict.items()}
@@ -60,7 +62,9 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
     def of_cell(place: str) -> Arrays:
         w_x = arrays[f"weight_ih_{place}"].T
         w_h = arrays[f"weight_hh_{place}"].T
-        b, b_h = (arrays.get(f"bias_{s}_{place}", np.zeros(w_h.shape[1], w_h.dtype)) for s in ("ih", "hh"))
+        b, b_h = (
+            arrays.get(f"bias_{s}_{place}", np.zeros(w_h.shape[1], w_h.dtype)) for s in ("ih", "hh")
+        )
         return _reordered((w_x, w_h, b, b_h), "torch.nn", "ours")
 
     make = partial(SkipLSTM, num_layers=depth, bidirectional=len(suffixes) == 2)
@@ -68,11 +72,13 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
 
 
 def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, np.ndarray]:
-    """Return the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same shape.
+    """Return the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same
+    shape.
 
-    Load it with `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(rnn).items()})`. It does
-    not contain the weights of skips and agents. The bias here becomes `bias_ih`, and `bias_hh` is 0, except
-    for the GRU's bias inside the reset. bfloat16 becomes float32, because PyTorch reads no such arrays.
+    Load it with `module.load_state_dict({k: torch.from_numpy(v) for k, v in
+    to_torch(rnn).items()})`. It does not contain the weights of skips and agents. The bias here
+    becomes `bias_ih`, and `bias_hh` is 0, except for the GRU's bias inside the reset. bfloat16
+    becomes float32, because PyTorch reads no such arrays.
 
     Args:
         module: Layers or a cell with an LSTM or a GRU (reset after).
@@ -91,11 +97,12 @@ def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, n
 
 
 def from_flax(params: nnx.Module | Mapping[str, Any], **options: Any) -> SkipCell:
-    """Make a cell with the weights of Flax's `LSTMCell`, `OptimizedLSTMCell` or `GRUCell`, NNX or Linen.
+    """Make a cell with the weights of Flax's `LSTMCell`, `OptimizedLSTMCell` or `GRUCell`, NNX or
+    Linen.
 
     Args:
-        params: An NNX cell, or its state as nested dictionaries, or a Linen cell's `variables["params"]`. The
-            activations of an NNX cell are read from it.
+        params: An NNX cell, or its state as nested dictionaries, or a Linen cell's
+            `variables["params"]`. The activations of an NNX cell are read from it.
         **options: `gate_fn` and `activation_fn`, the cell's activations, and options of `SkipCell`.
     """
     if isinstance(params, nnx.Module):
@@ -103,24 +110,30 @@ def from_flax(params: nnx.Module | Mapping[str, Any], **options: Any) -> SkipCel
         params = nnx.to_pure_dict(nnx.state(params, nnx.Param))
     found = {name.rstrip("_"): layer for name, layer in params.items()}
     order = ORDERS[4 if "ii" in found else 3]["flax"]
-    names = {side: [f"dense_{side}"] if "dense_h" in found else [side + g for g in order] for side in "ih"}
+    names = {
+        side: [f"dense_{side}"] if "dense_h" in found else [side + g for g in order]
+        for side in "ih"
+    }
     if not {*names["i"], *names["h"]} <= found.keys():
         raise UserError(f"expected the weights of Flax's LSTM or GRU cell, got {sorted(params)}")
 
     def joined(side: str, part: str) -> np.ndarray:
         layers = [found[name] for name in names[side]]
-        return np.concatenate([a.get(part, np.zeros(a["kernel"].shape[1])) for a in layers], axis=-1)
+        return np.concatenate(
+            [a.get(part, np.zeros(a["kernel"].shape[1])) for a in layers], axis=-1
+        )
 
     arrays = [joined(side, part) for part in ("kernel", "bias") for side in "ih"]
     return _filled(SkipCell, [_reordered(arrays, "flax", "ours")], options)
 
 
 def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarray]]:
-    """Return the weights of an LSTM or a GRU (reset after) as nested dictionaries for one of Flax's cells.
+    """Return the weights of an LSTM or a GRU (reset after) as nested dictionaries for one of Flax's
+    cells.
 
     With the layout `nnx`, they are the state of `nnx.OptimizedLSTMCell` or `nnx.GRUCell`, for
-    `nnx.replace_by_pure_dict`; this GRU has no bias inside the reset, so the cell's must be 0. With `linen`,
-    they are `variables["params"]` of `linen.OptimizedLSTMCell` or `linen.GRUCell`.
+    `nnx.replace_by_pure_dict`; this GRU has no bias inside the reset, so the cell's must be 0. With
+    `linen`, they are `variables["params"]` of `linen.OptimizedLSTMCell` or `linen.GRUCell`.
     """
     if layout not in ("nnx", "linen"):
         raise UserError(f"unknown layout {layout!r}: choose nnx or linen")
@@ -129,12 +142,18 @@ def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarr
     biased = "h" if len(order) == 4 else "i"  # the side with the biases
     if layout == "nnx":
         if biased == "i" and np.any(b_h):
-            raise UserError("nnx.GRUCell has no bias inside its reset, and this cell has: take linen's")
+            raise UserError(
+                "nnx.GRUCell has no bias inside its reset, and this cell has: take linen's"
+            )
         layers = {"dense_i": {"kernel": w_x}, "dense_h": {"kernel": w_h}}
         layers[f"dense_{biased}"]["bias"] = b
         return layers
     sides = (("i", w_x), ("h", w_h))
-    layers = {side + g: {"kernel": w} for side, kernels in sides for g, w in _blocks(kernels, order).items()}
+    layers = {
+        side + g: {"kernel": w}
+        for side, kernels in sides
+        for g, w in _blocks(kernels, order).items()
+    }
     for gate, bias in _blocks(b, order).items():
         layers[biased + gate]["bias"] = bias
     if biased == "i":
@@ -146,7 +165,9 @@ def _orders(w_h: np.ndarray) -> dict[str, str]:
     """Return each library's order of the gates of a recurrent matrix, (hidden, gates * hidden)."""
     gates = w_h.shape[1] // w_h.shape[0]
     if gates not in ORDERS:
-        raise UserError(f"recurrent weights {w_h.shape} have {gates} gates: an LSTM has 4 and a GRU 3")
+        raise UserError(
+            f"recurrent weights {w_h.shape} have {gates} gates: an LSTM has 4 and a GRU 3"
+        )
     return ORDERS[gates]
 
 
@@ -184,7 +205,9 @@ def _filled(make: Any, all_arrays: Sequence[Arrays], options: Mapping[str, Any])
     made = make(len(w_x), len(w_h), transition=transition, **dict(rngs=nnx.Rngs(0)) | others)
     cells = getattr(made, "cells", [made])
     if len(cells) != len(all_arrays):
-        raise UserError(f"weights of {len(all_arrays)} layers and directions do not fill {len(cells)}")
+        raise UserError(
+            f"weights of {len(all_arrays)} layers and directions do not fill {len(cells)}"
+        )
     for cell, arrays in zip(cells, all_arrays, strict=True):
         _fill(cell, arrays, options)
     return made
@@ -194,7 +217,9 @@ def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
     """Set the weights of the transition of a cell; it has others only if `options` has `rngs`."""
     for piece, drawn in ((cell.skip, cell.agent), (cell.recurrence.depth_skip, cell.depth)):
         if drawn is not None and options.get("rngs") is None:
-            raise UserError(f"the weights of {type(piece).__name__} are drawn: pass rngs=nnx.Rngs(0)")
+            raise UserError(
+                f"the weights of {type(piece).__name__} are drawn: pass rngs=nnx.Rngs(0)"
+            )
     w_x, w_h, b, b_h = arrays
     values = F.LSTMParams(w_x, w_h, b + b_h)
     if isinstance(cell.recurrence.transition, F.GRU):
@@ -208,7 +233,9 @@ def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
 
 
 def _arrays(cell: SkipCell, library: str) -> Arrays:
-    """Return the weights of a cell in the order of a library that has such a cell, without its time skip."""
+    """Return the weights of a cell in the order of a library that has such a cell, without its time
+    skip.
+    """
     if not isinstance(cell, SkipCell):
         raise UserError(f"expected a SkipCell, such as layers.cells[0], got {type(cell).__name__}")
     learned = []
@@ -218,7 +245,10 @@ def _arrays(cell: SkipCell, library: str) -> Arrays:
     for what, found in (
         ("a skip over depth", cell.recurrence.depth_skip is not None),
         ("zoneout", any(cell.zoneout)),
-        ("a learned initial state that is not 0", any(np.any(np.asarray(array)) for array in learned)),
+        (
+            "a learned initial state that is not 0",
+            any(np.any(np.asarray(array)) for array in learned),
+        ),
         (f"the transition {transition}", transition not in (F.LSTM(), F.GRU())),
     ):
         if found:

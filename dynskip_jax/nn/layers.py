@@ -1,4 +1,6 @@
-"""Stacked recurrent layers with skips, in one or both directions: the main classes of the library."""
+"""Stacked recurrent layers with skips, in one or both directions: the main classes of the
+library.
+"""
 
 import dataclasses
 import types
@@ -63,26 +65,33 @@ class LayersOutput(F.LayersOutput):
 
 
 class NoCell(UserError, AttributeError):
-    """A layer is used as a cell. An `AttributeError`, so that `hasattr` and `inspect` pass over it."""
+    """A layer is used as a cell. An `AttributeError`, so that `hasattr` and `inspect` pass over
+    it.
+    """
 
 
 class SkipLayers(HasModes):
     """Stacked recurrent layers that run cells over sequences, with dropout between the layers.
 
-    `SkipLSTM` makes the cells itself. Use this class for your own cells or for cells from `nn.convert`.
+    `SkipLSTM` makes the cells itself. Use this class for your own cells or for cells from
+    `nn.convert`.
 
     Args:
-        cells: Cells, bottom layer first. With two directions: layer 1 forward, layer 1 backward, and so on.
-        bidirectional: Whether each layer has a forward and a backward cell, whose outputs are concatenated
-            (Graves & Schmidhuber 2005).
+        cells: Cells, bottom layer first. With two directions: layer 1 forward, layer 1 backward,
+            and so on.
+        bidirectional: Whether each layer has a forward and a backward cell, whose outputs are
+            concatenated (Graves & Schmidhuber 2005).
         reverse: Whether layers read from each sequence's end. Outputs keep the order of the inputs.
-        dropout: Dropout rate on every layer's input and on the last layer's output (Zaremba et al. 2014), or
-            one rate for each of these places, bottom first.
-        variational: Whether dropout has one mask for all steps of a sequence (Gal & Ghahramani 2016).
-        time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
-        implementation: `auto`, `fused`, `reference` (the definition), `parallel` or `tpu_kernel`; see
-            `functional.unroll`.
-        call_rngs: Source of keys for calls without `rngs=`: a stream, or the `carry` of an `nnx.Rngs`.
+        dropout: Dropout rate on every layer's input and on the last layer's output (Zaremba et al.
+            2014), or one rate for each of these places, bottom first.
+        variational: Whether dropout has one mask for all steps of a sequence (Gal & Ghahramani
+            2016).
+        time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time,
+            ...).
+        implementation: `auto`, `fused`, `reference` (the definition), `parallel` or `tpu_kernel`;
+            see `functional.unroll`.
+        call_rngs: Source of keys for calls without `rngs=`: a stream, or the `carry` of an
+            `nnx.Rngs`.
     """
 
     def __init__(
@@ -105,14 +114,20 @@ class SkipLayers(HasModes):
                 )
         self.num_directions = 2 if bidirectional else 1
         if not cells or len(cells) % self.num_directions:
-            raise UserError(f"expected a cell for each layer and direction, at least one, got {len(cells)}")
+            raise UserError(
+                f"expected a cell for each layer and direction, at least one, got {len(cells)}"
+            )
         check_implementation(implementation)
         if bidirectional and reverse:
-            raise UserError("reverse is for one direction: leave it out where bidirectional is True")
+            raise UserError(
+                "reverse is for one direction: leave it out where bidirectional is True"
+            )
         depth = len(cells) // self.num_directions
         rates = as_rates(dropout, depth + 1)
         if len(rates) != depth + 1:
-            raise UserError(f"{depth} layers have {depth + 1} places for dropout, got {len(rates)} rates")
+            raise UserError(
+                f"{depth} layers have {depth + 1} places for dropout, got {len(rates)} rates"
+            )
         _check_sizes(cells, self.num_directions)
         self.cells = nnx.List(list(cells))
         self.reverse, self.time_major = reverse, time_major
@@ -156,7 +171,8 @@ class SkipLayers(HasModes):
         """Return the initial carry of each layer and direction.
 
         Args:
-            input_shape: Shape of one step's input, (*batch, in_features), or the number of sequences.
+            input_shape: Shape of one step's input, (*batch, in_features), or the number of
+                sequences.
             rngs: As in `SkipCell.initialize_carry`.
         """
         batch = batch_of(input_shape, self.cells[0].in_features)
@@ -164,7 +180,9 @@ class SkipLayers(HasModes):
         return initial_carries(self.spec.layers, starts, as_key(rngs))
 
     def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
-        """Return each layer's carry with only its newest state kept; see `SkipCell.restart_carry`."""
+        """Return each layer's carry with only its newest state kept; see
+        `SkipCell.restart_carry`.
+        """
         return tuple(cell.restart_carry(each) for cell, each in zip(self.cells, carry, strict=True))
 
     def __call__(
@@ -185,20 +203,23 @@ class SkipLayers(HasModes):
 
         Args:
             inputs: Input sequences, (*batch, time, in), or (time, *batch, in) with `time_major`.
-            initial_carry: One carry for each layer and direction; the initial state by default. If the
-                carries have keys, choices are drawn with them.
+            initial_carry: One carry for each layer and direction; the initial state by default. If
+                the carries have keys, choices are drawn with them.
             seq_lengths: True length of each sequence, (*batch,); None if all have full length.
-            segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch and time
-                axes. Where the id changes, the next sequence begins from the initial state.
-            actions: Actions to replay for each layer and direction, with the inputs' batch and time axes;
-                None for a layer that chooses. Traced actions out of range are clipped.
-            policy: How choices are made. By default greedy in evaluation and sampled in training. λ and masks
-                apply only to layers with an agent. A tuple of masks has one for each layer and direction.
-            rngs: Source of keys for everything that is not drawn with the keys of `initial_carry` or with
-                `weight_key`: an `nnx.Rngs`, a stream, or a PRNG key, which is split into one for each
-                sequence. One key for each sequence, (*batch,), is used as it is: such a call equals
-                `jax.vmap` of the call for one sequence and its key.
-            weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
+            segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch
+                and time axes. Where the id changes, the next sequence begins from the initial
+                state.
+            actions: Actions to replay for each layer and direction, with the inputs' batch and time
+                axes; None for a layer that chooses. Traced actions out of range are clipped.
+            policy: How choices are made. By default greedy in evaluation and sampled in training. λ
+                and masks apply only to layers with an agent. A tuple of masks has one for each
+                layer and direction.
+            rngs: Source of keys for everything that is not drawn with the keys of `initial_carry`
+                or with `weight_key`: an `nnx.Rngs`, a stream, or a PRNG key, which is split into
+                one for each sequence. One key for each sequence, (*batch,), is used as it is: such
+                a call equals `jax.vmap` of the call for one sequence and its key.
+            weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from
+                `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
             return_carry: Whether to return `(carry, output)`, with the last carries as one tuple.
         """
@@ -210,7 +231,9 @@ class SkipLayers(HasModes):
         policies = policy_of_each(policy, self.skips)
         if weight_key is not None:
             check_key_of(weight_key, ())
-        call = LayersCall(inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key)
+        call = LayersCall(
+            inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key
+        )
         self._check(call)
         if _samples(self, policy, actions, deterministic):
             for keys in (rngs, *(each.key for each in carry or ())):
@@ -226,7 +249,9 @@ class SkipLayers(HasModes):
         params = tuple(cell.raw_params() for cell in self.cells)
         initial = tuple(cell.learned_state() for cell in self.cells)
         with naming_reference():
-            carry, output = run_layers(self.spec, params, initial, call, deterministic=deterministic)
+            carry, output = run_layers(
+                self.spec, params, initial, call, deterministic=deterministic
+            )
         output = LayersOutput(*output)
         return (carry, output) if return_carry else output
 
@@ -262,8 +287,8 @@ def needs_key(
 ) -> bool:
     """Return whether a call of `layers` with these arguments draws anything with `rngs=`.
 
-    Choices and zoneout use the keys of `initial_carry` if it has keys. Dropout uses `rngs=`, except for
-    recurrent masks that the carry already contains and for weight dropout with `weight_key`.
+    Choices and zoneout use the keys of `initial_carry` if it has keys. Dropout uses `rngs=`, except
+    for recurrent masks that the carry already contains and for weight dropout with `weight_key`.
     """
 
     def missing(name: str) -> bool:
@@ -283,13 +308,16 @@ def _samples(
 ) -> bool:
     """Return whether a call samples choices or zoneout masks."""
     return any(
-        cell.skip.draws(policy.mode, action is not None) or (any(cell.zoneout) and not deterministic)
+        cell.skip.draws(policy.mode, action is not None)
+        or (any(cell.zoneout) and not deterministic)
         for cell, action in zip(layers.cells, actions or [None] * len(layers.cells), strict=True)
     )
 
 
 def _check_sizes(cells: Sequence[SkipCell], ways: int) -> None:
-    """Raise a `UserError` if a cell does not fit the layers below it: its inputs, or its skip over depth."""
+    """Raise a `UserError` if a cell does not fit the layers below it: its inputs, or its skip over
+    depth.
+    """
     for i, cell in enumerate(cells):
         layer, skip = i // ways, cell.recurrence.depth_skip
         if skip is not None and layer < skip.layers_below:
@@ -297,7 +325,11 @@ def _check_sizes(cells: Sequence[SkipCell], ways: int) -> None:
                 f"layer {layer + 1} has a skip over depth, which comes from {skip.layers_below} layers "
                 "below, and there is no such layer: make this cell without depth_skip"
             )
-        below = sum(each.hidden_features for each in cells[(layer - 1) * ways : layer * ways]) if layer else 0
+        below = (
+            sum(each.hidden_features for each in cells[(layer - 1) * ways : layer * ways])
+            if layer
+            else 0
+        )
         if layer and cell.in_features != below:
             raise UserError(
                 f"layer {layer + 1} has in_features={cell.in_features}, and the layer below returns {below}"
@@ -313,7 +345,9 @@ def _check_sizes(cells: Sequence[SkipCell], ways: int) -> None:
                 f"from {sum(sizes)}"
             )
         if skip.same_size and {*sizes} != {cell.hidden_features}:
-            raise UserError(f"layer {layer + 1}: this skip over depth needs layers of one size, got {sizes}")
+            raise UserError(
+                f"layer {layer + 1}: this skip over depth needs layers of one size, got {sizes}"
+            )
 
 
 def policy_of_each(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
@@ -333,25 +367,28 @@ class SkipLSTM(SkipLayers):
     Args:
         in_features: Size of the input.
         hidden_features: Size of every layer's state, or one size for each layer.
-        num_layers: Number of layers. By default the length of `skip` or `hidden_features` if one of them is a
-            sequence, and 1 otherwise.
+        num_layers: Number of layers. By default the length of `skip` or `hidden_features` if one of
+            them is a sequence, and 1 otherwise.
         skip: Time skip of every layer, or one for each layer, bottom first. The default is no skip.
-        transition: How a state and an input become the new state, such as `functional.GRU()`; one for all
-            layers, or one for each.
-        depth_skip: What each layer receives from layers further below in the same direction (Wu et al. 2016).
-            The lowest layers, which have no such layer below them, have no depth skip; at least one layer
-            must have it.
+        transition: How a state and an input become the new state, such as `functional.GRU()`; one
+            for all layers, or one for each.
+        depth_skip: What each layer receives from layers further below in the same direction (Wu et
+            al. 2016). The lowest layers, which have no such layer below them, have no depth skip;
+            at least one layer must have it.
         bidirectional: See `SkipLayers`, like all options down to `call_rngs`.
-        cell: More options of the cells of each layer, such as `[{}, dict(zoneout=0.1)]`, or of all layers.
-        **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`, `zoneout`,
-            `learnable_carry`, `forget_bias`, `agent_features`, `dtype`, and initializers.
+        cell: More options of the cells of each layer, such as `[{}, dict(zoneout=0.1)]`, or of all
+            layers.
+        **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`,
+            `zoneout`, `learnable_carry`, `forget_bias`, `agent_features`, `dtype`, and
+            initializers.
 
     Example::
 
         >>> import jax, jax.numpy as jnp
         >>> from flax import nnx
         >>> from dynskip_jax import functional as F
-        >>> rnn = SkipLSTM(3, 8, num_layers=2, skip=F.Dynamic(5), bidirectional=True, rngs=nnx.Rngs(0))
+        >>> rnn = SkipLSTM(3, 8, num_layers=2, skip=F.Dynamic(5), bidirectional=True,
+        rngs=nnx.Rngs(0))
         >>> out = rnn(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
         >>> out.h.shape, len(out.decisions), out.decisions[0].action.shape
         ((2, 7, 16), 4, (2, 7))
@@ -423,7 +460,9 @@ def count_layers(num_layers: int | None, **per_layer: Any) -> int:
     if num_layers is not None:
         counts["num_layers"] = check_whole("num_layers", num_layers)
     if min(counts.values(), default=1) < 1:
-        raise UserError("expected at least one layer: raise num_layers, or give a skip for each layer")
+        raise UserError(
+            "expected at least one layer: raise num_layers, or give a skip for each layer"
+        )
     if len(set(counts.values())) > 1:
         given = ", ".join(f"{name} for {count}" for name, count in counts.items())
         raise UserError(f"arguments disagree about the number of layers: {given}")

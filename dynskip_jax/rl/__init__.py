@@ -1,4 +1,6 @@
-"""Losses that train agents: one function for each loss; rewards and baselines are arrays or functions."""
+"""Losses that train agents: one function for each loss; rewards and baselines are arrays or
+functions.
+"""
 
 from dynskip_jax.rl.baselines import MovingAverage as MovingAverage
 from dynskip_jax.rl.baselines import averaged_log_likelihood as averaged_log_likelihood

@@ -1,4 +1,6 @@
-"""Baselines, which reduce the variance of the score function, and VIMCO's rewards, which have their own."""
+"""Baselines, which reduce the variance of the score function, and VIMCO's rewards, which have their
+own.
+"""
 
 from typing import NamedTuple
 
@@ -20,13 +22,16 @@ def leave_one_out(
     axis: int = 0,
     axis_name: str | None = None,
 ) -> Float[Array, "..."]:
-    """Return, for each member of a group, the mean of the values of the other members (Kool et al. 2019).
+    """Return, for each member of a group, the mean of the values of the other members (Kool et al.
+    2019).
 
-    A member's own action cannot change this baseline. The group is the leading axis: the rollouts of an
-    example, or the examples of the batch if there is no axis of rollouts.
+    A member's own action cannot change this baseline. The group is the leading axis: the rollouts
+    of an example, or the examples of the batch if there is no axis of rollouts.
 
-    A group of one has nothing to compare with, and is refused. Where no other value counts, the baseline is
-    0. `counted` is False for values that no mean includes, with the leading axes of `values`: rows that only
+    A group of one has nothing to compare with, and is refused. Where no other value counts, the
+    baseline is
+    0. `counted` is False for values that no mean includes, with the leading axes of `values`: rows
+       that only
     fill a batch, and steps past the end of a sequence. `axis_name` is the name of the mapped axis
     (`jax.pmap`) over which the group is divided.
     """
@@ -56,13 +61,17 @@ class MovingAverage(NamedTuple):
 
 
 def moving_average(
-    average: MovingAverage, value: Float[Array, "..."] | float, decay: float | Float[Array, ""] = 0.99
+    average: MovingAverage,
+    value: Float[Array, "..."] | float,
+    decay: float | Float[Array, ""] = 0.99,
 ) -> tuple[Float[Array, "..."], MovingAverage]:
-    """Return the average of the earlier values, a baseline (Williams 1992), and the average with `value`.
+    """Return the average of the earlier values, a baseline (Williams 1992), and the average with
+    `value`.
 
-    Earlier batches do not depend on the actions of this one, so the expected gradient stays the same. The
-    average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first value.
-    Begin with `MovingAverage()`; `value` is the mean reward of this batch, and `decay` lies in [0, 1).
+    Earlier batches do not depend on the actions of this one, so the expected gradient stays the
+    same. The average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first
+    value. Begin with `MovingAverage()`; `value` is the mean reward of this batch, and `decay` lies
+    in [0, 1).
     """
     check_number("decay", decay, "in [0, 1)", lambda known: 0 <= known < 1)
     some = jnp.asarray(average.weight > 0)
@@ -77,36 +86,48 @@ def critic(
 ) -> Float[Array, "*batch"]:
     """Return V(s(t)), a critic's estimate of the return from s(t) = h(t-1) ⊕ x(t).
 
-    It depends only on actions before t, so as a baseline it does not change the expected gradient, even if
-    the estimate is wrong (Williams 1992; Greensmith et al. 2004). Gradients are stopped at `x` and `h`:
-    training the critic with `critic_loss` changes neither the network nor the agent. `params` are those of an
-    agent with K = 1, whose output is the value; `x` and `h` are in `out.observations`.
+    It depends only on actions before t, so as a baseline it does not change the expected gradient,
+    even if
+    the estimate is wrong (Williams 1992; Greensmith et al. 2004). Gradients are stopped at `x` and
+    `h`: training the critic with `critic_loss` changes neither the network nor the agent. `params`
+    are those of an agent with K = 1, whose output is the value; `x` and `h` are in
+    `out.observations`.
     """
     x, h = jax.lax.stop_gradient((x, h))
     return agent_logits(params, project_agent_input(params, x), h).squeeze(-1)
 
 
-def averaged_log_likelihood(log_likelihood: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Return L = log 1/M Σ_m p_m, the log-likelihood of the averaged prediction of M rollouts, in nats."""
+def averaged_log_likelihood(
+    log_likelihood: Float[Array, "..."], axis: int = 0
+) -> Float[Array, "..."]:
+    """Return L = log 1/M Σ_m p_m, the log-likelihood of the averaged prediction of M rollouts, in
+    nats.
+    """
     return jax.nn.logsumexp(log_likelihood, axis=axis) - jnp.log(log_likelihood.shape[axis])
 
 
 def vimco(log_likelihood: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Return M (L - L_{-m}), a reward of each rollout that has its own baseline (Mnih & Rezende 2016).
+    """Return M (L - L_{-m}), a reward of each rollout that has its own baseline (Mnih & Rezende
+    2016).
 
-    L_{-m} is L with the geometric mean of the other rollouts' p in place of p_m, and does not depend on the
-    actions of rollout m. In the following loss the first term trains the network, the second one the agents::
+    L_{-m} is L with the geometric mean of the other rollouts' p in place of p_m, and does not
+    depend on the
+    actions of rollout m. In the following loss the first term trains the network, the second one
+    the agents::
 
-        loss = -rl.averaged_log_likelihood(-nll).mean() + rl.reinforce(out.decisions, rl.vimco(-nll))
+        loss = -rl.averaged_log_likelihood(-nll).mean() + rl.reinforce(out.decisions,
+        rl.vimco(-nll))
 
-    The factor M turns the mean over rollouts in `reinforce` into a sum. A likelihood of 0 counts as the
-    smallest normal number times the largest likelihood, so that rewards are finite. `axis` is that of the
-    rollouts.
+    The factor M turns the mean over rollouts in `reinforce` into a sum. A likelihood of 0 counts as
+    the smallest normal number times the largest likelihood, so that rewards are finite. `axis` is
+    that of the rollouts.
     """
     values = jnp.moveaxis(jax.lax.stop_gradient(log_likelihood), axis, 0)
     rollouts = len(values)
     if rollouts < 2:
-        raise UserError(f"VIMCO compares a rollout with others: it needs at least 2 rollouts, got {rollouts}")
+        raise UserError(
+            f"VIMCO compares a rollout with others: it needs at least 2 rollouts, got {rollouts}"
+        )
     best = values.max(axis=0, keepdims=True)
     lowest = jnp.where(best > -jnp.inf, best, 0) + jnp.log(jnp.finfo(values.dtype).tiny)
     values = jnp.where(values == -jnp.inf, lowest, values)

@@ -1,4 +1,6 @@
-"""Tasks, each in its own file: model, batches, loss and score. `Learner` has the code that they share."""
+"""Tasks, each in its own file: model, batches, loss and score. `Learner` has the code that they
+share.
+"""
 
 from dynskip_jax.tasks.classification import Classification as Classification
 from dynskip_jax.tasks.classification import SentencePairs as SentencePairs

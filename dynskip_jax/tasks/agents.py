@@ -25,7 +25,9 @@ def rewards_of(
     """
     if objective.reward == "correct":
         if correct is None:
-            raise UserError("this task does not say which predictions are correct: choose another --reward")
+            raise UserError(
+                "this task does not say which predictions are correct: choose another --reward"
+            )
         return jax.lax.stop_gradient(2.0 * correct - 1.0)
     is_log = objective.reward == "log_likelihood"
     return jax.lax.stop_gradient(log_likelihood if is_log else jnp.exp(log_likelihood))
@@ -44,8 +46,8 @@ def agents_loss(
 ) -> Float[Array, ""]:
     """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
 
-    J_1 is the cross-entropy. While choices are relaxed, it trains the agents, and J_2 contains only the exact
-    entropy. The rollouts of an example are adjacent rows.
+    J_1 is the cross-entropy. While choices are relaxed, it trains the agents, and J_2 contains only
+    the exact entropy. The rollouts of an example are adjacent rows.
 
     Args:
         nll: Negative log-likelihood of the true target in nats.
@@ -56,8 +58,12 @@ def agents_loss(
     is_sampled, beta = scheduled.policy.mode == "sample", scheduled.entropy_coef
     steps = weights if step_weights is None else step_weights
     if is_sampled and objective.baseline == "rollouts":
-        apart = partial(jax.tree.map, lambda leaf: leaf.reshape(-1, objective.rollouts, *leaf.shape[1:]))
-        decisions, nll, rewards, weights, steps = map(apart, (decisions, nll, rewards, weights, steps))
+        apart = partial(
+            jax.tree.map, lambda leaf: leaf.reshape(-1, objective.rollouts, *leaf.shape[1:])
+        )
+        decisions, nll, rewards, weights, steps = map(
+            apart, (decisions, nll, rewards, weights, steps)
+        )
     of_steps = nll.ndim == jnp.ndim(decisions[0].action)
     loss = rl.network_loss(decisions, nll, weights=steps if of_steps else weights)
     is_exact = objective.entropy == "exact" or not is_sampled
@@ -76,4 +82,8 @@ def agents_loss(
             entropy_coef=0.0 if is_exact else beta,
             weights=steps,
         )
-    return loss + objective.rl_coef * of_agents + scheduled.update_cost * rl.updates(decisions, weights=steps)
+    return (
+        loss
+        + objective.rl_coef * of_agents
+        + scheduled.update_cost * rl.updates(decisions, weights=steps)
+    )

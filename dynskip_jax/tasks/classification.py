@@ -18,14 +18,16 @@ from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel, 
 
 
 class Classification(ExampleTask):
-    """A task with one class for each sequence of ids; it trains a `SequenceClassifier` (Gui et al. 2019).
+    """A task with one class for each sequence of ids; it trains a `SequenceClassifier` (Gui et al.
+    2019).
 
     Args:
         splits: See `ExampleTask`, like the arguments that are not named here.
         make_model: See `Task`; the model returns a `ClassifierOutput`.
-        activation_coefs: α of activation regularization and β of temporal activation regularization (Merity
-            et al. 2018, Section 4.6), of the top layer.
-        class_names: Name of each class, for which macro F1 is a metric; empty if classes have no names.
+        activation_coefs: α of activation regularization and β of temporal activation regularization
+            (Merity et al. 2018, Section 4.6), of the top layer.
+        class_names: Name of each class, for which macro F1 is a metric; empty if classes have no
+            names.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Classification(ExampleTask):
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         if not self.class_names:
             return {}
-        truth, predicted = (np.asarray(ids).tolist() for ids in (self.splits[split].targets, predictions))
+        truth, predicted = (
+            np.asarray(ids).tolist() for ids in (self.splits[split].targets, predictions)
+        )
         return {"macro_f1": score_labels([truth], [predicted], has_entities=False).macro_f1}
 
     @override
@@ -55,7 +59,9 @@ class Classification(ExampleTask):
         return np.bincount(targets).max(initial=0) / max(1, len(targets))
 
     @override
-    def forward(self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
+    def forward(
+        self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any
+    ) -> Forward:
         if any(cell.weight_dropout for cell in model.stack.cells):
             how["weight_key"] = shared_key
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
@@ -68,16 +74,18 @@ class Classification(ExampleTask):
             temporal = F.temporal_activation_regularisation(output.states, beta, valid)
             penalties = (activation, jnp.float32(valid.sum())), (temporal, jnp.float32(pairs.sum()))
         log_probs = jax.nn.log_softmax(output.logits)
-        return Forward(log_probs, output.decisions, observations=output.observations, penalties=penalties)
+        return Forward(
+            log_probs, output.decisions, observations=output.observations, penalties=penalties
+        )
 
 
 class SentencePairs(Classification):
     """A task with a rating for each pair of sentences; it trains a `SentencePairModel`.
 
     Inputs are those of `data.sentences.pair_inputs`; targets are ratings y from 1. The loss is the
-    Kullback-Leibler divergence KL(p || p̂), where p has the mean y: only ⌊y⌋ and ⌊y⌋ + 1 have a probability
-    (Tai et al. 2015, Eq. 16). The prediction is the mean of p̂. It is scored by Pearson's r, Spearman's ρ and
-    the mean squared error.
+    Kullback-Leibler divergence KL(p || p̂), where p has the mean y: only ⌊y⌋ and ⌊y⌋ + 1 have a
+    probability (Tai et al. 2015, Eq. 16). The prediction is the mean of p̂. It is scored by
+    Pearson's r, Spearman's ρ and the mean squared error.
     """
 
     score, primary_metric = "pearson", "kl"
@@ -90,7 +98,9 @@ class SentencePairs(Classification):
         return LossOutput(divergence, None, {"kl": divergence})
 
     @override
-    def predict(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Float[Array, " rows"]:
+    def predict(
+        self, log_probs: Float[Array, "rows ratings"], batch: Batch
+    ) -> Float[Array, " rows"]:
         return jnp.exp(log_probs) @ jnp.arange(1, log_probs.shape[-1] + 1, dtype=log_probs.dtype)
 
     @override
@@ -98,8 +108,12 @@ class SentencePairs(Classification):
         """Return the scores; correlations are 0 if all predictions, or all ratings, are equal."""
         from scipy.stats import pearsonr, spearmanr  # takes a second, which other tasks do not pay
 
-        said, true = (np.asarray(of, np.float64) for of in (predictions, self.splits[split].targets))
+        said, true = (
+            np.asarray(of, np.float64) for of in (predictions, self.splits[split].targets)
+        )
         varies = np.ptp(said) and np.ptp(true)
         scores = {"pearson": pearsonr, "spearman": spearmanr}
-        found = {name: float(of(said, true).statistic) if varies else 0.0 for name, of in scores.items()}
+        found = {
+            name: float(of(said, true).statistic) if varies else 0.0 for name, of in scores.items()
+        }
         return found | {"mse": float(np.mean((said - true) ** 2))}

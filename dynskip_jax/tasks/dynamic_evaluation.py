@@ -23,8 +23,8 @@ _STREAMS, _EPSILON = 100, 2e-5
 class DynamicEvaluation:
     """An evaluation of trained language models that keep learning from the text they have read.
 
-    A segment is first predicted, then used for an update. So no word changes its own probability. `advance`
-    is called after each segment with 1 / (number of segments).
+    A segment is first predicted, then used for an update. So no word changes its own probability.
+    `advance` is called after each segment with 1 / (number of segments).
     """
 
     learner: Learner  # that trained the models; its task is `LanguageModelling`
@@ -34,7 +34,9 @@ class DynamicEvaluation:
     num_steps: int = 5  # words in a segment
 
     def gradient_scale(self, advance: Advance = lambda _: None) -> F.GradientScale:
-        """Return the scale of gradients of a segment's mean loss on the training text, (seeds, ...)."""
+        """Return the scale of gradients of a segment's mean loss on the training text, (seeds,
+        ...).
+        """
         streams = max(1, min(_STREAMS, self.learner.task.tokens("train").size // self.num_steps))
         read, carry = self._segments("train", streams)
         squares = jax.tree.map(jnp.zeros_like, self.params)
@@ -42,7 +44,9 @@ class DynamicEvaluation:
         for segment in read:
             squares, carry = add(squares, carry, self.params, self.policy, segment)
             advance(1 / len(read))
-        return jax.jit(jax.vmap(F.gradient_scale))(jax.tree.map(lambda leaf: leaf / len(read), squares))
+        return jax.jit(jax.vmap(F.gradient_scale))(
+            jax.tree.map(lambda leaf: leaf / len(read), squares)
+        )
 
     def perplexity(
         self,
@@ -55,7 +59,8 @@ class DynamicEvaluation:
     ) -> Float[np.ndarray, " seeds"]:
         """Return the perplexity of each seed over all tokens of dev or test, read as one stream.
 
-        `scale` is the result of `gradient_scale`; the rates (η, λ) are arguments of `functional.adapt`.
+        `scale` is the result of `gradient_scale`; the rates (η, λ) are arguments of
+        `functional.adapt`.
         """
         read, carry = self._segments(split, 1)
         params, total = self.params, np.zeros(len(self.keys))
@@ -75,7 +80,9 @@ class DynamicEvaluation:
         return list(task.windows(split, streams, self.num_steps)), start(self.params, self.keys)
 
     def _gradient(self, params, carry, policy, segment: Batch):
-        """Return the gradient of a segment's mean loss, and (the next carry, the sum of the loss)."""
+        """Return the gradient of a segment's mean loss, and (the next carry, the sum of the
+        loss).
+        """
         learner, how = self.learner, evaluated(policy, None)
 
         def loss(params):

@@ -1,9 +1,11 @@
-"""Measure a trained model's loss under other choices: one choice replaced, all of a layer, or what is copied.
+"""Measure a trained model's loss under other choices: one choice replaced, all of a layer, or what
+is copied.
 
-The functions yield a result for each batch of a split of a learner's data. `several` has the parameters of
-the model in question, then those of others of the same architecture. `policy` says how they choose, as in
-evaluation. `layer` is an index among the stack's layers and directions. A batch has `rows` streams or
-sequences; a language model carries its state to the next batch. Losses are in nats.
+The functions yield a result for each batch of a split of a learner's data. `several` has the
+parameters of the model in question, then those of others of the same architecture. `policy` says
+how they choose, as in evaluation. `layer` is an index among the stack's layers and directions. A
+batch has `rows` streams or sequences; a language model carries its state to the next batch. Losses
+are in nats.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +28,23 @@ Several = Sequence[nnx.State]
 
 
 def _read_split(
-    learner: Learner, several: Several, split: str, rows: int, read: Callable, ways: int = 0, window: int = 35
+    learner: Learner,
+    several: Several,
+    split: str,
+    rows: int,
+    read: Callable,
+    ways: int = 0,
+    window: int = 35,
 ) -> Iterator[Any]:
     """Yield the result of `read`, a function `(models, carries, batch, key) -> (carries, result)`.
 
-    There is a carry of each model, and then of the first model for each of the `ways`. A language model reads
-    `window` steps at once.
+    There is a carry of each model, and then of the first model for each of the `ways`. A language
+    model reads `window` steps at once.
     """
     task, carries = learner.task, None
-    compiled = jax.jit(lambda several, *rest: read([learner.model(params) for params in several], *rest))
+    compiled = jax.jit(
+        lambda several, *rest: read([learner.model(params) for params in several], *rest)
+    )
     is_text = isinstance(task, LanguageModelling)
     if is_text:
         batches = task.windows(split, rows, window)
@@ -43,7 +53,8 @@ def _read_split(
         batches = [batches[number] for number in epoch_order(len(batches), 0, 0)]
     for number, batch in enumerate(batches):
         if carries is None:
-            # A carry may contain the key that choices are drawn with: each model gets a different one.
+            # A carry may contain the key that choices are drawn with: each model gets a different
+            # one.
             carries = [
                 task.initial_carry(learner.model(params), num_rows(batch), jax.random.key(own))
                 for own, params in enumerate(several)
@@ -60,7 +71,9 @@ def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"
     return k if allowed is None else k[np.asarray(allowed)[0]]
 
 
-def _row_sums(values: Float[Array, "rows *time"], counted: tuple[Array, Array]) -> Float[Array, " rows"]:
+def _row_sums(
+    values: Float[Array, "rows *time"], counted: tuple[Array, Array]
+) -> Float[Array, " rows"]:
     """Return the sum of each row's values, of those that count according to `where_counted`."""
     where = counted[values.ndim - 1]
     return jnp.where(where, values, 0).reshape(len(values), -1).sum(axis=1)
@@ -69,7 +82,9 @@ def _row_sums(values: Float[Array, "rows *time"], counted: tuple[Array, Array]) 
 def _of_another_row(
     values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
 ) -> Shaped[Array, "rows time *rest"]:
-    """Return for each row the values of the next counted row, repeated if it is shorter than the batch."""
+    """Return for each row the values of the next counted row, repeated if it is shorter than the
+    batch.
+    """
     order = jnp.argsort(~counted, stable=True)  # counted rows first
     place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
     other, steps = order[place], jnp.arange(values.shape[1])[None]
@@ -81,10 +96,12 @@ def _of_another_row(
 class PolicyInterventions(NamedTuple):
     """Losses of a batch when all choices of a layer are replaced, and the choices of each model."""
 
-    counts: Float[Array, " rows"]  # number of losses in each row: its steps, or 1 if a sequence has one loss
-    # Sum over each row with the choices of each way: the agent's; sampled uniformly from the allowed ones;
-    # those that the agent took at the same step of another row (a shorter row repeats); those of each other
-    # model on the same row; and each k of `constants` at every step.
+    counts: Float[
+        Array, " rows"
+    ]  # number of losses in each row: its steps, or 1 if a sequence has one loss
+    # Sum over each row with the choices of each way: the agent's; sampled uniformly from the
+    # allowed ones; those that the agent took at the same step of another row (a shorter row
+    # repeats); those of each other model on the same row; and each k of `constants` at every step.
     losses: Float[Array, "rows ways"]
     actions: Int[Array, "rows time models"]  # k of the agent and of each other model
     in_steps: Bool[Array, "rows time"]  # whether each step counts
@@ -103,8 +120,9 @@ def policy_interventions(
 ) -> Iterator[PolicyInterventions]:
     """Yield the losses with every choice of a layer replaced in several ways.
 
-    Each way reads the text separately, from the states that its choices lead to. Other layers choose anew. If
-    only one row of the last batch counts, that row gets its own choices as those of another row.
+    Each way reads the text separately, from the states that its choices lead to. Other layers
+    choose anew. If only one row of the last batch counts, that row gets its own choices as those of
+    another row.
     """
     task, choices, count = learner.task, choices_of(learner.skips[layer], policy), len(several)
 
@@ -145,8 +163,8 @@ class CopiedWords(NamedTuple):
     """Losses of a batch with different copy probabilities."""
 
     counts: Bool[Array, "rows time"]  # whether each step counts
-    # With each distribution over k: the model's π; a uniform distribution over the allowed choices; the π at
-    # the same step of another row; then the π of each other model.
+    # With each distribution over k: the model's π; a uniform distribution over the allowed choices;
+    # the π at the same step of another row; then the π of each other model.
     losses: Float[Array, "rows time ways"]
     of_each: Float[Array, "rows time choices"]  # with each single k of `choices_of`
     likeliest: Float[Array, "rows time"]  # with only the k that is most probable under π
@@ -155,7 +173,8 @@ class CopiedWords(NamedTuple):
 def copied_words(
     learner: Learner, several: Several, policy: F.Policy, split: str, *, rows: int
 ) -> Iterator[CopiedWords]:
-    """Yield the losses of a language model that copies in expectation, with other probabilities than π.
+    """Yield the losses of a language model that copies in expectation, with other probabilities
+    than π.
 
     The copy gate and all states of the model stay the same.
     """
@@ -182,7 +201,9 @@ def copied_words(
         copied = [own.copies._replace(weights=way) for way in ways]
         losses = [-F.copied_log_likelihood(copies, of_softmax, targets) for copies in copied]
         of_each = -own.log_likelihood_of_each(targets)
-        likeliest = jnp.take_along_axis(of_each, weights.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+        likeliest = jnp.take_along_axis(of_each, weights.argmax(axis=-1)[..., None], axis=-1)[
+            ..., 0
+        ]
         losses = jnp.stack(losses, axis=-1)
         return behind, CopiedWords(in_steps, losses, of_each[..., choices - 1], likeliest)
 
@@ -196,7 +217,9 @@ class SingleInterventions(NamedTuple):
     taken: Int[Array, "rows time"]  # k that the model chose
     losses: Float[Array, "rows time choices"]  # of the row with each k of `choices_of` at this step
     x: Float[Array, "rows time in"]  # input of the layer
-    before: Float[Array, "rows time states hidden"]  # h(t-1), h(t-2), …; zeros before the first step
+    before: Float[
+        Array, "rows time states hidden"
+    ]  # h(t-1), h(t-2), …; zeros before the first step
 
 
 def single_interventions(
@@ -209,11 +232,13 @@ def single_interventions(
     rows: int,
     states: int = 1,
 ) -> Iterator[SingleInterventions]:
-    """Yield the loss with each choice of a layer replaced by every k, and the others as the model took them.
+    """Yield the loss with each choice of a layer replaced by every k, and the others as the model
+    took them.
 
-    The loss of a language model is that of the next word, from the state that the model's own choices left.
-    Of other tasks every step is examined if agents are rewarded at each step (`Task.is_of_steps`), and
-    otherwise only the last step that the layer reads. `states` is the number of states in `before`.
+    The loss of a language model is that of the next word, from the state that the model's own
+    choices left. Of other tasks every step is examined if agents are rewarded at each step
+    (`Task.is_of_steps`), and otherwise only the last step that the layer reads. `states` is the
+    number of states in `before`.
     """
     task, skip, reverse = learner.task, learner.skips[layer], learner.reverse[layer]
     choices = choices_of(skip, policy)
@@ -247,7 +272,9 @@ def single_interventions(
             losses = jax.lax.map(lambda at: losses_at(jnp.broadcast_to(at, taken.shape)), at_each)
             losses = jnp.moveaxis(losses, 0, 1)
         else:
-            ends = jnp.full(len(taken), len(steps)) if batch.seq_lengths is None else batch.seq_lengths
+            ends = (
+                jnp.full(len(taken), len(steps)) if batch.seq_lengths is None else batch.seq_lengths
+            )
             at_last = steps[None] == (0 * ends if reverse else ends - 1)[:, None]
             examined = examined & at_last
             losses = jnp.broadcast_to(losses_at(at_last)[:, None], (*taken.shape, len(choices)))
@@ -256,7 +283,9 @@ def single_interventions(
 
     tail = None
     for found in _read_split(learner, [params], split, rows, read, window=1):
-        before, tail = _last_states(np.asarray(found.before), tail if is_text else None, states, reverse)
+        before, tail = _last_states(
+            np.asarray(found.before), tail if is_text else None, states, reverse
+        )
         yield found._replace(before=before)
 
 
@@ -266,9 +295,11 @@ def _last_states(
     count: int,
     reverse: bool,
 ) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
-    """Return the last `count` states before each step, newest first, and the `tail` of the next batch.
+    """Return the last `count` states before each step, newest first, and the `tail` of the next
+    batch.
 
-    `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for zeros.
+    `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
+    zeros.
     """
     before = before[:, ::-1] if reverse else before
     rows, time, hidden = before.shape

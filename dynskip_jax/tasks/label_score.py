@@ -1,4 +1,6 @@
-"""Compute precision, recall and F1 of entities, counted as in `conlleval`, or of each tag or class."""
+"""Compute precision, recall and F1 of entities, counted as in `conlleval`, or of each tag or
+class.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,9 @@ Tags = Sequence[Any]  # of a sentence
 
 
 class LabelCounts(NamedTuple):
-    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where undefined."""
+    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where
+    undefined.
+    """
 
     correct: int  # predicted with the right words and label
     predicted: int
@@ -36,7 +40,9 @@ class LabelCounts(NamedTuple):
 
 
 class LabelScore(NamedTuple):
-    """Counts over all labels, and those of each label that is predicted or in the gold standard, sorted."""
+    """Counts over all labels, and those of each label that is predicted or in the gold standard,
+    sorted.
+    """
 
     overall: LabelCounts
     by_label: dict[Any, LabelCounts]
@@ -44,7 +50,11 @@ class LabelScore(NamedTuple):
     @property
     def macro_f1(self) -> float:
         """Mean F1 of the labels; 0 if there are none."""
-        return float(np.mean([counts.f1 for counts in self.by_label.values()])) if self.by_label else 0.0
+        return (
+            float(np.mean([counts.f1 for counts in self.by_label.values()]))
+            if self.by_label
+            else 0.0
+        )
 
     def lines(self, heading: str) -> list[str]:
         """Return a text table with precision, recall, F1 and support of each label and of all."""
@@ -56,12 +66,15 @@ class LabelScore(NamedTuple):
         return lines
 
 
-def score_labels(gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool) -> LabelScore:
+def score_labels(
+    gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool
+) -> LabelScore:
     """Return the score over all sentences.
 
-    With `has_entities`, an entity is correct if its first word, its last word and its type are correct, as
-    in `conlleval`. `gold` and `predicted` may be in different schemes; see `data.tag_schemes.entities`.
-    Otherwise each word counts with its tag, and the overall F1 is the accuracy.
+    With `has_entities`, an entity is correct if its first word, its last word and its type are
+    correct, as in `conlleval`. `gold` and `predicted` may be in different schemes; see
+    `data.tag_schemes.entities`. Otherwise each word counts with its tag, and the overall F1 is the
+    accuracy.
     """
     correct, found, true = Counter(), Counter(), Counter()
     for ours, theirs in _spans(gold, predicted, has_entities):
@@ -69,7 +82,10 @@ def score_labels(gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entitie
             counter.update(span.kind for span in spans)
     return LabelScore(
         LabelCounts(correct.total(), found.total(), true.total()),
-        {kind: LabelCounts(correct[kind], found[kind], true[kind]) for kind in sorted({**found, **true})},
+        {
+            kind: LabelCounts(correct[kind], found[kind], true[kind])
+            for kind in sorted({**found, **true})
+        },
     )
 
 
@@ -82,7 +98,9 @@ def sentence_counts(
 
 
 def word_labels(sentences: Sequence[Tags], *, has_entities: bool) -> list[Any]:
-    """Return the label of each word: the type of its entity (`entity` without types) or `O`, or its tag."""
+    """Return the label of each word: the type of its entity (`entity` without types) or `O`, or its
+    tag.
+    """
     tags = [tag for sentence in sentences for tag in sentence]
     if not has_entities:
         return tags

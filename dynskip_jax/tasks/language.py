@@ -1,4 +1,6 @@
-"""Train language models by truncated back-propagation over streams of text, and measure perplexity."""
+"""Train language models by truncated back-propagation over streams of text, and measure
+perplexity.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,23 +36,30 @@ class OfTargets(NamedTuple):
         return cls(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
 
     def loss(self) -> LossOutput:
-        """Return -log p of the true words, and where they are the most probable ones, if that is known."""
-        correct = None if self.best is None else (self.target >= self.best).astype(self.target.dtype)
+        """Return -log p of the true words, and where they are the most probable ones, if that is
+        known.
+        """
+        correct = (
+            None if self.best is None else (self.target >= self.best).astype(self.target.dtype)
+        )
         return LossOutput(-self.target, correct, {"nll": -self.target})
 
 
 class LanguageModelling(Task):
-    """A task that predicts the next word of each stream; it trains a `LanguageModel` (Gui et al. 2019).
+    """A task that predicts the next word of each stream; it trains a `LanguageModel` (Gui et al.
+    2019).
 
-    The loss is the cross-entropy, summed over a segment and averaged over streams. At this scale Zaremba et
-    al. (2014) clip gradients at 5.
+    The loss is the cross-entropy, summed over a segment and averaged over streams. At this scale
+    Zaremba et al. (2014) clip gradients at 5.
 
     Args:
         corpus: Text of all splits; None if a model is only used.
         batch_size: Number of streams in a training batch.
-        random_lengths: Whether segments have random lengths around `num_steps` (see `bptt_lengths`).
-        restart_buffer: Whether all but the newest state are forgotten at the start of each training segment,
-            as in the released code. Evaluation forgets them once `num_steps` words have been read since.
+        random_lengths: Whether segments have random lengths around `num_steps` (see
+            `bptt_lengths`).
+        restart_buffer: Whether all but the newest state are forgotten at the start of each training
+            segment, as in the released code. Evaluation forgets them once `num_steps` words have
+            been read since.
         activation_coefs: See `Classification`.
     """
 
@@ -84,7 +93,11 @@ class LanguageModelling(Task):
             return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps)
         row_length = num_segments(size, self.batch_size, 1)
         lengths = bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
-        return np.random.default_rng([0, epoch]).permutation(lengths).tolist() if epoch > 0 else lengths
+        return (
+            np.random.default_rng([0, epoch]).permutation(lengths).tolist()
+            if epoch > 0
+            else lengths
+        )
 
     @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
@@ -105,11 +118,15 @@ class LanguageModelling(Task):
 
     def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
         """Return the segments of a split in `rows` streams, each token once."""
-        return segments(self.tokens(split), rows, steps, drop_tail=False, first_token=self.end_of_line)
+        return segments(
+            self.tokens(split), rows, steps, drop_tail=False, first_token=self.end_of_line
+        )
 
     @property
     def end_of_line(self) -> int:
-        """Id of the token `<eos>`, or another, which is the input before the first token of each split."""
+        """Id of the token `<eos>`, or another, which is the input before the first token of each
+        split.
+        """
         return self.corpus.vocabulary.index[self.corpus.vocabulary.start]
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
@@ -140,7 +157,9 @@ class LanguageModelling(Task):
             carry = where_each(due, restarted, carry)
         carry, output = model(batch.inputs, initial_carry=carry, return_carry=True, **how)
         of_targets = OfTargets.of(output, batch.targets)
-        return Forward(of_targets, output.decisions, carry, observations=output.observations), output
+        return Forward(
+            of_targets, output.decisions, carry, observations=output.observations
+        ), output
 
     @override
     def average(self, log_probs: OfTargets, batch: Batch, samples: int) -> OfTargets:
@@ -157,7 +176,9 @@ class LanguageModelling(Task):
 
     @override
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return perplexities; if tokens are parts of words, also per word, and bits per character."""
+        """Return perplexities; if tokens are parts of words, also per word, and bits per
+        character.
+        """
         losses = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
         metrics = {new: np.exp(means[name]) for name, new in losses.items() if name in means}
         metrics |= {name: mean for name, mean in means.items() if name not in losses}
@@ -169,15 +190,21 @@ class LanguageModelling(Task):
 
 
 class CachedLanguageModelling(LanguageModelling):
-    """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`, (θ, λ).
+    """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`,
+    (θ, λ).
 
-    It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each `weight` λ.
-    Its log-probabilities are a pair: those without a cache, and those of the targets with each cache, (rows,
-    time, θ, λ). Each sample of a stream has its own cache.
+    It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each
+    `weight` λ. Its log-probabilities are a pair: those without a cache, and those of the targets
+    with each cache, (rows, time, θ, λ). Each sample of a stream has its own cache.
     """
 
     def __init__(
-        self, *args: Any, size: int, flatness: Sequence[float], weight: Sequence[float], **options: Any
+        self,
+        *args: Any,
+        size: int,
+        flatness: Sequence[float],
+        weight: Sequence[float],
+        **options: Any,
     ):
         super().__init__(*args, **options)
         self.size, self.flatness, self.weight = size, jnp.asarray(flatness), jnp.asarray(weight)
@@ -194,7 +221,9 @@ class CachedLanguageModelling(LanguageModelling):
 
         def cached(flatness, weight):
             rates = dict(flatness=flatness, weight=weight)
-            return F.cached_log_likelihood(past, output.states, batch.targets, read.log_probs.target, **rates)
+            return F.cached_log_likelihood(
+                past, output.states, batch.targets, read.log_probs.target, **rates
+            )
 
         # The updated cache is the same for all θ and λ.
         grid = jax.vmap(jax.vmap(cached, (None, 0), (None, 2)), (0, None), (None, 2))

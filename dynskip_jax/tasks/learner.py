@@ -1,4 +1,6 @@
-"""Train and evaluate the models of any task: seeds, sweeps, rollouts, agents' losses, evaluation modes."""
+"""Train and evaluate the models of any task: seeds, sweeps, rollouts, agents' losses, evaluation
+modes.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,7 +21,15 @@ from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated, num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import (
+    Forward,
+    LossOutput,
+    Task,
+    evaluated,
+    num_rows,
+    repeat_rows,
+    where_counted,
+)
 from dynskip_jax.training.step import Trainable
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
@@ -28,7 +38,9 @@ _STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
 
 
 class Mean(NamedTuple):
-    """A mean, stored as a sum and the number of summed values, which can be added up over batches."""
+    """A mean, stored as a sum and the number of summed values, which can be added up over
+    batches.
+    """
 
     total: Float[Array, "..."]
     count: Float[Array, "..."]
@@ -37,11 +49,12 @@ class Mean(NamedTuple):
 class Learner(Trainable):
     """A `Trainable` for the models of a task, one for each seed.
 
-    In its methods, `params` and `keys`, the keys for sampled actions, are (seeds, ...), a split is `train`,
-    `dev` or `test`, and `mode` says how agents choose, by default as in `evaluation_mode`.
+    In its methods, `params` and `keys`, the keys for sampled actions, are (seeds, ...), a split is
+    `train`, `dev` or `test`, and `mode` says how agents choose, by default as in `evaluation_mode`.
 
     Args:
-        seeds: Seed of each model. Seeds order the examples differently, unless the task shares its batches.
+        seeds: Seed of each model. Seeds order the examples differently, unless the task shares its
+            batches.
         objective: How agents are trained; a sweep replaces some of it.
         sweep: Settings in which the models differ, in addition to the seed.
         epochs: Number of training epochs, for the schedules.
@@ -67,7 +80,9 @@ class Learner(Trainable):
         abstract = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(jax.random.key(0))))
         self.graphdef = nnx.graphdef(abstract)
         if not hasattr(abstract, "stack"):
-            raise UserError(f"expected {type(abstract).__name__} to have its recurrent layers in `stack`")
+            raise UserError(
+                f"expected {type(abstract).__name__} to have its recurrent layers in `stack`"
+            )
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
         self.reverse: tuple[bool, ...] = abstract.stack.reads_reverse
         self._read_batch = jax.jit(self._read_rows)
@@ -129,13 +144,16 @@ class Learner(Trainable):
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, dict[str, Mean]]]:
-        """Return the loss of `agents_loss` plus the task's penalties; relaxed choices have one rollout."""
+        """Return the loss of `agents_loss` plus the task's penalties; relaxed choices have one
+        rollout.
+        """
         task, objective = self.task, self.objective
         rollouts = objective.rollouts if scheduled.policy.mode == "sample" else 1
         keys = example_keys(keys, (num_rows(batch),))
         shared_key = _shared_key(keys, axis_name)
         if jax.tree.leaves(carry):
-            # The carry has its own keys, so rollouts of a row differ in choices but share dropout masks.
+            # The carry has its own keys, so rollouts of a row differ in choices but share dropout
+            # masks.
             keys = repeat_rows(keys, rollouts)
             if rollouts < objective.rollouts:
                 carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
@@ -166,9 +184,15 @@ class Learner(Trainable):
     # --- Evaluation ---
 
     def _sums(
-        self, scored: LossOutput, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
+        self,
+        scored: LossOutput,
+        batch: Batch,
+        decisions: Sequence[F.DecisionTrace],
+        samples: int = 1,
     ) -> dict[str, Mean]:
-        """Return the sums of a batch by name; the samples of a row, adjacent in `decisions`, are averaged."""
+        """Return the sums of a batch by name; the samples of a row, adjacent in `decisions`, are
+        averaged.
+        """
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
         wide, steps = repeat_rows(in_steps, samples), in_steps.sum(dtype=jnp.float32)
 
@@ -178,7 +202,9 @@ class Learner(Trainable):
         sums = {}
         for name, values in scored.counted.items():
             where = in_rows if values.ndim == 1 else in_steps
-            weighed = jnp.where(where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0)
+            weighed = jnp.where(
+                where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0
+            )
             sums[name] = Mean(weighed.sum(range(where.ndim)), where.sum(dtype=jnp.float32))
         for i, (skip, decision) in enumerate(zip(self.skips, decisions, strict=True), 1):
             if skip.has_agent:
@@ -187,7 +213,9 @@ class Learner(Trainable):
                 sums[f"{who}_skip_{i}"] = mean_of(decision.action)
                 if skip.is_stochastic and skip.max_skip <= _MOST_SHARES:
                     # Count with a scatter-add: one-hot vectors would be large for large K.
-                    chosen = jnp.where(wide, decision.action - 1, skip.max_skip)  # padding: out of range
+                    chosen = jnp.where(
+                        wide, decision.action - 1, skip.max_skip
+                    )  # padding: out of range
                     times = jnp.zeros(skip.max_skip).at[chosen].add(1 / samples, mode="drop")
                     sums[f"agent_share_{i}"] = Mean(times, steps)
             if decision.update is not None:
@@ -200,9 +228,10 @@ class Learner(Trainable):
     ) -> dict[str, np.ndarray]:
         """Return the metrics of the task and of the layers, each (seeds, ...).
 
-        A layer with an agent or attention has the mean entropy in nats and the mean k (of attention, the k
-        with the largest weight); an agent with K up to 1,000 also has the fraction of each k, (seeds, K).
-        Layers that can skip words have the fraction of words read, each and together.
+        A layer with an agent or attention has the mean entropy in nats and the mean k (of
+        attention, the k with the largest weight); an agent with K up to 1,000 also has the fraction
+        of each k, (seeds, K). Layers that can skip words have the fraction of words read, each and
+        together.
         """
         means = {}
         for name, (total, count) in sums.items():
@@ -214,8 +243,12 @@ class Learner(Trainable):
         with np.errstate(over="ignore"):
             return (task or self.task).metrics(means, split)
 
-    def _batch_sums(self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int):
-        """Return the carry, the sums, and (actions, averaged predictions) of a batch, of one seed."""
+    def _batch_sums(
+        self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int
+    ):
+        """Return the carry, the sums, and (actions, averaged predictions) of a batch, of one
+        seed.
+        """
         repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(self.model(params), repeated, carry, **evaluated(policy, key))
         log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
@@ -224,17 +257,32 @@ class Learner(Trainable):
         return read.carry, sums, (actions, task.predict(log_probs, batch))
 
     def _run(
-        self, params, split, keys, *, mode, samples=1, batch_size=None, task=None, advance=lambda _: None
+        self,
+        params,
+        split,
+        keys,
+        *,
+        mode,
+        samples=1,
+        batch_size=None,
+        task=None,
+        advance=lambda _: None,
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
-        """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds, ...)."""
+        """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds,
+        ...).
+        """
         task, carry, policy = task or self.task, None, self.policy(mode)
         batches = list(task.evaluation_batches(split, batch_size, samples))
         for number, batch in enumerate(batches):
             if carry is None:
                 start = partial(task.initial_carry, rows=num_rows(batch) * samples)
-                carry = jax.vmap(lambda own, key, start=start: start(self.model(own), key=key))(params, keys)
+                carry = jax.vmap(lambda own, key, start=start: start(self.model(own), key=key))(
+                    params, keys
+                )
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-            carry, sums, seen = self._evaluate_batch(params, carry, batch, batch_keys, policy, task, samples)
+            carry, sums, seen = self._evaluate_batch(
+                params, carry, batch, batch_keys, policy, task, samples
+            )
             yield batch, sums, seen
             advance(1 / len(batches))
 
@@ -256,8 +304,8 @@ class Learner(Trainable):
         Every example or token counts once. See `summarise` for the metrics of layers.
 
         Args:
-            samples: Number of samples of each row. Their predictions are averaged as probabilities; the
-                entropies and skips of agents are averaged too.
+            samples: Number of samples of each row. Their predictions are averaged as probabilities;
+                the entropies and skips of agents are averaged too.
             batch_size: Number of rows in a batch; by default the task's choice.
             task: Task of the models in this evaluation; by default the one that was trained.
             advance: Function called after each batch with 1 / (number of batches).
@@ -273,26 +321,35 @@ class Learner(Trainable):
         metrics |= {name: np.array([of[name] for of in scores]) for name in scores[0]}
         return {f"{split}_{name}": value for name, value in metrics.items()}
 
-    def predictions(self, params: nnx.State, split: str, keys: Key[Array, " seeds"]) -> list[list[PyTree]]:
-        """Return each model's prediction for each example of a split, in order and without padding."""
+    def predictions(
+        self, params: nnx.State, split: str, keys: Key[Array, " seeds"]
+    ) -> list[list[PyTree]]:
+        """Return each model's prediction for each example of a split, in order and without
+        padding.
+        """
         run = self._run(params, split, keys, mode=self.evaluation_mode)
         return self._in_order((batch, predicted) for batch, _, (_, predicted) in run)
 
     def _in_order(self, found: Iterable[tuple[Batch, PyTree]]) -> list[list[PyTree]]:
-        """Return each model's predictions in order and unpadded, from each batch's, (seeds, rows, ...)."""
+        """Return each model's predictions in order and unpadded, from each batch's, (seeds, rows,
+        ...).
+        """
         by_example: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, predicted in found:
             if not jax.tree.leaves(predicted):
                 continue
             leaves, tree = jax.tree.flatten(jax.device_get(predicted))
             for row, example in enumerate(batch.index.tolist()):
-                # A row that fills a batch repeats an example before it. A mask of steps may exclude all
-                # steps of a true row, so it does not tell which rows fill a batch.
+                # A row that fills a batch repeats an example before it. A mask of steps may exclude
+                # all steps of a true row, so it does not tell which rows fill a batch.
                 if example in by_example[0]:
                     continue
                 stop = None if batch.seq_lengths is None else int(batch.seq_lengths[row])
                 for seed, own in enumerate(by_example):
-                    cut = [leaf[seed, row] if leaf.ndim == 2 else leaf[seed, row][:stop] for leaf in leaves]
+                    cut = [
+                        leaf[seed, row] if leaf.ndim == 2 else leaf[seed, row][:stop]
+                        for leaf in leaves
+                    ]
                     own[example] = jax.tree.unflatten(tree, cut)
         return [[own[i] for i in sorted(own)] for own in by_example]
 
@@ -310,23 +367,30 @@ class Learner(Trainable):
     ) -> tuple[Forward, PyTree]:
         """Return one model's forward pass and prediction for one example; leaves have no row axis.
 
-        Each leaf of `inputs`, (time, ...), is padded so that few lengths are compiled. Choices use key 0.
+        Each leaf of `inputs`, (time, ...), is padded so that few lengths are compiled. Choices use
+        key 0.
         """
         steps = -(-length // _STEP_OF_LENGTHS) * _STEP_OF_LENGTHS
 
         def padded(steps: int) -> Batch:
             more = (0, steps - length)
-            rows = jax.tree.map(lambda x: np.pad(x, (more, *((0, 0),) * (x.ndim - 1)))[None], inputs)
+            rows = jax.tree.map(
+                lambda x: np.pad(x, (more, *((0, 0),) * (x.ndim - 1)))[None], inputs
+            )
             return Batch(rows, None, seq_lengths=np.array([length], np.int32))
 
         found = self._read_batch(params, padded(steps), policy)
         # Time axes are those that grow with the padding: there may be as many classes as steps.
         longer = self._read_batch.eval_shape(params, padded(steps + _STEP_OF_LENGTHS), policy)
         return jax.tree.map(
-            lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length], found, longer
+            lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length],
+            found,
+            longer,
         )
 
-    def _read_rows(self, params: nnx.State, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
+    def _read_rows(
+        self, params: nnx.State, batch: Batch, policy: F.Policy
+    ) -> tuple[Forward, PyTree]:
         model, key = self.model(params), jax.random.key(0)
         carry = self.task.initial_carry(model, num_rows(batch), key)
         read = self.task.forward(model, batch, carry, **evaluated(policy, key))
@@ -334,7 +398,9 @@ class Learner(Trainable):
 
 
 def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:
-    """Return one key shared by all rows, also those on other devices; it differs from the rows' keys."""
+    """Return one key shared by all rows, also those on other devices; it differs from the rows'
+    keys.
+    """
     if axis_name is not None:
         keys = jax.random.wrap_key_data(jax.lax.all_gather(jax.random.key_data(keys[0]), axis_name))
     return F.shared_key(keys)

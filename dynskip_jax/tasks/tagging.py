@@ -1,4 +1,6 @@
-"""Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or words."""
+"""Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or
+words.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,31 +24,38 @@ _MOST_LABELS = 50  # largest number of tags with separate metrics
 class OfTags(NamedTuple):
     """Log-probabilities of the tags, in nats, and the predicted tags."""
 
-    # Of the true tags: of the whole sequence with a CRF, or of each tag with a softmax; None without targets.
+    # Of the true tags: of the whole sequence with a CRF, or of each tag with a softmax; None
+    # without targets.
     target: Float[Array, "rows *time"] | None
     marginals: Float[Array, "rows time tags"]  # of each tag at each word
     best: Int[Array, "rows time"] | None  # predicted tags; None if training does not decode
 
 
 class Tagging(ExampleTask):
-    """A task with one tag for each word; it trains a `Tagger` (Gui et al. 2019, NER; Wu et al. 2016).
+    """A task with one tag for each word; it trains a `Tagger` (Gui et al. 2019, NER; Wu et al.
+    2016).
 
-    With a CRF, the loss of a sentence is -log p of its tag sequence, and the most probable sequence is
-    predicted (Viterbi). With a softmax, the loss is the sum of -log p over words, and the most probable tag
-    of each word is predicted.
+    With a CRF, the loss of a sentence is -log p of its tag sequence, and the most probable sequence
+    is predicted (Viterbi). With a softmax, the loss is the sum of -log p over words, and the most
+    probable tag of each word is predicted.
 
     Args:
-        splits: See `ExampleTask`, like the arguments that are not named here; inputs are `TokenIds`.
+        splits: See `ExampleTask`, like the arguments that are not named here; inputs are
+            `TokenIds`.
         tags: Tag of each index.
-        scheme: Scheme of tags that encode entities. Entities are then scored (`f1`, counted as in conlleval),
-            and averaged predictions of a CRF obey the scheme. None: words are scored (`accuracy`).
+        scheme: Scheme of tags that encode entities. Entities are then scored (`f1`, counted as in
+            conlleval), and averaged predictions of a CRF obey the scheme. None: words are scored
+            (`accuracy`).
         gold: True tags of each sentence of each split, for the scores.
-        rewards_words: Whether agents are rewarded at each word with the (marginal, for a CRF) log-probability
-            of its true tag, instead of once with that of the whole sequence. In the top layer, the return of
-            an action then leaves out its effect, through the CRF, on words that the layer has read before.
-        decode_in_training: Whether training predicts tags and measures accuracy. If False, training of a CRF
-            skips Viterbi decoding, shows the loss, and cannot reward agents for `correct` predictions.
-        unknown_tag: Index of the tag that stands for tags missing from train; it is never predicted.
+        rewards_words: Whether agents are rewarded at each word with the (marginal, for a CRF)
+            log-probability of its true tag, instead of once with that of the whole sequence. In the
+            top layer, the return of an action then leaves out its effect, through the CRF, on words
+            that the layer has read before.
+        decode_in_training: Whether training predicts tags and measures accuracy. If False, training
+            of a CRF skips Viterbi decoding, shows the loss, and cannot reward agents for `correct`
+            predictions.
+        unknown_tag: Index of the tag that stands for tags missing from train; it is never
+            predicted.
     """
 
     def __init__(
@@ -67,12 +76,21 @@ class Tagging(ExampleTask):
         self.is_of_steps, self.unknown_tag = rewards_words, unknown_tag
         self.score = "accuracy" if scheme is None else "f1"
         self.decode_in_training = decode_in_training
-        self.primary_metric = "accuracy" if decode_in_training else "nll"  # F1 is not counted while training
+        self.primary_metric = (
+            "accuracy" if decode_in_training else "nll"
+        )  # F1 is not counted while training
 
     @override
-    def forward(self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
+    def forward(
+        self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any
+    ) -> Forward:
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
-        crf, emissions, targets, lengths = output.crf, output.emissions, batch.targets, batch.seq_lengths
+        crf, emissions, targets, lengths = (
+            output.crf,
+            output.emissions,
+            batch.targets,
+            batch.seq_lengths,
+        )
         decode = self.decode_in_training or how["deterministic"]
         if crf is None:
             marginals = jax.nn.log_softmax(emissions)
@@ -81,18 +99,29 @@ class Tagging(ExampleTask):
         else:
             marginals = F.crf_marginals(crf, emissions, lengths)
             best = F.crf_decode(crf, self._predictable(emissions), lengths) if decode else None
-            target = None if targets is None else F.crf_log_likelihood(crf, emissions, targets, lengths)
-        return Forward(OfTags(target, marginals, best), output.decisions, observations=output.observations)
+            target = (
+                None if targets is None else F.crf_log_likelihood(crf, emissions, targets, lengths)
+            )
+        return Forward(
+            OfTags(target, marginals, best), output.decisions, observations=output.observations
+        )
 
-    def _predictable(self, scores: Float[Array, "rows time tags"]) -> Float[Array, "rows time tags"]:
+    def _predictable(
+        self, scores: Float[Array, "rows time tags"]
+    ) -> Float[Array, "rows time tags"]:
         """Return the scores, with the tag `unknown_tag` made impossible."""
-        return scores if self.unknown_tag is None else scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
+        return (
+            scores
+            if self.unknown_tag is None
+            else scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
+        )
 
     @override
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:
         """Average probabilities; the prediction has the largest expected number of right tags.
 
-        An average of CRFs is no CRF, so Viterbi decoding does not apply. The prediction obeys the scheme.
+        An average of CRFs is no CRF, so Viterbi decoding does not apply. The prediction obeys the
+        scheme.
         """
         means = super().average(log_probs._replace(best=()), batch, samples)
         marginals = self._predictable(means.marginals)
@@ -107,7 +136,9 @@ class Tagging(ExampleTask):
 
     @override
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
-        """Return the loss; also count the sentences without a wrong tag, unless training does not decode."""
+        """Return the loss; also count the sentences without a wrong tag, unless training does not
+        decode.
+        """
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
         target = log_probs.target
         counted = {"nll": -target}
@@ -128,7 +159,9 @@ class Tagging(ExampleTask):
 
     @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return F1, precision and recall of entities, from 0 to 1; nothing if tags encode no entities."""
+        """Return F1, precision and recall of entities, from 0 to 1; nothing if tags encode no
+        entities.
+        """
         if self.scheme is None:
             return {}
         whole = self.score_labels(split, predictions).overall
@@ -139,12 +172,16 @@ class Tagging(ExampleTask):
         return [[self.tags[tag] for tag in tags] for tags in predictions]
 
     def score_labels(self, split: str, predictions: Sequence[Any]) -> LabelScore:
-        """Return the score of each type of entity, or of each tag if tags do not encode entities."""
+        """Return the score of each type of entity, or of each tag if tags do not encode
+        entities.
+        """
         tags = self.predicted_tags(predictions)
         return score_labels(self.gold[split], tags, has_entities=self.scheme is not None)
 
     def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return precision, recall, F1 and support of each type of entity, or of the most frequent tags."""
+        """Return precision, recall, F1 and support of each type of entity, or of the most frequent
+        tags.
+        """
         score, metrics = self.score_labels(split, predictions).by_label, {}
         support = Counter({label: counts.gold for label, counts in score.items() if counts.gold})
         for label, count in sorted(support.most_common(_MOST_LABELS)):

@@ -1,4 +1,6 @@
-"""Define the interface of a task: its batches, its model, its forward pass, its loss and its score."""
+"""Define the interface of a task: its batches, its model, its forward pass, its loss and its
+score.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +14,13 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.data.batches import Batch, Examples, evaluation_batches, train_batch_sizes, train_batches
+from dynskip_jax.data.batches import (
+    Batch,
+    Examples,
+    evaluation_batches,
+    train_batch_sizes,
+    train_batches,
+)
 
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
@@ -24,8 +32,8 @@ class Forward(NamedTuple):
     decisions: tuple[F.DecisionTrace, ...]
     carry: PyTree = ()  # for the next batch of the same rows, each leaf (rows, ...)
     observations: tuple | None = None
-    # Pairs (penalty, count) that are added to the loss: a mean over steps, or pairs of steps, of the batch,
-    # and their number. Devices that divide a batch may have different numbers.
+    # Pairs (penalty, count) that are added to the loss: a mean over steps, or pairs of steps, of
+    # the batch, and their number. Devices that divide a batch may have different numbers.
     penalties: tuple[tuple[Float[Array, ""], Float[Array, ""] | float], ...] = ()
 
 
@@ -34,28 +42,37 @@ class LossOutput(NamedTuple):
 
     nll: Float[Array, "rows *time"]  # -log p of the truth, in nats
     correct: Float[Array, "rows *time"] | None  # 1 for a right prediction, 0 for a wrong one
-    counted: Mapping[str, Array]  # values whose means are metrics, by name; of steps also (rows, time, ...)
-    # Log-likelihood that agents are rewarded with, if it is not -`nll`. `correct` then has this shape.
+    counted: Mapping[
+        str, Array
+    ]  # values whose means are metrics, by name; of steps also (rows, time, ...)
+    # Log-likelihood that agents are rewarded with, if it is not -`nll`. `correct` then has this
+    # shape.
     rewarded: Float[Array, "rows *time"] | None = None
 
 
 class Task:
-    """Base class of tasks: the model, the batches, the loss and the score. Subclass it to add a task.
+    """Base class of tasks: the model, the batches, the loss and the score. Subclass it to add a
+    task.
 
-    `Learner` does the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode. A split is
-    `train`, `dev` or `test`.
+    `Learner` does the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode. A
+    split is `train`, `dev` or `test`.
 
     Args:
-        make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
+        make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or
+            `SkipLayers`.
     """
 
     score = "accuracy"  # metric that selects the best epoch on dev
     higher_is_better = True  # whether a larger score is better
     primary_metric: str | None = None  # metric shown during training; None for the score
     is_of_steps = False  # whether agents are rewarded at each step, instead of once for each row
-    shared_batches = False  # whether all seeds read the same batches; otherwise each has its own, stacked
+    shared_batches = (
+        False  # whether all seeds read the same batches; otherwise each has its own, stacked
+    )
     unit = "examples"  # what is counted; `tokens` for a language model
-    max_length: int | None = None  # of training sequences; None for endless streams, or without data
+    max_length: int | None = (
+        None  # of training sequences; None for endless streams, or without data
+    )
     batch_size: int  # rows in a training batch
     num_batches: int  # in an epoch
 
@@ -63,22 +80,29 @@ class Task:
         self.make_model = make_model
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """Return the batches of an epoch: (seeds, rows, ...), or (rows, ...) with `shared_batches`."""
+        """Return the batches of an epoch: (seeds, rows, ...), or (rows, ...) with
+        `shared_batches`.
+        """
         raise NotImplementedError
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of `unit` of one model in each batch of an epoch; the sum never changes."""
+        """Return the number of `unit` of one model in each batch of an epoch; the sum never
+        changes.
+        """
         raise NotImplementedError
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """Return the batches of a whole split, with each example or token once.
 
-        With `rows` None the task chooses their number, for reading `samples` samples of each row at once.
+        With `rows` None the task chooses their number, for reading `samples` samples of each row at
+        once.
         """
         raise NotImplementedError
 
     def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
-        """Return the carry for the first batch of an epoch or a split; empty if rows are whole sequences."""
+        """Return the carry for the first batch of an epoch or a split; empty if rows are whole
+        sequences.
+        """
         return ()
 
     def forward(
@@ -94,16 +118,16 @@ class Task:
     ) -> Forward:
         """Run the model on a batch without a seed axis, from the carry of the previous batch.
 
-        `rngs` is one key for each row, or one key. `shared_key` is for dropout masks that all rows share;
-        None without dropout (`deterministic`).
+        `rngs` is one key for each row, or one key. `shared_key` is for dropout masks that all rows
+        share; None without dropout (`deterministic`).
         """
         raise NotImplementedError
 
     def average(self, log_probs: PyTree, batch: Batch, samples: int) -> PyTree:
         """Average several samples of each row; by default return the log of the mean probability.
 
-        Leaves of `log_probs` are (rows * samples, ...), and samples of a row are adjacent. `batch` has each
-        row once.
+        Leaves of `log_probs` are (rows * samples, ...), and samples of a row are adjacent. `batch`
+        has each row once.
         """
         apart = jax.tree.map(lambda leaf: leaf.reshape(-1, samples, *leaf.shape[1:]), log_probs)
         return jax.tree.map(lambda leaf: rl.averaged_log_likelihood(leaf, axis=1), apart)
@@ -115,19 +139,27 @@ class Task:
         return LossOutput(nll, correct, {"accuracy": correct, "nll": nll})
 
     def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
-        """Return the predictions, (rows, [time, ...]), by default classes; the batch may have no targets."""
+        """Return the predictions, (rows, [time, ...]), by default classes; the batch may have no
+        targets.
+        """
         return log_probs.argmax(-1)
 
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return metrics, (seeds, ...), from the means of the counted values; by default the means."""
+        """Return metrics, (seeds, ...), from the means of the counted values; by default the
+        means.
+        """
         return dict(means)
 
     def constant_score(self, split: str) -> float | None:
-        """Return the best score of a model that always gives the same answer; None if that is not known."""
+        """Return the best score of a model that always gives the same answer; None if that is not
+        known.
+        """
         return None
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
-        """Return metrics of one model's predictions, unpadded and in order, such as F1; by default none."""
+        """Return metrics of one model's predictions, unpadded and in order, such as F1; by default
+        none.
+        """
         return {}
 
 
@@ -185,7 +217,9 @@ def repeat_rows(tree: PyTree, times: int) -> PyTree:
 
 
 def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
-    """Return which rows and which steps count: those inside their sequence that no mask excludes."""
+    """Return which rows and which steps count: those inside their sequence that no mask
+    excludes.
+    """
     if batch.seq_lengths is None:
         steps = jnp.ones((num_rows(batch), time), bool)
     else:

@@ -1,4 +1,6 @@
-"""Averages of the iterates: NT-ASGD (Merity et al. 2018, Section 3), or an exponential moving average."""
+"""Averages of the iterates: NT-ASGD (Merity et al. 2018, Section 3), or an exponential moving
+average.
+"""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -13,24 +15,31 @@ _EMA = 1000  # the same of an exponential moving average, whose decay is then 0.
 
 
 class AveragedState(NamedTuple):
-    """Mean of the iterates since averaging was triggered, and how many it counts; 1 before the trigger."""
+    """Mean of the iterates since averaging was triggered, and how many it counts; 1 before the
+    trigger.
+    """
 
     mean: PyTree
     count: Int[Array, ""]
 
 
 def average_start(params: PyTree) -> AveragedState:
-    """Return the mean of only the first iterate, copied so that it and `params` can be donated to a step."""
+    """Return the mean of only the first iterate, copied so that it and `params` can be donated to a
+    step.
+    """
     return AveragedState(jax.tree.map(jnp.copy, params), jnp.ones((), jnp.int32))
 
 
-def average_update(state: AveragedState, params: PyTree, most: int | Int[Array, ""]) -> AveragedState:
+def average_update(
+    state: AveragedState, params: PyTree, most: int | Int[Array, ""]
+) -> AveragedState:
     """Return the mean with one more iterate, (K - T + 1)⁻¹ Σ_{i=T..K} w_i (Polyak & Juditsky 1992).
 
-    Call it after every step with the new iterate w_K; as long as `most` is 1, it replaces the mean. w_T is
-    the iterate at which averaging was triggered (Algorithm 1 of Merity et al.), the last one with `most` 1.
-    (`torch.optim.ASGD(t0=0)`, which the authors switch to, leaves out w_T and the next one.) Once `most`
-    iterates are counted, the mean m becomes m + (w_K - m) / `most`: an exponential moving average.
+    Call it after every step with the new iterate w_K; as long as `most` is 1, it replaces the mean.
+    w_T is the iterate at which averaging was triggered (Algorithm 1 of Merity et al.), the last one
+    with `most` 1. (`torch.optim.ASGD(t0=0)`, which the authors switch to, leaves out w_T and the
+    next one.) Once `most` iterates are counted, the mean m becomes m + (w_K - m) / `most`: an
+    exponential moving average.
     """
     count = jnp.minimum(state.count + 1, most)
 
@@ -45,8 +54,8 @@ def non_monotone_trigger(
 ) -> Bool[np.ndarray, " seeds"]:
     """Return whether averaging has been triggered for each seed; it stays triggered.
 
-    It is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}), as in the released code of
-    Merity et al. (2018), where n is 5. Dev metrics v are lower is better. A NaN is ignored.
+    It is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}), as in the released
+    code of Merity et al. (2018), where n is 5. Dev metrics v are lower is better. A NaN is ignored.
     """
     best = np.fmin.accumulate(history, axis=0)
     return (history[n + 1 :] > best[: max(len(history) - n - 1, 0)]).any(axis=0)
@@ -62,6 +71,8 @@ def averaging_rule(
     def rule(history: np.ndarray) -> np.ndarray:
         triggered = kind != "non_monotone" or non_monotone_trigger(history)
         most = _EMA if kind == "ema" else ALL
-        return np.where(np.broadcast_to(triggered & (len(history) >= after), history.shape[1]), most, 1)
+        return np.where(
+            np.broadcast_to(triggered & (len(history) >= after), history.shape[1]), most, 1
+        )
 
     return rule

@@ -50,11 +50,13 @@ class _OtherState(UserError):
 
 
 class Checkpoints:
-    """The newest two checkpoints of a run, in a folder that all processes share; the first one writes.
+    """The newest two checkpoints of a run, in a folder that all processes share; the first one
+    writes.
 
-    Orbax alone reads `<step>/state` as nested dictionaries and lists with the names of the state; typed PRNG
-    keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every array detects damage
-    that Orbax reads without an error (a missing chunk reads as zeros). Reading changes nothing in the folder.
+    Orbax alone reads `<step>/state` as nested dictionaries and lists with the names of the state;
+    typed PRNG keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every
+    array detects damage that Orbax reads without an error (a missing chunk reads as zeros). Reading
+    changes nothing in the folder.
     """
 
     def __init__(self, directory: str | Path, *, processes: Processes | None = None):
@@ -70,11 +72,13 @@ class Checkpoints:
     def restore_latest(self, like: PyTree, *, partial: bool = False) -> Restored | None:
         """Restore the newest intact checkpoint, bit for bit; None if nothing has been saved yet.
 
-        A system that cannot read a checkpoint now (too little memory, a disk that does not respond) is an
-        error, because the file may be intact. Damaged checkpoints are skipped, unless all are damaged.
+        A system that cannot read a checkpoint now (too little memory, a disk that does not respond)
+        is an error, because the file may be intact. Damaged checkpoints are skipped, unless all are
+        damaged.
 
-        `like` contains JAX arrays, or `jax.ShapeDtypeStruct`s if there are no PRNG keys, in the saved
-        structure. With `partial` it is only a part of the saved state, and the rest is not read.
+        `like` contains JAX arrays, or `jax.ShapeDtypeStruct`s if there are no PRNG keys, in the
+        saved structure. With `partial` it is only a part of the saved state, and the rest is not
+        read.
         """
         seen = self._processes.collect(self.directory.is_dir())
         if seen[0] and not all(seen):
@@ -89,7 +93,9 @@ class Checkpoints:
                 restored = self._read(step, like, partial=partial)
             except _OtherState:
                 raise
-            except Exception as error:  # a damaged file can cause any error in Orbax, TensorStore or JSON
+            except (
+                Exception
+            ) as error:  # a damaged file can cause any error in Orbax, TensorStore or JSON
                 reason = " ".join(str(error).split())[:120] or type(error).__name__
                 is_passing = not _is_damage(error)
             outcomes = self._processes.collect((reason, is_passing))
@@ -111,7 +117,9 @@ class Checkpoints:
         return None
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return the newest fingerprint; None if nothing is saved. A damaged one has an empty SHA-256."""
+        """Return the newest fingerprint; None if nothing is saved. A damaged one has an empty
+        SHA-256.
+        """
         if not (steps := self._steps()):
             return None
         try:
@@ -123,10 +131,12 @@ class Checkpoints:
         return {"step": max(steps), "sha256": sha256}
 
     def save(self, step: int, state: PyTree, meta: dict) -> dict[str, Any]:
-        """Save a checkpoint, in place of an older one of the same step, and wait until it is on disk.
+        """Save a checkpoint, in place of an older one of the same step, and wait until it is on
+        disk.
 
-        Every process has the whole `state`, arrays and typed PRNG keys; `meta` is JSON-serializable. If it
-        cannot be written, readable checkpoints of other steps are kept. Return its fingerprint.
+        Every process has the whole `state`, arrays and typed PRNG keys; `meta` is
+        JSON-serializable. If it cannot be written, readable checkpoints of other steps are kept.
+        Return its fingerprint.
         """
         document = {"meta": json.loads(json.dumps(meta)), "leaves": _described(state)}
         arrays = jax.tree.map(lambda leaf: np.asarray(_raw(leaf)), state)
@@ -137,8 +147,13 @@ class Checkpoints:
         if self._processes.first:
             try:
                 # Orbax does not accept empty arrays.
-                self._write(step, document, jax.tree.map(lambda each: each if each.size else None, arrays))
-            except (OSError, ValueError) as error:  # TensorStore's ValueErrors contain the system's number
+                self._write(
+                    step, document, jax.tree.map(lambda each: each if each.size else None, arrays)
+                )
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # TensorStore's ValueErrors contain the system's number
                 if (number := _number(error)) is None:
                     raise
         if (number := self._processes.agree(number)) is not None:
@@ -147,10 +162,13 @@ class Checkpoints:
 
     def _write(self, step: int, document: dict, arrays: PyTree) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Checked before writing, because TensorStore prints tracebacks if one of several concurrent writes
-        # fails. File systems that cannot report their size report 0.
+        # Checked before writing, because TensorStore prints tracebacks if one of several concurrent
+        # writes fails. File systems that cannot report their size report 0.
         disk = shutil.disk_usage(self.directory)
-        if disk.total > 0 and disk.free < sum(array.nbytes for array in jax.tree.leaves(arrays)) + _ROOM:
+        if (
+            disk.total > 0
+            and disk.free < sum(array.nbytes for array in jax.tree.leaves(arrays)) + _ROOM
+        ):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for remains in self.directory.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(remains)
@@ -169,7 +187,9 @@ class Checkpoints:
         orbax = ocp.Checkpointer(handler, multiprocessing_options=self._alone)
         logger = logging.getLogger("absl")
         level = logger.level
-        logger.setLevel(logging.CRITICAL)  # Orbax would log the traceback of an error that it also raises
+        logger.setLevel(
+            logging.CRITICAL
+        )  # Orbax would log the traceback of an error that it also raises
         try:
             orbax.save(self.directory / str(step), args=ocp.args.Composite(**items))
         finally:
@@ -178,10 +198,18 @@ class Checkpoints:
             shutil.rmtree(self.directory / str(old))
 
     def _steps(self) -> set[int]:
-        """Return all steps that have a folder, even if Orbax would ignore it, so that damage is reported."""
-        names = [path.name for path in self.directory.glob("*") if path.name.isdecimal() and path.is_dir()]
+        """Return all steps that have a folder, even if Orbax would ignore it, so that damage is
+        reported.
+        """
+        names = [
+            path.name
+            for path in self.directory.glob("*")
+            if path.name.isdecimal() and path.is_dir()
+        ]
         for name in names:
-            if not _STEP.fullmatch(name):  # Python also reads leading zeros and the digits of other scripts
+            if not _STEP.fullmatch(
+                name
+            ):  # Python also reads leading zeros and the digits of other scripts
                 raise UserError(
                     f"{self.directory / name} is not named as a checkpoint (a step, without leading zeros): "
                     "remove it, or rename it"
@@ -202,7 +230,9 @@ class Checkpoints:
         folder = self.directory / str(step)
         check_regular(folder)
         document = self._read_document(step)
-        if (difference := _difference(document["leaves"], _described(like), partial=partial)) is not None:
+        if (
+            difference := _difference(document["leaves"], _described(like), partial=partial)
+        ) is not None:
             raise _OtherState(
                 f"checkpoint {step} in {self.directory} holds other arrays than the model ({difference}): "
                 "use the settings and the version it was saved with, or choose another --run-dir"
@@ -213,7 +243,9 @@ class Checkpoints:
         for path, spec in jax.tree_util.tree_leaves_with_path(specs):
             array = np.empty(spec.shape, spec.dtype)
             if spec.size:
-                array = _read_array(folder / "state", keystr(path, simple=True, separator="."), spec)
+                array = _read_array(
+                    folder / "state", keystr(path, simple=True, separator="."), spec
+                )
             if _sha256(array) != digests[keystr(path)]:
                 raise ValueError(f"the checksum of {keystr(path)} does not match")
             arrays.append(array)
@@ -222,11 +254,16 @@ class Checkpoints:
 
 
 def _read_array(folder: Path, name: str, spec: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Return an array that Orbax has written, after its size, because a small file can claim a large one.
+    """Return an array that Orbax has written, after its size, because a small file can claim a
+    large one.
 
     Orbax reads arrays concurrently. If one of them cannot be read, the others print tracebacks.
     """
-    files = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
+    files = {
+        "driver": "ocdbt",
+        "base": {"driver": "file", "path": f"{folder}/"},
+        "path": f"{name}/",
+    }
     stored = tensorstore.open({"driver": "zarr", "kvstore": files}, open=True, read=True).result()
     chunk = stored.chunk_layout.read_chunk.shape or ()
     is_as_wanted = stored.shape == spec.shape and stored.dtype.numpy_dtype == spec.dtype
@@ -248,7 +285,9 @@ def _difference(saved: list[dict], wanted: list[dict], *, partial: bool) -> str 
 
     With `partial`, the saved leaves below other entries than those of the wanted tree do not count.
     """
-    there, here = ({leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in of} for of in (saved, wanted))
+    there, here = (
+        {leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in of} for of in (saved, wanted)
+    )
     if partial:
         entries = {_first_entry(path) for path in here}
         there = {path: form for path, form in there.items() if _first_entry(path) in entries}
@@ -284,9 +323,13 @@ def _raw(leaf: Any) -> Any:
 
 
 def _restored(data: np.ndarray, like: Any) -> jax.Array:
-    """Return the restored data, as PRNG keys if `like` is. The copy makes donation safe on a CPU."""
+    """Return the restored data, as PRNG keys if `like` is. The copy makes donation safe on a
+    CPU.
+    """
     array = jnp.copy(jnp.asarray(data))
-    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
+    return (
+        jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
+    )
 
 
 def _sha256(array: np.ndarray) -> str:
@@ -294,7 +337,9 @@ def _sha256(array: np.ndarray) -> str:
 
 
 def _digest(document: dict) -> str:
-    """Return the SHA-256 of a document without its entry `sha256`; it covers those of the arrays."""
+    """Return the SHA-256 of a document without its entry `sha256`; it covers those of the
+    arrays.
+    """
     content = {name: part for name, part in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -306,7 +351,9 @@ def _number(error: Exception) -> int | None:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether an error is due to a damaged or missing file, not to a failure of the system."""
+    """Return whether an error is due to a damaged or missing file, not to a failure of the
+    system.
+    """
     if (number := _number(error)) is not None:
         return number in _OF_FILES
     return not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error)

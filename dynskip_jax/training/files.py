@@ -1,4 +1,6 @@
-"""Read and write the files of run folders, which may come from a stranger, and replace them atomically."""
+"""Read and write the files of run folders, which may come from a stranger, and replace them
+atomically.
+"""
 
 import contextlib
 import hashlib
@@ -16,14 +18,17 @@ FORMAT = 4  # of run folders; a folder of another format is refused
 _MOST_BYTES = 64 * 2**20  # of a file that is read as a whole
 _MOST_ITEMS = 10_000  # of a list in config.json or result.json
 _MOST_LEVELS = 64  # of lists and objects inside each other
-# Strings, which may contain brackets, and brackets. A string that never ends is read once, up to the end.
+# Strings, which may contain brackets, and brackets. A string that never ends is read once, up to
+# the end.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 # A link is never followed, and opening a pipe does not wait. Windows has neither flag.
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
-    """Return the content of a regular file; refuse a link, a pipe, a device, and more than `most` bytes."""
+    """Return the content of a regular file; refuse a link, a pipe, a device, and more than `most`
+    bytes.
+    """
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -32,7 +37,8 @@ def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
 
 
 def read_lines(path: Path, most: int) -> Iterator[bytes]:
-    """Yield the lines of a regular file without their ends; a last line without an end is incomplete.
+    """Yield the lines of a regular file without their ends; a last line without an end is
+    incomplete.
 
     More than `most` bytes are refused, after the lines before them.
     """
@@ -46,10 +52,11 @@ def read_lines(path: Path, most: int) -> Iterator[bytes]:
 
 
 def parse_json(content: bytes, most_values: int) -> Any:
-    """Return the value of a JSON text; raise a `ValueError` if it is none, too large or nested too deep.
+    """Return the value of a JSON text; raise a `ValueError` if it is none, too large or nested too
+    deep.
 
-    Size and depth are found without parsing: a small file can contain millions of objects, and Python's
-    functions for JSON call themselves for each level.
+    Size and depth are found without parsing: a small file can contain millions of objects, and
+    Python's functions for JSON call themselves for each level.
     """
     too_many = ValueError(f"it has more than {most_values:,} values")
     if num_values(content) > most_values:
@@ -80,7 +87,9 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write or replace a file or a link; after a crash, it has the old content or the whole new one."""
+    """Write or replace a file or a link; after a crash, it has the old content or the whole new
+    one.
+    """
     unfinished = _unfinished(path)
     unfinished.unlink(missing_ok=True)  # of a process that was killed
     _write(unfinished, os.O_EXCL, content)
@@ -94,7 +103,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def check_regular(folder: Path) -> None:
-    """Raise a `UserError` if a folder contains anything but folders and regular files, at any depth."""
+    """Raise a `UserError` if a folder contains anything but folders and regular files, at any
+    depth.
+    """
     for at, folders, files in os.walk(folder):
         for path in (Path(at, name) for name in (*folders, *files)):
             mode = path.lstat().st_mode
@@ -112,7 +123,9 @@ def check_new(path: Path) -> None:
 
 
 def without_dots(path: Path) -> Path:
-    """Return a path, resolved if it has `..`: TensorStore refuses it, and it may follow a missing folder."""
+    """Return a path, resolved if it has `..`: TensorStore refuses it, and it may follow a missing
+    folder.
+    """
     return path.resolve() if ".." in path.parts else path
 
 
@@ -122,10 +135,11 @@ def sha256_of(path: Path) -> str:
 
 
 def is_of(form: Any, value: Any, most_items: int = _MOST_ITEMS) -> bool:
-    """Return whether a JSON value has a form: a type, a tuple of alternatives, `[form]` or `{name: form}`.
+    """Return whether a JSON value has a form: a type, a tuple of alternatives, `[form]` or `{name:
+    form}`.
 
-    Objects may have other entries too; `{...: form}` is the form of all of them. Whole numbers have to be
-    below 2^63, and lists have at most `most_items` entries.
+    Objects may have other entries too; `{...: form}` is the form of all of them. Whole numbers have
+    to be below 2^63, and lists have at most `most_items` entries.
     """
     if isinstance(form, tuple):
         return any(is_of(each, value, most_items) for each in form)
@@ -165,7 +179,9 @@ def _too_large(path: Path, most: int) -> UserError:
 
 
 def _not_regular(path: Path) -> UserError:
-    return UserError(f"{path} is no regular file (is it a link?): a run folder holds only its own files")
+    return UserError(
+        f"{path} is no regular file (is it a link?): a run folder holds only its own files"
+    )
 
 
 def _unfinished(path: Path) -> Path:

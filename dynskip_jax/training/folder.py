@@ -40,7 +40,8 @@ _NO_LOCKS = (None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_METRICS = 2**28  # bytes of metrics.jsonl
 _MOST_LINES = 500_000  # of metrics.jsonl
-# Largest numbers of values: in config.json; in result.json or a line of metrics.jsonl; in all lines of it.
+# Largest numbers of values: in config.json; in result.json or a line of metrics.jsonl; in all lines
+# of it.
 _MOST_SETTINGS = 200_000
 _MOST_VALUES = 2_000_000
 _MOST_LOGGED = 25_000_000
@@ -60,10 +61,12 @@ _EMPTY_RECORD = {"step": 0, "epoch": 0, "split": ""}
 
 
 class RunDir:
-    """The folder of one run, which may come from a stranger: links, pipes and devices in it are refused.
+    """The folder of one run, which may come from a stranger: links, pipes and devices in it are
+    refused.
 
-    `config.json` contains a format number, a random identity and all settings, `metrics.jsonl` one JSON
-    object (record) per line, and `result.json` the final result. NaN and infinity are written as strings.
+    `config.json` contains a format number, a random identity and all settings, `metrics.jsonl` one
+    JSON object (record) per line, and `result.json` the final result. NaN and infinity are written
+    as strings.
     """
 
     def __init__(self, path: Path):
@@ -72,7 +75,9 @@ class RunDir:
         except UnicodeEncodeError:
             raise _unusable(path, UserError("no name in UTF-8")) from None
         self.path = path = without_dots(path)
-        self.identity = ""  # SHA-256 of the run's random identity and of the settings that never change
+        self.identity = (
+            ""  # SHA-256 of the run's random identity and of the settings that never change
+        )
         # Step and SHA-256 of the newest checkpoint that this process has read or written.
         self.checkpoint: dict[str, Any] | None = None
         self.checkpoints, self.plots = path / "checkpoints", path / "plots"
@@ -99,10 +104,11 @@ class RunDir:
     ) -> "RunDir":
         """Start a run in a new or empty folder, or resume the run of the same settings, `config`.
 
-        A folder with other settings, with files but no run, or in use by another process is refused, and
-        nothing in it is changed. `about` is how the run was started. The settings named in `may_grow`, such
-        as `settings.training.epochs`, may have larger numbers or longer lists than in the folder; `go_on`
-        writes them. `within` is a run of several models that contains this one.
+        A folder with other settings, with files but no run, or in use by another process is
+        refused, and nothing in it is changed. `about` is how the run was started. The settings
+        named in `may_grow`, such as `settings.training.epochs`, may have larger numbers or longer
+        lists than in the folder; `go_on` writes them. `within` is a run of several models that
+        contains this one.
         """
         run = cls(Path(path))
         try:
@@ -111,7 +117,12 @@ class RunDir:
             if exists:
                 _check_settings(run.path, old, new, may_grow)
             started = old.get("about", []) + ([] if about is None else [_to_json(about)])
-            written = {"format": FORMAT, "run": old.get("run", uuid.uuid4().hex), **new, "about": started}
+            written = {
+                "format": FORMAT,
+                "run": old.get("run", uuid.uuid4().hex),
+                **new,
+                "about": started,
+            }
             may_change = (*may_grow, "dataset.name")
             run.identity = _sha256({k: v for k, v in _flat(written).items() if k not in may_change})
             run._config_here = written
@@ -156,7 +167,9 @@ class RunDir:
         self.kept[name] = hashlib.sha256(text.encode()).hexdigest()
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append a record, whose arrays become lists, to the metrics file, and wait until it is on disk."""
+        """Append a record, whose arrays become lists, to the metrics file, and wait until it is on
+        disk.
+        """
         self.check_present()
         line = json.dumps(_to_json(record))
         append_line(self._metrics, line)
@@ -173,7 +186,11 @@ class RunDir:
             content = line.encode()
             record = _parsed(content, min(left, _MOST_VALUES))
             left -= num_values(content)
-            if record is None or not is_of(_RECORD, _EMPTY_RECORD | record) or record.get("step", 0) < 0:
+            if (
+                record is None
+                or not is_of(_RECORD, _EMPTY_RECORD | record)
+                or record.get("step", 0) < 0
+            ):
                 raise UserError(
                     f"line {number} of {self._metrics} is not a record of a run (a JSON object with a step); "
                     "restore the file, delete it to go on without its records, or choose another --run-dir"
@@ -198,8 +215,9 @@ class RunDir:
     def rewind(self, step: int, digest: str | None = None) -> None:
         """Remove the records after the step of the checkpoint, or 0, and an incomplete last line.
 
-        Records that differ from those of the checkpoint, by its `digest_of_metrics`, are refused. If the
-        whole file is missing, a warning is logged, because the records are not needed to go on.
+        Records that differ from those of the checkpoint, by its `digest_of_metrics`, are refused.
+        If the whole file is missing, a warning is logged, because the records are not needed to go
+        on.
         """
         exists = self._metrics.exists()
         lines = [line for line, record in self._read_records() if record.get("step", 0) <= step]
@@ -210,7 +228,9 @@ class RunDir:
                     f"{self._metrics} does not hold the {step:,} steps of the checkpoint (it has "
                     f"{len(lines)} records of them): restore it, or delete it to go on without its records"
                 )
-            logger.warning("%s is missing: the records up to step %s are lost", self._metrics, f"{step:,}")
+            logger.warning(
+                "%s is missing: the records up to step %s are lost", self._metrics, f"{step:,}"
+            )
         if exists:
             write_atomically(self._metrics, "".join(f"{line}\n" for line in lines))
         self._logged = logged
@@ -226,7 +246,9 @@ class RunDir:
             )
 
     def check_unchanged(self) -> None:
-        """Raise a `UserError` if settings, records or other files are not what this process has written."""
+        """Raise a `UserError` if settings, records or other files are not what this process has
+        written.
+        """
         self.check_present()
         found = self.config()
         if found["run"] != self._config_here["run"]:
@@ -271,7 +293,8 @@ class RunDir:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` atomically, as the last action.
 
-        It contains digests of itself, and of the settings and records in the memory of this process.
+        It contains digests of itself, and of the settings and records in the memory of this
+        process.
         """
         self.check_unchanged()
         digests = {
@@ -283,10 +306,11 @@ class RunDir:
         write_atomically(self._result, json.dumps(written, indent=2) + "\n")
 
     def go_on(self) -> None:
-        """Start or resume the run, and the one that contains it, after everything that it needs was read.
+        """Start or resume the run, and the one that contains it, after everything that it needs was
+        read.
 
-        Remove `result.json`, which will no longer match the checkpoints, and write grown settings and the new
-        `about` to `config.json`.
+        Remove `result.json`, which will no longer match the checkpoints, and write grown settings
+        and the new `about` to `config.json`.
         """
         if self._within is not None:
             self._within.go_on()
@@ -341,7 +365,9 @@ class _DigestOfLines:
 
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
-    """Create and return a folder `runs/<task>/<model>-<time>`, followed by `-2`, `-3`, … if it exists."""
+    """Create and return a folder `runs/<task>/<model>-<time>`, followed by `-2`, `-3`, … if it
+    exists.
+    """
     name = file_name(model).replace(",", "-")  # commands take several folders, separated by commas
     first = Path("runs") / task / f"{name}-{now:%Y%m%d-%H%M%S}"
     for count in itertools.count(1):
@@ -356,7 +382,9 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
 
 
 def file_name(model: str) -> str:
-    """Return the name of a model for use in a file name: characters such as ":" are replaced by "-"."""
+    """Return the name of a model for use in a file name: characters such as ":" are replaced by
+    "-".
+    """
     return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)
 
 
@@ -382,7 +410,9 @@ def _lock(path: Path) -> filelock.BaseFileLock:
             lock.acquire()
             return lock
         except filelock.Timeout:
-            raise UserError(f"another process is running in {path}: wait for it, or {remedy}") from None
+            raise UserError(
+                f"another process is running in {path}: wait for it, or {remedy}"
+            ) from None
         except (NotImplementedError, OSError) as error:
             if kind is filelock.SoftFileLock or getattr(error, "errno", None) not in _NO_LOCKS:
                 raise
@@ -394,7 +424,9 @@ def _holds_run(path: Path) -> bool:
     if not os.path.lexists(path):
         return False
     if not path.is_dir():
-        raise UserError(f"{path} is a file or a broken link, not a folder; choose another --run-dir")
+        raise UserError(
+            f"{path} is a file or a broken link, not a folder; choose another --run-dir"
+        )
     names = {entry.name for entry in path.iterdir()}
     # A run that is killed while it writes its configuration leaves only the other files.
     if "config.json" not in names and names - {"config.json.tmp", _LOCK, _MARKER}:
@@ -409,7 +441,11 @@ def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -
     """Refuse settings that differ from those in the folder, unless they have grown."""
     before = _flat(old)
     now = _flat(new)
-    grown = [name for name in may_grow if name in before.keys() & now and _is_more(before[name], now[name])]
+    grown = [
+        name
+        for name in may_grow
+        if name in before.keys() & now and _is_more(before[name], now[name])
+    ]
     changed = _changes(old, new, (*grown, *_NOT_COMPARED))
     if changed:
         raise UserError(
@@ -474,8 +510,12 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value to JSON types: arrays become lists or numbers, values of unknown types text."""
-    text = json.dumps(value, default=lambda each: each.tolist() if hasattr(each, "tolist") else str(each))
+    """Convert a value to JSON types: arrays become lists or numbers, values of unknown types
+    text.
+    """
+    text = json.dumps(
+        value, default=lambda each: each.tolist() if hasattr(each, "tolist") else str(each)
+    )
     return json.loads(text, parse_constant=str)  # "NaN", "Infinity", "-Infinity"
 
 

@@ -42,13 +42,16 @@ class FitSettings:
     epochs: int
     optimizer: optax.GradientTransformation  # direction of descent; see `make_optimizer`
     learning_rate: Schedule
-    # Function from the same history to how many iterates of each seed are averaged at most in the next epoch,
-    # (seeds,); 1: none are. The means are then evaluated and kept as parameters. None never averages.
+    # Function from the same history to how many iterates of each seed are averaged at most in the
+    # next epoch, (seeds,); 1: none are. The means are then evaluated and kept as parameters. None
+    # never averages.
     average: Callable[[np.ndarray], np.ndarray] | None = None
     start: PyTree | None = None  # initial parameters, (seeds, ...), instead of random ones
     patience: int = 0  # epochs without a better dev metric after which a seed stops; 0 never stops
     max_skipped: int = 100  # largest number of steps in a row that may be skipped as not finite
-    log_every: int = 100  # steps between two records of training metrics; the end of an epoch has one
+    log_every: int = (
+        100  # steps between two records of training metrics; the end of an epoch has one
+    )
     checkpoint_minutes: float = 10.0  # between two checkpoints; the end of an epoch saves one
 
 
@@ -73,13 +76,13 @@ def fit(
 ) -> FitResult:
     """Train all seeds, and keep the parameters of each seed's best epoch on dev.
 
-    If the run folder contains a checkpoint, training resumes from it, on any number of devices. On Ctrl-C or
-    a termination signal (see `interruptions`), save after the current step and raise `Stopped`. After the
-    last step of an epoch, the evaluation on dev is finished first.
+    If the run folder contains a checkpoint, training resumes from it, on any number of devices. On
+    Ctrl-C or a termination signal (see `interruptions`), save after the current step and raise
+    `Stopped`. After the last step of an epoch, the evaluation on dev is finished first.
 
     Args:
-        run_dir: Folder for metrics and checkpoints; None saves nothing. With several processes, only process
-            0 passes one.
+        run_dir: Folder for metrics and checkpoints; None saves nothing. With several processes,
+            only process 0 passes one.
         should_stop: Function of the number of steps taken; training stops if it returns True.
     """
     parallel = parallel or Parallel()
@@ -102,7 +105,9 @@ def fit(
 
         def asked(now: bool = False) -> tuple[bool, ...]:
             """Return whether to stop, and whether to save."""
-            return processes.anyone(interrupted() or should_stop(progress.step), saver.is_due(), now=now)
+            return processes.anyone(
+                interrupted() or should_stop(progress.step), saver.is_due(), now=now
+            )
 
         def log(split: str, metrics: Metrics) -> None:
             if run_dir is not None:
@@ -129,7 +134,9 @@ def fit(
                         raise Stopped(stopped(progress.step, total))
                 epoch.check(state, progress)
                 train, dev, params = epoch.evaluate(state, bar)
-                better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
+                better = progress.finish_epoch(
+                    dev[task.monitor], task.higher_is_better, settings.patience
+                )
                 best = epoch.keep_better(jnp.asarray(better), params, best)
                 log("train", train)
                 log("dev", dev)
@@ -154,7 +161,9 @@ class Epoch:
         self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
-        self.keep_better = jax.jit(where_each)  # of (better, params, best), the first for seeds that are
+        self.keep_better = jax.jit(
+            where_each
+        )  # of (better, params, best), the first for seeds that are
         self._train_keys = parallel.place(keys.train, PER_SEED)
 
     def _losses(self, progress: TrainProgress) -> np.ndarray:
@@ -178,7 +187,9 @@ class Epoch:
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
     ) -> Iterator[TrainState]:
-        """Run the remaining steps of the epoch, and yield the state after each, with `progress` updated."""
+        """Run the remaining steps of the epoch, and yield the state after each, with `progress`
+        updated.
+        """
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
         scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
@@ -188,15 +199,20 @@ class Epoch:
         most = parallel.place(jnp.asarray(most, jnp.int32), PER_SEED)
         if progress.batch == 0 and progress.epoch > 0:
             state = self._begin(state, progress)
-        batches = itertools.islice(task.train_batches(progress.epoch), progress.batch, task.num_batches)
+        batches = itertools.islice(
+            task.train_batches(progress.epoch), progress.batch, task.num_batches
+        )
         for batch in batches:
-            # The step is compiled for each new shape of batches and for each new mode of the policy.
+            # The step is compiled for each new shape of batches and for each new mode of the
+            # policy.
             program = (jax.tree.structure(scheduled), *map(np.shape, jax.tree.leaves(batch)))
             if program not in self._compiled:
                 self._compiled.add(program)
                 bar.show("compiling the training step")
             batch = parallel.place(batch, batch_spec(task.batch_axis))
-            state = self._step(state, batch, self._train_keys, progress.step, rates, scheduled, most)
+            state = self._step(
+                state, batch, self._train_keys, progress.step, rates, scheduled, most
+            )
             progress.step += 1
             progress.batch += 1
             yield state
@@ -208,10 +224,16 @@ class Epoch:
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
-        carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
+        carry = self._initial_carry(
+            parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch)
+        )
         # Not `zeros_like`, which puts them on one device, where `pmap` does not accept them.
-        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
-        return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
+        sums = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums)
+        )
+        return state._replace(
+            carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED)
+        )
 
     def metrics(self, state: TrainState) -> Metrics:
         """Return the training metrics of the epoch so far."""
@@ -224,7 +246,9 @@ class Epoch:
         if self._parallel.processes.count > 1:
             return {}  # fetching a metric takes a call on all of them
         primary_metric = self._task.primary_metric
-        return {primary_metric: lambda: float(np.mean(self.metrics(state).get(primary_metric, np.nan)))}
+        return {
+            primary_metric: lambda: float(np.mean(self.metrics(state).get(primary_metric, np.nan)))
+        }
 
     def check(self, state: TrainState, progress: TrainProgress) -> None:
         """Raise a `UserError` if a seed has skipped too many steps in a row."""
@@ -238,7 +262,9 @@ class Epoch:
             )
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
-        """Return the training and the dev metrics, and the evaluated parameters (means, with averaging)."""
+        """Return the training and the dev metrics, and the evaluated parameters (means, with
+        averaging).
+        """
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
         train, params = self.metrics(state), parallel.gather(params)
@@ -251,7 +277,9 @@ class Epoch:
         return train, {name: np.asarray(value) for name, value in dev.items()}, params
 
 
-def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metrics, rates: Any) -> dict:
+def _record(
+    task: Trainable, progress: TrainProgress, split: str, metrics: Metrics, rates: Any
+) -> dict:
     """Return one line of metrics.jsonl: each metric is a list with one value for each seed."""
     values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
     values["learning_rate"] = rates
@@ -260,12 +288,20 @@ def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metri
     epoch = progress.epoch + progress.batch / task.num_batches
     sizes = task.train_batch_sizes(progress.epoch)
     seen = progress.epoch * sum(sizes) + sum(sizes[: progress.batch])
-    return {"step": progress.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
+    return {
+        "step": progress.step,
+        "epoch": round(epoch, 4),
+        task.unit: seen,
+        "split": split,
+        **each,
+    }
 
 
 def _epoch_line(
     task: Trainable, progress: TrainProgress, epochs: int, train: Metrics, dev: Metrics, rates: Any
 ) -> str:
     numbers = [f"train_{task.primary_metric} {np.mean(train[task.primary_metric]):.4g}"]
-    numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items() if np.ndim(value) == 1]
+    numbers += [
+        f"{name} {np.mean(value):.4g}" for name, value in dev.items() if np.ndim(value) == 1
+    ]
     return f"epoch {progress.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(rates)):.3g}"

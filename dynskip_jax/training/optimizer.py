@@ -1,4 +1,6 @@
-"""Make optimizers, which return a direction of descent, and schedules of the rate that multiplies it."""
+"""Make optimizers, which return a direction of descent, and schedules of the rate that multiplies
+it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,22 +36,27 @@ def make_optimizer(
     learning_rate: float = 1.0,
     frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
-    """Return an optimizer whose updates are the direction of descent, without learning rate or minus sign.
+    """Return an optimizer whose updates are the direction of descent, without learning rate or
+    minus sign.
 
     Agents are the parameters below the module names `agent`, `copier` and `critics`, and the field
     `skip` of `functional.LayerParams`.
 
     Args:
-        kind: Gradient descent, with momentum 0.9, Optax's Adam, or Adagrad with sums that begin at 0.
+        kind: Gradient descent, with momentum 0.9, Optax's Adam, or Adagrad with sums that begin at
+            0.
         clip: Largest global norm of the gradient; None does not clip.
-        weight_decay: Factor of the parameters that is added to the clipped gradient, except for agents with
-            an `agent_learning_rate`.
-        agents_apart: Whether gradients of agents are clipped separately. Score-function gradients are many
-            times as large as the network's, and would dominate a joint norm.
-        agent_learning_rate: Initial learning rate of a separate Adam for agents, which are then clipped
-            separately and follow the network's schedule. None: agents use the network's optimizer and rate.
-        learning_rate: Initial learning rate of the network, which the loop multiplies all updates by.
-        frozen: Names of modules, also of agents, whose parameters do not change and do not count in clipping.
+        weight_decay: Factor of the parameters that is added to the clipped gradient, except for
+            agents with an `agent_learning_rate`.
+        agents_apart: Whether gradients of agents are clipped separately. Score-function gradients
+            are many times as large as the network's, and would dominate a joint norm.
+        agent_learning_rate: Initial learning rate of a separate Adam for agents, which are then
+            clipped separately and follow the network's schedule. None: agents use the network's
+            optimizer and rate.
+        learning_rate: Initial learning rate of the network, which the loop multiplies all updates
+            by.
+        frozen: Names of modules, also of agents, whose parameters do not change and do not count in
+            clipping.
     """
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
@@ -80,19 +87,25 @@ def make_optimizer(
 
 
 def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
-    """Return `initial` for `epochs` epochs, then multiplied by `factor` each epoch (Zaremba et al. 2014)."""
+    """Return `initial` for `epochs` epochs, then multiplied by `factor` each epoch (Zaremba et al.
+    2014).
+    """
     return lambda epoch, history: initial * factor ** max(epoch + 1 - epochs, 0)
 
 
 def inverse_time(initial: Rate, factor: float) -> Schedule:
-    """Return the schedule `initial` / (1 + `factor` · epoch), with epochs from 0 (Ma & Hovy 2016)."""
+    """Return the schedule `initial` / (1 + `factor` · epoch), with epochs from 0 (Ma & Hovy
+    2016).
+    """
     return lambda epoch, history: initial / (1 + factor * epoch)
 
 
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
-    """Return a schedule that decays after each epoch in which the dev metric fell by less than `threshold`.
+    """Return a schedule that decays after each epoch in which the dev metric fell by less than
+    `threshold`.
 
-    The rate stays above `floor`. Each seed follows its own history (released code of Gui et al. 2019).
+    The rate stays above `floor`. Each seed follows its own history (released code of Gui et al.
+    2019).
     """
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:

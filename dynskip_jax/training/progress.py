@@ -17,12 +17,13 @@ _LONG = 1e9  # seconds: the estimate uses all steps that were drawn
 
 
 class Progress:
-    """Progress display of a loop: steps done, elapsed time, estimated time left, and current metrics.
+    """Progress display of a loop: steps done, elapsed time, estimated time left, and current
+    metrics.
 
-    In a terminal it is a bar. Elsewhere it is a plain line soon after the first step, then at most every 30
-    seconds, and at the end.
-    Use it as a context manager, and its `print` while it is open (by default to standard error). The
-    `start` steps that an earlier process has done do not count in the estimate.
+    In a terminal it is a bar. Elsewhere it is a plain line soon after the first step, then at most
+    every 30 seconds, and at the end.
+    Use it as a context manager, and its `print` while it is open (by default to standard error).
+    The `start` steps that an earlier process has done do not count in the estimate.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Progress:
         self._status = ""
         self._interval = _REDRAW_SECONDS if self.console.is_terminal else _LINE_SECONDS
         self._next_draw = clock() + self._interval
-        columns = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]")]
+        columns = [
+            TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]")
+        ]
         percentage = TextColumn("{task.percentage:.1f}%")
         self._bar = RichProgress(
             *(columns[0], BarColumn(), percentage, TimeElapsedColumn(), columns[1]),
@@ -61,7 +64,8 @@ class Progress:
         Metrics are functions, which are called only when drawing.
         """
         if self._done == self._start:
-            # The estimate begins here, because the first step compiles. Its metrics wait until it is done.
+            # The estimate begins here, because the first step compiles. Its metrics wait until it
+            # is done.
             for value in metrics.values():
                 value()
             self._bar.update(self._task, completed=self._done + n)
@@ -97,7 +101,8 @@ class Progress:
             self._bar.stop()
 
     def _draw(self) -> None:
-        # Metrics first: they wait for steps that still run, and the estimate counts only finished ones.
+        # Metrics first: they wait for steps that still run, and the estimate counts only finished
+        # ones.
         shown = [f"{name} {_text(value())}" for name, value in self._metrics.items()]
         self._changed = False
         self._next_draw = self._clock() + self._interval

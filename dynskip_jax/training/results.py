@@ -49,13 +49,18 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
 
 
 def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
-    """Raise a `UserError` if a finished run's newest checkpoint is not the one that `result.json` names.
+    """Raise a `UserError` if a finished run's newest checkpoint is not the one that `result.json`
+    names.
 
     `found` is the `Checkpoints.fingerprint` of the newest one.
     """
     row = row_of(run)
     if row is not None and row["checkpoint"] != found:
-        state = "it has none" if found is None else f"that of step {found['step']} is another or damaged"
+        state = (
+            "it has none"
+            if found is None
+            else f"that of step {found['step']} is another or damaged"
+        )
         raise UserError(
             f"{run.path} lacks the checkpoint of step {row['checkpoint']['step']} that result.json names "
             f"({state}): restore it, copy the whole folder again, or choose another --run-dir"
@@ -63,7 +68,9 @@ def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
-    """Return the run of each model of a run folder, by name, whether finished, unfinished or not started."""
+    """Return the run of each model of a run folder, by name, whether finished, unfinished or not
+    started.
+    """
     top = RunDir(Path(run_dir))
     check_regular(top.path)
     config = top.config()
@@ -73,8 +80,12 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Return the finished runs of a folder by model, at least one; refuse those of another experiment."""
-    finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
+    """Return the finished runs of a folder by model, at least one; refuse those of another
+    experiment.
+    """
+    finished = {
+        model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None
+    }
     if not finished:
         raise UserError(
             f"the run in {run_dir} has not finished: run its command again, with --run-dir {run_dir}"
@@ -90,15 +101,18 @@ def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[st
 
 def progress_of(run: RunDir) -> str:
     """Return a short description of the progress of an unfinished run."""
-    epochs = max((e for record in run.records() if is_of(_NUMBER, e := record.get("epoch"))), default=0)
+    epochs = max(
+        (e for record in run.records() if is_of(_NUMBER, e := record.get("epoch"))), default=0
+    )
     return f"not finished, after {epochs:.4g} epochs" if epochs else "not begun"
 
 
 def metrics_table(run: RunDir) -> "pandas.DataFrame":
     """Return the logged and the final metrics of a finished run of one model.
 
-    The columns are `model`, `seed`, `epoch`, `split`, and one for each metric that is a number. `epoch` is
-    NaN in the rows of the final evaluation. With a sweep, all rows are those of the selected value.
+    The columns are `model`, `seed`, `epoch`, `split`, and one for each metric that is a number.
+    `epoch` is NaN in the rows of the final evaluation. With a sweep, all rows are those of the
+    selected value.
     """
     with needs("experiments"):
         import pandas

@@ -1,4 +1,6 @@
-"""What makes training resumable: its progress, checkpoints of its state, and signals that stop it."""
+"""What makes training resumable: its progress, checkpoints of its state, and signals that stop
+it.
+"""
 
 import contextlib
 import dataclasses
@@ -64,8 +66,12 @@ class TrainProgress:
 
     @classmethod
     def from_meta(cls, meta: dict, num_seeds: int) -> "TrainProgress":
-        """Return the progress stored by `to_meta`; raise a `ValueError` that names entries that cannot be."""
-        wrong = [name for name, form in _META.items() if not is_of(form, meta.get(name), _MOST_EPOCHS)]
+        """Return the progress stored by `to_meta`; raise a `ValueError` that names entries that
+        cannot be.
+        """
+        wrong = [
+            name for name, form in _META.items() if not is_of(form, meta.get(name), _MOST_EPOCHS)
+        ]
         if wrong:
             raise ValueError(", ".join(wrong))
         counts = (meta["epoch"], meta["batch"], meta["step"])
@@ -85,13 +91,17 @@ class TrainProgress:
         return cls(*counts, meta["seconds"], history, *best)
 
     def finished(self, patience: int) -> np.ndarray:
-        """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience` is 0."""
+        """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience`
+        is 0.
+        """
         return (self.epoch - self.best_epoch >= patience) & (patience > 0)
 
     def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
-        """Record the dev metric of an epoch, (seeds,), and return which seeds have a new best epoch.
+        """Record the dev metric of an epoch, (seeds,), and return which seeds have a new best
+        epoch.
 
-        NaN is never the best. Seeds that have stopped, after `patience` epochs, keep their best epoch.
+        NaN is never the best. Seeds that have stopped, after `patience` epochs, keep their best
+        epoch.
         """
         value = np.asarray(value, float)
         ahead = value > self.best_value if higher_is_better else value < self.best_value
@@ -103,7 +113,9 @@ class TrainProgress:
         return better
 
     def check_patience(self, higher_is_better: bool, patience: int) -> None:
-        """Raise a `UserError` if a larger patience would have kept an epoch whose parameters are gone."""
+        """Raise a `UserError` if a larger patience would have kept an epoch whose parameters are
+        gone.
+        """
         again = TrainProgress.start(len(self.best_epoch))
         for value in self.history:
             again.finish_epoch(value, higher_is_better, patience)
@@ -117,15 +129,17 @@ class TrainProgress:
 class Saver:
     """Restore and save checkpoints of the training state; the next one is due after `minutes`.
 
-    Several processes use the folder of process 0, the only one with a `run_dir`, and restore and save
-    together.
+    Several processes use the folder of process 0, the only one with a `run_dir`, and restore and
+    save together.
     """
 
     def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
         self._run_dir, self._parallel, self._minutes = run_dir, parallel, minutes
         self._started = self._last_save = time.monotonic()
         folder = parallel.processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
-        self._checkpoints = None if folder is None else Checkpoints(folder, processes=parallel.processes)
+        self._checkpoints = (
+            None if folder is None else Checkpoints(folder, processes=parallel.processes)
+        )
 
     def restore(
         self,
@@ -134,12 +148,15 @@ class Saver:
         progress: TrainProgress,
         check: Callable[[TrainProgress], None],
     ) -> tuple[TrainState, PyTree, TrainProgress]:
-        """Return the content of the newest intact checkpoint, or the arguments, placed on their devices.
+        """Return the content of the newest intact checkpoint, or the arguments, placed on their
+        devices.
 
-        Files that do not belong together are refused, as is a progress at which `check` raises. Only then
-        the run folder is rewound to the checkpoint.
+        Files that do not belong together are refused, as is a progress at which `check` raises.
+        Only then the run folder is rewound to the checkpoint.
         """
-        restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
+        restored = self._checkpoints and self._checkpoints.restore_latest(
+            {"state": state, "best": best}
+        )
         if restored is not None:
             progress = _progress_of(restored, len(progress.best_epoch), self._checkpoints.directory)
         if self._run_dir is not None:
@@ -150,7 +167,9 @@ class Saver:
             for line in restored.skipped:
                 logger.warning(line)
             check(progress)
-            logger.info("resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1)
+            logger.info(
+                "resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1
+            )
         if self._run_dir is not None:
             row = row_of(self._run_dir)
             if row is not None:  # a finished run, which has also been evaluated, goes on
@@ -167,7 +186,8 @@ class Saver:
     def save(self, state: TrainState, best: PyTree, progress: TrainProgress) -> None:
         """Write a checkpoint, and store the training time in `progress`.
 
-        Files that others have changed meanwhile are an error, after the checkpoint has been written.
+        Files that others have changed meanwhile are an error, after the checkpoint has been
+        written.
         """
         progress.seconds = self.seconds()
         run = self._run_dir
@@ -193,15 +213,21 @@ class Saver:
 
 
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
-    """Return the parameters of the best epoch of each model of a finished run, each leaf (num_models, ...).
+    """Return the parameters of the best epoch of each model of a finished run, each leaf
+    (num_models, ...).
 
-    A checkpoint that is not that of `result.json`, or is damaged, is refused: an older one may contain other
-    parameters than those that were evaluated. `like` has the parameters of one model, or their shapes.
+    A checkpoint that is not that of `result.json`, or is damaged, is refused: an older one may
+    contain other parameters than those that were evaluated. `like` has the parameters of one model,
+    or their shapes.
     """
-    stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
+    stacked = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like
+    )
     restored = Checkpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
     if restored is not None and restored.skipped:
-        raise UserError(f"{restored.skipped[0]}, and an older one may hold other parameters: restore it")
+        raise UserError(
+            f"{restored.skipped[0]}, and an older one may hold other parameters: restore it"
+        )
     check_checkpoint(run, restored and restored.fingerprint)
     return restored.state["best"]
 
@@ -226,21 +252,26 @@ def _check_belonging(run: RunDir, restored: Restored | None) -> None:
     remedy = "restore it, or choose another --run-dir"
     # A dev record is followed by a checkpoint, so that only the last record may be without.
     if restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
-        raise UserError(f"{run.path} has records of finished epochs, and there is no checkpoint: {remedy}")
+        raise UserError(
+            f"{run.path} has records of finished epochs, and there is no checkpoint: {remedy}"
+        )
     if restored is not None and restored.meta.get("run") != run.identity:
         step = restored.fingerprint["step"]
-        raise UserError(f"{run.path}: checkpoint {step} is another run's, or of other settings: {remedy}")
+        raise UserError(
+            f"{run.path}: checkpoint {step} is another run's, or of other settings: {remedy}"
+        )
     if restored is None or not restored.skipped:
         check_checkpoint(run, restored and restored.fingerprint)
 
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Catch Ctrl-C and termination signals, and yield a function that returns whether one has arrived.
+    """Catch Ctrl-C and termination signals, and yield a function that returns whether one has
+    arrived.
 
-    The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job.
-    A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as SIGHUP under `nohup`,
-    stays ignored. Outside the main thread no signal is caught.
+    The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they
+    end a job. A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as
+    SIGHUP under `nohup`, stays ignored. Outside the main thread no signal is caught.
     """
     received: list[int] = []
 

@@ -21,14 +21,17 @@ Metrics = dict[str, np.ndarray]  # one value per seed
 
 @runtime_checkable  # the check of signatures asks
 class Trainable(Protocol):
-    """What the loop trains; `init`, `initial_carry` and `loss` are for one seed, and mapped over seeds."""
+    """What the loop trains; `init`, `initial_carry` and `loss` are for one seed, and mapped over
+    seeds.
+    """
 
     monitor: str  # dev metric that selects the best epoch, such as `dev_perplexity`
     higher_is_better: bool  # whether a larger value of `monitor` is better
     primary_metric: str  # training metric shown next to the progress bar
     num_batches: int  # in an epoch
     unit: str  # what is counted: `examples`, or `tokens` for a language model
-    # 0 if each seed has its own batches, stacked; None if all seeds share them. The next axis is examples.
+    # 0 if each seed has its own batches, stacked; None if all seeds share them. The next axis is
+    # examples.
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:
@@ -46,19 +49,25 @@ class Trainable(Protocol):
         scheduled: PyTree,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
-        """Return the loss, a mean over examples, and (the next carry, sums from which metrics are computed).
+        """Return the loss, a mean over examples, and (the next carry, sums from which metrics are
+        computed).
 
-        Values that combine examples, such as a baseline, have to be reduced over the mapped axis `axis_name`.
+        Values that combine examples, such as a baseline, have to be reduced over the mapped axis
+        `axis_name`.
         """
 
     def scheduled(self, epoch: int) -> PyTree:
-        """Return the values of an epoch (from 0), each leaf (seeds, ...); static ones are its structure."""
+        """Return the values of an epoch (from 0), each leaf (seeds, ...); static ones are its
+        structure.
+        """
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Return the batches of an epoch (from 0), the same ones at each call."""
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of `unit` of one model in each batch of an epoch; the sum never changes."""
+        """Return the number of `unit` of one model in each batch of an epoch; the sum never
+        changes.
+        """
 
     def summarise(self, sums: dict[str, np.ndarray]) -> Metrics:
         """Return metrics from sums, each leaf (seeds, ...)."""
@@ -75,12 +84,18 @@ class TrainState(NamedTuple):
     carry: PyTree  # (seeds, examples, ...)
     sums: Sums  # of the epoch so far, from which metrics are computed
     average: AveragedState | None = None  # mean of the iterates; None without averaging
-    # Steps that changed nothing because loss or gradient was not finite: those in a row up to now, and all.
+    # Steps that changed nothing because loss or gradient was not finite: those in a row up to now,
+    # and all.
     skipped: Int[Array, "*seeds two"] | None = None
 
 
 LAYOUT = TrainState(
-    params=PER_SEED, opt_state=PER_SEED, carry=PER_EXAMPLE, sums=PER_SEED, average=PER_SEED, skipped=PER_SEED
+    params=PER_SEED,
+    opt_state=PER_SEED,
+    carry=PER_EXAMPLE,
+    sums=PER_SEED,
+    average=PER_SEED,
+    skipped=PER_SEED,
 )
 
 
@@ -145,20 +160,27 @@ def start_state(
 def make_step(
     task: Trainable, optimizer: optax.GradientTransformation, parallel: Parallel
 ) -> Callable[..., TrainState]:
-    """Return the compiled update of all seeds; it donates the old state's memory to the new state."""
+    """Return the compiled update of all seeds; it donates the old state's memory to the new
+    state.
+    """
     axis_name = parallel.axis_name
 
     def update(state, batch, key, index, learning_rate, scheduled, most):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, scheduled, axis_name)
+        (loss, (carry, sums)), grads = gradient(
+            state.params, state.carry, batch, keys, scheduled, axis_name
+        )
         grads = devices.mean_over(grads, axis_name)
         sums = sums if axis_name is None else jax.lax.psum(sums, axis_name)
-        # The total is finite only if the loss and all gradients are. Otherwise only `skipped` changes.
+        # The total is finite only if the loss and all gradients are. Otherwise only `skipped`
+        # changes.
         total = sum(map(jnp.sum, jax.tree.leaves(grads)), devices.mean_over(loss, axis_name))
         fine = jnp.isfinite(total)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
+        params = jax.tree.map(
+            lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates
+        )
         average = None if state.average is None else average_update(state.average, params, most)
         sums = jax.tree.map(jnp.add, state.sums, sums)
         in_a_row, ever = state.skipped
@@ -168,12 +190,24 @@ def make_step(
 
     return parallel.compile(
         jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0, 0, 0)),
-        in_specs=(LAYOUT, devices.batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED, PER_SEED, PER_SEED),
+        in_specs=(
+            LAYOUT,
+            devices.batch_spec(task.batch_axis),
+            PER_SEED,
+            P(),
+            PER_SEED,
+            PER_SEED,
+            PER_SEED,
+        ),
         out_specs=LAYOUT,
     )
 
 
-def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = None) -> Key[Array, " batch"]:
-    """Return one key per example, derived from its index in the whole batch, on whatever device it is."""
+def _example_keys(
+    key: Key[Array, ""], batch: PyTree, axis_name: str | None = None
+) -> Key[Array, " batch"]:
+    """Return one key per example, derived from its index in the whole batch, on whatever device it
+    is.
+    """
     examples = devices.own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)

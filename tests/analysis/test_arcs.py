@@ -19,7 +19,20 @@ from dynskip_jax.analysis.plots import skip_color
 from dynskip_jax.analysis.reading import Reading
 
 NONE = math.nan
-WORDS = ["you", "may", "depend", "on", "the", "accuracy", "of", "the", "report", "that", "they", "sent"]
+WORDS = [
+    "you",
+    "may",
+    "depend",
+    "on",
+    "the",
+    "accuracy",
+    "of",
+    "the",
+    "report",
+    "that",
+    "they",
+    "sent",
+]
 SKIPS = [0, 1, 1, 1, 1, 1, 3, 1, 2, 5, 5, 11]
 
 
@@ -63,7 +76,9 @@ def test_a_picture_shows_the_words_and_their_arcs(tmp_path, figures):
     lstm = [NONE, *np.geomspace(1e-4, 0.9, 11)]
     paths = [tmp_path / f"{i}.png" for i in range(2)]
     for path in paths:
-        draw_arcs(Reading(WORDS, SKIPS), {"lstm": lstm, "dynamic:11": lstm[::-1]}, path, "T", "a note")
+        draw_arcs(
+            Reading(WORDS, SKIPS), {"lstm": lstm, "dynamic:11": lstm[::-1]}, path, "T", "a note"
+        )
     assert paths[0].read_bytes() == paths[1].read_bytes() and pyplot.get_fignums() == []
     assert [[word.get_text() for word in row] for row in word_rows(figures[0])] == [WORDS]
     assert len(arcs_of(figures[0])) == 11
@@ -75,7 +90,13 @@ def test_nothing_overlaps_or_is_cut_off(tmp_path, figures):
     words, skips = ["x" * 80, "$", "$a$", "\n", "日本"] * 5, [(7 * t) % 6 for t in range(25)]
     names = ["lstm", *(f"attention over the last {k} states" for k in range(2, 6))]
     probabilities = {name: [1e-12] * len(words) for name in names} | {"none": [0.0] * len(words)}
-    draw_arcs(Reading(words, skips), probabilities, tmp_path / "1.png", "A long title " * 20, "note $ " * 20)
+    draw_arcs(
+        Reading(words, skips),
+        probabilities,
+        tmp_path / "1.png",
+        "A long title " * 20,
+        "note $ " * 20,
+    )
     (figure,), renderer = figures, figures[0].canvas.get_renderer()
     for row in word_rows(figure):
         boxes = [word.get_window_extent(renderer) for word in row]
@@ -93,8 +114,11 @@ def test_long_texts_are_broken_into_rows(tmp_path, figures, monkeypatch):
     rows = [[word.get_text() for word in row] for row in word_rows(figures[0])]
     assert len(rows) == 3 and [*itertools.chain(*rows)] == words[:42]
     assert figures[0].texts[1].get_text() == "the first 42 words"
-    # An arc that crosses the break is marked at the right end of one row and the left end of the next.
-    marks = [{line.get_marker() for line in axes.lines} & set("<>") for axes in figures[0].axes[:4:2]]
+    # An arc that crosses the break is marked at the right end of one row and the left end of the
+    # next.
+    marks = [
+        {line.get_marker() for line in axes.lines} & set("<>") for axes in figures[0].axes[:4:2]
+    ]
     assert marks == [{">"}, {"<", ">"}]
 
 
@@ -126,7 +150,9 @@ def test_a_page_loads_nothing_shows_words_as_text_and_has_each_k_with_its_weight
     assert not re.search(r"https?:|@import|url\(|\b(src|href|action)=", text)
     assert "<b>" not in text and text.count("<section>") == 3
     assert "T &amp; t" in text and "lstm: next &lt;eos&gt;" in text
-    data = re.findall('<script type="application/json">(.*?)</script>', text)  # as browsers find its end
+    data = re.findall(
+        '<script type="application/json">(.*?)</script>', text
+    )  # as browsers find its end
     first, second, third = map(json.loads, data)
     assert [of["attention"] for of in (first, second, third)] == [False, True, False]
     assert [row["reached"] for row in first["rows"]] == [0, 1, 2, 2]

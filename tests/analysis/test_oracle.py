@@ -1,4 +1,6 @@
-"""Check the oracle analysis on tables of losses whose answer is known, at both ends of the scale."""
+"""Check the oracle analysis on tables of losses whose answer is known, at both ends of the
+scale.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from dynskip_jax.errors import UserError
 
 STEPS, K = 3000, 4
 RNG = np.random.default_rng(0)
-# The signs of the first two inputs of a step select the k whose loss is 0.1; all others cost 1 to 2.
+# The signs of the first two inputs of a step select the k whose loss is 0.1; all others cost 1 to
+# 2.
 SEEN, NOISE = RNG.normal(size=(2, STEPS, 6))
 LOSSES = RNG.uniform(1, 2, size=(STEPS, K))
 LOSSES[np.arange(STEPS), 2 * (SEEN[:, 0] > 0) + (SEEN[:, 1] > 0)] = 0.1
@@ -26,10 +29,13 @@ def test_means_are_those_of_a_loop_and_a_probe_finds_what_there_is_to_learn_and_
     assert found.hindsight == pytest.approx(np.mean([min(LOSSES[t]) for t in rest]))
     probabilities = [sum(np.exp(-LOSSES[t])) / K for t in rest]
     assert found.averaged == pytest.approx(-np.mean(np.log(probabilities)))
-    assert found.constant == pytest.approx([np.mean([LOSSES[t][k] for t in rest]) for k in range(K)])
+    assert found.constant == pytest.approx(
+        [np.mean([LOSSES[t][k] for t in rest]) for k in range(K)]
+    )
     first = [sum(LOSSES[t][k] for t in range(FITTED)) for k in range(K)]
     assert found.fixed == 1 + first.index(min(first))
-    # A probe of the inputs gains most of what hindsight gains. A probe of noise gains nothing beyond chance.
+    # A probe of the inputs gains most of what hindsight gains. A probe of noise gains nothing
+    # beyond chance.
     whole = min(found.random, *found.constant) - found.hindsight
     assert found.gain["all"].mean > 0.75 * whole and not found.gain["all"].is_chance
     is_fixed = LOSSES[:FITTED, found.fixed - 1].mean() <= LOSSES[:FITTED].mean()

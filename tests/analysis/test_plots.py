@@ -19,7 +19,9 @@ from dynskip_jax.analysis.plots import (
 
 @pytest.fixture
 def axes(monkeypatch):
-    """Return a list to which the axes of each saved plot are added, in order; check the files' size."""
+    """Return a list to which the axes of each saved plot are added, in order; check the files'
+    size.
+    """
     found = []
     save = Figure.savefig
 
@@ -48,7 +50,9 @@ def shares_of(axes):
 def records(offset=0.0, seeds=False):
     curve = [100 * math.exp(-epoch / 5) + 50 + offset for epoch in range(1, 11)]
     values = [[v - 1, v + 1] if seeds else v for v in curve]
-    return [{"epoch": e, "dev_perplexity": v} for e, v in enumerate(values, 1)] + [{"step": 3, "loss": 1.0}]
+    return [{"epoch": e, "dev_perplexity": v} for e, v in enumerate(values, 1)] + [
+        {"step": 3, "loss": 1.0}
+    ]
 
 
 def curves_into(path, curves, y=("dev_perplexity",), x="epoch", **options):
@@ -118,7 +122,9 @@ def test_rare_labels_are_one_row_of_a_confusion_matrix(tmp_path, axes):
     confusion(["b", "b", "a", "a"], ["b", "c", "a", "b"], tmp_path / "1.png", "T")
     np.testing.assert_allclose(shares_of(axes[0]), [[0.5, 0.5, 0], [0, 0.5, 0.5], [np.nan] * 3])
     assert texts(axes[0].get_yticklabels()) == ["a", "b", "c"]
-    many = [f"{i:02}" for i in range(25) for _ in range(25 - i)]  # the first ones are the most frequent
+    many = [
+        f"{i:02}" for i in range(25) for _ in range(25 - i)
+    ]  # the first ones are the most frequent
     confusion(many, many[1:] + many[:1], tmp_path / "2.png", "T")
     assert texts(axes[1].get_yticklabels()) == [*(f"{i:02}" for i in range(19)), "6 others"]
     np.testing.assert_allclose(shares_of(axes[1])[-1], [1 / 21, *[0] * 18, 20 / 21])

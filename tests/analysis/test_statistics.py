@@ -29,7 +29,9 @@ SAMPLES = 20_000
 def test_intervals_are_those_of_scipy():
     values = [3.0, 4.5, 3.7, 5.1]
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    assert t_interval(values) == pytest.approx((np.mean(values), np.std(values, ddof=1), low, high, 4))
+    assert t_interval(values) == pytest.approx(
+        (np.mean(values), np.std(values, ddof=1), low, high, 4)
+    )
     assert math.isnan(t_interval([]).mean) and t_interval([2.0])[0::4] == (2.0, 1)
     assert math.isnan(t_interval([2.0]).low) and math.isnan(t_interval([1.0, math.nan]).mean)
     paired = paired_difference({0: 1.0, 1: 3.0, 5: 9.0}, {1: 2.0, 0: 1.5, 2: 7.0})
@@ -44,9 +46,12 @@ def test_the_bootstrap_is_the_share_of_all_resamples():
     found = paired_bootstrap(A, B, SAMPLES)
     assert found.difference == pytest.approx(observed, abs=1e-12)
     assert 0.1 < p < 0.9 and abs(found.p - p) < 4 * np.sqrt(p * (1 - p) / SAMPLES)
-    # Quantiles of a discrete distribution jump, so the test checks the shares on both sides of them.
+    # Quantiles of a discrete distribution jump, so the test checks the shares on both sides of
+    # them.
     for bound, share in ((found.low, 0.025), (found.high, 0.975)):
-        assert np.mean(exact < bound - 1e-9) - 0.01 <= share <= np.mean(exact <= bound + 1e-9) + 0.01
+        assert (
+            np.mean(exact < bound - 1e-9) - 0.01 <= share <= np.mean(exact <= bound + 1e-9) + 0.01
+        )
 
 
 def test_the_bootstrap_pairs_sentences_and_averages_seeds():
@@ -62,7 +67,9 @@ def test_the_bootstrap_pairs_sentences_and_averages_seeds():
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_the_margin_knows_that_neighbouring_steps_are_alike(rho):
-    """An AR(1) series has a mean whose variance is (1 + ρ) / (1 - ρ) times that of independent steps."""
+    """An AR(1) series has a mean whose variance is (1 + ρ) / (1 - ρ) times that of independent
+    steps.
+    """
     rng, steps = np.random.default_rng(1), 20_000
     noise, series = rng.normal(size=steps), np.zeros(steps)
     for t in range(steps):
@@ -114,7 +121,12 @@ def test_the_same_word_is_what_a_loop_finds(K, rows, time, seed):
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 30), st.sampled_from([np.int8, np.int32]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 4),
+    st.integers(0, 30),
+    st.sampled_from([np.int8, np.int32]),
+)
 def test_a_walk_back_from_the_end(seed, examples, time, dtype):
     actions = np.random.default_rng(seed).integers(0, time + 4, (examples, time)).astype(dtype)
     for row, found in zip(actions.tolist(), visited(actions), strict=True):

@@ -1,4 +1,6 @@
-"""Check what is computed from a model that reads a text: distributions over k, and gradient norms."""
+"""Check what is computed from a model that reads a text: distributions over k, and gradient
+norms.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +50,9 @@ def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
 def test_a_high_temperature_makes_weights_equal():
     stack = drawn(lambda: SkipLSTM(3, 5, skip=SKIPS["attention"], rngs=nnx.Rngs(0)))
     given = jnp.ones((9, 3)), jnp.ones((9, 5))
-    flat = nnx.jit(lambda stack, τ: distribution(stack.cells[0], given, F.Policy("soft", temperature=τ)))
+    flat = nnx.jit(
+        lambda stack, τ: distribution(stack.cells[0], given, F.Policy("soft", temperature=τ))
+    )
     np.testing.assert_allclose(flat(stack, jnp.float32(1e4)), 0.25, rtol=1e-2)
     plain = drawn(lambda: SkipLSTM(3, 5, rngs=nnx.Rngs(0)))
     assert distribution(plain.cells[0], given) is None
@@ -66,7 +70,9 @@ def test_connections_lead_from_each_word_read_to_the_one_before():
 
 def test_the_backward_direction_reads_the_words_in_reverse():
     weights = np.eye(3)
-    reading = Reading(list("abc"), [1, 1, 2], [0.1, 0.2, 0.3], backward=[2, 1, 1], backward_weights=weights)
+    reading = Reading(
+        list("abc"), [1, 1, 2], [0.1, 0.2, 0.3], backward=[2, 1, 1], backward_weights=weights
+    )
     forward, backward = reading.directions().values()
     assert forward.reached(2) == [(2, 1.0)]
     assert backward.words == list("cba") and backward.skips == [1, 1, 2]
@@ -75,7 +81,11 @@ def test_the_backward_direction_reads_the_words_in_reverse():
 
 
 TIME, HIDDEN = 6, 3
-OF_GRADIENTS = {"previous": F.Previous(), "fixed": F.Fixed(3, mix=0.5), "dynamic": F.Dynamic(3, mix=0.5)}
+OF_GRADIENTS = {
+    "previous": F.Previous(),
+    "fixed": F.Fixed(3, mix=0.5),
+    "dynamic": F.Dynamic(3, mix=0.5),
+}
 
 
 @pytest.mark.parametrize("name", and_slow(OF_GRADIENTS, lambda name: name == "dynamic"))
@@ -94,7 +104,9 @@ def test_gradient_norms_are_those_of_finite_differences(name):
         @jax.jit
         @jax.vmap
         def loss(nudges):
-            """Return the loss of each sequence after adding `nudges[t]` to the state of each step t."""
+            """Return the loss of each sequence after adding `nudges[t]` to the state of each step
+            t.
+            """
             now = carry
             for t in range(TIME):
                 inputs = F.project_inputs(params, x[:, t], recurrence)

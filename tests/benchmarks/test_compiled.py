@@ -1,4 +1,6 @@
-"""Check what is read from a compiled program, and that every experiment's step compiles for TPUs."""
+"""Check what is read from a compiled program, and that every experiment's step compiles for
+TPUs.
+"""
 
 import json
 import os
@@ -51,7 +53,16 @@ def test_without_the_compiler_the_command_says_so(monkeypatch):
 def run(tmp_path, *flags):
     if find_spec("libtpu") is None:
         pytest.skip('libtpu is not installed: pip install -e ".[compile]"')
-    command = [sys.executable, "-m", "benchmarks.compiled", "--data", "small", "--out", str(tmp_path), *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.compiled",
+        "--data",
+        "small",
+        "--out",
+        str(tmp_path),
+        *flags,
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run(command, check=True, env=environment, capture_output=True)
     return json.loads((tmp_path / "compiled.json").read_text())["rows"]
@@ -61,7 +72,9 @@ def run(tmp_path, *flags):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_training_step_compiles_for_one_and_four_devices(name, tmp_path):
     preset = next(iter(find_experiment(name).presets))
-    one, four = run(tmp_path, "--parts", "steps", "--only", f"{name}:{preset}", "--models", "default")
+    one, four = run(
+        tmp_path, "--parts", "steps", "--only", f"{name}:{preset}", "--models", "default"
+    )
     for row in (one, four):
         assert "error" not in row and row["transfers"] == row["looped"] == 0
         assert row["temporary"] + row["arguments"] < 16e9 / 2**20

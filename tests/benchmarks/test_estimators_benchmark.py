@@ -17,7 +17,9 @@ def test_biases_and_variances_are_those_of_the_theory():
     variance = {name: result.variance for name, result in results.items()}
     for name in ("leave-one-out", "moving average", "learned baseline"):
         assert variance[name] < 0.25 * variance["Eq. 5, no baseline"]
-    assert variance["sampled entropy, leave-one-out"] < 0.5 * variance["sampled entropy, no baseline"]
+    assert (
+        variance["sampled entropy, leave-one-out"] < 0.5 * variance["sampled entropy, no baseline"]
+    )
     assert variance["soft"] < 1e-20 and results["soft"].bias > 0.01
 
 

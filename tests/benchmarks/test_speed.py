@@ -1,4 +1,6 @@
-"""Check that the layers of the comparison compute the same, and that everybody has as many turns."""
+"""Check that the layers of the comparison compute the same, and that everybody has as many
+turns.
+"""
 
 import json
 
@@ -39,7 +41,15 @@ def test_everyone_has_as_many_turns_in_orders_that_change():
 @pytest.mark.slow
 def test_command_line_writes_every_part(tmp_path, monkeypatch):
     caching = jax.config.jax_enable_compilation_cache
-    given = ["--tiny", "--rounds", "1", "--parts", ",".join(recurrence.PARTS), "--out", str(tmp_path / "a")]
+    given = [
+        "--tiny",
+        "--rounds",
+        "1",
+        "--parts",
+        ",".join(recurrence.PARTS),
+        "--out",
+        str(tmp_path / "a"),
+    ]
     monkeypatch.setattr("sys.argv", ["recurrence", *given, "--only", "t,T,2,small"])
     try:
         recurrence.main()

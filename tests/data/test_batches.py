@@ -21,11 +21,16 @@ from dynskip_jax.errors import UserError
 
 FIRST = 1000
 TEXTS = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))  # tokens, rows, steps
-SIZES = st.tuples(st.integers(1, 25), st.integers(1, 7), st.integers(0, 4))  # examples, rows, buckets
+SIZES = st.tuples(
+    st.integers(1, 25), st.integers(1, 7), st.integers(0, 4)
+)  # examples, rows, buckets
 
 
 def joined(found):
-    return [np.concatenate(sheets, axis=1) for sheets in zip(*(batch[:3] for batch in found), strict=True)]
+    return [
+        np.concatenate(sheets, axis=1)
+        for sheets in zip(*(batch[:3] for batch in found), strict=True)
+    ]
 
 
 @given(TEXTS, st.booleans())
@@ -35,7 +40,9 @@ def test_segments_are_the_text_cell_by_cell(sizes, drop_tail):
     tokens = np.arange(num_tokens)
     row_length = num_tokens // rows if drop_tail else -(-num_tokens // rows)
     if drop_tail and row_length < steps:
-        with pytest.raises(UserError, match=f"{num_tokens} tokens.*{rows} rows.*--batch-size or --num-steps"):
+        with pytest.raises(
+            UserError, match=f"{num_tokens} tokens.*{rows} rows.*--batch-size or --num-steps"
+        ):
             segments(tokens, rows, steps, drop_tail=True, first_token=FIRST)
         return
     found = list(segments(tokens, rows, steps, drop_tail=drop_tail, first_token=FIRST))
@@ -45,7 +52,9 @@ def test_segments_are_the_text_cell_by_cell(sizes, drop_tail):
     inputs, targets, mask = joined(found)
     assert (inputs.dtype, targets.dtype, mask.dtype) == (np.int32, np.int32, bool)
     for b, t in itertools.product(range(rows), range(inputs.shape[1])):
-        position = b * row_length + t if t < row_length and b * row_length + t < num_tokens else None
+        position = (
+            b * row_length + t if t < row_length and b * row_length + t < num_tokens else None
+        )
         assert mask[b, t] == (position is not None)
         if position is not None:
             assert (inputs[b, t], targets[b, t]) == (position - 1 if position else FIRST, position)
@@ -67,7 +76,9 @@ def test_sizes_of_segments():
 
 
 def published_lengths(num_tokens, num_steps, rng):
-    """Return segment lengths by the loop of the main.py of Merity et al., without a last short one."""
+    """Return segment lengths by the loop of the main.py of Merity et al., without a last short
+    one.
+    """
     lengths, i = [], 0
     while num_tokens - i >= 5:
         bptt = num_steps if rng.random() < 0.95 else num_steps / 2.0
@@ -91,7 +102,9 @@ def examples_of(count, num_buckets=0, seed=0, longest=11):
     """Return random sequences and their `Examples`; the first element of sequence i is 100 + i."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, size=count)
-    sequences = [np.array([100 + i, *rng.integers(1, 9, size=n - 1)]) for i, n in enumerate(lengths)]
+    sequences = [
+        np.array([100 + i, *rng.integers(1, 9, size=n - 1)]) for i, n in enumerate(lengths)
+    ]
     inputs, seq_lengths = pad_sequences(sequences)
     buckets = ()
     if num_buckets:
@@ -104,13 +117,22 @@ def examples_of(count, num_buckets=0, seed=0, longest=11):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bptt_lengths(3, 70, np.random.default_rng(0)), "3 tokens.*10 steps.*another --recipe"),
+        (
+            lambda: bptt_lengths(3, 70, np.random.default_rng(0)),
+            "3 tokens.*10 steps.*another --recipe",
+        ),
         (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
         (lambda: pad_sequences([]), "each split needs some"),
         (lambda: num_segments(9, 10**400, 10**400), "^.{0,250}$"),
-        (lambda: train_batch_sizes(examples_of(6)[1], 10**400, 0), "^6 examples .{0,100} --batch-size$"),
+        (
+            lambda: train_batch_sizes(examples_of(6)[1], 10**400, 0),
+            "^6 examples .{0,100} --batch-size$",
+        ),
         *(
-            (lambda bad=bad: Examples(np.zeros((2, 8)), np.zeros(2), np.array([5, 2]), bad), "buckets grow")
+            (
+                lambda bad=bad: Examples(np.zeros((2, 8)), np.zeros(2), np.array([5, 2]), bad),
+                "buckets grow",
+            )
             for bad in [(3, 4), (8, 5), (5, 5, 8)]
         ),
     ],
@@ -121,7 +143,9 @@ def test_what_cannot_be_cut(call, message):
 
 
 def check_rows(batch, sequences, examples):
-    """Check that each row, even one that only fills the batch, is the example that `batch.index` names."""
+    """Check that each row, even one that only fills the batch, is the example that `batch.index`
+    names.
+    """
     for row, number in enumerate(batch.index.tolist()):
         length = len(sequences[number])
         assert batch.seq_lengths[row] == length
@@ -141,7 +165,9 @@ def seed_of(batch, number):
     """Return the rows of seed `number` of a batch of shape (seeds, rows, ...)."""
     targets = {name: leaf[number] for name, leaf in batch.targets.items()}
     mask = None if batch.mask is None else batch.mask[number]
-    return type(batch)(batch.inputs[number], targets, mask, batch.seq_lengths[number], batch.index[number])
+    return type(batch)(
+        batch.inputs[number], targets, mask, batch.seq_lengths[number], batch.index[number]
+    )
 
 
 @given(SIZES, st.integers(0, 99))
@@ -183,11 +209,17 @@ def test_training_reads_each_seeds_order(sizes, seed, epoch):
         assert sorted(read) == list(range(count))
         for parts in seen.values():  # a bucket's batches, shuffled, are pieces of the seed's order
             members = [i for i in order if i in set(itertools.chain(*parts))]
-            assert sorted(parts) == sorted(members[i : i + rows] for i in range(0, len(members), rows))
+            assert sorted(parts) == sorted(
+                members[i : i + rows] for i in range(0, len(members), rows)
+            )
 
 
 def test_epochs_have_their_own_orders():
-    orders = {(seed, epoch): epoch_order(50, seed, epoch).tolist() for seed in range(3) for epoch in range(3)}
+    orders = {
+        (seed, epoch): epoch_order(50, seed, epoch).tolist()
+        for seed in range(3)
+        for epoch in range(3)
+    }
     assert all(sorted(order) == list(range(50)) for order in orders.values())
     assert len(set(map(tuple, orders.values()))) == len(orders)
     _, examples = examples_of(60, 4)
@@ -210,7 +242,9 @@ def test_trees_of_arrays_stay_what_they_are():
     short, long = evaluation_batches(Examples(inputs, np.arange(3), lengths, buckets=(3, 8)), 2)
     assert type(short.inputs["pair"]) is Pair and type(short.inputs["both"]) is tuple
     np.testing.assert_array_equal(short.inputs["pair"].premise, steps[[0, 2], :3])
-    np.testing.assert_array_equal(long.inputs["pair"].premise, np.pad(steps[[1, 1]], ((0, 0), (0, 3))))
+    np.testing.assert_array_equal(
+        long.inputs["pair"].premise, np.pad(steps[[1, 1]], ((0, 0), (0, 3)))
+    )
     assert short.inputs["both"][1].shape == (2, 3, 2) and long.inputs["both"][1].shape == (2, 8, 2)
     assert short.inputs["pair"].sizes.tolist() == [0, 2]
 
@@ -230,7 +264,9 @@ def test_buckets_need_the_least_padding(lengths, count):
 
 
 def test_small_data_has_few_lengths():
-    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer texts."""
+    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer
+    texts.
+    """
     splits = {}
     for split, longest in (("train", 100), ("dev", 130), ("test", 10)):
         sequences, lengths = pad_sequences([np.ones(n, int) for n in range(1, longest + 1)])

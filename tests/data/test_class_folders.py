@@ -1,4 +1,6 @@
-"""Check folders of classes with links of every kind, and with the names of splits: no text twice, or lost."""
+"""Check folders of classes with links of every kind, and with the names of splits: no text twice,
+or lost.
+"""
 
 import os
 import re
@@ -25,7 +27,9 @@ def texts(folder):
     found = list(class_files(folder, notes))
     for path, label in found:
         assert f"a text of {label}" in path.read_text()
-    return {name: [own.label for own in found].count(name) for name in {own.label for own in found}}, notes
+    return {
+        name: [own.label for own in found].count(name) for name in {own.label for own in found}
+    }, notes
 
 
 LOOP = "links to a folder above them"
@@ -118,7 +122,11 @@ def test_links_between_splits_are_counted(tmp_path):
     (tmp_path / "dev").symlink_to("test")
     (tmp_path / "test" / "a" / "up").symlink_to("../..")
     corpus = find_labelled_text(tmp_path)
-    assert {name: len(own) for name, own in corpus.splits.items()} == {"train": 8, "dev": 8, "test": 8}
+    assert {name: len(own) for name, own in corpus.splits.items()} == {
+        "train": 8,
+        "dev": 8,
+        "test": 8,
+    }
     told = "train has the same texts, which makes scores too good: 8 of 8 of dev (8 distinct), 8 of 8 of test"
     assert any(note.startswith(told) for note in corpus.notes)
 
@@ -126,12 +134,16 @@ def test_links_between_splits_are_counted(tmp_path):
 # --- Folders named train, dev and test ---
 
 
-@pytest.mark.parametrize("names", [("train", "plane"), ("test", "plane"), ("dev", "test", "car", "bike")])
+@pytest.mark.parametrize(
+    "names", [("train", "plane"), ("test", "plane"), ("dev", "test", "car", "bike")]
+)
 def test_folders_of_texts_beside_others_are_classes(tmp_path, names):
     corpus = find_labelled_text(classes(tmp_path, names))
     assert set(corpus.classes) == {*names}
     splits = [name for name in ("train", "dev", "test") if name in names]
-    assert f"folders without sub-folders are classes, not splits: {', '.join(splits)}" in corpus.notes
+    assert (
+        f"folders without sub-folders are classes, not splits: {', '.join(splits)}" in corpus.notes
+    )
 
 
 def test_classes_may_have_any_name_in_a_split(tmp_path):
@@ -144,9 +156,18 @@ def test_classes_may_have_any_name_in_a_split(tmp_path):
 @pytest.mark.parametrize(
     ("folders", "problem"),
     [
-        (["train/a", "train/b", "plane"], "has folders for splits (train) and others (plane): move"),
-        (["train/a", "train/b", "test/a", "unsup/x"], "splits (train, test) and others (unsup): move"),
-        (["train"], "has folders for splits (train) without a folder for each class: if these are classes"),
+        (
+            ["train/a", "train/b", "plane"],
+            "has folders for splits (train) and others (plane): move",
+        ),
+        (
+            ["train/a", "train/b", "test/a", "unsup/x"],
+            "splits (train, test) and others (unsup): move",
+        ),
+        (
+            ["train"],
+            "has folders for splits (train) without a folder for each class: if these are classes",
+        ),
         (["train", "test"], "has folders for splits (train, test) without a folder for each class"),
         (["test/a", "test/b"], "has no file for the train split"),
     ],

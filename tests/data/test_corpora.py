@@ -1,4 +1,6 @@
-"""Check published corpora: where they are looked for, published content, and the upstream archives."""
+"""Check published corpora: where they are looked for, published content, and the upstream
+archives.
+"""
 
 import contextlib
 import functools
@@ -18,11 +20,22 @@ import pytest
 import written
 
 from dynskip_jax.data import Pieces, builders, corpora, find_language_corpus
-from dynskip_jax.data.corpora import embedded_corpus, find_imdb, find_sick, find_sst, imdb_splits, read_imdb
+from dynskip_jax.data.corpora import (
+    embedded_corpus,
+    find_imdb,
+    find_sick,
+    find_sst,
+    imdb_splits,
+    read_imdb,
+)
 from dynskip_jax.data.files import tfds_folder
 from dynskip_jax.errors import UserError
 
-LINES = {"train": ["the cat sat", "a dog", "the N <unk>"], "dev": ["the cat"], "test": ["a dog", "sat"]}
+LINES = {
+    "train": ["the cat sat", "a dog", "the N <unk>"],
+    "dev": ["the cat"],
+    "test": ["a dog", "sat"],
+}
 NAMES = {"train": "train", "dev": "valid", "test": "test"}
 SHA256 = {
     split: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
@@ -41,7 +54,14 @@ def home(tmp_path, monkeypatch):
         raise OSError("the tests have no network")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path / "root"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
@@ -79,7 +99,9 @@ def test_published_ptb():
 def test_another_text_is_not_ptb(small_ptb, tmp_path):
     folder = write(tmp_path / "x", train="a dog\nthe cat sat\nthe N <unk>\n")
     sums = rf"11 tokens, SHA-256 .{{12}}…, not {SHA256['train'][:12]}…"
-    with pytest.raises(UserError, match=rf"in the train split \({sums}\): get http.*nor its files ptb"):
+    with pytest.raises(
+        UserError, match=rf"in the train split \({sums}\): get http.*nor its files ptb"
+    ):
         find_language_corpus(folder)
 
 
@@ -113,11 +135,17 @@ def test_places_in_order(small_ptb, tmp_path, home):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((None, "ptb"), "the dataset 'ptb' was not found (its upstream address does not answer): put"),
+        (
+            (None, "ptb"),
+            "the dataset 'ptb' was not found (its upstream address does not answer): put",
+        ),
         ((None, "penn"), "there is no dataset 'penn': use ptb, pydoc-topics or a sub-folder of"),
         ((None, ".."), "there is no dataset '..'"),
         (("nowhere",), "nowhere cannot be read (No such file or directory)"),
-        ((".", "pydoc-topics"), "pydoc-topics comes with Python, and nothing is read: leave --data out"),
+        (
+            (".", "pydoc-topics"),
+            "pydoc-topics comes with Python, and nothing is read: leave --data out",
+        ),
         (("ptb.txt",), "ptb.txt cannot be read (Not a directory): name the folder"),
     ],
 )
@@ -133,7 +161,9 @@ def test_a_cache_that_is_damaged_or_of_another_text_names_its_folder(small_ptb, 
     assert capfd.readouterr() == ("", "")
     with monkeypatch.context() as patch:
         patch.setattr(corpora, "PTB_SHA256", SHA256 | {"test": SHA256["dev"]})
-        with pytest.raises(UserError, match=r"text in the test split .*delete that folder and run again"):
+        with pytest.raises(
+            UserError, match=r"text in the test split .*delete that folder and run again"
+        ):
             find_language_corpus(None)
     for name in ("ptb-train.array_record-00000-of-00001", "dataset_info.json"):
         data = (folder / name).read_bytes()
@@ -147,7 +177,10 @@ def test_a_cache_that_is_damaged_or_of_another_text_names_its_folder(small_ptb, 
 
 
 def ptb_archive(**texts):
-    lines = {f"./simple-examples/data/ptb.{NAMES[split]}.txt": of for split, of in (LINES | texts).items()}
+    lines = {
+        f"./simple-examples/data/ptb.{NAMES[split]}.txt": of
+        for split, of in (LINES | texts).items()
+    }
     return written.archive({name: "\n".join(of) + "\n" for name, of in lines.items()})
 
 
@@ -207,10 +240,15 @@ def test_broken_downloads_are_not_kept(tmp_path, monkeypatch, data, problem):
 
 def test_imdb_reads_alike_in_all_forms(tmp_path, monkeypatch):
     parts = itertools.product(("train", "test"), ("neg", "pos"), (10, 2))
-    files = {f"aclImdb/{split}/{kind}/{i}_9.txt": f"so {kind} {i}<br />\r\nyes" for split, kind, i in parts}
+    files = {
+        f"aclImdb/{split}/{kind}/{i}_9.txt": f"so {kind} {i}<br />\r\nyes"
+        for split, kind, i in parts
+    }
     for name, text in files.items():
         written.write(tmp_path / name, text)
-    (tmp_path / "a.tgz").write_bytes(written.archive({"./" + name: text for name, text in files.items()}))
+    (tmp_path / "a.tgz").write_bytes(
+        written.archive({"./" + name: text for name, text in files.items()})
+    )
     found = read_imdb(tmp_path)
     both = itertools.product((("neg", "0"), ("pos", "1")), (2, 10))
     texts = [review[:2] for review in found["train"]]
@@ -219,7 +257,9 @@ def test_imdb_reads_alike_in_all_forms(tmp_path, monkeypatch):
         lines = [json.dumps({"text": r.text, "label": int(r.label)}) for r in found[split]]
         written.write(tmp_path / "json" / f"{split}.jsonl.gz", "\n".join(lines))
     monkeypatch.setattr(corpora, "is_reachable", lambda url: True)
-    monkeypatch.setattr(corpora, "_downloaded", lambda *_: contextlib.nullcontext(tmp_path / "a.tgz"))
+    monkeypatch.setattr(
+        corpora, "_downloaded", lambda *_: contextlib.nullcontext(tmp_path / "a.tgz")
+    )
     downloaded, cached = find_imdb(None), find_imdb(None)
     assert corpora.IMDB_URL in downloaded[1] and "the TFDS cache" in cached[1]
     others = [read_imdb(tmp_path / name) for name in ("aclImdb", "a.tgz", "json")]
@@ -274,11 +314,19 @@ def test_sick(tmp_path):
 @pytest.mark.parametrize(
     ("read", "text", "problem"),
     [
-        (corpora.read_trees, "\n(7 a)", "line 2: '7' is no label: 0, 1, 2, 3 or 4 follows a bracket"),
+        (
+            corpora.read_trees,
+            "\n(7 a)",
+            "line 2: '7' is no label: 0, 1, 2, 3 or 4 follows a bracket",
+        ),
         (corpora.read_trees, "(2 \u00a0)", "line 1: a node has no words"),
         (corpora.read_trees, "(2 (2 yes) (2))", "line 1: a node has no words"),
         (corpora.read_trees, "((2 yes))", "line 1: '' is no label"),
-        (corpora.read_trees, "(2 the dog)", "line 1: unexpected 'the': a bracket holds a label and one word"),
+        (
+            corpora.read_trees,
+            "(2 the dog)",
+            "line 1: unexpected 'the': a bracket holds a label and one word",
+        ),
         (corpora.read_trees, "(2 yes)\n)\n", "line 2: unexpected ')'"),
         (corpora.read_trees, "\n(2 (2 yes)\n", "line 2: the bracket that opens here is not closed"),
         (corpora.read_trees, "\n", "is empty"),
@@ -301,5 +349,8 @@ def test_the_embedded_corpus():
     assert 30_000 < words.train.size < 100_000 and words.min_count == 2
     assert words.text_sizes == {} and characters.text_sizes["dev"].words == words.dev.size
     total = sum(ids.size for ids in words.splits.values())
-    assert 0.75 < words.train.size / total < 0.85 and min(words.dev.size, words.test.size) > 0.07 * total
+    assert (
+        0.75 < words.train.size / total < 0.85
+        and min(words.dev.size, words.test.size) > 0.07 * total
+    )
     assert embedded_corpus().fingerprint == words.fingerprint

@@ -79,7 +79,9 @@ def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
     assert os.listdir() == ["a.tgz"]
     (tmp_path / "b.tgz").write_bytes((tmp_path / "a.tgz").read_bytes()[:40])
     for name in ("b.tgz", "absent"):
-        with pytest.raises(UserError, match=r"archive from http://x is damaged \(.*try again later"):
+        with pytest.raises(
+            UserError, match=r"archive from http://x is damaged \(.*try again later"
+        ):
             list(tar_files(name, re.compile("x"), "http://x"))
 
 
@@ -88,13 +90,19 @@ def bombs(folder, count):
     (folder / "x.gz").write_bytes(gzip.compress(b"\n" * count))
     with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.txt", "\n" * count)
-    for name, sizes in (("one.tgz", [count]), ("many.tgz", [count // 100] * 100), ("other.tgz", [count])):
+    for name, sizes in (
+        ("one.tgz", [count]),
+        ("many.tgz", [count // 100] * 100),
+        ("other.tgz", [count]),
+    ):
         with tarfile.open(folder / name, "w:gz") as tar:
             for number, size in enumerate(sizes):
                 member = tarfile.TarInfo("other" if name == "other.tgz" else f"{number}.txt")
                 member.size = size
                 tar.addfile(member, io.BytesIO(b"\n" * size))
-    tars = lambda name: lambda: list(tar_files(folder / name, re.compile(r"(\d+)\.txt"), "http://x"))
+    tars = lambda name: (
+        lambda: list(tar_files(folder / name, re.compile(r"(\d+)\.txt"), "http://x"))
+    )
     return [
         lambda: list(iter_lines(folder / "x.gz")),
         lambda: list(iter_lines(folder / "x.zip", "x.txt")),
@@ -134,7 +142,9 @@ def test_splits_have_many_names(tmp_path, names):
     found = find_splits(tmp_path, ("txt", "tokens", ""))
     assert tuple(found[split].name for split in ("train", "dev", "test")) == names
     (tmp_path / names[1]).unlink()
-    with pytest.raises(UserError, match=r"no file for the dev split: put one there named valid\.txt"):
+    with pytest.raises(
+        UserError, match=r"no file for the dev split: put one there named valid\.txt"
+    ):
         find_splits(tmp_path, ("txt", "tokens", ""))
 
 
@@ -157,5 +167,7 @@ def test_messages_are_short_and_printable(where, problem):
 def test_scripts_stay_and_controls_do_not():
     words = "naïve 日本語 सत्र می‌خواهم 👩‍👧 ÅÅ"
     assert printable(words) == words
-    assert printable("a\x1b[31m\u202e\u2028\ufeff\ud800\n") == r"a\x1b[31m\u202e\u2028\ufeff\ud800\n"
+    assert (
+        printable("a\x1b[31m\u202e\u2028\ufeff\ud800\n") == r"a\x1b[31m\u202e\u2028\ufeff\ud800\n"
+    )
     assert quoted({"a": ["x" * 10**6] * 10**5}).count("x") < 80

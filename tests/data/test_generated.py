@@ -1,4 +1,6 @@
-"""Check the generated tasks against their definitions, and that their random streams are independent."""
+"""Check the generated tasks against their definitions, and that their random streams are
+independent.
+"""
 
 import collections
 
@@ -17,7 +19,9 @@ UNIFORM_BOUND = 33.7  # 99.99 % quantile of chi-square with nine degrees of free
 
 
 def hops_by_definition(row):
-    """Return the positions that lead to the label: two at the paper's length 21, one at all others."""
+    """Return the positions that lead to the label: two at the paper's length 21, one at all
+    others.
+    """
     pointer = row[-1]
     assert 0 <= pointer < len(row) - 1
     if len(row) != 21:
@@ -65,7 +69,9 @@ def test_digits_and_pointers_are_uniform(length):
     assert chi_square(digits[:, -1], length - 1) < freedom + 5 * np.sqrt(2 * freedom)
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in (0, 9, length - 2))
     assert chi_square(labels) < UNIFORM_BOUND
-    assert chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND  # independent of the pointer
+    assert (
+        chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND
+    )  # independent of the pointer
 
 
 # --- Agreement ---
@@ -74,7 +80,9 @@ NAMES = agreement.symbol_names()
 
 
 def by_stack(words):
-    """Parse `words` with a stack of open clauses; return the form and the place of the innermost open one."""
+    """Parse `words` with a stack of open clauses; return the form and the place of the innermost
+    open one.
+    """
     stack = []
     for place, word in enumerate(words[:-1]):
         if word[0] == ")":
@@ -112,7 +120,10 @@ def test_places_and_forms_are_uniform_and_the_last_word_tells_nothing_of_the_for
         assert np.abs(found - 1 / count).max() < 4.5 * np.sqrt(1 / count / len(values))
     last = symbols[np.arange(len(symbols)), lengths - 1]
     for symbol in np.unique(last):
-        shares = np.bincount(forms[last == symbol], minlength=agreement.NUM_FORMS) / (last == symbol).sum()
+        shares = (
+            np.bincount(forms[last == symbol], minlength=agreement.NUM_FORMS)
+            / (last == symbol).sum()
+        )
         assert np.abs(shares - 0.1).max() < 0.035
 
 

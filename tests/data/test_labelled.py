@@ -14,9 +14,16 @@ from written import assert_refused, write
 from dynskip_jax.data.labelled import find_labelled_text, read_labelled_file, stratified_split
 from dynskip_jax.data.sentences import review_words
 
-TEXTS = [("so good", "pos"), ('he said "no", twice', "neg"), ("two\nlines", "pos"), ("été; 日本", "neg")]
+TEXTS = [
+    ("so good", "pos"),
+    ('he said "no", twice', "neg"),
+    ("two\nlines", "pos"),
+    ("été; 日本", "neg"),
+]
 SYMBOLS = st.characters(codec="utf-8", exclude_categories=["C", "Z"])
-FIELD = st.text(SYMBOLS, min_size=1, max_size=9).map(lambda text: unicodedata.normalize("NFC", text))
+FIELD = st.text(SYMBOLS, min_size=1, max_size=9).map(
+    lambda text: unicodedata.normalize("NFC", text)
+)
 
 
 def as_csv(rows, path, separator=","):
@@ -37,18 +44,24 @@ def test_csv_of_any_separator_is_read_back(tmp_path_factory, rows, separator):
 
 
 def test_every_format_reads_alike(tmp_path):
-    as_csv([("id", "text", "label"), *((i, *row) for i, row in enumerate(TEXTS))], tmp_path / "a.csv")
+    as_csv(
+        [("id", "text", "label"), *((i, *row) for i, row in enumerate(TEXTS))], tmp_path / "a.csv"
+    )
     lines = [json.dumps({"label": label, "text": text, "x": None}) for text, label in TEXTS]
     write(tmp_path / "b.jsonl.gz", "\n\n".join(lines))
     assert pairs(tmp_path / "a.csv") == pairs(tmp_path / "b.jsonl.gz") == TEXTS
     assert [example.line for example in read_labelled_file(tmp_path / "a.csv")] == [2, 3, 4, 6]
-    assert pairs(write(tmp_path / "x.csv", 'text, label\n"good, 1", "pos"\n')) == [("good, 1", "pos")]
+    assert pairs(write(tmp_path / "x.csv", 'text, label\n"good, 1", "pos"\n')) == [
+        ("good, 1", "pos")
+    ]
     flat = [(text.replace("\n", " "), label) for text, label in TEXTS]
     write(tmp_path / "c.tsv", "\ufeff" + "\r\n".join("\t".join(row) for row in flat))
     assert pairs(tmp_path / "c.tsv", text=0, label="1") == flat
     assert pairs(tmp_path / "c.tsv", text=0, label=1, header=True) == flat[1:]
     problem = "line 1: no column 2 among so good, pos (separated by tab): set --label-column"
-    assert_refused(lambda path: read_labelled_file(path, text=0, label=2), tmp_path / "c.tsv", problem)
+    assert_refused(
+        lambda path: read_labelled_file(path, text=0, label=2), tmp_path / "c.tsv", problem
+    )
 
 
 def test_labels_of_json_are_texts(tmp_path):
@@ -63,27 +76,47 @@ def test_labels_of_json_are_texts(tmp_path):
 BAD = [
     ("x.tsv", "text\tlabel\na\n", "line 2: 1 columns, but the first line has 2"),
     ("x.tsv", "text\tlabel\na\t \n", "line 2: the label is empty"),
-    ("x.tsv", "text\tlabel\na\t\x1b[31m\n", "line 2: the label '\\x1b[31m' has characters that do not"),
+    (
+        "x.tsv",
+        "text\tlabel\na\t\x1b[31m\n",
+        "line 2: the label '\\x1b[31m' has characters that do not",
+    ),
     (
         "x.tsv",
         "review\tlabel\na\tx\n",
         "line 1: no column 'text' among review, label (separated by tab): set",
     ),
-    ("x.tsv", "text\tlabel\tlabel\na\tx\ty\n", "line 1: two columns are called 'label': rename one"),
+    (
+        "x.tsv",
+        "text\tlabel\tlabel\na\tx\ty\n",
+        "line 1: two columns are called 'label': rename one",
+    ),
     ("x.tsv", "text\tlabel\n", "holds no labelled text: is it the right file?"),
     ("x.csv", "text,label,label\na,x,y\n", "line 1: two columns are called 'label'"),
     ("x.csv", 'text,label\na,x\n"b,x\nc,x\n', "line 3: no CSV (unexpected end of data)"),
     ("x.csv", 'text,label\n"a"b,x\n', "line 2: no CSV ("),
     ("x.csv", "text,label\n\na,x,y\n", "line 3: 3 columns, but the first line has 2"),
-    ("x.jsonl", '{"text": "a"}', "line 1: expected text or a number under 'label' (--label-column) in {"),
-    ("x.jsonl", '{"text": "a", "label": "x", "label": "y"}', "a JSON object on each line (the key 'label'"),
+    (
+        "x.jsonl",
+        '{"text": "a"}',
+        "line 1: expected text or a number under 'label' (--label-column) in {",
+    ),
+    (
+        "x.jsonl",
+        '{"text": "a", "label": "x", "label": "y"}',
+        "a JSON object on each line (the key 'label'",
+    ),
     ("x.jsonl", '\n["a"]', "line 2: expected a JSON object on each line (got ['a'])"),
     (
         "x.jsonl",
         '{"text": "a", "label": NaN}',
         "expected text or a number under 'label' (--label-column) in {",
     ),
-    ("x.jsonl", '{"text": 7, "label": 1}', "line 1: expected text under 'text' (--text-column) in {"),
+    (
+        "x.jsonl",
+        '{"text": 7, "label": 1}',
+        "line 1: expected text under 'text' (--text-column) in {",
+    ),
     ("x.jsonl", '{"text": "a"', "line 1: expected a JSON object on each line (Expecting"),
 ]
 
@@ -99,7 +132,10 @@ def test_a_header_that_became_a_text_is_told(tmp_path, first):
     path = write(tmp_path / "x.csv", f"{first}\n{rows}")
     found = find_labelled_text(path, text=0, label=1)
     assert "looks like a header" in found.notes[0] and "--header yes" in found.notes[0]
-    for options in (dict(header=True), dict(text=first.split(",")[0] if "r" in first else 0, header=True)):
+    for options in (
+        dict(header=True),
+        dict(text=first.split(",")[0] if "r" in first else 0, header=True),
+    ):
         named = find_labelled_text(path, **{"text": 0, "label": 1, **options})
         assert named.classes == ("0", "1") and "header" not in " ".join(named.notes)
 
@@ -115,7 +151,10 @@ def test_a_split_has_its_share_and_train_every_class(sizes, share, seed):
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(labels)))
     assert {labels[i] for i in parts["train"]} == set(labels)
     size, room = max(1, round(share * len(labels))), len(labels) - len(sizes)
-    assert [len(parts[name]) for name in ("dev", "test")] == [min(size, room), max(0, min(size, room - size))]
+    assert [len(parts[name]) for name in ("dev", "test")] == [
+        min(size, room),
+        max(0, min(size, room - size)),
+    ]
 
 
 @pytest.mark.parametrize(("classes", "each"), [(300, 4), (50, 5), (2, 4), (30, 6), (3, 200)])
@@ -152,7 +191,11 @@ def test_files_and_folders_of_splits(tmp_path):
         for i in range(6):
             write(tmp_path / "folders" / split.upper() / str(i % 2) / f"{i}.txt", f"{split} {i}")
     first, second = (find_labelled_text(tmp_path / name) for name in ("files", "folders"))
-    assert first.classes == second.classes == ("0", "1") and not first.notes and first.about == second.about
+    assert (
+        first.classes == second.classes == ("0", "1")
+        and not first.notes
+        and first.about == second.about
+    )
     words = [sorted(corpus.labelled(review_words)["dev"]) for corpus in (first, second)]
     assert words[0] == words[1] and words[0][2:4] == [(["dev", "2"], 0, ()), (["dev", "3"], 1, ())]
 
@@ -164,12 +207,18 @@ SPLITS = {"train.tsv": TSV, "dev.tsv": TSV}
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ({"train.tsv": TSV, "train/a/x.txt": "a"}, "for the train split (train.tsv, train): keep one"),
+        (
+            {"train.tsv": TSV, "train/a/x.txt": "a"},
+            "for the train split (train.tsv, train): keep one",
+        ),
         ({"dev.tsv": TSV}, "has no file for the train split"),
         ({"a.csv": TSV, "b.csv": TSV}, "has no texts: it needs train.tsv, train.csv or"),
         ({"a/.hidden": ""}, "has no texts"),
         ({f"a/{i}.txt": "a" for i in range(9)}, "has only the class 'a' in train: two are needed"),
-        (SPLITS | {"test.tsv": f"{TSV}b\tzebra\n"}, "line 4: the class 'zebra' is not among those of"),
+        (
+            SPLITS | {"test.tsv": f"{TSV}b\tzebra\n"},
+            "line 4: the class 'zebra' is not among those of",
+        ),
     ],
 )
 def test_folders_that_are_not_clear(tmp_path, files, problem):

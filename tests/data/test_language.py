@@ -1,4 +1,6 @@
-"""Check texts as words, characters and byte pairs: every token counted once, and `<unk>` trained."""
+"""Check texts as words, characters and byte pairs: every token counted once, and `<unk>`
+trained.
+"""
 
 import dataclasses
 import hashlib
@@ -31,7 +33,11 @@ def corpus_of(train, dev="the", test="the", **options):
 
 
 def write_splits(folder, template="{}.txt", **texts):
-    texts = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"} | texts
+    texts = {
+        "train": "the cat sat\nthe dog\n",
+        "valid": "the cat\n",
+        "test": "a cat\nsat\n",
+    } | texts
     for split, text in texts.items():
         write(folder / template.format(split), text)
     return folder
@@ -39,7 +45,8 @@ def write_splits(folder, template="{}.txt", **texts):
 
 def test_tokens_and_vocabulary_by_hand(tmp_path):
     corpus = read_corpus(write_splits(tmp_path / "cats"))
-    # <eos> and "the" occur twice. The other words occur once and become <unk>, as does "a", which is new.
+    # <eos> and "the" occur twice. The other words occur once and become <unk>, as does "a", which
+    # is new.
     assert corpus.vocabulary.tokens == (UNK, EOS, "the")
     assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 1]
     assert (corpus.dev.tolist(), corpus.test.tolist()) == ([2, 0, 1], [0, 0, 1, 0, 1])
@@ -50,16 +57,29 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
 
 
 def test_what_a_token_is(tmp_path):
-    for template, kept in (("{}.txt", 0), ("wiki.{}.tokens", 3)):  # blank lines count in WikiText only
+    for template, kept in (
+        ("{}.txt", 0),
+        ("wiki.{}.tokens", 3),
+    ):  # blank lines count in WikiText only
         texts = dict(train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat")
         corpus = read_corpus(write_splits(tmp_path / template, template, **texts))
         assert corpus.vocabulary.decode(corpus.train).count(EOS) == 3 + kept
     # Runs of spaces, no last line end, and a form feed, at which str.splitlines would split.
     text = "the  cat\r\nx\u00b7y \x0c\r\n\r\nend"
     corpus = read_corpus(write_splits(tmp_path, train=text, valid="the", test="cat"))
-    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
+    assert corpus.vocabulary.decode(corpus.train) == [
+        "the",
+        "cat",
+        EOS,
+        "x\u00b7y",
+        EOS,
+        "end",
+        EOS,
+    ]
     # An <eos> of the text's own, at a line's end, counts once.
-    corpus = make_corpus("x", {"train": ["a b <eos>", "<eos>", "a <eos> b"], "dev": ["a"], "test": ["b"]}, "")
+    corpus = make_corpus(
+        "x", {"train": ["a b <eos>", "<eos>", "a <eos> b"], "dev": ["a"], "test": ["b"]}, ""
+    )
     assert corpus.vocabulary.decode(corpus.train) == ["a", "b", EOS, EOS, "a", EOS, "b", EOS]
     assert corpus.about[0] == "2 lines end with an <eos> of their own, which is counted once"
 
@@ -71,7 +91,9 @@ def test_no_corpus_has_an_unk_that_is_not_trained(words):
     assert set(corpus.train.tolist()) == set(range(len(corpus.vocabulary)))
     for split, text in zip(SPLITS, words, strict=True):
         # Every word is counted, as itself or as <unk>.
-        expected = [word if word in corpus.vocabulary.index else UNK for word in [*text.split(), EOS]]
+        expected = [
+            word if word in corpus.vocabulary.index else UNK for word in [*text.split(), EOS]
+        ]
         assert corpus.vocabulary.decode(corpus.splits[split]) == expected
         assert corpus.unknown[split] == pytest.approx(expected.count(UNK) / len(expected))
 
@@ -82,21 +104,36 @@ def test_no_corpus_has_an_unk_that_is_not_trained(words):
         ("a <unk> <unk>", "b", f"{UNK} {EOS} a", "<unk> as in the text of train: 50 %"),
         ("a b", "b", f"{EOS} a b", "train has every word of dev and test: no <unk>"),
         ("a a b c the the", "d a", f"{UNK} a the {EOS}", "words seen once in train are <unk>: 2"),
-        ("a a b b b b", "d", f"b {UNK} {EOS}", "words seen fewer than 3 times in train are <unk>: 28.6"),
-        ("the the the", "cat", f"{UNK} {EOS}", "words seen fewer than 4 times in train are <unk>: 75"),
+        (
+            "a a b b b b",
+            "d",
+            f"b {UNK} {EOS}",
+            "words seen fewer than 3 times in train are <unk>: 28.6",
+        ),
+        (
+            "the the the",
+            "cat",
+            f"{UNK} {EOS}",
+            "words seen fewer than 4 times in train are <unk>: 75",
+        ),
     ],
 )
 def test_rare_words_become_unknown_where_it_is_needed(train, dev, tokens, line):
     corpus = corpus_of(train, dev, train)
     assert corpus.vocabulary.tokens == tuple(tokens.split()) and corpus.about[0].startswith(line)
     many = {split for split, share in corpus.unknown.items() if share > 0.1}
-    assert len(corpus.about) == 1 + bool(many)  # perplexities of texts with many unknown words are low
+    assert len(corpus.about) == 1 + bool(
+        many
+    )  # perplexities of texts with many unknown words are low
     assert all(name in corpus.about[-1] for name in many)
 
 
 def test_the_fingerprint_depends_on_content_alone():
     corpus = corpus_of("the cat", "the", "cat")
-    assert dataclasses.replace(corpus, name="another", source="elsewhere").fingerprint == corpus.fingerprint
+    assert (
+        dataclasses.replace(corpus, name="another", source="elsewhere").fingerprint
+        == corpus.fingerprint
+    )
     assert corpus_of("the sat", "the", "sat").fingerprint != corpus.fingerprint
     moved = {"train": corpus.train[:-1], "dev": np.concatenate([corpus.train[-1:], corpus.dev])}
     assert dataclasses.replace(corpus, **moved).fingerprint != corpus.fingerprint
@@ -109,7 +146,9 @@ def test_the_fingerprint_depends_on_content_alone():
 def test_texts_are_streamed(tmp_path):
     """A token takes only the few bytes of its id, not a separate string."""
     count = 200_000
-    write_splits(tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a")
+    write_splits(
+        tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a"
+    )
     tracemalloc.start()
     corpus = read_corpus(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -117,7 +156,9 @@ def test_texts_are_streamed(tmp_path):
     assert corpus.train.size == count and peak < 12 * count + 5 * 2**20
 
 
-@pytest.mark.parametrize("sizes", [(3,) * 20, (1, 1, 1), (1, 1, 50), (50, 1, 1), (1, 50, 1), (3, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "sizes", [(3,) * 20, (1, 1, 1), (1, 1, 50), (50, 1, 1), (1, 50, 1), (3, 1, 1, 1)]
+)
 def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
     (tmp_path / "novel.txt").write_text("".join("a " * size + "\n" for size in sizes))
     corpus = read_corpus(tmp_path / "novel.txt")
@@ -127,7 +168,9 @@ def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
     if len(sizes) == 20:
         assert parts == [64, 8, 8]
     (tmp_path / "novel.txt").write_text("a\nb\n")
-    with pytest.raises(UserError, match="has 2 lines of text, too few to cut it into train, dev, test"):
+    with pytest.raises(
+        UserError, match="has 2 lines of text, too few to cut it into train, dev, test"
+    ):
         read_corpus(tmp_path / "novel.txt")
     with pytest.raises(UserError, match=r"valid\.txt is empty"):
         read_corpus(write_splits(tmp_path / "x", valid=" \n\n"))
@@ -142,7 +185,9 @@ def test_a_corpus_is_its_text_in_pieces(pieces):
     np.testing.assert_array_equal(stored.encode(tokens), corpus.dev)
     expected = "the cat\ntales of cats"
     if pieces.kind == "characters":
-        rare = set("ltwfo") - set(stored.tokens)  # train has no f and only 30 occurrences of some letters
+        rare = set("ltwfo") - set(
+            stored.tokens
+        )  # train has no f and only 30 occurrences of some letters
         expected = "".join(UNK if letter in rare else letter for letter in expected)
     assert stored.join(stored.decode(corpus.dev)) == expected
     assert corpus.text_sizes["dev"] == (2 + 1 + 3 + 1, len("the cat\ntales of cats\n"))
@@ -171,7 +216,9 @@ def test_perplexity_per_word_and_bits_per_character():
     corpus = make_corpus("cats", CATS, "here", pieces=PIECES["characters"])
     task = LanguageModelling(corpus, None, batch_size=1)
     found = task.metrics({"nll": np.log([2.0, 4.0])}, "dev")
-    np.testing.assert_allclose(found["word_perplexity"], np.exp(corpus.dev.size * np.log([2.0, 4.0]) / 7))
+    np.testing.assert_allclose(
+        found["word_perplexity"], np.exp(corpus.dev.size * np.log([2.0, 4.0]) / 7)
+    )
     # A line end counts as a character, so there are as many characters as pieces.
     np.testing.assert_allclose(found["bits_per_character"], [1, 2])
     words = LanguageModelling(make_corpus("cats", CATS, "here"), None, batch_size=1)

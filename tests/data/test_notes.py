@@ -1,4 +1,6 @@
-"""Check that labels in two Unicode forms are one, and that what readers leave out or repeat is told."""
+"""Check that labels in two Unicode forms are one, and that what readers leave out or repeat is
+told.
+"""
 
 import itertools
 import json
@@ -25,7 +27,9 @@ def form(name, text):
 
 def write_labelled(folder, kind, split, rows):
     if kind == "jsonl":
-        lines = [json.dumps({"text": text, "label": label}, ensure_ascii=False) for text, label in rows]
+        lines = [
+            json.dumps({"text": text, "label": label}, ensure_ascii=False) for text, label in rows
+        ]
         write(folder / f"{split}.jsonl", "\n".join(lines))
     elif kind == "folders":
         for number, (text, label) in enumerate(rows):
@@ -50,7 +54,12 @@ def test_labels_in_two_forms_are_one_class(tmp_path, kind, of_train, of_test):
     for split, count in (("train", 17), ("dev", 15), ("test", 15)):
         assert [one.label for one in corpus.splits[split]].count(form("NFC", "café")) in (3, 5)
         assert len(corpus.splits[split]) == count
-    assert sum(note.startswith("labels in another Unicode form, now in NFC (") for note in corpus.notes) == 1
+    assert (
+        sum(
+            note.startswith("labels in another Unicode form, now in NFC (") for note in corpus.notes
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("mark", ["\t", " "])
@@ -81,10 +90,22 @@ PAIRS = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\tso\tgood\t4\n"
 SKIPPED = {  # a file, what is put into it, how often it is told, and the reader
     "csv": ("x.csv", "text,label\ngood,x\n", ",x\n", "texts without words", "labelled"),
     "tsv": ("x.tsv", "text\tlabel\ngood\tx\n", "\tx\n", "texts without words", "labelled"),
-    "json": ("x.jsonl", '{"text": "a", "label": 1}\n', '{"text": " ", "label": 1}\n', "texts", "labelled"),
+    "json": (
+        "x.jsonl",
+        '{"text": "a", "label": 1}\n',
+        '{"text": " ", "label": 1}\n',
+        "texts",
+        "labelled",
+    ),
     "csv comment": ("x.csv", "text,label\ngood,x\n", "# by hand\n", "comments", "labelled"),
     "tsv comment": ("x.tsv", "text\tlabel\ngood\tx\n", "# by hand\n", "comments", "labelled"),
-    "json comment": ("x.jsonl", '{"text": "a", "label": 1}\n', "# by hand\n", "comments", "labelled"),
+    "json comment": (
+        "x.jsonl",
+        '{"text": "a", "label": 1}\n',
+        "# by hand\n",
+        "comments",
+        "labelled",
+    ),
     "sick": ("x.txt", PAIRS, "2\t\tgood\t3\n", "texts without words", "pairs"),
     "sick comment": ("x.txt", PAIRS, "# by hand\n", "comments", "pairs"),
     "sst comment": ("x.txt", "(2 good)\n", "# by hand\n", "comments", "trees"),
@@ -116,7 +137,9 @@ def test_what_has_no_content_is_left_out_and_counted(tmp_path, kind, count):
     (line,) = notes.lines
     number = text.count("\n") + 1
     assert told in line and line.endswith(f"({count}; first {shown(str(path), 75)}, line {number})")
-    with pytest.raises(UserError, match=rf"line {number}: (the text has no words|a comment).*--strict"):
+    with pytest.raises(
+        UserError, match=rf"line {number}: (the text has no words|a comment).*--strict"
+    ):
         read(reader, path, DataNotes(strict=True))
 
 
@@ -138,19 +161,25 @@ def test_comments_before_the_first_word_are_no_words(tmp_path):
 @pytest.mark.parametrize("mark", ["\t", " "])
 def test_comments_with_as_many_columns_are_no_words(tmp_path, mark):
     lines = ["so B-X", "good O", "", "# comment", "# here", "#tag O", "long B-X", "", "# #", "of O"]
-    path = write(tmp_path / "x.txt", "\n".join(line.replace(" ", mark) for line in lines) + "\n\n# by hand\n")
+    path = write(
+        tmp_path / "x.txt", "\n".join(line.replace(" ", mark) for line in lines) + "\n\n# by hand\n"
+    )
     notes = DataNotes()
     found = [own.words for own in read_columns(path, notes=notes)]
     assert found == [["so", "good"], ["#tag", "long"], ["#", "of"]]
     assert "comments, which begin with # (3; first" in " ".join(notes.lines)
-    assert "words that begin a sentence with #, as a comment does (2; first" in " ".join(notes.lines)
+    assert "words that begin a sentence with #, as a comment does (2; first" in " ".join(
+        notes.lines
+    )
 
 
 @pytest.mark.parametrize("start", ["", "#\tn-tv.de [2005]\n"])
 def test_numbers_of_words_are_no_words(tmp_path, start):
     rows = f"{start}1\tSchartau\tB-PER\tO\n2\tsagte\tO\tO\n\n"
     path = write(tmp_path / "x.tsv", rows * 2)
-    with pytest.raises(UserError, match=r"line [12]: the first column has the numbers of the words"):
+    with pytest.raises(
+        UserError, match=r"line [12]: the first column has the numbers of the words"
+    ):
         read_columns(path)
     assert read_columns(write(tmp_path / "y.tsv", f"{rows}1\tO\tX\tO\n1\tO\tX\tO\n"))
 

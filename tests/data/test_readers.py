@@ -1,4 +1,6 @@
-"""Check that each reader of users' data reads mutated files or refuses them in one line, in little memory."""
+"""Check that each reader of users' data reads mutated files or refuses them in one line, in little
+memory.
+"""
 
 import gzip
 import io
@@ -34,9 +36,44 @@ CSV = 'text,label\n"so ""good"", yes",joy\nbad,grief\n' * 12
 TEXT = "the cat sat\non <unk> mat\n\nthe dog\n" * 3
 IMDB = [f"{s}/{k}/{i}_9.txt" for s in ("train", "test") for k in ("neg", "pos") for i in range(4)]
 INSERTED = [
-    *(b"\x00", b"\xff", b"\xef\xbb\xbf", b"\r", b"\n\n", b"\t\t", b" ", b"(", b")", b"()", b"#", b"\\", b"/"),
-    *(b"\x1b[31m", b"\x9b", b'"', b"\\ud800", b",", b"-", b"_", b"1e999", b"nan", b"9" * 5000, b"# a = b\n"),
-    *(b"2-1", b"B-", b"I-X", b"O", b"-DOCSTART-", b"x" * 200_000, b"[" * 200_000, b'{"a":' * 50_000),
+    *(
+        b"\x00",
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b"\r",
+        b"\n\n",
+        b"\t\t",
+        b" ",
+        b"(",
+        b")",
+        b"()",
+        b"#",
+        b"\\",
+        b"/",
+    ),
+    *(
+        b"\x1b[31m",
+        b"\x9b",
+        b'"',
+        b"\\ud800",
+        b",",
+        b"-",
+        b"_",
+        b"1e999",
+        b"nan",
+        b"9" * 5000,
+        b"# a = b\n",
+    ),
+    *(
+        b"2-1",
+        b"B-",
+        b"I-X",
+        b"O",
+        b"-DOCSTART-",
+        b"x" * 200_000,
+        b"[" * 200_000,
+        b'{"a":' * 50_000,
+    ),
     *(b"(" * 50_000, b" " * 50_000, b"<unk>", b"<eos>", b"PK\x03\x04", b"\x1f\x8b"),
     *(text.encode() for text in ("\u202e", "\u2028", "\u00a0", "e\u0301👩\u200d👧")),
 ]
@@ -81,7 +118,10 @@ CASES = {  # files, and what reads them
         {"c.zip": zipped("conll2000/train.txt", COLUMNS)},
         lambda path: list(iter_lines(path / "c.zip", "conll2000/train.txt")),
     ),
-    "ud": (splits("a-ud-{}.conllu", CONLLU), lambda path: find_tagged_corpus("ud", path).fingerprint),
+    "ud": (
+        splits("a-ud-{}.conllu", CONLLU),
+        lambda path: find_tagged_corpus("ud", path).fingerprint,
+    ),
     "sst": (
         splits("{}.txt", TREES),
         lambda path: sentence_corpus(corpora.find_sst(path, phrases=True)[0]).about,
@@ -92,14 +132,23 @@ CASES = {  # files, and what reads them
     ),
     "imdb": (splits("{}.jsonl", REVIEWS, ("train", "test")), reviews),
     "imdb folder": (dict.fromkeys(IMDB, "so bad<br />"), reviews),
-    "imdb archive": ({"a.tgz": archive(dict.fromkeys(IMDB, "so bad"))}, lambda path: reviews(path / "a.tgz")),
+    "imdb archive": (
+        {"a.tgz": archive(dict.fromkeys(IMDB, "so bad"))},
+        lambda path: reviews(path / "a.tgz"),
+    ),
     "ptb": (splits("ptb.{}.txt", TEXT, ("train", "valid", "test")), corpora.read_ptb),
     "text.gz": (splits("{}.tokens.gz", TEXT), lambda path: read_corpus(path).about),
     "one text": ({"novel.txt": TEXT}, lambda path: read_corpus(path / "novel.txt").fingerprint),
-    "vectors": ({"v.gz": VECTORS}, lambda path: read_word_vectors(path / "v.gz", {"the", "10 000"}, 3)),
+    "vectors": (
+        {"v.gz": VECTORS},
+        lambda path: read_word_vectors(path / "v.gz", {"the", "10 000"}, 3),
+    ),
     "tsv": (splits("{}.tsv", "text\tlabel\nso good\tjoy\nbad\tgrief\n"), labelled),
     "csv": ({"train.csv": CSV}, labelled),
-    "folders of classes": ({f"{kind}/{i}": f"so {kind}" for kind in "ab" for i in range(9)}, labelled),
+    "folders of classes": (
+        {f"{kind}/{i}": f"so {kind}" for kind in "ab" for i in range(9)},
+        labelled,
+    ),
 }
 
 
@@ -150,7 +199,9 @@ def refusal(read, folder):
 
 @pytest.mark.parametrize("name", CASES)
 @settings(
-    max_examples=12, deadline=20_000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=12,
+    deadline=20_000,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(data=st.data())
 def test_mutated_files_are_read_or_refused(name, data):

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data.corpora import PROSE_WORD
-from dynskip_jax.data.sentences import Labelled, pair_inputs, review_words, sentence_corpus, treebank_words
+from dynskip_jax.data.sentences import (
+    Labelled,
+    pair_inputs,
+    review_words,
+    sentence_corpus,
+    treebank_words,
+)
 
 TEXTS = {
     "train": [Labelled(["a", "b", "a", "c"], 1), Labelled(["b"], 0)],
@@ -15,7 +21,10 @@ TEXTS = {
 
 def test_words_of_reviews_and_treebanks():
     text = "It's <br /><br/>GREAT -- don't miss... WOW!!!!! (9/10) Amélie’s"
-    assert " ".join(review_words(text)) == "it's great -- don't miss ... wow !!! !! ( 9 / 10 ) amélie’s"
+    assert (
+        " ".join(review_words(text))
+        == "it's great -- don't miss ... wow !!! !! ( 9 / 10 ) amélie’s"
+    )
     assert review_words(" <br /> \n") == []
     text = "It isn't John's (film): well-made, $3.50!"
     assert " ".join(treebank_words(text)) == "it is n't john 's ( film ) : well-made , $ 3.50 !"
@@ -44,16 +53,25 @@ def test_joined_emoji_are_one_word():
 
 def test_texts_are_numbered_by_train_alone():
     corpus = sentence_corpus(TEXTS, max_length=3)
-    assert corpus.vocabulary.tokens == ("<unk>", "a", "b")  # the fourth word of the first text is cropped
+    assert corpus.vocabulary.tokens == (
+        "<unk>",
+        "a",
+        "b",
+    )  # the fourth word of the first text is cropped
     train, test = corpus.splits["train"], corpus.splits["test"]
     np.testing.assert_array_equal(train.inputs, [[1, 2, 1], [2, 0, 0]])
     np.testing.assert_array_equal(train.seq_lengths, [3, 1])
     np.testing.assert_array_equal(train.targets, [1, 0])
     np.testing.assert_array_equal(test.inputs, [[1, 0, 0]])
-    assert "vocabulary of 3: 0 % of train, 50 % of dev, 66.7 % of test; texts cropped: 1 of" in corpus.about
+    assert (
+        "vocabulary of 3: 0 % of train, 50 % of dev, 66.7 % of test; texts cropped: 1 of"
+        in corpus.about
+    )
     assert corpus.sizes == {"train": 2, "dev": 1, "test": 1, "vocabulary": 3}
     other = sentence_corpus(TEXTS, max_length=4)
-    assert other.fingerprint != corpus.fingerprint == sentence_corpus(TEXTS, max_length=3).fingerprint
+    assert (
+        other.fingerprint != corpus.fingerprint == sentence_corpus(TEXTS, max_length=3).fingerprint
+    )
 
 
 def test_words_of_dev_and_test_may_be_known_and_are_rare():

@@ -1,4 +1,6 @@
-"""Check source code as a corpus: tokens and their places, numbered names, and splits by packages."""
+"""Check source code as a corpus: tokens and their places, numbered names, and splits by
+packages.
+"""
 
 import itertools
 
@@ -72,11 +74,18 @@ def test_rare_names_are_numbered_in_each_file_by_first_appearance():
     are_names = np.array(vocabulary.tokens)[groups["names"]]
     assert set(are_names) == {"self", *(f"<name-{i}>" for i in range(200))}
     assert set(are_names) - set(np.array(vocabulary.tokens)[groups["new_names"]]) == {"self"}
-    assert len(code_vocabulary(names(*(f"n{i}" for i in range(900)), "x"), min_count=1, max_size=300)) == 300
+    assert (
+        len(code_vocabulary(names(*(f"n{i}" for i in range(900)), "x"), min_count=1, max_size=300))
+        == 300
+    )
 
 
 def test_a_text_is_a_name_where_it_mostly_is_one():
-    tokens = [*names(*["match"] * 4), *[CodeToken("match", 0, 0, False)] * 2, *[CodeToken("type", 0, 0)] * 3]
+    tokens = [
+        *names(*["match"] * 4),
+        *[CodeToken("match", 0, 0, False)] * 2,
+        *[CodeToken("type", 0, 0)] * 3,
+    ]
     vocabulary = code_vocabulary(tokens)
     is_name = vocabulary.groups(np.arange(len(vocabulary)))["names"]
     assert is_name[vocabulary.index["match"]] and not is_name[vocabulary.index["type"]]
@@ -84,7 +93,9 @@ def test_a_text_is_a_name_where_it_mostly_is_one():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with ten packages of two modules, each of which has a name of its own, three times."""
+    """Return a folder with ten packages of two modules, each of which has a name of its own, three
+    times.
+    """
     for package in "abcdefghij":
         (tmp_path / package).mkdir()
         for module in "xy":
@@ -94,7 +105,9 @@ def folder(tmp_path):
 
 
 def packages_of(corpus):
-    """Return the packages in each split, by their names in the vocabulary or in the split's texts."""
+    """Return the packages in each split, by their names in the vocabulary or in the split's
+    texts.
+    """
     words = {split: set(corpus.vocabulary.decode(ids)) for split, ids in corpus.splits.items()}
     return {split: of & set("abcdefghij") for split, of in words.items()}
 
@@ -105,7 +118,9 @@ def files_of(corpus):
 
 def test_splits_share_no_package_and_every_file_ends_with_its_mark(folder):
     corpus, lines = read_code(folder, 1000)
-    assert sum(files_of(corpus).values()) == 20 and all(count % 2 == 0 for count in files_of(corpus).values())
+    assert sum(files_of(corpus).values()) == 20 and all(
+        count % 2 == 0 for count in files_of(corpus).values()
+    )
     assert lines[0] == "{train} files of train, {dev} files of dev, {test} files of test".format(
         **files_of(corpus)
     )
@@ -124,7 +139,13 @@ def test_splits_share_no_package_and_every_file_ends_with_its_mark(folder):
 def test_what_is_no_source_of_this_folder_is_left_out(folder):
     expected, _ = read_code(folder, 1000)
     text = "zebra = 1\n" * 9
-    for path in ("node_modules/m.js", ".git/h.py", "venv/lib/v.py", "a/__pycache__/p.py", "a/notes.txt"):
+    for path in (
+        "node_modules/m.js",
+        ".git/h.py",
+        "venv/lib/v.py",
+        "a/__pycache__/p.py",
+        "a/notes.txt",
+    ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     (folder / "venv" / "pyvenv.cfg").touch()
@@ -136,12 +157,19 @@ def test_what_is_no_source_of_this_folder_is_left_out(folder):
 
 
 def test_files_that_cannot_be_read_are_named_and_the_rest_is_read(folder):
-    faults = {"a/indent.py": b"if x:\n  y\n z\n", "open.py": b"f(", "latin.c": b"int \xe9;", "zero.py": b"\0"}
+    faults = {
+        "a/indent.py": b"if x:\n  y\n z\n",
+        "open.py": b"f(",
+        "latin.c": b"int \xe9;",
+        "zero.py": b"\0",
+    }
     for path, content in faults.items():
         (folder / path).write_bytes(content)
     corpus, lines = read_code(folder, 1000)
     assert sum(files_of(corpus).values()) == 20
-    assert lines[-1].startswith("4 files cannot be read") and all(path in lines[-1] for path in faults)
+    assert lines[-1].startswith("4 files cannot be read") and all(
+        path in lines[-1] for path in faults
+    )
 
 
 @pytest.mark.parametrize("sizes", [(5, 5, 5), (1, 1, 90), (300, 2, 2), (2, 300, 2)])
@@ -155,7 +183,9 @@ def test_three_files_are_enough(sizes, under, tmp_path):
     assert corpus.train.size == max(corpus.sizes[split] for split in corpus.splits)
 
 
-@pytest.mark.parametrize("texts", [[], ["x = 1"], ["x = 1", "y = 1"], ["x = 1"] * 5, ["x = 1", "y = 1", "("]])
+@pytest.mark.parametrize(
+    "texts", [[], ["x = 1"], ["x = 1", "y = 1"], ["x = 1"] * 5, ["x = 1", "y = 1", "("]]
+)
 def test_too_few_files_are_refused_in_one_line(texts, tmp_path):
     for number, text in enumerate(texts):
         (tmp_path / f"file{number}.py").write_text(text)

@@ -1,4 +1,6 @@
-"""Check that no delimiter is guessed, that columns are found by name before number, and what is left out."""
+"""Check that no delimiter is guessed, that columns are found by name before number, and what is
+left out.
+"""
 
 import csv
 import itertools
@@ -80,12 +82,16 @@ def test_wrong_quotes_do_not_make_another_delimiter_right(tmp_path):
 
 def test_the_only_delimiter_is_that_of_broken_rows_too(tmp_path):
     path = write(tmp_path / "x.csv", "text;label\n" + "a;b;c\n" * 5)
-    assert_refused(pairs, path, "line 2: 3 columns, but the first line has 2 (separated by semicolon)")
+    assert_refused(
+        pairs, path, "line 2: 3 columns, but the first line has 2 (separated by semicolon)"
+    )
 
 
 @given(
     st.sampled_from(list(DELIMITERS)),
-    st.lists(st.tuples(st.text("ab,;\t|\"' ", min_size=1), st.sampled_from(["x", "y"])), min_size=1),
+    st.lists(
+        st.tuples(st.text("ab,;\t|\"' ", min_size=1), st.sampled_from(["x", "y"])), min_size=1
+    ),
     st.booleans(),
 )
 def test_no_row_is_cut_at_a_delimiter_of_its_text(tmp_path_factory, own, rows, has_header):
@@ -105,8 +111,12 @@ def test_no_row_is_cut_at_a_delimiter_of_its_text(tmp_path_factory, own, rows, h
 @pytest.mark.parametrize("ending", ["tsv", "txt"])
 @pytest.mark.parametrize("own", ["comma", "semicolon", "bar"])
 def test_other_delimiters_in_tsv_have_a_flag(tmp_path, ending, own):
-    path = table(tmp_path / f"x.{ending}", DELIMITERS[own], [("text", "label"), ('"so" it,;|goes', "x")])
-    with pytest.raises(UserError, match=r"no column 'text' among .*separated by tab.*or --delimiter"):
+    path = table(
+        tmp_path / f"x.{ending}", DELIMITERS[own], [("text", "label"), ('"so" it,;|goes', "x")]
+    )
+    with pytest.raises(
+        UserError, match=r"no column 'text' among .*separated by tab.*or --delimiter"
+    ):
         pairs(path)
     assert pairs(path, delimiter=own) == [('"so" it,;|goes', "x")]
 
@@ -146,7 +156,9 @@ def test_names_come_before_numbers(tmp_path, text, options, rows, ending):
 
 def test_a_name_that_is_another_number_needs_header(tmp_path):
     path = write(tmp_path / "x.csv", "1,0\ngood,x\nbad,y\n")
-    problem = "'0' is the name of one column and the number of another: give --header yes or --header no"
+    problem = (
+        "'0' is the name of one column and the number of another: give --header yes or --header no"
+    )
     assert_refused(lambda path: pairs(path, text="0", label="1"), path, problem)
 
 
@@ -154,7 +166,9 @@ def test_keys_of_json_may_have_another_form(tmp_path):
     path = write(tmp_path / "x.jsonl", '{"cafe\u0301": "so", "1": "x"}')
     assert pairs(path, text="café", label="1") == [("so", "x")]
     path = write(tmp_path / "y.jsonl", '{"cafe\u0301": "so", "café": "x"}')
-    assert_refused(lambda path: pairs(path, text="café", label="1"), path, "the key 'café' occurs twice")
+    assert_refused(
+        lambda path: pairs(path, text="café", label="1"), path, "the key 'café' occurs twice"
+    )
 
 
 @pytest.mark.parametrize("wanted", ["column 30x", "column 01x", "column 60x", "zzz", "600"])
@@ -206,9 +220,13 @@ def test_empty_texts_and_comments_are_counted(tmp_path, ending, rows, empty, com
     assert pairs(path, notes=notes) == [("a", "x"), ("b", "y")]
     told = "\n".join(notes.lines)
     assert (f"texts without words ({empty};" in told) == bool(empty)
-    assert (f"begins with # ({comments};" in told or f"begin with # ({comments};" in told) == bool(comments)
+    assert (f"begins with # ({comments};" in told or f"begin with # ({comments};" in told) == bool(
+        comments
+    )
     if empty or comments:
-        with pytest.raises(UserError, match=r"line \d: (the text has no words|a comment).*--strict"):
+        with pytest.raises(
+            UserError, match=r"line \d: (the text has no words|a comment).*--strict"
+        ):
             pairs(path, notes=DataNotes(strict=True))
     else:
         assert not told and pairs(path, notes=DataNotes(strict=True))

@@ -1,4 +1,6 @@
-"""Check tag schemes on all short sequences, hand-made ones, and invalid tags as conlleval reads them."""
+"""Check tag schemes on all short sequences, hand-made ones, and invalid tags as conlleval reads
+them.
+"""
 
 import itertools
 
@@ -100,7 +102,8 @@ def test_allowed_transitions_make_the_valid_sequences(scheme, has_types):
         ("E-X E-X", [("X", 0, 2)]),
         ("S-X E-X", [("X", 0, 2)]),
         ("B-X S-X", [("X", 0, 1), ("X", 1, 2)]),
-        # Prefixes that no scheme has continue an entity or begin one. Even a following B does not end it.
+        # Prefixes that no scheme has continue an entity or begin one. Even a following B does not
+        # end it.
         ("O U-X B-X O", [("X", 1, 3)]),
         ("B-X U-X U-Y", [("X", 0, 2), ("Y", 2, 3)]),
         ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
@@ -136,7 +139,11 @@ def test_the_first_problem_is_named(scheme, text, place, phrase):
 @pytest.mark.parametrize(
     ("text", "scheme", "says"),
     [
-        (SAME["IOB1"], "IOB1", "IOB1: entities begin with I, and with B after one of the same type"),
+        (
+            SAME["IOB1"],
+            "IOB1",
+            "IOB1: entities begin with I, and with B after one of the same type",
+        ),
         (SAME["BIO2"], "BIO2", "BIO2: entities begin with B"),
         (SAME["BIOES"], "BIOES", "BIOES: entities end with E or S"),
         (BARE["IOB1"], "IOB1", "IOB1: entities begin with I"),

@@ -1,4 +1,6 @@
-"""Check tagged files, what adding tags keeps, and how tagged corpora are found, split and encoded."""
+"""Check tagged files, what adding tags keeps, and how tagged corpora are found, split and
+encoded.
+"""
 
 import zipfile
 from functools import partial
@@ -39,7 +41,10 @@ def test_columns_of_any_typography(tmp_path, change):
     [
         (MULTICONER, ["its", "#", "#"]),
         ("# text = It is so\n# newdoc\nIt O\n\n# O\n", ["It", "#"]),
-        ("# id 7\tdomain=en\nNew York\tB-LOC\n#hash\tO\n\n#tag\tO\n", ["New York", "#hash", "#tag"]),
+        (
+            "# id 7\tdomain=en\nNew York\tB-LOC\n#hash\tO\n\n#tag\tO\n",
+            ["New York", "#hash", "#tag"],
+        ),
         ("# # PunctType=Currency O\nx y z O\n", ["#", "x"]),
         ("# O\n\n# O\n", ["#", "#"]),
         ("-DOCSTART- -X- O\n\n# $ O\n5 CD O\n", ["#", "5"]),
@@ -57,7 +62,11 @@ def read_conllu(path, tag="upos"):
 def test_conllu_has_syntactic_words(tmp_path):
     path = write(tmp_path / "x.conllu.gz", CONLLU)
     first, second = read_conllu(path)
-    assert first[:3] == (["Do", "n't", "pay", "26 000"], ["AUX", "PART", "VERB", "NUM"], [4, 5, 6, 8])
+    assert first[:3] == (
+        ["Do", "n't", "pay", "26 000"],
+        ["AUX", "PART", "VERB", "NUM"],
+        [4, 5, 6, 8],
+    )
     assert second[:3] == (["Yes"], ["INTJ"], [12]) and read_conllu(path, "xpos")[1].tags == ["UH"]
 
 
@@ -67,14 +76,26 @@ BAD = [
     (read_columns, "\tB-PER\n", "line 1: the word in column 0 is empty"),
     (read_columns, "EU\n", "line 1: 1 column, but words and tags need 2"),
     (read_columns, "a b\t\n", "line 1: the tag is empty"),
-    (read_columns, "a \x1b]0;x\x07\n", "line 1: the tag '\\x1b]0;x\\x07' has characters that do not print"),
+    (
+        read_columns,
+        "a \x1b]0;x\x07\n",
+        "line 1: the tag '\\x1b]0;x\\x07' has characters that do not print",
+    ),
     (partial(read_columns, tag=5), CONLL2003, "line 3: no column 5 among 4, counted from 0"),
     (read_columns, "-DOCSTART- O\n\n", "holds no sentence: is it the right file?"),
-    (read_conllu, CONLLU.replace("1\tDo", "1 Do"), "line 4: 9 columns separated by tabs, but CoNLL-U has 10"),
+    (
+        read_conllu,
+        CONLLU.replace("1\tDo", "1 Do"),
+        "line 4: 9 columns separated by tabs, but CoNLL-U has 10",
+    ),
     (read_conllu, CONLLU.replace(DO, "1\t \tdo\tAUX"), "line 4: the word in column 1 is empty"),
     (read_conllu, CONLLU.replace("\n\n\n", "\n"), "line 10: word 5 has the id '1'"),
     (read_conllu, CONLLU.replace(DO, "١\tDo\tdo\tAUX"), "line 4: word 1 has the id '١'"),
-    (read_conllu, CONLLU.replace(DO, "1\tDo\tdo\t_"), "line 4: the word 'Do' has no tag in column 3"),
+    (
+        read_conllu,
+        CONLLU.replace(DO, "1\tDo\tdo\t_"),
+        "line 4: the word 'Do' has no tag in column 3",
+    ),
 ]
 
 
@@ -90,18 +111,25 @@ def split_files(folder, template, text, names=("train", "dev", "test")):
 
 
 def test_conll2003(tmp_path, monkeypatch):
-    folder = split_files(tmp_path / "conll2003", "{}", CONLL2003, ("eng.train", "eng.testa", "eng.testb"))
+    folder = split_files(
+        tmp_path / "conll2003", "{}", CONLL2003, ("eng.train", "eng.testa", "eng.testb")
+    )
     corpus = with_entities(find_tagged_corpus("conll2003", folder, beside=(1,)))
     assert [s.tags for s in corpus.splits["dev"]] == [["S-ORG", "O"], ["B-PER", "E-PER"], ["S-LOC"]]
     assert corpus.splits["test"][2].columns == [("NNP",)] and corpus.scheme == "IOB1"
-    assert corpus.sizes == {"train": 3, "dev": 3, "test": 3} and corpus.entity_tags[:2] == ("O", "B-LOC")
+    assert corpus.sizes == {"train": 3, "dev": 3, "test": 3} and corpus.entity_tags[:2] == (
+        "O",
+        "B-LOC",
+    )
     assert find_tagged_corpus("conll2003", folder, tag_column=1).train_tags == ("NNP", "VBZ")
     with pytest.raises(UserError, match="--tag has no effect"):
         find_tagged_corpus("conll2003", folder, tag="xpos")
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
     again, other = (with_entities(find_tagged_corpus("conll2003", beside=of)) for of in ((1,), ()))
     assert again.fingerprint == corpus.fingerprint != other.fingerprint
-    with pytest.raises(UserError, match=r"eng\.train, line 3: the tag I-ORG cannot stand at .*BIO2"):
+    with pytest.raises(
+        UserError, match=r"eng\.train, line 3: the tag I-ORG cannot stand at .*BIO2"
+    ):
         with_entities(find_tagged_corpus("conll2003"), "BIO2")
     (folder / "eng.testa").unlink()
     with pytest.raises(UserError, match=r"needs one file named eng\.testa .*has none"):
@@ -117,7 +145,10 @@ def test_conll2000_draws_the_dev_that_it_lacks(tmp_path, monkeypatch):
         archive.writestr("conll2000/test.txt", "a NN B-NP\n")
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
     first = find_tagged_corpus("conll2000")
-    assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "dev: 4 sentences of train" in first.notes[0]
+    assert (
+        first.sizes == {"train": 36, "dev": 4, "test": 1}
+        and "dev: 4 sentences of train" in first.notes[0]
+    )
     words = [sentence.words[0] for split in ("train", "dev") for sentence in first.splits[split]]
     assert sorted(words) == sorted(f"w{i}" for i in range(40))
     assert find_tagged_corpus("conll2000", path).fingerprint == first.fingerprint
@@ -136,7 +167,10 @@ def test_parts_of_speech(tmp_path, dataset, template, text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a B-X NN\n", "(no scheme: 'NN' is no tag of IOB1, BIO2, BIOES): name another --tag-column"),
+        (
+            "a B-X NN\n",
+            "(no scheme: 'NN' is no tag of IOB1, BIO2, BIOES): name another --tag-column",
+        ),
         ("a O\nb B-Y\n", "line 2: the tag B-Y is not in train, nor is another of its type"),
     ],
 )

@@ -22,7 +22,10 @@ from dynskip_jax.data.vocabularies import (
 from dynskip_jax.errors import UserError
 
 
-@given(st.dictionaries(st.sampled_from(["a", "b", "c", "d", UNK, EOS]), st.integers(1, 5)), st.integers(1, 4))
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "c", "d", UNK, EOS]), st.integers(1, 5)),
+    st.integers(1, 4),
+)
 def test_counts_make_an_order(counts, min_count):
     vocabulary = vocabulary_of_counts(counts, min_count)
     kept = collections.Counter(
@@ -37,7 +40,13 @@ def test_counts_make_an_order(counts, min_count):
 def test_the_most_frequent_words_are_kept():
     counts = {"b": 3, "a": 3, "rare": 1, "c": 2, "most": 9, UNK: 99}
     assert word_vocabulary(counts).tokens == (UNK, "most", "a", "b", "c", "rare")
-    assert word_vocabulary(counts, max_words=2, more_words={"z", "b"}).tokens == (UNK, "most", "a", "b", "z")
+    assert word_vocabulary(counts, max_words=2, more_words={"z", "b"}).tokens == (
+        UNK,
+        "most",
+        "a",
+        "b",
+        "z",
+    )
 
 
 def test_ids_and_tokens():
@@ -45,7 +54,9 @@ def test_ids_and_tokens():
     ids = vocabulary.encode(["cat", "dog", EOS])
     assert ids.tolist() == [2, 0, 1] and ids.dtype == np.int32
     assert vocabulary.decode(ids) == ["cat", UNK, EOS] and len(vocabulary) == 3
-    with pytest.raises(UserError, match="'dog' is not among the 1 of the vocabulary, which has no <unk>"):
+    with pytest.raises(
+        UserError, match="'dog' is not among the 1 of the vocabulary, which has no <unk>"
+    ):
         Vocabulary(("cat",)).encode(["dog"])
     with pytest.raises(ValueError, match="occurs twice"):
         Vocabulary(("a", "b", "a"))
@@ -72,7 +83,13 @@ def test_characters_between_marks():
 
 
 def test_capitals():
-    words = {"lower": "the ß", "first": "The A", "all": "THE U.S.", "mixed": "tHe McX", "none": "12, 日本"}
+    words = {
+        "lower": "the ß",
+        "first": "The A",
+        "all": "THE U.S.",
+        "mixed": "tHe McX",
+        "none": "12, 日本",
+    }
     for name, of_name in words.items():
         assert {CAPITALS[capitalisation(word)] for word in of_name.split()} == {name}
 
@@ -87,7 +104,9 @@ SENTENCES = [["The", "cat", "cat"], ["the", "Dog", UNK]]
 
 
 def test_a_taggers_vocabulary():
-    vocabulary = tagger_vocabulary(SENTENCES, ("X", "O"), lowercase=True, word_length=2, more_words={"cow"})
+    vocabulary = tagger_vocabulary(
+        SENTENCES, ("X", "O"), lowercase=True, word_length=2, more_words={"cow"}
+    )
     assert vocabulary.words == (UNK, "cat", "the", "dog", "cow") and vocabulary.num_frequent == 3
     assert vocabulary.characters == ("e", "h", "t") and vocabulary.num_characters == 2 + 3
     ids = vocabulary.encode(["Cat", "zebra", "t"])
@@ -109,4 +128,6 @@ def test_other_columns_and_json():
     stored = Vocabulary.from_json(kept)
     classes = ClassVocabulary((UNK, "a"), ("neg", "pos"))
     assert Vocabulary.from_json(json.loads(json.dumps(classes.to_json()))) == classes
-    assert stored.scheme == "IOB1" and stored.encode(["a"], [("N", "x")]).columns.tolist() == [[1, 1]]
+    assert stored.scheme == "IOB1" and stored.encode(["a"], [("N", "x")]).columns.tolist() == [
+        [1, 1]
+    ]

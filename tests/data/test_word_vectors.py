@@ -37,7 +37,9 @@ def test_the_lower_case_form_stands_in(tmp_path):
     read = read_word_vectors(write(tmp_path / "v", WORD2VEC), {"the", "cat", "Dog"}, 3)
     vectors = vectors_of(["Cat", "Dog", "dog", "THE"], read, 3)
     assert vectors.found.tolist() == [True, True, False, True]
-    np.testing.assert_array_equal(vectors.table, np.float32([[0, 0, 1], [1, 1, 1], [0, 0, 0], [0.5, -1, 2]]))
+    np.testing.assert_array_equal(
+        vectors.table, np.float32([[0, 0, 1], [1, 1, 1], [0, 0, 0], [0.5, -1, 2]])
+    )
 
 
 COW = "cow 1 2 3\n" * 3
@@ -64,7 +66,23 @@ def test_broken_files_are_named(tmp_path, text, problem):
 
 
 NO_NUMBERS = [
-    *("1_0", "1__0", "_1", "１", "１.５", "٣", "३", "½", "²", "0x1", "1,5", "1e", "1e5.0", "1e1_0", "e5"),
+    *(
+        "1_0",
+        "1__0",
+        "_1",
+        "１",
+        "１.５",
+        "٣",
+        "३",
+        "½",
+        "²",
+        "0x1",
+        "1,5",
+        "1e",
+        "1e5.0",
+        "1e1_0",
+        "e5",
+    ),
     *(
         ".",
         "-",
@@ -97,7 +115,9 @@ def test_what_is_no_decimal_number_is_refused(tmp_path, number, place, header):
     assert_refused(lambda path: read_word_vectors(path, {"the"}, 3), path, problem)
 
 
-@pytest.mark.parametrize("number", ["1", "-1", "+1.5", ".5", "5.", "1e-3", "1E+05", "-0", "007", "1e-99"])
+@pytest.mark.parametrize(
+    "number", ["1", "-1", "+1.5", ".5", "5.", "1e-3", "1E+05", "-0", "007", "1e-99"]
+)
 def test_decimal_numbers_are_read(number):
     assert read_number(number) == float(number)
 
@@ -107,7 +127,9 @@ def test_no_other_form_is_a_number(number):
     assert read_number(number) is None
 
 
-@pytest.mark.parametrize(("promised", "count"), [(5, 2), (3, 2), (1, 0), (10**11, 4), (4, 4), (2, 4)])
+@pytest.mark.parametrize(
+    ("promised", "count"), [(5, 2), (3, 2), (1, 0), (10**11, 4), (4, 4), (2, 4)]
+)
 @pytest.mark.parametrize("name", ["v.txt", "v.gz"])
 def test_words_that_a_header_promises_must_follow(tmp_path, promised, count, name):
     rows = "".join(f"w{i} 1 2 3\n" for i in range(count))
@@ -115,7 +137,9 @@ def test_words_that_a_header_promises_must_follow(tmp_path, promised, count, nam
     read = lambda path: read_word_vectors(path, {"w0", "w3"}, 3)
     if promised > count:
         assert_refused(
-            read, path, f"has {count} words, but its first line promises {promised:,}: it may be cut"
+            read,
+            path,
+            f"has {count} words, but its first line promises {promised:,}: it may be cut",
         )
     else:
         assert len(read(path)) == min(count, 2)
@@ -136,7 +160,9 @@ def test_a_cut_file_is_refused_or_told(tmp_path, header, cut):
         assert "line " in str(error) or "promises" in str(error)
     else:
         assert found["the"].tolist() == np.float32([0.125, -1.5, 2e-05]).tolist()
-        assert ("has no line end: if the file is cut, fetch it again" in " ".join(notes.lines)) or cut == 20
+        assert (
+            "has no line end: if the file is cut, fetch it again" in " ".join(notes.lines)
+        ) or cut == 20
 
 
 def test_a_whole_file_is_silent(tmp_path):

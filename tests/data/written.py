@@ -1,4 +1,6 @@
-"""Write files of users, and check that what is wrong with them is said in one line that names them."""
+"""Write files of users, and check that what is wrong with them is said in one line that names
+them.
+"""
 
 import gzip
 import io

@@ -61,9 +61,13 @@ def unroll(name, implementation):
     how = dict(recurrence=recurrence, implementation=implementation)
 
     def loss(params, x, lengths, keys):
-        carry = F.initial_carry(keys, recurrence, F.zero_state(recurrence.transition, (len(x), HIDDEN)))
+        carry = F.initial_carry(
+            keys, recurrence, F.zero_state(recurrence.transition, (len(x), HIDDEN))
+        )
         end, out = F.unroll(params, carry, x, seq_lengths=lengths, **how)
-        total = jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots[0] ** 2)
+        total = (
+            jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots[0] ** 2)
+        )
         return total, (out.h, out.decision.action)
 
     return jax.tree.map(lambda leaf: leaf + 0.3, params), loss
@@ -73,12 +77,18 @@ def unroll(name, implementation):
 def problem(name, implementation):
     """Return a network's state, its loss, and the gradients and outputs on one device."""
     state, loss = (unroll if name in UNROLLS else layer)(name, implementation)
-    return state, loss, jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(state, X, LENGTHS, KEYS))
+    return (
+        state,
+        loss,
+        jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(state, X, LENGTHS, KEYS)),
+    )
 
 
 def on_a_mesh(kind, loss, state):
     """Return the gradients and outputs of a batch that is divided over a mesh."""
-    mesh = jax.make_mesh((DEVICES,), ("batch",), axis_types=(kind,), devices=jax.devices()[:DEVICES])
+    mesh = jax.make_mesh(
+        (DEVICES,), ("batch",), axis_types=(kind,), devices=jax.devices()[:DEVICES]
+    )
     with jax.set_mesh(mesh):
         arrays = jax.device_put((X, LENGTHS, KEYS), NamedSharding(mesh, P("batch")))
         state = jax.device_put(state, NamedSharding(mesh, P()))
@@ -96,7 +106,9 @@ def in_shard_map(loss, state):
 
     with jax.set_mesh(mesh):
         arrays = jax.device_put((X, LENGTHS, KEYS), NamedSharding(mesh, P("batch")))
-        specs = dict(in_specs=(P(), *(P("batch"),) * 3), out_specs=(P(), P("batch")), check_vma=True)
+        specs = dict(
+            in_specs=(P(), *(P("batch"),) * 3), out_specs=(P(), P("batch")), check_vma=True
+        )
         return jax.jit(jax.grad(jax.shard_map(total, **specs), has_aux=True))(state, *arrays)
 
 
@@ -105,7 +117,9 @@ def in_pmap(loss, state):
         grads, aux = jax.grad(loss, has_aux=True)(state, *arrays)
         return jax.lax.psum(grads, "batch"), aux
 
-    parts = jax.tree.map(lambda leaf: leaf.reshape(DEVICES, -1, *leaf.shape[1:]), (X, LENGTHS, KEYS))
+    parts = jax.tree.map(
+        lambda leaf: leaf.reshape(DEVICES, -1, *leaf.shape[1:]), (X, LENGTHS, KEYS)
+    )
     mapped = jax.pmap(gradient, "batch", in_axes=(None, 0, 0, 0), devices=jax.devices()[:DEVICES])
     grads, aux = mapped(state, *parts)
     joined = jax.tree.map(lambda leaf: leaf.reshape(ROWS, *leaf.shape[2:]), aux)
@@ -129,7 +143,9 @@ BY_DEFAULT = [
 ]
 
 
-@pytest.mark.parametrize(("way", "name", "implementation"), and_slow(CASES, lambda *case: case in BY_DEFAULT))
+@pytest.mark.parametrize(
+    ("way", "name", "implementation"), and_slow(CASES, lambda *case: case in BY_DEFAULT)
+)
 def test_several_devices_compute_what_one_does(way, name, implementation):
     state, loss, (expected, (expected_h, expected_action)) = problem(name, implementation)
     grads, (h, action) = jax.device_get(WAYS[way](loss, state))

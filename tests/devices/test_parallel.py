@@ -1,4 +1,6 @@
-"""Check updates on several devices, by jit over a mesh and by pmap, against one device, also resumed."""
+"""Check updates on several devices, by jit over a mesh and by pmap, against one device, also
+resumed.
+"""
 
 import dataclasses
 import functools
@@ -33,20 +35,30 @@ def classifiers(num_seeds, baseline, lengths=None, **options):
     splits = symbols(42, 8, time=6)
     if lengths:
         rng = np.random.default_rng(0)
-        drawn = {name: rng.choice(lengths, len(split)).astype(np.int32) for name, split in splits.items()}
-        splits = {name: dataclasses.replace(own, seq_lengths=drawn[name]) for name, own in splits.items()}
+        drawn = {
+            name: rng.choice(lengths, len(split)).astype(np.int32) for name, split in splits.items()
+        }
+        splits = {
+            name: dataclasses.replace(own, seq_lengths=drawn[name]) for name, own in splits.items()
+        }
     objective = Agent(baseline=baseline, rollouts=2 if baseline == "rollouts" else 1)
-    return classification(splits, range(num_seeds), mix=0.5, batch_size=BATCH, objective=objective, **options)
+    return classification(
+        splits, range(num_seeds), mix=0.5, batch_size=BATCH, objective=objective, **options
+    )
 
 
 def language_models(num_seeds):
     objective = Agent(baseline="batch", entropy_coef=0.1, discount=0.9)
     options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2}, objective=objective)
-    return language_modelling(letters(38, 6, 6), range(num_seeds), batch_size=BATCH, num_steps=5, **options)
+    return language_modelling(
+        letters(38, 6, 6), range(num_seeds), batch_size=BATCH, num_steps=5, **options
+    )
 
 
 class Small:
-    """A task that compiles fast, with noise, a carry, and a leave-one-out baseline for each example."""
+    """A task that compiles fast, with noise, a carry, and a leave-one-out baseline for each
+    example.
+    """
 
     monitor = "dev_loss"
     higher_is_better = False
@@ -119,7 +131,9 @@ def train(kind, folder, *, num_seeds=1, devices=1, way="jit", stop_after=None):
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    """Return a function of a kind and a number of seeds: (result, folder) of a run on one device."""
+    """Return a function of a kind and a number of seeds: (result, folder) of a run on one
+    device.
+    """
 
     @functools.cache
     def get(kind, num_seeds=1):
@@ -184,7 +198,9 @@ def test_many_devices_train_as_one_does(kind, num_seeds, devices, way, one_devic
         ("language modelling", (4, "jit"), (4, "jit")),
     ],
 )
-def test_run_resumes_on_other_devices_and_bit_for_bit_on_the_same(kind, first, second, one_device, tmp_path):
+def test_run_resumes_on_other_devices_and_bit_for_bit_on_the_same(
+    kind, first, second, one_device, tmp_path
+):
     folder, whole = tmp_path / "run", tmp_path / "whole"
     with pytest.raises(Stopped):
         train(kind, folder, devices=first[0], way=first[1], stop_after=3)
@@ -203,17 +219,27 @@ def test_parameters_are_placed_where_seeds_train():
         spread = parallel.spread(params)
         assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(spread)} == {devices}
         jax.tree.map(np.testing.assert_array_equal, spread, params)
-    assert make_parallel(2, num_seeds=1, batch_size=BATCH).spread(params) is params  # they share a batch
+    assert (
+        make_parallel(2, num_seeds=1, batch_size=BATCH).spread(params) is params
+    )  # they share a batch
 
 
 @pytest.mark.parametrize("num_seeds", [4, 1])
-@pytest.mark.parametrize("kind", and_slow(["small", "classification", "language modelling"], is_small))
+@pytest.mark.parametrize(
+    "kind", and_slow(["small", "classification", "language modelling"], is_small)
+)
 def test_devices_exchange_sums_if_they_share_a_batch_and_nothing_else(kind, num_seeds):
     task, keys = learner_of(kind, num_seeds), seed_keys(tuple(range(num_seeds)))
     parallel = make_parallel(4, num_seeds=num_seeds, batch_size=BATCH)
-    params = None if is_small(kind) else together(*(drawn_params(task, seed) for seed in range(num_seeds)))
+    params = (
+        None
+        if is_small(kind)
+        else together(*(drawn_params(task, seed) for seed in range(num_seeds)))
+    )
     state = start_state(task, OPTIMIZER, keys, params)
-    state = TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
+    state = TrainState(
+        *(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True))
+    )
     batch = parallel.place(next(iter(task.train_batches(0))), batch_spec(task.batch_axis))
     own = keys.train, jnp.ones(num_seeds), task.scheduled(0), jnp.zeros(num_seeds, bool)
     key, rate, scheduled, averaged = (parallel.place(part, PER_SEED) for part in own)

@@ -1,4 +1,6 @@
-"""Check what is set for a whole process: the folder of compiled programs, and what the user has set."""
+"""Check what is set for a whole process: the folder of compiled programs, and what the user has
+set.
+"""
 
 import os
 import subprocess
@@ -30,7 +32,9 @@ run_main(main)
 
 
 def start(home, **changes):
-    """Run `PROGRAM` with a folder for caches; return its value, and the programs it loaded and compiled."""
+    """Run `PROGRAM` with a folder for caches; return its value, and the programs it loaded and
+    compiled.
+    """
     folders = {"XDG_CACHE_HOME": str(home), "MPLCONFIGDIR": matplotlib.get_cachedir()}
     command, how = [sys.executable, "-c", PROGRAM], dict(capture_output=True, text=True)
     done = subprocess.run(command, env=os.environ | folders | changes, **how)

@@ -23,7 +23,11 @@ def initialized(monkeypatch):
 @pytest.mark.parametrize("given", [(None, None, None), ("127.0.0.1:9", 0, 1)])
 def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
     # A cluster may set these variables on a login node, where a user runs a single process.
-    for name, value in (("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "4"), ("TPU_WORKER_HOSTNAMES", "a,b")):
+    for name, value in (
+        ("SLURM_JOB_ID", "1"),
+        ("SLURM_NTASKS", "4"),
+        ("TPU_WORKER_HOSTNAMES", "a,b"),
+    ):
         monkeypatch.setenv(name, value)
     with connect(*given, heartbeat_seconds=60) as alone:
         assert (alone.index, alone.count, alone.first) == (0, 1, True)
@@ -49,7 +53,9 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
     assert str(error.value) == f"--coordinator {given[0]} finds no processes (nobody is there)"
     seconds = {"initialization_timeout": 300, "heartbeat_timeout_seconds": 7}
     initialized.assert_called_once_with(*arguments, **seconds)
-    assert capsys.readouterr().err == f"looking for the other processes: {given[0]}, 300 s at most\n"
+    assert (
+        capsys.readouterr().err == f"looking for the other processes: {given[0]}, 300 s at most\n"
+    )
 
 
 @pytest.mark.parametrize("address", [":9", "a:99999"])

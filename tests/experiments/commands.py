@@ -63,7 +63,9 @@ def execute(
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def succeed(main: Experiment | Callable[[], None], *arguments: object, **options: object) -> Outcome:
+def succeed(
+    main: Experiment | Callable[[], None], *arguments: object, **options: object
+) -> Outcome:
     outcome = execute(main, *arguments, **options)
     assert outcome.status == 0, outcome.err
     return outcome
@@ -99,8 +101,12 @@ def records(folder):
 
 
 def snapshot(folder):
-    """Return the bytes of each file below a folder by its relative path, and None for each subfolder."""
-    return {p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+    """Return the bytes of each file below a folder by its relative path, and None for each
+    subfolder.
+    """
+    return {
+        p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")
+    }
 
 
 def assert_picture(path):

@@ -40,12 +40,15 @@ def small_generated_data():
 def read_once():
     """Read each finished run once for all commands, which then share its compiled programs.
 
-    A run is identified by the bytes of its files, plots excepted. A copy that a test changes is read again.
+    A run is identified by the bytes of its files, plots excepted. A copy that a test changes is
+    read again.
     """
     read, kept = trained._load, {}
 
     def finished(run, name):
-        files = sorted(path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots")
+        files = sorted(
+            path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots"
+        )
         about = [(str(path.relative_to(run.path)), path.read_bytes()) for path in files]
         key = name, hashlib.sha256(repr(about).encode()).digest()
         if key not in kept:
@@ -108,7 +111,18 @@ def finished_quick(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def swept_quick(tmp_path_factory):
-    """Return a finished comparison and sweep of two models that compile in milliseconds: two seeds."""
+    """Return a finished comparison and sweep of two models that compile in milliseconds: two
+    seeds.
+    """
     folder = tmp_path_factory.mktemp("quick") / "swept"
-    arguments = ("--compare", "lstm,fixed:2", "--learning-rate", "0.001,0.01", "--seeds", 2, "--devices", 1)
+    arguments = (
+        "--compare",
+        "lstm,fixed:2",
+        "--learning-rate",
+        "0.001,0.01",
+        "--seeds",
+        2,
+        "--devices",
+        1,
+    )
     return finished_run(quick.Quick, folder, *arguments)

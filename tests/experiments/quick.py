@@ -1,4 +1,5 @@
-"""An experiment whose step compiles in milliseconds, for tests of everything except the computation.
+"""An experiment whose step compiles in milliseconds, for tests of everything except the
+computation.
 
 It classifies digits by a linear layer with initial weights of zero. No model has a time skip.
 """
@@ -59,14 +60,19 @@ class ClassOfDigits(ExampleTask):
 
 def load(settings):
     rng, sizes = np.random.default_rng(0), {"train": 60, "dev": 20, "test": 20}
-    digits = {n: rng.integers(10, size=(k, settings.data.length)).astype(np.int32) for n, k in sizes.items()}
+    digits = {
+        n: rng.integers(10, size=(k, settings.data.length)).astype(np.int32)
+        for n, k in sizes.items()
+    }
     splits = {name: Examples(x, x[:, 0] % 3) for name, x in digits.items()}
     return Dataset("digits", sizes, "made with 0", "made up", content=splits)
 
 
 def make_task(spec, settings, data, vocabulary):
     splits, length = {} if data is None else data.content, settings.data.length
-    return ClassOfDigits(splits, lambda rngs: Linear(length), batch_size=settings.training.batch_size)
+    return ClassOfDigits(
+        splits, lambda rngs: Linear(length), batch_size=settings.training.batch_size
+    )
 
 
 def encode(trained, text):

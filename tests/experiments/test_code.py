@@ -72,12 +72,16 @@ def test_training_prints_and_stores_the_scores(trained):
 
 def whole(model, inputs):
     """Read all inputs of a file in one call, and return each output without the batch axis."""
-    output = compiled(model)(jnp.asarray(inputs)[None], policy=F.Policy("greedy"), deterministic=True)
+    output = compiled(model)(
+        jnp.asarray(inputs)[None], policy=F.Policy("greedy"), deterministic=True
+    )
     return jax.tree.map(lambda leaf: np.asarray(leaf[0], float), output)
 
 
 def expected_of(folder, text):
-    """Return the inputs of a file with the token to predict after each, and the model's output for them."""
+    """Return the inputs of a file with the token to predict after each, and the model's output for
+    them.
+    """
     run = load_run(folder)
     vocabulary, tokens = run.vocabulary, list(code_tokens("a.py", text))
     ids = vocabulary.encode([FILE, *vocabulary.number(tokens)])
@@ -104,7 +108,9 @@ def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained,
     assert probs.sum() == pytest.approx(1, abs=1e-4)
 
     place = f"{file}:{line}:{len('print(area(') + 1}"
-    outcome = succeed(CODE, "complete", place, "--run-dir", trained.folder, "--json", "--count", 400)
+    outcome = succeed(
+        CODE, "complete", place, "--run-dir", trained.folder, "--json", "--count", 400
+    )
     found = json.loads(outcome.out)
     listed = {entry["token"]: entry for entry in found}
     assert len(listed) == len(found)
@@ -118,7 +124,9 @@ def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained,
         shares = share_of_each(output, t, token)
         assert listed[name]["copied"] == pytest.approx(sum(shares) / probs[token], abs=1e-4)
     # The tokens `(`, `area` and `(` are the last three, which can be copied.
-    places = {entry["token"]: (entry["line"], entry["column"]) for entry in found if "line" in entry}
+    places = {
+        entry["token"]: (entry["line"], entry["column"]) for entry in found if "line" in entry
+    }
     assert places in ({"(": (line, 11), "area": (line, 7)}, {"(": (line, 6), "area": (line, 7)})
     shares = share_of_each(output, t, run.vocabulary.index["("])
     assert places["("] == (line, 11 if shares[0] > shares[2] else 6)
@@ -128,7 +136,10 @@ def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained,
     by_input = ("complete", "-", "--run-dir", trained.folder, "--json", "--count", 400)
     assert json.loads(succeed(CODE, *by_input, standard_input=text[:offset]).out) == found
     to_the_end = (f"{file}:{line}", f"{file}:{line}:{len('print(area(3, rare_name))') + 1}")
-    outs = [succeed(CODE, "complete", at, "--run-dir", trained.folder, "--json").out for at in to_the_end]
+    outs = [
+        succeed(CODE, "complete", at, "--run-dir", trained.folder, "--json").out
+        for at in to_the_end
+    ]
     assert outs[0] == outs[1] != outcome.out
 
 
@@ -152,19 +163,30 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file,
     text = file.read_text()
     _, tokens, ids, output = expected_of(trained.folder, text)
     assert len(tokens) > 256
-    (data,) = re.findall(r'<script type="application/json" id="rows">(.*)</script><script>', page.read_text())
+    (data,) = re.findall(
+        r'<script type="application/json" id="rows">(.*)</script><script>', page.read_text()
+    )
     rows, actions = json.loads(data), output.decisions[-1].action
     assert len(rows) == len(tokens)
     for t, row in enumerate(rows):
         true, softmax = ids[t + 1], np.exp(output.of_softmax[t])
         p, shares = np.exp(output.logits[t, true]), share_of_each(output, t, true)
-        said = [float(number) for number in re.findall(r"(?:probability|copying) (\d\.\d+)", row["said"])]
+        said = [
+            float(number)
+            for number in re.findall(r"(?:probability|copying) (\d\.\d+)", row["said"])
+        ]
         np.testing.assert_allclose(said, (p, softmax[true] / softmax.sum()), atol=6e-4)
         assert row["is_copied"] == (shares.sum() > p / 2)
         weights = shares
         if shares.sum() < p / 100:  # where the agent went back to
-            weights = output.copies.weights[t] if run == "trained" else np.eye(3)[int(actions[t]) - 1]
-        assert row["origin"] == t - 1 - weights.argmax() if t > weights.argmax() else "origin" not in row
+            weights = (
+                output.copies.weights[t] if run == "trained" else np.eye(3)[int(actions[t]) - 1]
+            )
+        assert (
+            row["origin"] == t - 1 - weights.argmax()
+            if t > weights.argmax()
+            else "origin" not in row
+        )
     assert any("% copied, most from line" in row["said"] for row in rows)
     # Every character is there once, in its order.
     shown = re.findall(r'<div class="line">(.*?)</div>', page.read_text())
@@ -236,7 +258,9 @@ def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
     for command in ("complete", "explain"):
         refused = execute(CODE, command, "a.py", "--run-dir", finished_ptb.folder)
         assert_user_error(refused, f"is a run of ptb, which has no command code.{command}")
-    assert_user_error(execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'")
+    assert_user_error(
+        execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'"
+    )
     assert_user_error(execute(PTB, "explain", "--run-dir", trained.folder), "is a run of code")
     assert_user_error(execute(CODE, "--data", here / "absent"), "is no folder")
 
@@ -245,12 +269,16 @@ def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
 
 
 def corpus_of(size=37):
-    """Return a corpus of random tokens in which names, numbered names and other tokens are frequent."""
+    """Return a corpus of random tokens in which names, numbered names and other tokens are
+    frequent.
+    """
     train = [CodeToken(text, 0, 0, text.isidentifier()) for text in ["self", "name", "(", ")"] * 3]
     vocabulary = code_vocabulary(train)
     likely = vocabulary.encode([FILE, "<name-0>", "<name-1>", "self", "name", "(", ")"])
     rng = np.random.default_rng(0)
-    splits = {split: rng.choice(likely, size).astype(np.int32) for split in ("train", "dev", "test")}
+    splits = {
+        split: rng.choice(likely, size).astype(np.int32) for split in ("train", "dev", "test")
+    }
     return LanguageCorpus("code", **splits, vocabulary=vocabulary, source="here")
 
 
@@ -260,7 +288,11 @@ def scores_by_hand(log_probs, targets, vocabulary):
     rank = 1 + np.argmax(order == targets[..., None], axis=-1)
     texts = np.array(vocabulary.tokens)[targets]
     numbered = np.char.startswith(texts, "<name-")
-    groups = {"": rank > 0, "names_": numbered | np.isin(texts, ["self", "name"]), "new_names_": numbered}
+    groups = {
+        "": rank > 0,
+        "names_": numbered | np.isin(texts, ["self", "name"]),
+        "new_names_": numbered,
+    }
     values = {"accuracy": rank == 1, "top5": rank <= 5, "mrr": 1 / rank}
     return {f"{g}{s}": values[s][groups[g]].mean() for g in groups for s in values}
 
@@ -296,7 +328,9 @@ def test_every_token_of_a_split_is_scored_once():
     # 37 tokens do not fill four rows.
     found = learner.evaluate(together(params), "dev", keys, task=task, batch_size=4)
     inputs = np.append([0], corpus.dev[:-1]).astype(np.int32)
-    rows = [whole(learner.model(params), np.resize(inputs[i : i + 10], 10)) for i in range(0, 40, 10)]
+    rows = [
+        whole(learner.model(params), np.resize(inputs[i : i + 10], 10)) for i in range(0, 40, 10)
+    ]
     logits = np.concatenate([row.logits for row in rows])[:37]
     for name, value in scores_by_hand(logits, corpus.dev, corpus.vocabulary).items():
         np.testing.assert_allclose(found[f"dev_{name}"], [value], rtol=1e-5)

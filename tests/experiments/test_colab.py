@@ -34,7 +34,9 @@ def run_cell(name, namespace):
 
 
 def namespace_of(*names, **parameters):
-    """Run the cell `parameters`, set some parameters, run the cells `names`, and return all definitions."""
+    """Run the cell `parameters`, set some parameters, run the cells `names`, and return all
+    definitions.
+    """
     namespace = run_cell("parameters", {"__name__": "__main__"}) | parameters
     for name in names:
         run_cell(name, namespace)
@@ -48,7 +50,10 @@ def namespace_of(*names, **parameters):
         ("numbers", dict(LENGTH=21, QUICK=False), "--length 21"),
         ("language", dict(QUICK=True), "--dataset pydoc-topics"),
         ("language", dict(QUICK=True, CORPUS_FOLDER="x"), "--data x"),
-        *(("language", dict(QUICK=False, LANGUAGE_PRESET=p), p) for p in ("paper", "charlm", "awd_small")),
+        *(
+            ("language", dict(QUICK=False, LANGUAGE_PRESET=p), p)
+            for p in ("paper", "charlm", "awd_small")
+        ),
     ],
 )
 def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
@@ -59,7 +64,9 @@ def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
 
 
 def test_the_kernel_uses_jax_after_the_last_command_and_on_whatever_device_there_is():
-    """Only one process can use a TPU: commands need it first, and then the kernel, for the TPU's cell."""
+    """Only one process can use a TPU: commands need it first, and then the kernel, for the TPU's
+    cell.
+    """
     definitions = ("install-functions", "helpers", "device")
     commands = [name for name in CODE if re.search(r"\b(train_run|explain|run)\(", CODE[name])]
     imports = re.compile(r"^ *(import|from) (jax|flax|dynskip_jax)", re.MULTILINE)
@@ -101,7 +108,9 @@ def in_this_process(monkeypatch):
             return real(arguments, **options)
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
             outcome = execute(find_experiment(arguments[4]), *arguments[5:])
-        process = unittest.mock.MagicMock(stdout=iter((outcome.out + outcome.err).splitlines(keepends=True)))
+        process = unittest.mock.MagicMock(
+            stdout=iter((outcome.out + outcome.err).splitlines(keepends=True))
+        )
         process.__enter__.return_value, process.wait.return_value = process, outcome.status
         return process
 
@@ -131,8 +140,14 @@ def test_all_cells_run(in_this_process, small_generated_data, corpus_folder, cap
     assert "runs/own_model.png\n" in out and "no TPU here, but a cpu" in out
     for folder in (namespace["NUMBERS"], namespace["LANGUAGE"]):
         assert f"{folder}/result.json\n" in out and f"{folder}/explain.html\n" in out
-    for model, metric in (("lstm", "accuracy"), ("dynamic:10", "accuracy"), ("dynamic:3", "perplexity")):
-        assert re.search(rf"^ +{model}  test_{metric} [\d.]+%?  best epoch 1 of 1$", out, re.MULTILINE)
+    for model, metric in (
+        ("lstm", "accuracy"),
+        ("dynamic:10", "accuracy"),
+        ("dynamic:3", "perplexity"),
+    ):
+        assert re.search(
+            rf"^ +{model}  test_{metric} [\d.]+%?  best epoch 1 of 1$", out, re.MULTILINE
+        )
     # A finished run below PRETRAINED is loaded, not trained again.
     (namespace["NUMBERS"].parent / "numbers").symlink_to(namespace["NUMBERS"].absolute())
     namespace |= dict(PRETRAINED=str(namespace["NUMBERS"].parent), train_run=None)
@@ -153,5 +168,7 @@ def test_the_kernels_cell_compares_it_with_the_scan(monkeypatch):
     namespace = namespace_of("tpu")
     monkeypatch.setattr(tpu_kernel, "ANYWHERE", True)
     with pltpu.force_tpu_interpret_mode():
-        difference, *milliseconds = namespace["kernel_against_scan"](batch=2, steps=3, units=4, rounds=1)
+        difference, *milliseconds = namespace["kernel_against_scan"](
+            batch=2, steps=3, units=4, rounds=1
+        )
     assert difference < 1e-4 and min(milliseconds) > 0

@@ -1,4 +1,6 @@
-"""Check the command line: what is refused, in one line, and what is printed before anything is trained."""
+"""Check the command line: what is refused, in one line, and what is printed before anything is
+trained.
+"""
 
 import itertools
 import os
@@ -24,10 +26,19 @@ AGENT = ("--model", "dynamic:3")
 BAD = {
     "text for a number": (("--epochs", "x"), "--epochs takes a whole number, got 'x'"),
     "no value": (("--epochs",), "--epochs"),
-    "not a number": (("--learning-rate", "nan"), "--learning-rate must be finite and above 0, got nan"),
+    "not a number": (
+        ("--learning-rate", "nan"),
+        "--learning-rate must be finite and above 0, got nan",
+    ),
     "infinite": (("--clip", "inf"), "--clip must be finite and above 0, or none, got inf"),
-    "infinite in a list": (("--mix", "0.5,inf", *AGENT), "--mix must be finite and at least 0 and at most 1"),
-    "a number as Python writes it": (("--epochs", "1_0"), "--epochs takes a whole number, got '1_0'"),
+    "infinite in a list": (
+        ("--mix", "0.5,inf", *AGENT),
+        "--mix must be finite and at least 0 and at most 1",
+    ),
+    "a number as Python writes it": (
+        ("--epochs", "1_0"),
+        "--epochs takes a whole number, got '1_0'",
+    ),
     "a number of another script": (("--seeds", "1,٣"), "--seeds takes"),
     "a list with a gap": (("--learning-rate", "0.1,,0.2"), "--learning-rate takes"),
     "negative": (("--seeds=-1",), "--seeds must be at least 1"),
@@ -49,24 +60,45 @@ BAD = {
     "long transition": (("--transition", f"rhn:{LONG}"), "numbers in its name"),
     "no transition": (("--transition", "foo"), "foo"),
     "no effect": (("--mix", 0.25), "--mix has no effect on lstm"),
-    "an agent of attention": (("--model", "attention:3", "--agent", "content"), "--agent has no effect"),
+    "an agent of attention": (
+        ("--model", "attention:3", "--agent", "content"),
+        "--agent has no effect",
+    ),
     "no relaxed epochs": ((*AGENT, "--relaxation", "soft"), "without --relaxed-epochs"),
     "no rates": ((*AGENT, "--control", "histogram"), "--control-of DIR"),
     "no run": ((*AGENT, "--control", "histogram", "--control-of", "x"), "x"),
-    "sweep of rates": ((*AGENT, "--learning-rate", "0.1,1", "--agent-learning-rate", 0.1), "rate none"),
+    "sweep of rates": (
+        (*AGENT, "--learning-rate", "0.1,1", "--agent-learning-rate", 0.1),
+        "rate none",
+    ),
     "depth": (("--depth-skip", "gates"), "--depth-skip"),
-    "an untrained control of no agent": (("--model", "lstm", "--control", "untrained"), "--control has no"),
+    "an untrained control of no agent": (
+        ("--model", "lstm", "--control", "untrained"),
+        "--control has no",
+    ),
     "nothing left": ((*AGENT, "--stride", 3), "leaves dynamic:3 nothing but k = 1"),
-    "too many devices": (("--devices", 99, "--model", "lstm"), "--devices 99 is more than there are"),
+    "too many devices": (
+        ("--devices", 99, "--model", "lstm"),
+        "--devices 99 is more than there are",
+    ),
     "no coordinator": (("--process", "0/2"), "together"),
     "a process past the end": (("--coordinator", "a:9", "--process", "2/2"), "--process"),
-    "processes and pmap": (("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"), "pmap"),
+    "processes and pmap": (
+        ("--coordinator", "a:9", "--process", "0/2", "--parallel", "pmap"),
+        "pmap",
+    ),
     "a process beside auto": (("--coordinator", "auto", "--process", "0/1"), "leave --process out"),
-    "no code": (("predict", "--run-dir", "x", "--code", "no_such_module"), "--code 'no_such_module'"),
+    "no code": (
+        ("predict", "--run-dir", "x", "--code", "no_such_module"),
+        "--code 'no_such_module'",
+    ),
     "no code behind =": (("predict", "--code=", "--run-dir", "x"), "--code is empty"),
     "no folder": (("predict", "--run-dir", "nowhere"), "nowhere"),
     "an empty folder of a run": (("predict", "--run-dir", ""), "--run-dir is empty"),
-    **{f"absurd {flag}": ((f"--{flag}={'x' * 10**4}",), "xx") for flag in ("mix", "transition", "x")},
+    **{
+        f"absurd {flag}": ((f"--{flag}={'x' * 10**4}",), "xx")
+        for flag in ("mix", "transition", "x")
+    },
     "absurd path": (("--run-dir", "x" * 10**5), " … "),
     "dangling link": (("--run-dir", "dangling"), "dangling"),
 }
@@ -99,7 +131,12 @@ def test_an_empty_word_is_refused(here):
 def test_a_line_break_after_a_value_is_left_out():
     """As the shell does with what a command prints."""
     given = {"--seeds": "3", "--epochs": "2", "--learning-rate": "0.1,0.2", "--transition": "gru"}
-    given |= {"--compare": "lstm,fixed:2", "--precision": "bf16", "--run-dir": "x", "--clip": "none"}
+    given |= {
+        "--compare": "lstm,fixed:2",
+        "--precision": "bf16",
+        "--run-dir": "x",
+        "--clip": "none",
+    }
     words = [word for pair in given.items() for word in pair]
     expected = succeed(Quick, *words, "--print-config")
     for end in ("\n", "\r\n"):
@@ -116,7 +153,9 @@ def test_clipping_is_switched_off_by_none():
 
 
 def shell(redirection, *arguments, **environment):
-    """Run Python with `arguments` from a shell with `redirection`, and return the finished process."""
+    """Run Python with `arguments` from a shell with `redirection`, and return the finished
+    process.
+    """
     line = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, *map(str, arguments)]
     pipes = dict(capture_output=True, stdin=subprocess.DEVNULL, text=True)
     return subprocess.run(line, **pipes, timeout=120, env=os.environ | environment)
@@ -142,17 +181,25 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
         assert part in text
     examples = [line for line in experiment.about.splitlines() if line.startswith("    ")]
     shown = text.splitlines()
-    assert examples and set(examples) <= set(shown)  # commands stand on lines of their own, indented alike
+    assert examples and set(examples) <= set(
+        shown
+    )  # commands stand on lines of their own, indented alike
     assert max(len(line) for line in shown if line not in examples) <= 80
 
 
 def test_print_config_tells_where_values_come_from():
     def rows(name, *flags):
         lines = succeed(find_experiment(name), *flags, "--print-config").out.splitlines()
-        return {name: (value, source) for name, value, source in (line.split(maxsplit=2) for line in lines)}
+        return {
+            name: (value, source)
+            for name, value, source in (line.split(maxsplit=2) for line in lines)
+        }
 
     found = rows("ptb", "--preset", "sketch", "--mix", "0.1,0.2")
-    assert (found["agent.mix"], found["training.epochs"]) == (("0.1,0.2", "flag"), ("4", "preset sketch"))
+    assert (found["agent.mix"], found["training.epochs"]) == (
+        ("0.1,0.2", "flag"),
+        ("4", "preset sketch"),
+    )
     assert (found["run.model"], found["agent.top"]) == (("dynamic:5", "default"), ("5", "default"))
     for length, preset in ((11, "relaxed"), (21, "two_hops"), (51, "far")):
         assert rows("number_prediction", "--length", length)["run.preset"][0] == preset
@@ -178,7 +225,9 @@ def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
 @pytest.mark.parametrize("words", [("--help",), ("classify", "--help"), ("ptb", "--print-config")])
 def test_docstrings_that_python_strips_are_not_missed(words):
     """Regression: these were tracebacks."""
-    usual, stripped = (shell("", "-m", "experiments", *words, PYTHONOPTIMIZE=level) for level in ("", "2"))
+    usual, stripped = (
+        shell("", "-m", "experiments", *words, PYTHONOPTIMIZE=level) for level in ("", "2")
+    )
     assert (stripped.returncode, stripped.stderr) == (0, "")
     assert {*stripped.stdout.splitlines()[:30]} <= {*usual.stdout.splitlines()}
 
@@ -187,15 +236,21 @@ def test_docstrings_that_python_strips_are_not_missed(words):
 def test_a_command_that_writes_to_closed_standard_output_is_refused(words):
     """Regression: predictions went nowhere, with status 0."""
     done = shell(">&-", "-m", "experiments", *words)
-    assert done.returncode == 2 and re.fullmatch("error: standard output is closed[^\n]*\n", done.stderr)
+    assert done.returncode == 2 and re.fullmatch(
+        "error: standard output is closed[^\n]*\n", done.stderr
+    )
 
 
 def test_an_address_space_in_which_jax_cannot_start_is_named(tmp_path):
     """Regression: the process was aborted with a message of C++."""
     line = 'ulimit -v 1000000; exec "$@"'
     command = [sys.executable, "-m", "experiments.number_prediction", "--run-dir", tmp_path / "run"]
-    done = subprocess.run(["sh", "-c", line, "sh", *command], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "1.0 GB of address space (ulimit -v), and JAX needs" in done.stderr
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *command], capture_output=True, text=True, timeout=60
+    )
+    assert (
+        done.returncode == 2 and "1.0 GB of address space (ulimit -v), and JAX needs" in done.stderr
+    )
     assert done.stderr.count("\n") == 1
 
 
@@ -236,7 +291,11 @@ def test_characters_that_standard_output_lacks_are_question_marks():
 
 def test_a_list_of_seeds_trains_these_seeds(tmp_path):
     folder = finished_run(Quick, tmp_path / "run", "--seeds", "1,5,9", *FAST).folder
-    assert [load_run(folder, seed=seed).seed for seed in (1, 5, 9)] == row_of(folder)["seeds"] == [1, 5, 9]
+    assert (
+        [load_run(folder, seed=seed).seed for seed in (1, 5, 9)]
+        == row_of(folder)["seeds"]
+        == [1, 5, 9]
+    )
     alone = finished_run(Quick, tmp_path / "alone", "--seed", 5, *FAST).folder
     of_all, of_one = (row_of(path)["metrics"]["test_accuracy"] for path in (folder, alone))
     assert of_all["per_seed"][1] == of_one["mean"]

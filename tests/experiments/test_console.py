@@ -26,7 +26,9 @@ ESCAPED = r"\x1b]0;owned\x07\x1b[31m\u202e"
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Return a function that makes standard output a terminal (or not) of some width, and returns it."""
+    """Return a function that makes standard output a terminal (or not) of some width, and returns
+    it.
+    """
 
     def make(width, is_terminal=True):
         output = io.StringIO()
@@ -49,18 +51,31 @@ def summary(*seeds):
 def print_a_run(size=100):
     name = "Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling"
     rows = [("", name, 84.26)]
-    published = (Published("fixture", ["test_f1"], rows, sizes={"train": 100}, note="beside theirs"),)
-    columns = {"dev_f1": ("dev", ".2f"), "test_f1": ("test", ".2f"), "test_f1_sampled": ("s", ".2f")}
+    published = (
+        Published("fixture", ["test_f1"], rows, sizes={"train": 100}, note="beside theirs"),
+    )
+    columns = {
+        "dev_f1": ("dev", ".2f"),
+        "test_f1": ("test", ".2f"),
+        "test_f1_sampled": ("s", ".2f"),
+    }
     experiment = Experiment("fixture", "", "", columns=columns, published=published)
     data = Dataset("fixture", {"train": size}, "", "", None)
     metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
-    result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}
+    result = {
+        "model": "dynamic:5",
+        "wall_seconds": 4000,
+        "parameters": 1_971_075,
+        "metrics": metrics,
+    }
     print_results(experiment, Settings(), data, [result])
 
 
 @pytest.mark.parametrize("width", [40, 80, 0])
 def test_numbers_and_names_stay_whole_on_any_terminal(width, terminal):
-    output = terminal(width or 40, is_terminal=bool(width))  # off a terminal, tables have their full width
+    output = terminal(
+        width or 40, is_terminal=bool(width)
+    )  # off a terminal, tables have their full width
     print_a_run()
     text = re.sub("\x1b.*?m", "", output.getvalue())
     cells = ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26", "1:06:40", "1,971,075")
@@ -86,7 +101,12 @@ def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal
         ("lstm", {"transition": "ulstm"}, 1, "ulstm"),
         ("sparse:10", {"top": 3}, 10, "sparse:10, top 3"),
         ("fixed:3", {"agent": "content", "control": "untrained"}, 3, "fixed:3"),
-        ("dynamic:3", {"agent": "content", "control": "mean"}, 3, "dynamic:3, by content, control: mean"),
+        (
+            "dynamic:3",
+            {"agent": "content", "control": "mean"},
+            3,
+            "dynamic:3, by content, control: mean",
+        ),
         ("segment_dynamic:10", {"stride": 2}, 10, "segment_dynamic:10, stride 2"),
     ],
 )
@@ -114,7 +134,9 @@ def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
         execute(PTB, "evaluate", "--run-dir", folder, "--data", f"no{CONTROL}"),
         execute(PTB, "--run-dir", f"no\0{CONTROL}"),
         execute(PTB, "--data", f"no{CONTROL}", "--print-config"),
-        execute(quick.Quick, "--epochs", 1, "--devices", 1, "--run-dir", tmp_path / f"new{CONTROL}"),
+        execute(
+            quick.Quick, "--epochs", 1, "--devices", 1, "--run-dir", tmp_path / f"new{CONTROL}"
+        ),
     ]
     assert "[/red]:smile:" in outcomes[0].out
     for outcome in outcomes:
@@ -132,7 +154,11 @@ def test_control_sequences_in_the_log_and_in_errors_are_escaped(capsys):
     def fail(error):
         raise error
 
-    for error in (UserError(CONTROL), KeyboardInterrupt(CONTROL), OSError(2, "no such file", CONTROL)):
+    for error in (
+        UserError(CONTROL),
+        KeyboardInterrupt(CONTROL),
+        OSError(2, "no such file", CONTROL),
+    ):
         outcome = execute(lambda error=error: fail(error))
         assert ESCAPED in outcome.err and "\x1b" not in outcome.err
 

@@ -1,4 +1,6 @@
-"""Check controls of a learned choice and words copied by it: what is trained, and what the table shows."""
+"""Check controls of a learned choice and words copied by it: what is trained, and what the table
+shows.
+"""
 
 import re
 from types import SimpleNamespace
@@ -25,7 +27,9 @@ def trained(corpus_folder, tmp_path_factory):
 
     def train(*flags):
         folder = tmp_path_factory.mktemp("controls") / "run"
-        outcome = succeed(PTB, "--data", corpus_folder, *FAR, *SMALL_PTB, *flags, "--run-dir", folder)
+        outcome = succeed(
+            PTB, "--data", corpus_folder, *FAR, *SMALL_PTB, *flags, "--run-dir", folder
+        )
         return folder, " ".join(outcome.out.split())
 
     return train
@@ -40,7 +44,9 @@ def copying(trained):
 def test_a_model_that_copies_is_trained_explained_and_writes(copying):
     folder, out = copying
     assert "dynamic:4" in out and row_of(folder)["copy"] == "expected"
-    np.testing.assert_allclose(sum(row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        sum(row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]), 1, rtol=1e-5
+    )
     succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c a b")
     written = succeed(PTB, "generate", "--run-dir", folder, "--words", 5)
     assert written.out.split()
@@ -60,10 +66,23 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(trained, co
 
 @pytest.mark.slow
 def test_probabilities_by_which_words_are_copied_are_exchanged(corpus_folder, copying):
-    flags = ("--run-dir", copying[0], "--data", corpus_folder, "--rows", 4, "--steps", 60, "--split", "train")
+    flags = (
+        "--run-dir",
+        copying[0],
+        "--data",
+        corpus_folder,
+        "--rows",
+        4,
+        "--steps",
+        60,
+        "--split",
+        "train",
+    )
     text = " ".join(succeed(PTB, "oracle", *flags).out.split())
     assert "by the likeliest k alone" in text and "always 1" in text
-    assert re.search(r"Its own probabilities gain [+-]\d\.\d{4} ± \d\.\d{4} nats \(95 %\) over those", text)
+    assert re.search(
+        r"Its own probabilities gain [+-]\d\.\d{4} ± \d\.\d{4} nats \(95 %\) over those", text
+    )
 
 
 @pytest.mark.slow
@@ -72,7 +91,9 @@ def test_hard_choices_go_on_from_expected_ones(trained, copying):
     folder, out = trained(*hard, "--start-from", copying[0])
     assert "dynamic:4, by content, copies: chosen" in out.replace("│ ", "").replace("  ", " ")
     row = row_of(folder)["metrics"]
-    assert row["test_perplexity_sampled"]["mean"] > 1  # λ is 0, but the choice determines what is copied
+    assert (
+        row["test_perplexity_sampled"]["mean"] > 1
+    )  # λ is 0, but the choice determines what is copied
 
 
 @pytest.mark.slow
@@ -87,7 +108,10 @@ def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(trained, copying
 
 def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb):
     folder = compared_ptb.folder / "dynamic-3"
-    rates, shares = learnt_rates(folder, "ptb"), row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]
+    rates, shares = (
+        learnt_rates(folder, "ptb"),
+        row_of(folder)["metrics"]["dev_agent_share_1"]["mean"],
+    )
     assert len(set(shares)) > 1
     np.testing.assert_allclose(rates, shares, atol=1e-6)
     found = replace(PTB.settings(), control="histogram", control_of=rates)

@@ -34,19 +34,27 @@ def test_two_words_exchanged_in_the_vocabulary(folder):
     words = next(value for value in vocabulary.values() if isinstance(value, list))
     words[1], words[2] = words[2], words[1]
     path.write_text(json.dumps(vocabulary))
-    assert_user_error(explain(folder), "vocabulary.json", "not the file that the model was trained with")
+    assert_user_error(
+        explain(folder), "vocabulary.json", "not the file that the model was trained with"
+    )
 
 
 def test_a_newest_checkpoint_that_is_missing_or_under_another_ones_name(folder):
-    """This happens after an incomplete copy. An older checkpoint was once loaded without a message."""
+    """This happens after an incomplete copy. An older checkpoint was once loaded without a
+    message.
+    """
     older, newest = sorted((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     shutil.rmtree(newest)
-    assert_user_error(explain(folder), f"lacks the checkpoint of step {newest.name}", f"step {older.name}")
+    assert_user_error(
+        explain(folder), f"lacks the checkpoint of step {newest.name}", f"step {older.name}"
+    )
     older.rename(newest)
     assert_user_error(explain(folder), "restore it")
 
 
-@pytest.mark.parametrize(("name", "old"), [("config.json", '"init_scale": '), ("result.json", '"mean": ')])
+@pytest.mark.parametrize(
+    ("name", "old"), [("config.json", '"init_scale": '), ("result.json", '"mean": ')]
+)
 def test_a_digit_changed_in_settings_or_results(folder, name, old):
     """A changed setting of the model once changed the predictions, with exit status 0."""
     text = (folder / name).read_text()
@@ -61,7 +69,10 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(tmp_path, monkeypat
 
     def with_nan(*arguments, **how):
         metrics = evaluate(*arguments, **how)
-        return {name: value * np.nan if name.endswith("nll") else value for name, value in metrics.items()}
+        return {
+            name: value * np.nan if name.endswith("nll") else value
+            for name, value in metrics.items()
+        }
 
     monkeypatch.setattr(Learner, "evaluate", with_nan)
     outcome = execute(Quick, "--batch-size", 20, "--devices", 1, "--run-dir", folder)
@@ -84,7 +95,9 @@ REMOVED = {
 
 
 @pytest.mark.parametrize("moment", REMOVED)
-def test_a_run_folder_that_is_removed_while_it_trains(moment, tmp_path, monkeypatch, finished_quick):
+def test_a_run_folder_that_is_removed_while_it_trains(
+    moment, tmp_path, monkeypatch, finished_quick
+):
     """Regression: most were tracebacks, and none said how far the run had come."""
     owner, name, number, last = REMOVED[moment]
     usual, calls, folder = getattr(owner, name), [], tmp_path / "run"
@@ -107,14 +120,18 @@ def test_a_run_folder_that_is_removed_while_it_trains(moment, tmp_path, monkeypa
 OTHER_METRICS = {
     "another run's": lambda path, other: shutil.copy(other / "metrics.jsonl", path),
     "edited": lambda path, other: path.write_text(path.read_text().replace("0.", "0.9", 1)),
-    "without their last line": lambda path, other: path.write_text(path.read_text().rpartition('{"step"')[0]),
+    "without their last line": lambda path, other: path.write_text(
+        path.read_text().rpartition('{"step"')[0]
+    ),
     "deleted": lambda path, other: path.unlink(),
     "nested too deep": lambda path, other: path.write_text("[" * 900 + "]" * 900 + "\n"),
 }
 
 
 @pytest.mark.parametrize("name", OTHER_METRICS)
-def test_metrics_that_are_not_those_of_the_finished_run(name, finished_quick, swept_quick, tmp_path):
+def test_metrics_that_are_not_those_of_the_finished_run(
+    name, finished_quick, swept_quick, tmp_path
+):
     """Regression: another run's were returned as this run's, and deleted ones were not missed."""
     folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
     OTHER_METRICS[name](folder / "metrics.jsonl", swept_quick.folder / "lstm")
@@ -166,7 +183,9 @@ EDITED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "value"), EDITED, ids=[f"{n}.{p}={v}"[:60] for n, p, v in EDITED])
+@pytest.mark.parametrize(
+    ("name", "place", "value"), EDITED, ids=[f"{n}.{p}={v}"[:60] for n, p, v in EDITED]
+)
 def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, finished_ptb):
     document = load(folder / name)
     if place:
@@ -179,7 +198,9 @@ def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, fin
     write_result(folder, document if name == "result.json" else load(folder / "result.json"))
     assert_user_error(explain(folder), str(folder))
     again = execute(PTB, *finished_ptb.arguments, "--run-dir", folder)
-    if again.status or (name != "vocabulary.json" and value != [7]):  # rewritten; not needed for a table
+    if again.status or (
+        name != "vocabulary.json" and value != [7]
+    ):  # rewritten; not needed for a table
         assert_user_error(again, str(folder))
     succeed(tool("report"), folder, finished_ptb.folder)
 
@@ -200,8 +221,13 @@ def test_json_nested_too_deep(name, text, folder, finished_ptb):
 
 @pytest.mark.parametrize("setting", ["run.model", "model.transition"])
 def test_a_name_of_a_model_that_is_nested_too_deep(setting, finished_quick, tmp_path):
-    """Regression: 3,000 minus signs were a RecursionError, also in `report`, which leaves such a run out."""
-    folder, name = shutil.copytree(finished_quick.folder, tmp_path / "run"), f"quick:Linear({'-' * 3000}3)"
+    """Regression: 3,000 minus signs were a RecursionError, also in `report`, which leaves such a
+    run out.
+    """
+    folder, name = (
+        shutil.copytree(finished_quick.folder, tmp_path / "run"),
+        f"quick:Linear({'-' * 3000}3)",
+    )
     config, result = load(folder / "config.json"), load(folder / "result.json")
     if setting == "run.model":
         config["model"] = result["rows"][0]["model"] = name
@@ -209,7 +235,9 @@ def test_a_name_of_a_model_that_is_nested_too_deep(setting, finished_quick, tmp_
         config["settings"]["model"]["transition"] = name
     (folder / "config.json").write_text(json.dumps(config))
     write_result(folder, result)
-    assert_user_error(execute(Quick, "explain", "--run-dir", folder, "--text", "1 2 3 4"), str(folder))
+    assert_user_error(
+        execute(Quick, "explain", "--run-dir", folder, "--text", "1 2 3 4"), str(folder)
+    )
     succeed(tool("report"), finished_quick.folder, folder)
 
 
@@ -219,9 +247,21 @@ TAGGER = TaggerVocabulary(("<unk>", "a"), 1, ("a",), ("O",), True, "keep", 20, (
 @pytest.mark.parametrize(
     "changed",
     [
-        *({"words": [1, 2]}, {"words": "ab"}, {"words": [["a"]]}, {"tags": [None]}, {"characters": [1]}),
+        *(
+            {"words": [1, 2]},
+            {"words": "ab"},
+            {"words": [["a"]]},
+            {"tags": [None]},
+            {"characters": [1]},
+        ),
         *({"num_frequent": "1"}, {"num_frequent": -1}, {"word_length": 2.5}, {"word_length": None}),
-        *({"lowercase": 1}, {"digits": "ten"}, {"columns": [[1]]}, {"columns": ["x"]}, {"scheme": "BMES"}),
+        *(
+            {"lowercase": 1},
+            {"digits": "ten"},
+            {"columns": [[1]]},
+            {"columns": ["x"]},
+            {"scheme": "BMES"},
+        ),
         *({"kind": "int"}, {"kind": [1]}, {"more": 1}),
     ],
     ids=str,

@@ -1,4 +1,6 @@
-"""Check what the demo shows: both agents learn where to go back to, and the LSTMs beside them do not."""
+"""Check what the demo shows: both agents learn where to go back to, and the LSTMs beside them do
+not.
+"""
 
 import re
 

@@ -1,4 +1,6 @@
-"""Check that a run folder can gain epochs and models, with the same result as a run begun with them."""
+"""Check that a run folder can gain epochs and models, with the same result as a run begun with
+them.
+"""
 
 import json
 import shutil
@@ -56,7 +58,9 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, tm
 
 
 def test_the_time_of_a_run_that_grows_adds_up(finished_quick, folder):
-    """Regression: that of the first evaluation was forgotten, so that a longer run showed a shorter time."""
+    """Regression: that of the first evaluation was forgotten, so that a longer run showed a shorter
+    time.
+    """
     result = load(folder / "result.json")
     result["rows"][0]["wall_seconds"] = 5000.5
     write_result(folder, result)
@@ -97,7 +101,9 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path)
     assert rows[1:] == first
     kept = snapshot(folder)
     outcome = execute(quick.Quick, *given, "--compare", "lstm,fixed:3", "--run-dir", folder)
-    assert_user_error(outcome, 'models was ["fixed:3", "lstm", "fixed:2"]', json.dumps(["lstm", "fixed:3"]))
+    assert_user_error(
+        outcome, 'models was ["fixed:3", "lstm", "fixed:2"]', json.dumps(["lstm", "fixed:3"])
+    )
     both = ("--compare", "fixed:4,fixed:3,lstm,fixed:2", "--clip", 0.25, "--run-dir", folder)
     outcome = execute(quick.Quick, *given, *both)
     assert_user_error(outcome, "settings.training.clip was null and is now 0.25")
@@ -105,7 +111,9 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path)
 
 
 def test_a_finished_run_is_only_accepted_with_its_checkpoint(finished_quick, folder):
-    """Regression: with a result of another time, or without checkpoints, it was said to be finished."""
+    """Regression: with a result of another time, or without checkpoints, it was said to be
+    finished.
+    """
     before = (folder / "result.json").read_bytes()
     for description in folder.glob("checkpoints/*/document/metadata"):
         description.write_text("{")
@@ -121,7 +129,10 @@ def test_a_patience_that_grows_goes_on(finished_quick, tmp_path):
     folder, arguments = tmp_path / "run", (*finished_quick.arguments, "--epochs", 9, "--patience")
     first = succeed(quick.Quick, *arguments, 1, "--run-dir", folder)
     epochs = row_of(folder)["epochs"]
-    assert epochs < 9 and f"stopped after epoch {epochs}: no better dev accuracy for 1 epochs" in first.out
+    assert (
+        epochs < 9
+        and f"stopped after epoch {epochs}: no better dev accuracy for 1 epochs" in first.out
+    )
     assert "finished already" in succeed(quick.Quick, *arguments, 1, "--run-dir", folder).out
     again = succeed(quick.Quick, *arguments, 8, "--run-dir", folder)
     assert "resuming after" in again.out and row_of(folder)["epochs"] > epochs
@@ -142,7 +153,15 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, folder):
 @pytest.mark.slow
 def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_generated_data):
     """With more epochs, the entropy coefficient of the trained epochs would have been different."""
-    arguments = (*SMALL_NUMBERS, "--entropy-coef", 0.1, "--entropy-coef-final", 0, "--run-dir", tmp_path)
+    arguments = (
+        *SMALL_NUMBERS,
+        "--entropy-coef",
+        0.1,
+        "--entropy-coef-final",
+        0,
+        "--run-dir",
+        tmp_path,
+    )
     succeed(NUMBERS, *arguments, "--epochs", 1)
     before = snapshot(tmp_path)
     outcome = execute(NUMBERS, *arguments, "--epochs", 2)

@@ -1,4 +1,6 @@
-"""Check runs of one process and of two, with two devices each, also after stops, kills and errors."""
+"""Check runs of one process and of two, with two devices each, also after stops, kills and
+errors.
+"""
 
 import os
 import signal
@@ -59,14 +61,18 @@ def finish(*arguments):
 
 
 def own_lines(text):
-    """Return the lines of a text, except JAX's on its connections and the one on the search for processes."""
+    """Return the lines of a text, except JAX's on its connections and the one on the search for
+    processes.
+    """
     jax_or_start = ("[Gloo]", "looking for the other processes: 127.0.0.1:")
     return [line for line in text.splitlines() if not line.startswith(jax_or_start)]
 
 
 def wait_for_checkpoint(folder, processes, seconds=200):
     deadline = time.monotonic() + seconds
-    while not any(path.name.isdigit() for path in folder.glob("checkpoints/*")):  # else it is unfinished
+    while not any(
+        path.name.isdigit() for path in folder.glob("checkpoints/*")
+    ):  # else it is unfinished
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
         time.sleep(0.01)
 
@@ -95,13 +101,17 @@ def test_two_processes_train_as_one_does(one_process, tmp_path):
     folder, arguments, _ = one_process
     first, second = finish(*arguments, "--run-dir", tmp_path / "run")
     assert "4 of 4 cpu device(s), 2 process(es)" in first[0] and own_lines(second[0]) == []
-    assert own_lines(second[1]) == ["process 1 waits for process 0, which evaluates dynamic:3 and draws"]
+    assert own_lines(second[1]) == [
+        "process 1 waits for process 0, which evaluates dynamic:3 and draws"
+    ]
     assert_same_result(tmp_path / "run", folder)
     assert len(row_of(tmp_path / "run")["devices"]) == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [("--model", "dynamic:3", "--seeds", 4), ("--compare", "lstm,dynamic:3")])
+@pytest.mark.parametrize(
+    "options", [("--model", "dynamic:3", "--seeds", 4), ("--compare", "lstm,dynamic:3")]
+)
 def test_processes_with_seeds_of_their_own_and_several_models(options, corpus_folder, tmp_path):
     arguments = ("--data", corpus_folder, *SMALL, *options, "--run-dir")
     succeed(PTB, *arguments, tmp_path / "one")
@@ -121,11 +131,16 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
     killed = time.monotonic()
     status, _, errors = outcomes(*run)[1 - victim]
     assert time.monotonic() - killed < 30
-    # If a collective fails first, the error is one line. If JAX detects the lost process first, it aborts.
+    # If a collective fails first, the error is one line. If JAX detects the lost process first, it
+    # aborts.
     if status == 2:
-        assert errors.splitlines()[-1].startswith("error: what all processes do together has failed")
+        assert errors.splitlines()[-1].startswith(
+            "error: what all processes do together has failed"
+        )
     else:
-        assert status == -signal.SIGABRT and "JAX distributed service detected fatal errors" in errors
+        assert (
+            status == -signal.SIGABRT and "JAX distributed service detected fatal errors" in errors
+        )
     assert not (tmp_path / "run" / "result.json").exists()
     first, _ = finish(*long)
     assert "resuming after step" in first[0]
@@ -133,7 +148,9 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)]
+)
 def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tmp_path):
     folder, arguments, _ = one_process
     run = start_two(*arguments, "--run-dir", tmp_path / "run")
@@ -156,7 +173,10 @@ def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp
         run, part = start_two(*arguments, "--features", 9, "--run-dir", folder), "other settings"
     else:
         missing = ("--data", tmp_path / "nothing")
-        run, part = start_two(*arguments, "--run-dir", tmp_path / "run", second=missing), "cannot be read"
+        run, part = (
+            start_two(*arguments, "--run-dir", tmp_path / "run", second=missing),
+            "cannot be read",
+        )
     for index, (status, _, errors) in enumerate(outcomes(*run)):
         (line,) = own_lines(errors)
         start = "error: " if index == fails else f"error: process {fails} has stopped: "
@@ -166,12 +186,16 @@ def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_a_killed_run_resumes_bit_for_bit(number, one_process, tmp_path):
-    whole, killed = ((*one_process.arguments, "--epochs", 9, "--run-dir", tmp_path / n) for n in "ab")
+    whole, killed = (
+        (*one_process.arguments, "--epochs", 9, "--run-dir", tmp_path / n) for n in "ab"
+    )
     run = start(*killed)
     wait_for_checkpoint(tmp_path / "b", [run])
     run.send_signal(number)
     ((status, _, errors),) = outcomes(run)
-    assert status == -number or (status == 130 and f"--run-dir {tmp_path / 'b'}" in errors.splitlines()[-1])
+    assert status == -number or (
+        status == 130 and f"--run-dir {tmp_path / 'b'}" in errors.splitlines()[-1]
+    )
     assert not (tmp_path / "b" / "result.json").exists()
     resumed, _ = outcomes(start(*killed), start(*whole), seconds=300)
     assert resumed[0] == 0 and "resuming after step" in resumed[1], resumed

@@ -1,4 +1,6 @@
-"""Check that users can name their own classes on the command line, and that run folders run no code."""
+"""Check that users can name their own classes on the command line, and that run folders run no
+code.
+"""
 
 import json
 import shutil
@@ -6,7 +8,16 @@ import sys
 import textwrap
 
 import pytest
-from commands import PTB, SMALL_NUMBERS, assert_user_error, execute, load, succeed, tool, write_result
+from commands import (
+    PTB,
+    SMALL_NUMBERS,
+    assert_user_error,
+    execute,
+    load,
+    succeed,
+    tool,
+    write_result,
+)
 from quick import Quick, QuickSettings
 
 from dynskip_jax import load_run
@@ -35,7 +46,9 @@ SMALL = (*SMALL_NUMBERS, "--epochs", 1, "--preset", "paper")
 
 @pytest.fixture
 def pieces(tmp_path, monkeypatch):
-    """Write a module of users' classes into the current folder, without importing it, and return its mark."""
+    """Write a module of users' classes into the current folder, without importing it, and return
+    its mark.
+    """
     (tmp_path / "my_pieces.py").write_text(textwrap.dedent(PIECES))
     (tmp_path / "broken_pieces.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
@@ -94,7 +107,9 @@ def test_a_config_file_runs_no_code(pieces, name, finished_quick, tmp_path):
         config["model"] = result["rows"][0]["model"] = "my_pieces:Near(3)"
     (folder / "config.json").write_text(json.dumps(config))
     write_result(folder, result)
-    assert_user_error(execute(Quick, "explain", "--run-dir", folder), "my_pieces", "imports no code")
+    assert_user_error(
+        execute(Quick, "explain", "--run-dir", folder), "my_pieces", "imports no code"
+    )
     assert not pieces.exists()
 
 

@@ -1,4 +1,6 @@
-"""Check that the task of docs/own_task.md trains, compares, predicts and explains, and pages on analysis."""
+"""Check that the task of docs/own_task.md trains, compares, predicts and explains, and pages on
+analysis.
+"""
 
 import importlib
 
@@ -13,7 +15,9 @@ SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """Write the task of docs/own_task.md, whose first two blocks are its files, and return its experiment."""
+    """Write the task of docs/own_task.md, whose first two blocks are its files, and return its
+    experiment.
+    """
     folder = tmp_path_factory.mktemp("own") / "toy"
     folder.mkdir()
     for name, code in zip(("task", "config"), code_of("docs/own_task.md"), strict=False):
@@ -33,7 +37,10 @@ def compared(toy, tmp_path_factory):
 def test_it_compares_predicts_and_explains(toy, compared):
     folder = compared.folder
     rows = load(folder / "result.json")["rows"]
-    assert [row["model"] for row in rows] == ["lstm", "dynamic:3"] and "dev F1" in compared.outcome.out
+    assert [row["model"] for row in rows] == [
+        "lstm",
+        "dynamic:3",
+    ] and "dev F1" in compared.outcome.out
     for row in rows:
         assert row["metrics"].keys() >= {"test_accuracy", "test_nll"}
         assert all(0 <= value <= 1 for value in row["metrics"]["test_f1"]["per_seed"])

@@ -19,7 +19,11 @@ ROWS = "well, fine;pos\noh, dull;neg\n"
         (ROWS, ("--text-column", 0, "--label-column", 1), ["comma and semicolon", "--delimiter"]),
         (ROWS, ("--text-column", 2019, "--label-column", 1), ["no column '2019'", "--text-column"]),
         (ROWS, ("--delimiter", "colon"), ["--delimiter", "semicolon"]),
-        (f"text;label\n ;pos\n{ROWS}", ("--strict",), ["line 2: the text has no words", "--strict"]),
+        (
+            f"text;label\n ;pos\n{ROWS}",
+            ("--strict",),
+            ["line 2: the text has no words", "--strict"],
+        ),
         (f"# by hand\ntext;label\n{ROWS}", ("--strict",), ["line 1: a comment", "--strict"]),
     ],
 )
@@ -30,7 +34,9 @@ def test_texts_that_are_not_clear_name_a_flag(tmp_path, text, flags, parts):
 
 
 def test_tagged_files_have_strict(tmp_path):
-    for split, start in itertools.product(("train", "dev", "test"), ("#\tby hand\nso\tX\tB-A\n\n",)):
+    for split, start in itertools.product(
+        ("train", "dev", "test"), ("#\tby hand\nso\tX\tB-A\n\n",)
+    ):
         (tmp_path / f"{split}.txt").write_text(start)
     flags = ("--dataset", "columns", "--data", tmp_path, "--run-dir", tmp_path / "run", "--strict")
     assert_user_error(execute(TAGGER, *flags), "line 1: a comment, which begins with #", "--strict")

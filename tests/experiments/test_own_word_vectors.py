@@ -1,4 +1,6 @@
-"""Check that word vectors made from texts are reproducible and can be read, and that errors are one line."""
+"""Check that word vectors made from texts are reproducible and can be read, and that errors are one
+line.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from dynskip_jax.data.word_vectors import read_word_vectors
 pytest.importorskip("gensim", reason="word vectors are made by gensim, which is not installed")
 
 # Words of two kinds, which never occur in the same line.
-TEXT = "\n".join(["the cat saw a dog , a dog saw the cat .", "In 1996 and 1997 he paid 10 and 20"] * 40)
+TEXT = "\n".join(
+    ["the cat saw a dog , a dog saw the cat .", "In 1996 and 1997 he paid 10 and 20"] * 40
+)
 MAKE = tool("word_vectors")
 
 
@@ -22,7 +26,13 @@ def test_words_in_like_company_are_alike(tmp_path):
     assert "text.txt: 840 words" in outcome.out
     assert first.read_bytes() == second.read_bytes()
     vectors = read_word_vectors(first, {"cat", "dog", "9999", "99", "in", "1996", "In"}, 8)
-    assert vectors.keys() == {"cat", "dog", "9999", "99", "in"}  # in lower case, digits replaced by 9
+    assert vectors.keys() == {
+        "cat",
+        "dog",
+        "9999",
+        "99",
+        "in",
+    }  # in lower case, digits replaced by 9
 
     def alike(one, other):
         one, other = vectors[one], vectors[other]
@@ -53,7 +63,11 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path):
         (text, ("--text", text), "exists: remove it"),
         (tmp_path / "none" / "v.txt", ("--text", text), "does not exist: make it"),
         (tmp_path / "v.txt", (), "no text found"),
-        (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "no.txt cannot be read (No such file"),
+        (
+            tmp_path / "v.txt",
+            ("--text", tmp_path / "no.txt"),
+            "no.txt cannot be read (No such file",
+        ),
         (tmp_path / "v.txt", ("--text", text), "no word occurs 3 times"),
     ):
         assert_user_error(execute(MAKE, "--output", output, *flags), message)

@@ -38,7 +38,9 @@ TEXT = "a b b c h"  # other texts have the same length, which is compiled once
 
 @pytest.fixture
 def compared(compared_ptb, tmp_path):
-    """Return a copy of a finished comparison of two models with two seeds each; a test may write to it."""
+    """Return a copy of a finished comparison of two models with two seeds each; a test may write to
+    it.
+    """
     shutil.copytree(compared_ptb.folder, tmp_path / "compared")
     return tmp_path / "compared"
 
@@ -52,14 +54,20 @@ def test_explain_prints_and_shows_what_the_models_say(compared):
         tokens, words = found.encode(TEXT)
         assert words == ["<eos>", *TEXT.split()]
         # Reference: one call of the model on the text, and a softmax in float64.
-        output = compiled(found.model)(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
+        output = compiled(found.model)(
+            jnp.asarray(tokens)[None], policy=found.policy, deterministic=True
+        )
         logits = np.asarray(output.logits[0], float)
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         best = probabilities[-1].argmax()
-        listed = f"{name}: next word {found.vocabulary.tokens[best]!r} {probabilities[-1, best]:.3f}"
+        listed = (
+            f"{name}: next word {found.vocabulary.tokens[best]!r} {probabilities[-1, best]:.3f}"
+        )
         assert listed in outcome.out
         for position, token in enumerate(tokens[1:]):
-            assert np.abs(printed / probabilities[position, token] - 1).min() < 0.006  # of three digits
+            assert (
+                np.abs(printed / probabilities[position, token] - 1).min() < 0.006
+            )  # of three digits
     (picture,) = (compared / "plots").glob("explain-dynamic-3-seed-1-a-b-b-c-h-*.png")
     assert f"picture: {picture}" in outcome.out
     assert_picture(picture)
@@ -70,7 +78,9 @@ def test_explain_prints_and_shows_what_the_models_say(compared):
     for t, (row, entropy) in enumerate(zip(rows, decision.entropy[0], strict=True)):
         weights = np.array([weight for _, weight in row["k"]])
         assert -(weights * np.log(weights)).sum() == pytest.approx(float(entropy), abs=1e-3)
-        assert row["to"] == (words[t - row["reached"]] if t >= row["reached"] else "before the text")
+        assert row["to"] == (
+            words[t - row["reached"]] if t >= row["reached"] else "before the text"
+        )
     before = page.read_bytes()
     assert_user_error(execute(PTB, *arguments), "page.html exists")
     assert page.read_bytes() == before
@@ -112,14 +122,24 @@ def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
 
 @pytest.mark.parametrize("model", ["lstm", pytest.param("dynamic:3", marks=pytest.mark.slow)])
 def test_generate_writes_words_of_the_vocabulary(model, compared_ptb):
-    how = ("generate", "--run-dir", compared_ptb.folder, "--model", model, "--words", 30, "--text", "a b")
+    how = (
+        "generate",
+        "--run-dir",
+        compared_ptb.folder,
+        "--model",
+        model,
+        "--words",
+        30,
+        "--text",
+        "a b",
+    )
     one, same, other = (succeed(PTB, *how, "--key", key).out for key in (1, 1, 2))
     assert one == same != other and one.startswith("a b") and set(one.split()) <= set("abcdefgh")
 
 
 def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
-    # The probability of each second word is a sum over the first words. The frequencies in 4,000 texts of two
-    # words come close to it.
+    # The probability of each second word is a sum over the first words. The frequencies in 4,000
+    # texts of two words come close to it.
     found = load_run(compared_ptb.folder, "lstm")
     prompt = jnp.array([0])
 
@@ -161,7 +181,9 @@ def evaluated(folder, data, method, *flags):
 def test_values_are_chosen_on_dev_whatever_test_says(
     method, first, second, compared_ptb, corpus_folder, monkeypatch, tmp_path
 ):
-    """The perplexities of each pair of values are made up: the best one on dev is the worst on test."""
+    """The perplexities of each pair of values are made up: the best one on dev is the worst on
+    test.
+    """
     of_pairs = {(1.5, 0.2): 3.0, (1.5, 0.7): 9.0, (0.5, 0.2): 5.0, (0.5, 0.7): 4.0}
     read = []
 
@@ -197,9 +219,12 @@ def test_evaluation_keeps_the_values_that_are_best_on_dev(compared, corpus_folde
         assert other["dev_with"]["mean"] >= numbers["dev_with"]["mean"]
     flags = ("--steps", 10, "--return-rate", 0.1, "--learning-rate", "0.01,0,1e38")
     for numbers in evaluated(compared, corpus_folder, "dynamic", *flags).values():
-        # A rate of 0 keeps the trained parameters. On these few words, it is better than 0.01; 1e38 diverges.
+        # A rate of 0 keeps the trained parameters. On these few words, it is better than 0.01; 1e38
+        # diverges.
         assert numbers["chosen"] == [0, 0.1]
-        np.testing.assert_allclose(numbers["test_with"]["per_seed"], numbers["test"]["per_seed"], rtol=1e-4)
+        np.testing.assert_allclose(
+            numbers["test_with"]["per_seed"], numbers["test"]["per_seed"], rtol=1e-4
+        )
 
 
 def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path):
@@ -208,7 +233,9 @@ def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path)
     succeed(PTB, *how, "--model", "lstm", "--run-dir", folder)
     dev = lambda path: row_of(path)["metrics"]["dev_perplexity"]["mean"]
     assert dev(folder) < dev(compared / "lstm")  # one epoch does not suffice for this text
-    swept, again = ((*how, "--model", "lstm", "--learning-rate", rate) for rate in ("0.001,1", "0.000001"))
+    swept, again = (
+        (*how, "--model", "lstm", "--learning-rate", rate) for rate in ("0.001,1", "0.000001")
+    )
     succeed(PTB, *swept, "--run-dir", tmp_path / "swept")
     succeed(PTB, *again, "--start-from", tmp_path / "swept", "--run-dir", tmp_path / "again")
     np.testing.assert_allclose(dev(tmp_path / "again"), dev(tmp_path / "swept"), rtol=1e-3)
@@ -216,7 +243,9 @@ def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path)
     for start, number in (((), 2), (("--start-from", folder), 1)):
         other = [*how[: how.index("--start-from")], *start, "--epochs", number]
         refused = execute(PTB, *other, "--model", "lstm", "--run-dir", folder)
-        assert_user_error(refused, f'settings.training.start_from was "{str(compared)[:40]}', "--run-dir")
+        assert_user_error(
+            refused, f'settings.training.start_from was "{str(compared)[:40]}', "--run-dir"
+        )
     assert (folder / "result.json").read_bytes() == written
     refused = execute(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
     assert_user_error(refused, "--start-from", "fixed:2")
@@ -253,7 +282,9 @@ def test_without_the_tokenizer_the_remedy_is_named(corpus_folder, monkeypatch):
     assert_user_error(outcome, 'tokenizers is not installed: pip install -e ".[bpe]"')
 
 
-@pytest.mark.parametrize(("experiment", "run"), [(PTB, "compared_ptb"), (NUMBERS, "finished_numbers")])
+@pytest.mark.parametrize(
+    ("experiment", "run"), [(PTB, "compared_ptb"), (NUMBERS, "finished_numbers")]
+)
 def test_oracle_says_what_each_choice_costs_and_writes_nothing(experiment, run, request):
     folder = request.getfixturevalue(run).folder
     before = snapshot(folder)
@@ -261,7 +292,13 @@ def test_oracle_says_what_each_choice_costs_and_writes_nothing(experiment, run, 
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100, "--of-seed", 1)
     outcome = succeed(experiment, "oracle", *flags)
     said = " ".join(outcome.out.split())
-    for part in ("layer 1, train", "by the agent", "always 1", "in hindsight", "a probe that sees s(t)"):
+    for part in (
+        "layer 1, train",
+        "by the agent",
+        "always 1",
+        "in hindsight",
+        "a probe that sees s(t)",
+    ):
         assert part in said
     assert "nats (95 %) over choices that look at nothing" in said
     assert "2 agents, two by two, agree on " in said and "by seed 0, reading the same text" in said

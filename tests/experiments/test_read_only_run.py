@@ -1,4 +1,6 @@
-"""Check that commands read a finished run from a read-only folder, and refuse to train it in one line."""
+"""Check that commands read a finished run from a read-only folder, and refuse to train it in one
+line.
+"""
 
 import builtins
 import errno
@@ -13,12 +15,16 @@ from commands import PTB, assert_user_error, execute, snapshot, succeed
 
 @pytest.fixture
 def read_only(monkeypatch):
-    """Return a function that makes all writes below a folder fail, as on a read-only file system."""
+    """Return a function that makes all writes below a folder fail, as on a read-only file
+    system.
+    """
 
     def protect(folder):
         def guarded(function, writes):
             def call(path, *arguments, **options):
-                below = isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(str(folder))
+                below = isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(
+                    str(folder)
+                )
                 if below and writes(path, *arguments):
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
                 return function(path, *arguments, **options)
@@ -30,7 +36,9 @@ def read_only(monkeypatch):
         monkeypatch.setattr(builtins, "open", opened)
         flags = os.O_WRONLY | os.O_RDWR | os.O_CREAT
         monkeypatch.setattr(os, "open", guarded(os.open, lambda path, how, *_: how & flags))
-        monkeypatch.setattr(os, "mkdir", guarded(os.mkdir, lambda path, *_: not os.path.exists(path)))
+        monkeypatch.setattr(
+            os, "mkdir", guarded(os.mkdir, lambda path, *_: not os.path.exists(path))
+        )
 
     return protect
 

@@ -1,4 +1,6 @@
-"""Check the report on several runs: numbers against NumPy and SciPy, written files, and one-line errors."""
+"""Check the report on several runs: numbers against NumPy and SciPy, written files, and one-line
+errors.
+"""
 
 import csv
 import json
@@ -49,24 +51,39 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     outcome = succeed(REPORT, compared_ptb.folder, *chosen, "--csv", tmp_path / "2.csv")
     one, two = table_of(tmp_path / "2.csv", "test_perplexity")
     assert float(one["difference_mean"]) == pytest.approx(np.mean(lstm) - np.mean(dynamic))
-    assert two["difference_mean"] == "" and len(table_of(tmp_path / "2.csv", "dev_agent_skip_1")) == 1
+    assert (
+        two["difference_mean"] == "" and len(table_of(tmp_path / "2.csv", "dev_agent_skip_1")) == 1
+    )
 
 
-def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(compared_ptb, swept_quick, tmp_path):
-    said = succeed(REPORT, compared_ptb.folder, swept_quick.folder, "--json", tmp_path / "rows.json").out
+def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(
+    compared_ptb, swept_quick, tmp_path
+):
+    said = succeed(
+        REPORT, compared_ptb.folder, swept_quick.folder, "--json", tmp_path / "rows.json"
+    ).out
     assert "test, sampled" in said and "test, greedy" not in said  # greedy is the usual mode
     rows = load(tmp_path / "rows.json")
     with open(ROOT / "docs" / "results" / "rows.csv", newline="", encoding="utf-8") as file:
         assert {tuple(row) for row in rows} == {tuple(next(csv.reader(file)))}
-    own = [row for row in rows if row["model"].endswith("dynamic:3") and row["metric"] == "test_perplexity"]
+    own = [
+        row
+        for row in rows
+        if row["model"].endswith("dynamic:3") and row["metric"] == "test_perplexity"
+    ]
     assert [row["mode"] for row in own] == ["greedy", "sampled", "averaged"]
     metrics = load(compared_ptb.folder / "result.json")["rows"][1]["metrics"]
     for row in own:
         values = metrics[f"test_perplexity_{row['mode']}"]["per_seed"]
-        assert (row["mean"], row["sd"]) == (f"{np.mean(values):.2f}", f"{np.std(values, ddof=1):.2f}")
+        assert (row["mean"], row["sd"]) == (
+            f"{np.mean(values):.2f}",
+            f"{np.std(values, ddof=1):.2f}",
+        )
         assert (row["task"], row["seeds"]) == ("ptb", 2)
     assert {row["mode"] for row in rows if "dynamic" not in row["model"]} == {""}
-    accuracies = load(swept_quick.folder / "result.json")["rows"][0]["sweep"][0]["metrics"]["dev_accuracy"]
+    accuracies = load(swept_quick.folder / "result.json")["rows"][0]["sweep"][0]["metrics"][
+        "dev_accuracy"
+    ]
     assert f"{100 * accuracies['mean']:.2f}" in [
         row["mean"] for row in rows if row["metric"] == "dev_accuracy"
     ]
@@ -95,7 +112,9 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
     rows = table_of(tmp_path / "t.csv", "dev_accuracy")
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
-    assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2  # of the selected value of each model
+    assert (
+        len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2
+    )  # of the selected value of each model
 
 
 def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, tmp_path):
@@ -104,7 +123,11 @@ def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, 
     row = result["rows"][0]
     row["seeds"] = [0, 1]
     for metric, values in (("test_accuracy", [0.99, 1.0]), ("dev_accuracy", [0.0, 0.02])):
-        row["metrics"][metric] = {"mean": np.mean(values), "std": np.std(values, ddof=1), "per_seed": values}
+        row["metrics"][metric] = {
+            "mean": np.mean(values),
+            "std": np.std(values, ddof=1),
+            "per_seed": values,
+        }
     write_result(folder, result)
     said = succeed(REPORT, folder, "--csv", tmp_path / "t.csv").out
     assert " to 100.00%" in said and " 0.00% to " in said
@@ -144,4 +167,6 @@ def test_corpora_of_one_name_have_tables_of_their_own(finished_quick, tmp_path):
     write_result(other, load(other / "result.json"))
     said = succeed(REPORT, finished_quick.folder, other, "--csv", tmp_path / "t.csv").out
     assert said.count("on digits (test_accuracy), data") == 2 and "data 22222222" in said
-    assert {row["difference_pairs"] for row in table_of(tmp_path / "t.csv", "test_accuracy")} == {"0"}
+    assert {row["difference_pairs"] for row in table_of(tmp_path / "t.csv", "test_accuracy")} == {
+        "0"
+    }

@@ -51,7 +51,9 @@ def test_the_list_and_the_commands_are_printed(here):
 
 @pytest.mark.parametrize("name", [name for name in TABLES if TABLES[name].reduced])
 def test_the_reduced_commands_train_elsewhere(name):
-    for line, full in zip(commands_of(TABLES[name], reduced=True), commands_of(TABLES[name]), strict=True):
+    for line, full in zip(
+        commands_of(TABLES[name], reduced=True), commands_of(TABLES[name]), strict=True
+    ):
         small, whole = (flags_of(of[0], of[1:]).settings for of in (line, full))
         assert small.run.run_dir.parts[2] == f"{name}-reduced"
         examples = [of.data.train_examples * len(of.run.all_seeds) for of in (small, whole)]

@@ -1,4 +1,6 @@
-"""Check settings: types, bounds, presets, files, and that no experiment needs JAX to describe itself."""
+"""Check settings: types, bounds, presets, files, and that no experiment needs JAX to describe
+itself.
+"""
 
 import dataclasses
 import json
@@ -102,9 +104,24 @@ RELAXED = dict(learning_rate=1.0, sampled_decay=0.5, relaxed_epochs=2, length=5)
 @pytest.mark.parametrize(
     ("name", "model", "given", "rates"),
     [
-        ("ptb", "lstm", dict(learning_rate=1.0, decay=2.0, decay_after=2), [1, 1, 0.5, 0.25, 0.125]),
-        ("ptb", "lstm", dict(learning_rate=1.0, decay=2.0, decay_after="plateau"), [1, 1, 1, 1, 0.5]),
-        ("pos", "lstm", dict(learning_rate=1.0, inverse_decay=1.0), [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]),
+        (
+            "ptb",
+            "lstm",
+            dict(learning_rate=1.0, decay=2.0, decay_after=2),
+            [1, 1, 0.5, 0.25, 0.125],
+        ),
+        (
+            "ptb",
+            "lstm",
+            dict(learning_rate=1.0, decay=2.0, decay_after="plateau"),
+            [1, 1, 1, 1, 0.5],
+        ),
+        (
+            "pos",
+            "lstm",
+            dict(learning_rate=1.0, inverse_decay=1.0),
+            [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5],
+        ),
         ("agreement", "dynamic:3", RELAXED, [1, 1, 0.5, 0.25, 0.125]),
         ("agreement", "lstm", RELAXED, [1] * 5),
     ],
@@ -123,7 +140,9 @@ def test_an_untrained_agent_stays_though_weights_decay():
     spec = make_spec("dynamic:3", settings)
     optimizer = make_fit_settings(settings, spec, learner_of("sst", settings, spec)).optimizer
     params = {name: np.ones(3, np.float32) for name in ("agent", "weights")}
-    updates, _ = optimizer.update(jax.tree.map(np.zeros_like, params), optimizer.init(params), params)
+    updates, _ = optimizer.update(
+        jax.tree.map(np.zeros_like, params), optimizer.init(params), params
+    )
     assert not updates["agent"].any() and updates["weights"].all()
 
 

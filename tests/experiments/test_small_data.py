@@ -1,4 +1,6 @@
-"""Check small data: presets make enough updates, runs say why they end, and tiny tasks are solved."""
+"""Check small data: presets make enough updates, runs say why they end, and tiny tasks are
+solved.
+"""
 
 import random
 
@@ -14,19 +16,25 @@ from dynskip_jax.small_data import UPDATES, fit_to_size
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("classify", 160), ("conll2003", 27), ("ptb", 3_000), ("sick", 100), ("sst", 200)]
+    ("name", "size"),
+    [("classify", 160), ("conll2003", 27), ("ptb", 3_000), ("sick", 100), ("sst", 200)],
 )
 def test_presets_make_enough_updates(name, size):
     resolved, _ = read_training(find_experiment(name), [])
     usual = resolved.settings.training
     found, lines = fit_to_size(resolved, resolved.settings, size)
     found = found.training
-    assert found.epochs * (size // (found.batch_size * getattr(found, "num_steps", 1))) >= UPDATES and lines
+    assert (
+        found.epochs * (size // (found.batch_size * getattr(found, "num_steps", 1))) >= UPDATES
+        and lines
+    )
     assert found.patience * usual.epochs == usual.patience * found.epochs
 
 
 def test_what_is_typed_stays_and_large_data_changes_nothing():
-    resolved, _ = read_training(find_experiment("classify"), ["--epochs", "2", "--batch-size", "30"])
+    resolved, _ = read_training(
+        find_experiment("classify"), ["--epochs", "2", "--batch-size", "30"]
+    )
     assert fit_to_size(resolved, resolved.settings, 40) == (resolved.settings, [])
     resolved, _ = read_training(find_experiment("sst"), [])
     assert fit_to_size(resolved, resolved.settings, 8_544) == (resolved.settings, [])
@@ -44,13 +52,31 @@ def test_a_run_on_small_data_may_grow():
 
 def test_models_have_the_stretched_epochs(monkeypatch):
     found = []
-    monkeypatch.setattr(run, "run", lambda _, settings, specs, *rest: found.extend([settings, *specs]))
+    monkeypatch.setattr(
+        run, "run", lambda _, settings, specs, *rest: found.extend([settings, *specs])
+    )
     succeed(find_experiment("number_prediction"), "--train-examples", 300)
     assert found[1].objective.relaxed_epochs == found[0].agent.relaxed_epochs > 3
 
 
-GOOD, BAD = ["great", "lovely", "superb", "moving", "clever"], ["awful", "dull", "poor", "boring", "clumsy"]
-FILLERS = ["the", "film", "has", "a", "story", "with", "scenes", "that", "people", "talk", "about", "town"]
+GOOD, BAD = (
+    ["great", "lovely", "superb", "moving", "clever"],
+    ["awful", "dull", "poor", "boring", "clumsy"],
+)
+FILLERS = [
+    "the",
+    "film",
+    "has",
+    "a",
+    "story",
+    "with",
+    "scenes",
+    "that",
+    "people",
+    "talk",
+    "about",
+    "town",
+]
 PLACES = ["paris", "ohio", "smith", "jones", "kent"]
 
 
@@ -72,7 +98,10 @@ def tagged(rng):
 
 
 def write_classify(here, rng):
-    rows = ["text,label", *(f"{' '.join(words)},{good}" for words, good in (review(rng) for _ in range(200)))]
+    rows = [
+        "text,label",
+        *(f"{' '.join(words)},{good}" for words, good in (review(rng) for _ in range(200))),
+    ]
     (here / "reviews.csv").write_text("\n".join(rows) + "\n")
     return "--data", here / "reviews.csv"
 
@@ -121,7 +150,9 @@ def write_sick(here, rng):
         for i in range(size):
             one, other = rng.choice(GOOD), rng.choice(GOOD)
             other = one if i % 2 else other
-            rows.append(f"{i}\ta {one} film\tthis film is {other}\t{5 if one == other else 1}\tNEUTRAL")
+            rows.append(
+                f"{i}\ta {one} film\tthis film is {other}\t{5 if one == other else 1}\tNEUTRAL"
+            )
         (here / f"{name}.txt").write_text("\n".join(rows) + "\n")
     return "--data", here
 
@@ -134,7 +165,12 @@ def write_sick(here, rng):
         ("sst", write_sst, "test_accuracy", 0.9),
         ("conll2003", write_conll2003, "test_f1", 0.9),
         ("pos", write_pos, "test_accuracy", 0.95),
-        ("ptb", write_ptb, "test_perplexity", 1.4),  # 1.10 is the best: one of two lines, of seven words
+        (
+            "ptb",
+            write_ptb,
+            "test_perplexity",
+            1.4,
+        ),  # 1.10 is the best: one of two lines, of seven words
         ("sick", write_sick, "test_pearson", 0.7),
     ],
 )

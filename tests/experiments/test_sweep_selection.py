@@ -1,4 +1,6 @@
-"""Check that a sweep is selected on dev, and that later commands read the seeds of the selected value."""
+"""Check that a sweep is selected on dev, and that later commands read the seeds of the selected
+value.
+"""
 
 import jax
 import numpy as np
@@ -9,20 +11,27 @@ from commands import assert_user_error, execute, finished_run, records, row_of, 
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.trained import load_run
 
-NOTHING, RATE = 1e-300, 0.01  # a rate of 0 in float32 keeps all weights 0, so that class 0 is the answer
+NOTHING, RATE = (
+    1e-300,
+    0.01,
+)  # a rate of 0 in float32 keeps all weights 0, so that class 0 is the answer
 SWEPT = ("--model", "lstm", "--learning-rate", f"{NOTHING},{RATE}", "--seeds", "3", "--devices", 1)
 
 
 @pytest.fixture(scope="module")
 def contradicted(tmp_path_factory):
-    """Return data on which what is learned from train is right on dev and wrong on test, and two runs."""
+    """Return data on which what is learned from train is right on dev and wrong on test, and two
+    runs.
+    """
     load = quick.load
 
     def contradicting(settings):
         data = load(settings)
         test = data.content["test"]
         other = test.__class__(test.inputs, (test.targets + 1) % 3)
-        return Dataset(data.name, data.sizes, "contradicting", "made up", data.content | {"test": other})
+        return Dataset(
+            data.name, data.sizes, "contradicting", "made up", data.content | {"test": other}
+        )
 
     folder = tmp_path_factory.mktemp("contradicted")
     with pytest.MonkeyPatch.context() as patch:
@@ -46,12 +55,18 @@ def test_a_sweep_is_selected_on_dev_and_test_is_read_for_the_selected_value_only
     assert best["metrics"]["test_accuracy"]["mean"] < nothing["metrics"]["test_accuracy"]["mean"]
     assert row["selected"] == other["selected"] == {"learning_rate": RATE}
 
-    assert [any(name.startswith("test_") for name in of["metrics"]) for of in row["sweep"]] == [False, True]
+    assert [any(name.startswith("test_") for name in of["metrics"]) for of in row["sweep"]] == [
+        False,
+        True,
+    ]
     for split in ("dev", "test"):
         name = f"{split}_accuracy"
         assert row["metrics"][name] == row["sweep"][1]["metrics"][name] == best["metrics"][name]
     shown = [line.split("│")[1:] for line in outcome.out.splitlines() if "rate=" in line]
-    assert [[cell.strip() != "" for cell in cells[1:3]] for cells in shown] == [[True, False], [True, True]]
+    assert [[cell.strip() != "" for cell in cells[1:3]] for cells in shown] == [
+        [True, False],
+        [True, True],
+    ]
     assert f"{best['metrics']['test_accuracy']['mean']:.2%}" in outcome.out
 
 

@@ -1,4 +1,6 @@
-"""Check the taggers' commands on a few sentences: training, predict, explain, compare and bad input."""
+"""Check the taggers' commands on a few sentences: training, predict, explain, compare and bad
+input.
+"""
 
 import itertools
 
@@ -12,13 +14,37 @@ from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
 
 NER = find_experiment("conll2003")
-SMALL = ("--features", 4, "--embedding-features", 4, "--batch-size", 10, "--epochs", 2, "--devices", 1)
-LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.2)
+SMALL = (
+    "--features",
+    4,
+    "--embedding-features",
+    4,
+    "--batch-size",
+    10,
+    "--epochs",
+    2,
+    "--devices",
+    1,
+)
+LEARNS = (
+    "--model",
+    "lstm",
+    "--characters",
+    "none",
+    "--epochs",
+    20,
+    "--patience",
+    0,
+    "--learning-rate",
+    0.2,
+)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Write eight sentences, of which dev has the first half and test the second, tagged in IOB1."""
+    """Write eight sentences, of which dev has the first half and test the second, tagged in
+    IOB1.
+    """
     folder = tmp_path_factory.mktemp("ner")
     small_runs.write_data("conll2003", folder)
     return folder
@@ -27,13 +53,17 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(corpus, tmp_path_factory):
     models = ("--compare", "lstm,dynamic:3", "--seeds", 2, "--characters", "none")
-    return finished_run(NER, tmp_path_factory.mktemp("runs"), "--data", corpus, *models, *SMALL).folder
+    return finished_run(
+        NER, tmp_path_factory.mktemp("runs"), "--data", corpus, *models, *SMALL
+    ).folder
 
 
 @pytest.fixture(scope="module")
 def tagged(corpus, tmp_path_factory):
     """Train a plain LSTM until it finds some of the entities."""
-    return finished_run(NER, tmp_path_factory.mktemp("runs") / "tagged", "--data", corpus, *SMALL, *LEARNS)
+    return finished_run(
+        NER, tmp_path_factory.mktemp("runs") / "tagged", "--data", corpus, *SMALL, *LEARNS
+    )
 
 
 @pytest.fixture
@@ -66,7 +96,9 @@ def test_predict_text(predict):
     first = ["Peter", "lives", "in", "Bönn", ",", "Ω", "☃"]
     outcome = predict(f"{' '.join(first)}\n\nReuters\n")
     assert outcome.err == "predictions by lstm, seed 0\n"
-    blocks = [[line.split(" ") for line in block.splitlines()] for block in outcome.out.split("\n\n")]
+    blocks = [
+        [line.split(" ") for line in block.splitlines()] for block in outcome.out.split("\n\n")
+    ]
     assert [[word for word, _ in block] for block in blocks[:-1]] == [first, ["Reuters"]]
     for block in blocks:
         assert first_problem([tag for _, tag in block], "BIO2") is None
@@ -78,8 +110,12 @@ def test_predict_columns_keeps_what_it_reads(predict):
     lines = ["-DOCSTART- -X- -X-", "", "Peter\tNNP", "saw\tVB", "", "", "Bonn\tNNP"]
     out = predict("\n".join(lines) + "\n", "--format", "columns").out
     tags = [line.rpartition("\t")[2] for line in out.splitlines() if "\t" in line]
-    assert [line.rpartition("\t")[0] if "\t" in line else line for line in out.splitlines()] == lines
-    assert tags == [line.split(" ")[1] for line in predict("Peter saw\nBonn\n").out.splitlines() if line]
+    assert [
+        line.rpartition("\t")[0] if "\t" in line else line for line in out.splitlines()
+    ] == lines
+    assert tags == [
+        line.split(" ")[1] for line in predict("Peter saw\nBonn\n").out.splitlines() if line
+    ]
 
 
 def test_predict_conllu_and_its_score(predict):
@@ -93,16 +129,27 @@ def test_predict_conllu_and_its_score(predict):
     written = predict(conllu, "--format", "conllu").out
     found = [line.split("\t") for line in written.splitlines()]
     assert [row[:9] for row in found] == [line.split("\t")[:9] for line in lines]
-    assert [row[9].partition("NER=")[0] for row in found[1:]] == ["SpaceAfter=No|", "", "SpaceAfter=No|"]
+    assert [row[9].partition("NER=")[0] for row in found[1:]] == [
+        "SpaceAfter=No|",
+        "",
+        "SpaceAfter=No|",
+    ]
     again = predict(written, "--format", "conllu", "--score")
-    assert again.out == written and again.err.splitlines()[-1].split()[:3] == ["all", "100.00%", "100.00%"]
+    assert again.out == written and again.err.splitlines()[-1].split()[:3] == [
+        "all",
+        "100.00%",
+        "100.00%",
+    ]
     refused = predict(conllu, "--format", "conllu", "--score")
     assert refused.status == 2 and "some words of the input have no tag (_)" in refused.err
 
 
 def test_predict_scores_what_has_tags(predict, tagged, corpus):
     outcome = predict((corpus / "eng.testa").read_text(), "--format", "columns", "--score")
-    overall, f1 = outcome.err.splitlines()[-1].split(), row_of(tagged.folder)["metrics"]["dev_f1"]["mean"]
+    overall, f1 = (
+        outcome.err.splitlines()[-1].split(),
+        row_of(tagged.folder)["metrics"]["dev_f1"]["mean"],
+    )
     assert overall[0] == "all" and overall[3] == f"{f1:.2%}" and f1 > 0
     assert_user_error(predict("", "--score"), "--format columns")
     wrong = predict("Peter I-NP\nsaw NN\n", "--format", "columns", "--score")
@@ -118,7 +165,9 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared
     said = succeed(NER, "explain", "--run-dir", compared, "--text", text).out
     assert "dynamic:3, forward:" in said and "dynamic:3, backward:" in said
     assert "not known, and read as" in said and "perplexity" not in said
-    pictures = sorted(path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png"))
+    pictures = sorted(
+        path.name for path in (compared / "plots").glob("explain-dynamic-3-seed-0-*.png")
+    )
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
     page = "docs/own_analysis.md"
     codes = itertools.takewhile(lambda code: "learner_with" not in code, code_of(page))
@@ -143,7 +192,9 @@ def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
 def test_gradients_reach_back_as_far_as_the_last_word(tagged, corpus):
     how = ("gradients", "--run-dir", tagged.folder, "--data", corpus, "--steps")
     said = succeed(NER, *how, 3).out
-    shares = np.array([line.split("│")[1:-1] for line in said.splitlines() if line.startswith("│")], float)
+    shares = np.array(
+        [line.split("│")[1:-1] for line in said.splitlines() if line.startswith("│")], float
+    )
     assert shares[:, 0].tolist() == [1, 2, 3]
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
     assert (shares[2, 1:] > shares[0, 1:]).all()  # networks forget after little training
@@ -156,8 +207,13 @@ def test_columns_beside_the_words_are_read(predict, tmp_path):
     rng = np.random.default_rng(0)
 
     def lines(count):
-        pairs = [[(rng.choice(["a", "b", "c"]), rng.integers(2)) for _ in range(6)] for _ in range(count)]
-        texts = ["".join(f"{w} {'NN' if n else 'VB'} {'B-N' if n else 'O'}\n" for w, n in s) for s in pairs]
+        pairs = [
+            [(rng.choice(["a", "b", "c"]), rng.integers(2)) for _ in range(6)] for _ in range(count)
+        ]
+        texts = [
+            "".join(f"{w} {'NN' if n else 'VB'} {'B-N' if n else 'O'}\n" for w, n in s)
+            for s in pairs
+        ]
         return "\n".join(texts)
 
     for name, count in (("train", 40), ("dev", 10), ("test", 10)):
@@ -169,4 +225,6 @@ def test_columns_beside_the_words_are_read(predict, tmp_path):
     found = predict("a NN\na VB\n\nb VB\n", "--format", "columns", folder=folder).out
     assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
     assert_user_error(predict("a NN\n", folder=folder), "--format columns")
-    assert_user_error(predict("", "--format", "conllu", folder=folder), "(--columns 1), which CoNLL-U")
+    assert_user_error(
+        predict("", "--format", "conllu", folder=folder), "(--columns 1), which CoNLL-U"
+    )

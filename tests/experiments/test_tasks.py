@@ -44,9 +44,13 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
     assert row["model"] in out and metric in row["metrics"]
     assert "finished already" in trained(name)
     run = load_run(tmp_path / "run")
-    assert run.data().fingerprint == load(tmp_path / "run" / "config.json")["dataset"]["fingerprint"]
+    assert (
+        run.data().fingerprint == load(tmp_path / "run" / "config.json")["dataset"]["fingerprint"]
+    )
     if "predict" in experiment.commands:
-        read = succeed(experiment, "predict", "--run-dir", tmp_path / "run", standard_input=f"{text}\n")
+        read = succeed(
+            experiment, "predict", "--run-dir", tmp_path / "run", standard_input=f"{text}\n"
+        )
         assert len(read.out.strip().split("\n\n")) == 1  # taggers write a line for each word
     reading = run.read(text)
     marks = {"ptb": 1, "code": 2}.get(name, 0)  # <eos>, and <file> and <newline>

@@ -46,7 +46,10 @@ def called(found, inputs):
 
 def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
     usual = load_run(compared_ptb.folder)
-    assert (usual.name, usual.seed) == ("dynamic:3", 0)  # the last model and the first seed are the default
+    assert (usual.name, usual.seed) == (
+        "dynamic:3",
+        0,
+    )  # the last model and the first seed are the default
     for model in ("lstm", "dynamic:3"):
         found = load_run(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
@@ -65,7 +68,18 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_generated_data")
 def test_a_sweep_is_read_with_the_value_that_was_selected(tmp_path):
-    swept = ("--model", "dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2, "--epochs", 1)
+    swept = (
+        "--model",
+        "dynamic:10",
+        "--mix",
+        "0.1,0.9",
+        "--max-skip",
+        "2,10",
+        "--seeds",
+        2,
+        "--epochs",
+        1,
+    )
     finished_run(NUMBERS, tmp_path, *swept, *SMALL_NUMBERS, "--preset", "paper")
     result = load(tmp_path / "result.json")
     for row in result["rows"][0]["sweep"][::3]:
@@ -130,7 +144,9 @@ def test_a_text_without_words_of_the_task_is_not_read(predict, finished_quick, m
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 def test_predict_cuts_lines_of_a_file_where_training_does(predict, finished_quick, end):
-    content = io.TextIOWrapper(io.BytesIO(f"\ufeff{LINE}{end}{LINE}{end}".encode()), encoding="ascii")
+    content = io.TextIOWrapper(
+        io.BytesIO(f"\ufeff{LINE}{end}{LINE}{end}".encode()), encoding="ascii"
+    )
     outcome = predict("--of-seed", 1, text=content)
     assert outcome.out.splitlines() == expected_lines(finished_quick, [LINE] * 2, seed=1)
     assert outcome.err == "predictions by lstm, seed 1\n"
@@ -182,7 +198,8 @@ def test_two_sentences_as_typed_stay_two():
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("imdb", "it's great !"), ("classify", "it's great !"), ("sst", "it 's great !")]
+    ("name", "words"),
+    [("imdb", "it's great !"), ("classify", "it's great !"), ("sst", "it 's great !")],
 )
 def test_typed_texts_are_split_as_those_of_train(name, words):
     vocabulary, settings = Vocabulary(("<unk>", *words.split())), SimpleNamespace(data=None)
@@ -196,7 +213,12 @@ BAD = [
     ("finished_quick", quick.Quick, ("explain", "--text", " "), "there is nothing to read"),
     ("finished_quick", quick.Quick, ("predict", "--of-seed", -1), "the seeds 0, 1"),
     ("finished_quick", quick.Quick, ("predict", "--model", "gru"), "no --model gru"),
-    ("finished_quick", quick.Quick, ("predict", "--run-dir", "nowhere"), "nowhere is not a run folder"),
+    (
+        "finished_quick",
+        quick.Quick,
+        ("predict", "--run-dir", "nowhere"),
+        "nowhere is not a run folder",
+    ),
     ("compared_ptb", PTB, ("explain", "--seed", 1), "--seed"),  # the flag is --of-seed
     ("compared_ptb", PTB, ("generate", "--text", "a zebra"), "zebra"),
     (
@@ -206,13 +228,28 @@ BAD = [
         "--temperature must be finite and above 0, got inf",
     ),
     ("compared_ptb", PTB, ("evaluate", "--method", "recall"), "cache or dynamic"),
-    ("finished_numbers", NUMBERS, ("explain", "--text", "9" * 5000), "numbers below 10, separated by spaces"),
+    (
+        "finished_numbers",
+        NUMBERS,
+        ("explain", "--text", "9" * 5000),
+        "numbers below 10, separated by spaces",
+    ),
     ("compared_ptb", PTB, ("evaluate", "--steps", 9), "--steps is for --method dynamic"),
-    ("compared_ptb", PTB, ("oracle", "--model", "lstm"), "lstm samples no choices: read another by --model"),
+    (
+        "compared_ptb",
+        PTB,
+        ("oracle", "--model", "lstm"),
+        "lstm samples no choices: read another by --model",
+    ),
     ("compared_ptb", PTB, ("oracle", "--layer", 2), "layer 2 samples no choices"),
     ("compared_ptb", PTB, ("oracle", "--split", "valid"), "'valid'"),
     ("compared_ptb", REPORT, ("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
-    ("compared_ptb", REPORT, ("RUN", "--baseline", "gru"), "for --baseline: choose lstm or dynamic:3"),
+    (
+        "compared_ptb",
+        REPORT,
+        ("RUN", "--baseline", "gru"),
+        "for --baseline: choose lstm or dynamic:3",
+    ),
     ("compared_ptb", REPORT, ("RUN", "--csv", "no/where.csv"), "does not exist"),
     ("compared_ptb", REPORT, ("nowhere",), "none of the folders holds a finished run"),
     ("compared_ptb", REPORT, (), "report DIR DIR"),

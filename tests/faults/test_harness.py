@@ -38,7 +38,13 @@ def test_runs_that_differ_in_anything_but_times_are_not_equal(tmp_path):
     expected = contents(tmp_path)
     write({"result.json": {"rows": [{"epochs": 1, "wall_seconds": 3}]}})
     assert differences(tmp_path, expected) == ""
-    write({"result.json": {"rows": [{"epochs": 2}]}, "metrics.jsonl": {"epoch": 9}, "plots/a.png": {"b": 1}})
+    write(
+        {
+            "result.json": {"rows": [{"epochs": 2}]},
+            "metrics.jsonl": {"epoch": 9},
+            "plots/a.png": {"b": 1},
+        }
+    )
     assert differences(tmp_path, expected) == "result, metrics, pictures"
     assert differences(tmp_path, expected, "metrics") == "metrics"
     (tmp_path / "result.json").unlink()

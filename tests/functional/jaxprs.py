@@ -1,10 +1,11 @@
-"""Write the traced programs of the fused unroll, so that a refactoring can be compared with `diff -r`.
+"""Write the traced programs of the fused unroll, so that a refactoring can be compared with `diff
+-r`.
 
     PYTHONPATH=.:tests python tests/functional/jaxprs.py FOLDER [--match REGEX]
 
-Run it in two checkouts with two folders. Equal folders mean equal arithmetic: each file is the value and the
-gradient of one case of `test_fused.py` or `test_rows.py`, traced in double precision, without names of
-functions and variables. Nothing is compiled.
+Run it in two checkouts with two folders. Equal folders mean equal arithmetic: each file is the
+value and the gradient of one case of `test_fused.py` or `test_rows.py`, traced in double precision,
+without names of functions and variables. Nothing is compiled.
 """
 
 import argparse
@@ -29,7 +30,9 @@ NAMES = {"name", "debug_info", "bwd", "fwd_jaxpr_thunk", "jvp_jaxpr_fun"}
 
 
 def lines(program: Any, indent: str = "") -> Iterator[str]:
-    """Yield one line for each equation of a program, without names. Each subprogram numbers its variables."""
+    """Yield one line for each equation of a program, without names. Each subprogram numbers its
+    variables.
+    """
     closed = isinstance(program, ClosedJaxpr)
     jaxpr = program.jaxpr if closed else program
     numbers: dict[Any, int] = {}
@@ -71,7 +74,9 @@ def constant(value: Any) -> str:
 def cases() -> Iterator[tuple[str, F.Recurrence, dict]]:
     """Yield the name of each case, its layer, and the options of `problem` and `differentiated`."""
     for transition, time_skip, depth_skip, reverse in test_fused.CASES:
-        recurrence = F.Recurrence(TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip])
+        recurrence = F.Recurrence(
+            TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip]
+        )
         name = f"pair {transition} {time_skip} {depth_skip} {reverse}"
         yield name, recurrence, dict(seq_lengths=np.array(LENGTHS), reverse=reverse)
     for name, (recurrence, options) in test_fused.SAME.items():
@@ -89,12 +94,16 @@ def traced(recurrence: F.Recurrence, options: dict) -> str:
         params, carry, x, below = problem(recurrence, steps=options.pop("steps", 0))
         carry = carry._replace(recurrent_mask=on_device(options.pop("recurrent_mask", None)))
         x = x[:, : options.pop("time", TIME)]
-        function, arguments = differentiated("fused", recurrence, params, carry, x, below, **options)
+        function, arguments = differentiated(
+            "fused", recurrence, params, carry, x, below, **options
+        )
         return "\n".join(lines(jax.make_jaxpr(function)(*arguments))) + "\n"
 
 
 def write(folder: Path, match: str = "") -> int:
-    """Write the program of each case whose name contains `match` into `folder`; return how many there are."""
+    """Write the program of each case whose name contains `match` into `folder`; return how many
+    there are.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for name, recurrence, options in cases():
@@ -108,6 +117,8 @@ def write(folder: Path, match: str = "") -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--match", default="", help="write only cases whose name matches this expression")
+    parser.add_argument(
+        "--match", default="", help="write only cases whose name matches this expression"
+    )
     arguments = parser.parse_args()
     print(f"{write(arguments.folder, arguments.match)} programs in {arguments.folder}")

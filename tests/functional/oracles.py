@@ -21,8 +21,8 @@ def entropy(p):
     return -sum(q * np.log(q) for q in p if q > 0)
 
 
-# --- Transitions: (transition, params, x, state, cell) -> state, where `cell` may add to the cell state.
-# States are tuples that begin with h.
+# --- Transitions: (transition, params, x, state, cell) -> state, where `cell` may add to the cell
+# state. States are tuples that begin with h.
 
 
 def lstm(t, p, x, state, cell):
@@ -95,7 +95,9 @@ def ind_rnn(t, p, x, state, cell):
 
 
 def skimmed(p, x, state):
-    """Compute a step of Skim-RNN's small LSTM, which writes the first units and keeps the others."""
+    """Compute a step of Skim-RNN's small LSTM, which writes the first units and keeps the
+    others.
+    """
     small = len(p.b_s) // 4
     weights = F.LSTMParams(p.w_xs, p.w_hs, p.b_s)
     new = lstm(F.LSTM(), weights, x, (state[0], state[1][:small]), lambda c: c)
@@ -103,7 +105,9 @@ def skimmed(p, x, state):
 
 
 def slstm(t, p, x, state, cell):
-    """Compute Eq. 8-14 of xLSTM without the stabiliser; only the returned n is divided by exp(m)."""
+    """Compute Eq. 8-14 of xLSTM without the stabiliser; only the returned n is divided by
+    exp(m).
+    """
     h, c, n, m = state
     n = np.maximum(n, 0) * np.exp(m)
     g, i, f, o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4)
@@ -114,13 +118,16 @@ def slstm(t, p, x, state, cell):
     return sigmoid(o) * c, c, n * np.exp(-m), m
 
 
-STEPS = dict(lstm=lstm, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn, slstm=slstm)
+STEPS = dict(
+    lstm=lstm, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn, slstm=slstm
+)
 STEPS |= dict(min_lstm=min_lstm, min_gru=min_gru, ind_rnn=ind_rnn)
 STEPS["peephole"] = lambda *given: peephole(*given)[:2]
 STEPS["skim_lstm"] = lambda t, *given: lstm(F.LSTM(), *given)
 
 
-# --- Skips over depth: (skip, params, x, h, c, below) -> what is added to the gates, the cell state or h
+# --- Skips over depth: (skip, params, x, h, c, below) -> what is added to the gates, the cell state
+# or h
 
 
 def added(skip, d, x, h, c, below):
@@ -156,7 +163,9 @@ def candidates(skip, t):
 
 
 def logits_of(skip, p, x, past, t, allowed, read):
-    """Return the logits of the K states of an agent, Eq. 1; -inf for those that may not be chosen."""
+    """Return the logits of the K states of an agent, Eq. 1; -inf for those that may not be
+    chosen.
+    """
     h = [state[0] for state in past[: -skip.max_skip - 1 : -1]]
     seen = np.mean(h, axis=0) if skip.agent == "mlp" and skip.agent_input == "mean" else h[0]
     out = np.tanh(seen @ p.w_h + x @ p.w_x + p.b) @ p.w_out
@@ -186,7 +195,9 @@ class Row(NamedTuple):
 
 
 def chosen(skip, p, x, past, t, action, allowed, mode, temperature, read):
-    """Return the weights of the K states, and k, log π(k) and the entropy, of a skip over the last K."""
+    """Return the weights of the K states, and k, log π(k) and the entropy, of a skip over the last
+    K.
+    """
     K, one_hot = skip.max_skip, np.eye(skip.max_skip)
     if skip.forgets_carried and t == 0:
         return one_hot[0], 1, 0.0, 0.0
@@ -224,10 +235,11 @@ def buffer_loop(
     kept=None,
     earlier=(),
 ):
-    """Run Gui et al. (2019), Eq. 1 and 2, with any transition and skip over depth, dropout and zoneout.
+    """Run Gui et al. (2019), Eq. 1 and 2, with any transition and skip over depth, dropout and
+    zoneout.
 
-    `past` lists the states, oldest first. It begins with the K states of the carry and is extended in place.
-    `earlier` are the last K - 1 inputs of the carry, newest first.
+    `past` lists the states, oldest first. It begins with the K states of the carry and is extended
+    in place. `earlier` are the last K - 1 inputs of the carry, newest first.
     """
     allowed = np.ones(len(past), bool) if allowed is None else allowed
     skip, transition, depth = recurrence.time_skip, recurrence.transition, recurrence.depth_skip
@@ -235,7 +247,9 @@ def buffer_loop(
     for t, x_t in enumerate(x):
         action = None if actions is None else actions[t]
         read = [*earlier[::-1], *x[: t + 1]]
-        weights, *trace = chosen(skip, params.skip, x_t, past, t, action, allowed, mode, temperature, read)
+        weights, *trace = chosen(
+            skip, params.skip, x_t, past, t, action, allowed, mode, temperature, read
+        )
         slots = past[: -skip.max_skip - 1 : -1]
         state = tuple(
             skip.mix * sum(w * array for w, array in zip(weights, arrays, strict=True))
@@ -321,12 +335,23 @@ LOOPS = dict(skip_rnn=skip_rnn_loop, skim_rnn=skim_rnn_loop, lstm_jump=lstm_jump
 
 
 def loop(
-    recurrence, params, x, slots, *, below=None, actions=None, mode="greedy", temperature=1.0, **options
+    recurrence,
+    params,
+    x,
+    slots,
+    *,
+    below=None,
+    actions=None,
+    mode="greedy",
+    temperature=1.0,
+    **options,
 ):
-    """Run one sequence, x (time, in); return the rows of all steps, and the last K states, newest first.
+    """Run one sequence, x (time, in); return the rows of all steps, and the last K states, newest
+    first.
 
-    `slots` are the K states of the carry, newest first. Without `actions`, choices are greedy. Options are
-    `dropped`, the mask of recurrent dropout, `allowed`, that of the policy, and `kept`, that of zoneout.
+    `slots` are the K states of the carry, newest first. Without `actions`, choices are greedy.
+    Options are `dropped`, the mask of recurrent dropout, `allowed`, that of the policy, and `kept`,
+    that of zoneout.
     """
     params, slots = jax.tree.map(np.asarray, (params, slots))
     K = recurrence.time_skip.max_skip

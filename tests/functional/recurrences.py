@@ -60,9 +60,15 @@ OPTIONS = {
     "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
     "dynamic strided": F.Dynamic(5, 0.5, among=F.Every(2), empty_slots="masked"),
     "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
-    "followed masked": F.Dynamic(4, 0.5, agent="content", agent_keys="followed", empty_slots="masked"),
-    "followed strided": F.Attention(5, 0.5, agent="content", agent_keys="followed", among=F.Every(2)),
-    "followed, carried": F.Dynamic(3, 0.5, agent="content", agent_keys="followed", first_step="carried"),
+    "followed masked": F.Dynamic(
+        4, 0.5, agent="content", agent_keys="followed", empty_slots="masked"
+    ),
+    "followed strided": F.Attention(
+        5, 0.5, agent="content", agent_keys="followed", among=F.Every(2)
+    ),
+    "followed, carried": F.Dynamic(
+        3, 0.5, agent="content", agent_keys="followed", first_step="carried"
+    ),
     "followed, nothing moved": F.Dynamic(4, 0.0, agent="content", agent_keys="followed"),
     "nothing moved": F.Dynamic(4, 0.0, empty_slots="masked"),
     "nothing moved, by content": F.Dynamic(4, 0.0, agent="content"),
@@ -72,8 +78,12 @@ OPTIONS = {
     "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
     "fixed, longer": F.Fixed(12, 0.5),
     "log masked": F.Dynamic(7, 0.5, empty_slots="masked", agent="content", among=F.LogSpaced()),
-    "log carried": F.Attention(7, 0.5, first_step="carried", agent_input="mean", among=F.LogSpaced()),
-    "segments masked": F.Attention(7, 0.5, among=F.Segments(3), empty_slots="masked", agent="content"),
+    "log carried": F.Attention(
+        7, 0.5, first_step="carried", agent_input="mean", among=F.LogSpaced()
+    ),
+    "segments masked": F.Attention(
+        7, 0.5, among=F.Segments(3), empty_slots="masked", agent="content"
+    ),
     "segments carried": F.Dynamic(7, 0.5, among=F.Segments(2), first_step="carried"),
     "sparse masked": F.SparseAttention(6, 0.5, top=2, among=F.Segments(2), empty_slots="masked"),
     "sparse, all": F.SparseAttention(3, 0.5, top=4, first_step="carried"),
@@ -96,9 +106,11 @@ DEPTH_SKIPS = {
 
 
 def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
-    """Return random parameters, a carry whose slots all differ, inputs, and the outputs of layers below.
+    """Return random parameters, a carry whose slots all differ, inputs, and the outputs of layers
+    below.
 
-    NumPy draws all numbers, so that nothing is compiled here. The carry has already taken `steps` steps.
+    NumPy draws all numbers, so that nothing is compiled here. The carry has already taken `steps`
+    steps.
     """
     rng = np.random.default_rng(seed)
     depth_skip = recurrence.depth_skip
@@ -115,7 +127,9 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
         return params, carry.slots, carry.inputs
 
     key = jax.random.key(seed)
-    params, slots, inputs = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
+    params, slots, inputs = jax.tree.map(
+        lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key)
+    )
     skip_state = recurrence.time_skip.init_skip_state((BATCH,), dtype)
     step = jax.device_put(np.full(BATCH, steps, np.int32))
     carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state, inputs=inputs)
@@ -124,12 +138,21 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
 
 
 def differentiated(
-    implementation, recurrence, params, carry, x, below=None, policy=None, zoneout_mask=None, **options
+    implementation,
+    recurrence,
+    params,
+    carry,
+    x,
+    below=None,
+    policy=None,
+    zoneout_mask=None,
+    **options,
 ):
     """Return a compiled function and its arguments.
 
-    The function returns all outputs of the unroll, and the gradients of a loss that depends on every output,
-    with respect to every argument except `zoneout_mask`. Call it with other values of the same shapes, too.
+    The function returns all outputs of the unroll, and the gradients of a loss that depends on
+    every output, with respect to every argument except `zoneout_mask`. Call it with other values of
+    the same shapes, too.
     """
     policy = policy or F.Policy(temperature=1.0)
     allowed, policy = on_device(policy.mask), dataclasses.replace(policy, mask=None)
@@ -138,15 +161,31 @@ def differentiated(
     def loss(params, slots, mask, x, below, policy, inputs, zoneout_mask):
         policy = dataclasses.replace(policy, mask=allowed)
         start = carry._replace(slots=slots, recurrent_mask=mask, inputs=inputs)
-        settings = dict(below=below, policy=policy, zoneout_mask=zoneout_mask, implementation=implementation)
+        settings = dict(
+            below=below, policy=policy, zoneout_mask=zoneout_mask, implementation=implementation
+        )
         end, out = F.unroll(params, start, x, recurrence, **settings, **options)
-        parts = jax.tree.leaves((out.h, out.decision, out.cell_state, end.slots, end.skip_state, end.inputs))
+        parts = jax.tree.leaves(
+            (out.h, out.decision, out.cell_state, end.slots, end.skip_state, end.inputs)
+        )
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
         rng = np.random.default_rng(9)  # constants: drawing them would be half of the program
-        total = sum(jnp.sum(rng.normal(size=part.shape).astype(part.dtype) * jnp.sin(part)) for part in parts)
+        total = sum(
+            jnp.sum(rng.normal(size=part.shape).astype(part.dtype) * jnp.sin(part))
+            for part in parts
+        )
         return total, (end._replace(key=jax.random.key_data(end.key)), out)
 
-    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy, carry.inputs, zoneout_mask]
+    arguments = [
+        params,
+        carry.slots,
+        carry.recurrent_mask,
+        x,
+        below,
+        policy,
+        carry.inputs,
+        zoneout_mask,
+    ]
     wanted = [i for i, a in enumerate(arguments[:-1]) if a is not None]
     program = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))
 
@@ -165,7 +204,9 @@ def everything(*problem, **options):
 
 def assert_equal(fused, reference, rtol=1e-9):
     """Check that outputs and gradients are finite and equal, with the same dtypes."""
-    for (path, a), b in zip(jax.tree.leaves_with_path(fused), jax.tree.leaves(reference), strict=True):
+    for (path, a), b in zip(
+        jax.tree.leaves_with_path(fused), jax.tree.leaves(reference), strict=True
+    ):
         name = jax.tree_util.keystr(path)
         a, b = np.asarray(a), np.asarray(b)
         assert a.dtype == b.dtype and np.isfinite(a).all(), name
@@ -174,7 +215,9 @@ def assert_equal(fused, reference, rtol=1e-9):
 
 
 def assert_same(recurrence, *problem, rtol=1e-9, **options):
-    """Check that the fused unroll equals the reference; return the outputs and gradients of the fused one."""
+    """Check that the fused unroll equals the reference; return the outputs and gradients of the
+    fused one.
+    """
     fused = everything("fused", recurrence, *problem, **options)
     assert_equal(fused, everything("reference", recurrence, *problem, **options), rtol)
     return fused

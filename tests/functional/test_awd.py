@@ -45,7 +45,9 @@ def test_dropout_is_linear_and_off_without_key_or_rate():
     def loss(x):
         return jnp.sum(jnp.sin(x) * F.dropout(key, 0.3, x))
 
-    gradient, factors = jax.jit(lambda x: (jax.grad(loss)(x), F.dropout(key, 0.3, jnp.ones_like(x))))(x)
+    gradient, factors = jax.jit(
+        lambda x: (jax.grad(loss)(x), F.dropout(key, 0.3, jnp.ones_like(x)))
+    )(x)
     # Dropped elements get no gradient, kept ones the scaled gradient.
     np.testing.assert_allclose(gradient, factors * (np.cos(x) * x + np.sin(x)), rtol=1e-9)
     for rate in (1.0, -0.1, float("nan")):

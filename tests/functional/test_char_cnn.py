@@ -17,11 +17,15 @@ LENGTHS = [6, 1, 3, 0, 2]
 
 
 def draw_filters(rng):
-    return [F.CharFilters(rng.normal(size=(w, CHAR, maps)), rng.normal(size=maps)) for w, maps in SHAPES]
+    return [
+        F.CharFilters(rng.normal(size=(w, CHAR, maps)), rng.normal(size=maps)) for w, maps in SHAPES
+    ]
 
 
 def padded(words, length, padding):
-    """Return the words as one array, filled up with `padding`, (words, length, CHAR), and their lengths."""
+    """Return the words as one array, filled up with `padding`, (words, length, CHAR), and their
+    lengths.
+    """
     array = np.full((len(words), length, CHAR), padding)
     for row, word in zip(array, words, strict=True):
         row[: len(word)] = word
@@ -35,8 +39,12 @@ def oracle_features(filters, word):
         for m in range(w.shape[2]):
             values = []
             for start in range(max(len(word), 1)):
-                window = [(k, d) for k in range(len(w)) for d in range(CHAR) if start + k < len(word)]
-                values.append(np.tanh(b[m] + sum(w[k, d, m] * word[start + k, d] for k, d in window)))
+                window = [
+                    (k, d) for k in range(len(w)) for d in range(CHAR) if start + k < len(word)
+                ]
+                values.append(
+                    np.tanh(b[m] + sum(w[k, d, m] * word[start + k, d] for k, d in window))
+                )
             features.append(max(values))
     return features
 
@@ -58,7 +66,9 @@ def test_features_equal_the_loops_and_neither_amount_nor_content_of_padding_matt
             features = F.char_cnn(filters, x, n)
             return jnp.sum(jnp.sin(features)), features
 
-        (d_filters, d_x), features = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(filters, x)
+        (d_filters, d_x), features = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(
+            filters, x
+        )
         inside = np.arange(length)[None, :, None] < np.asarray(n)[:, None, None]
         assert not np.where(inside, 0.0, d_x).any()
         return features, d_filters, np.asarray(d_x)[:, :6]
@@ -67,7 +77,9 @@ def test_features_equal_the_loops_and_neither_amount_nor_content_of_padding_matt
     close(found[0], [oracle_features(filters, word) for word in words])
     jax.tree.map(close, found, outputs(6, 0.0))
     x, n = padded(words, 6, padding)
-    check_grads(lambda filters: char_cnn(filters, x, n), (on_device(filters),), 1, modes="rev", rtol=1e-6)
+    check_grads(
+        lambda filters: char_cnn(filters, x, n), (on_device(filters),), 1, modes="rev", rtol=1e-6
+    )
 
 
 def test_equal_windows_count_once():

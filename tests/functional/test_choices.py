@@ -1,4 +1,6 @@
-"""Check how agents choose: frequencies, masks, dtypes, first steps; relaxed choices and gradients."""
+"""Check how agents choose: frequencies, masks, dtypes, first steps; relaxed choices and
+gradients.
+"""
 
 import functools
 import itertools
@@ -118,7 +120,9 @@ def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entro
     )
     expected = np.asarray(distribution(temperature=tau))[:, 0]
     if not isinstance(skip, F.SparseAttention):  # its weights are differences of exponentials
-        np.testing.assert_allclose(np.exp(expected), np.exp(of_tau(distribution()[:, 0], tau)), atol=1e-5)
+        np.testing.assert_allclose(
+            np.exp(expected), np.exp(of_tau(distribution()[:, 0], tau)), atol=1e-5
+        )
     p = np.exp(expected[0])
     entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)))
     for mode in ("sample", "greedy", "soft"):
@@ -137,7 +141,9 @@ def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entro
 @pytest.mark.parametrize("mode", ["gumbel_softmax", "straight_through", "reinmax"])
 def test_the_temperature_of_a_relaxed_sample_leaves_its_distribution(mode):
     x = normal(3, 5, 1, INPUT)
-    entropies = [run(x, policy=F.Policy(mode, temperature=tau))[1].decision.entropy for tau in (0.5, 1.0)]
+    entropies = [
+        run(x, policy=F.Policy(mode, temperature=tau))[1].decision.entropy for tau in (0.5, 1.0)
+    ]
     np.testing.assert_array_equal(*entropies)
 
 
@@ -150,7 +156,9 @@ def test_a_temperature_lets_no_masked_skip_in():
 
 def test_jumps_have_a_temperature():
     skip, x = F.LSTMJump(max_jump=3, read_steps=1), normal(3, 6, 4, INPUT)
-    decisions = [run(x, skip, policy=F.Policy("greedy", temperature=tau))[1].decision for tau in (1.0, 4.0)]
+    decisions = [
+        run(x, skip, policy=F.Policy("greedy", temperature=tau))[1].decision for tau in (1.0, 4.0)
+    ]
     at_jump = np.asarray(decisions[0].action) > 0
     assert at_jump.any()
     assert (np.asarray(decisions[0].entropy) < np.asarray(decisions[1].entropy))[at_jump].all()
@@ -174,7 +182,9 @@ def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
-    """Regression: if masked empty slots and a policy mask forbade all states, no state was masked."""
+    """Regression: if masked empty slots and a policy mask forbade all states, no state was
+    masked.
+    """
     policy = F.Policy(mask=np.array([False, False, True, False]))
     skip = F.Dynamic(K, 1.0, empty_slots="masked")
     _, out = run(normal(4, 50, 4, INPUT), skip, policy=policy, implementation=implementation)
@@ -186,7 +196,8 @@ def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
     ("dtype", "mode"),
     and_slow(
         itertools.product(
-            ("float16", "bfloat16", "float32", "float64"), ("sample", "soft", "gumbel_softmax", "reinmax")
+            ("float16", "bfloat16", "float32", "float64"),
+            ("sample", "soft", "gumbel_softmax", "reinmax"),
         ),
         lambda dtype, mode: (dtype, mode) in {("float16", "sample"), ("bfloat16", "soft")},
     ),
@@ -195,13 +206,20 @@ def test_an_empty_slot_has_probability_0_in_every_dtype(dtype, mode):
     """Regression: in float16, -1e9 became minus infinity, and entropies were NaN."""
     with jax.enable_x64(dtype == "float64"):
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), layer())
-        x, skip = jnp.asarray(normal(4, 5, 6, INPUT), dtype), F.Dynamic(K, 0.5, empty_slots="masked")
+        x, skip = (
+            jnp.asarray(normal(4, 5, 6, INPUT), dtype),
+            F.Dynamic(K, 0.5, empty_slots="masked"),
+        )
 
         @jax.jit
         @functools.partial(jax.value_and_grad, has_aux=True)
         def run(params):
-            carry = F.initial_carry(keys(5), F.Recurrence(skip), F.zero_state(F.LSTM(), (5, HIDDEN), dtype))
-            _, out = F.unroll(params, carry, x, F.Recurrence(skip), policy=F.Policy(mode, temperature=0.7))
+            carry = F.initial_carry(
+                keys(5), F.Recurrence(skip), F.zero_state(F.LSTM(), (5, HIDDEN), dtype)
+            )
+            _, out = F.unroll(
+                params, carry, x, F.Recurrence(skip), policy=F.Policy(mode, temperature=0.7)
+            )
             decision = out.decision
             total = decision.log_prob.sum() + 5 * decision.entropy.sum() + out.h.sum()
             return total, (out, skip.log_distribution(params.skip, x, jnp.arange(6)[None], out.h))
@@ -253,7 +271,9 @@ BEYOND += [F.Attention(K, 0.5, among=Beyond()), F.SparseAttention(K, 0.5, top=2,
 
 @pytest.mark.parametrize("skip", BEYOND, ids=str)
 def test_traced_candidates_beyond_k_are_clipped_in_both_unrolls(skip):
-    """Regression: the fused unroll took states that do not exist, and the reference returned NaN."""
+    """Regression: the fused unroll took states that do not exist, and the reference returned
+    NaN.
+    """
     x = normal(3, 5, 7, INPUT)
     runs = [run(x, skip, implementation=name)[1] for name in ("fused", "reference")]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *runs)
@@ -264,7 +284,9 @@ def test_traced_candidates_beyond_k_are_clipped_in_both_unrolls(skip):
 @pytest.mark.parametrize("mask", [np.arange(3) >= 0, np.arange(8) >= 0, np.arange(8) == 7], ids=str)
 @pytest.mark.parametrize("agent", ["mlp", "content"])
 def test_equal_slots_are_one_candidate(agent, mask):
-    """Regression: the log-probability was the sum of theirs, so that REINFORCE had a wrong gradient."""
+    """Regression: the log-probability was the sum of theirs, so that REINFORCE had a wrong
+    gradient.
+    """
     K, x = len(mask), jnp.asarray(normal(3, 1, 8, INPUT))
     skip = F.Dynamic(K, agent=agent, among=Halves())
     decision = run(x, skip, policy=F.Policy("sample", mask=mask))[1].decision
@@ -287,7 +309,9 @@ def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementat
     carry = F.initial_carry(keys(2), recurrence, initial)
     carried = carry._replace(slots=jax.tree.map(lambda slots: slots.at[:, 0].set(9.0), carry.slots))
     x = jnp.ones((2, 1, INPUT))
-    end, _ = unroll(layer(recurrence.time_skip), carried, x, recurrence, implementation=implementation)
+    end, _ = unroll(
+        layer(recurrence.time_skip), carried, x, recurrence, implementation=implementation
+    )
     np.testing.assert_array_equal(end.slots.h[:, 1:], 0.25)
     np.testing.assert_array_equal(end.slots.c[:, 1:], -0.5)
 
@@ -304,13 +328,17 @@ def log_probs_and_noise():
 
 
 @pytest.mark.parametrize("relaxation", F.RELAXATIONS)
-def test_weights_are_a_distribution_and_those_of_a_hard_choice_its_sample(relaxation, double_precision):
+def test_weights_are_a_distribution_and_those_of_a_hard_choice_its_sample(
+    relaxation, double_precision
+):
     log_probs, noise = log_probs_and_noise()
     weights = relaxed_weights(log_probs, noise, relaxation, 0.7)
     assert weights.min() >= 0
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-12)
     if relaxation in ("straight_through", "reinmax"):
-        np.testing.assert_allclose(weights, np.eye(K)[compiled(choose)(log_probs, noise)], atol=1e-12)
+        np.testing.assert_allclose(
+            weights, np.eye(K)[compiled(choose)(log_probs, noise)], atol=1e-12
+        )
 
 
 def test_straight_through_has_the_derivative_of_gumbel_softmax(double_precision):
@@ -327,7 +355,9 @@ def test_straight_through_has_the_derivative_of_gumbel_softmax(double_precision)
 
 
 def test_reinmax_is_exact_for_quadratic_functions_and_not_for_others(double_precision):
-    """Liu et al. (2023): ReinMax is a method of second order. Expectations are sums over all choices."""
+    """Liu et al. (2023): ReinMax is a method of second order. Expectations are sums over all
+    choices.
+    """
     rng = np.random.default_rng(3)
     matrix, logits = rng.normal(size=(K, K)), rng.normal(size=K)
 
@@ -354,7 +384,9 @@ def test_replayed_actions_are_not_relaxed():
     np.testing.assert_array_equal(*replayed)
 
 
-@pytest.mark.parametrize("relaxation", and_slow(F.RELAXATIONS, {"soft", "straight_through"}.__contains__))
+@pytest.mark.parametrize(
+    "relaxation", and_slow(F.RELAXATIONS, {"soft", "straight_through"}.__contains__)
+)
 def test_a_relaxed_agent_learns_from_the_loss_and_sends_nothing_into_the_network(relaxation):
     x, policy = normal(6, 2, 6, INPUT), F.Policy(relaxation)
 
@@ -369,5 +401,6 @@ def test_a_relaxed_agent_learns_from_the_loss_and_sends_nothing_into_the_network
 
     of_loss, of_entropies = jax.jit(lambda p: (jax.grad(loss)(p), jax.grad(entropies)(p)))(layer())
     assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(of_loss.skip))
-    # The entropy of step 2 depends on h of step 1, but the agent sends no gradient into the network.
+    # The entropy of step 2 depends on h of step 1, but the agent sends no gradient into the
+    # network.
     assert not any(np.any(leaf) for leaf in of_entropies.transition)

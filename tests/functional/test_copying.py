@@ -76,7 +76,9 @@ def test_gradients_equal_differences(of, gates, double_precision):
     def loss(weights, gates, log_probs):
         return of(copies._replace(weights=weights, gates=gates), log_probs, targets).sum()
 
-    check_grads(loss, (copies.weights, copies.gates, log_probs[..., 0]), order=1, modes=["rev"], rtol=1e-6)
+    check_grads(
+        loss, (copies.weights, copies.gates, log_probs[..., 0]), order=1, modes=["rev"], rtol=1e-6
+    )
 
 
 @OF_TARGETS
@@ -121,11 +123,18 @@ def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_p
     compared = None if kind != "stored" else np.asarray(jax.jit(found.compare)(query))
     for t in range(TIME):
         slots = np.flip(history[:, t : t + K], axis=1)
-        expected = {"previous": slots[:, 0], "mean": slots.mean(1), "slots": slots, "stored": slots}[kind]
+        expected = {
+            "previous": slots[:, 0],
+            "mean": slots.mean(1),
+            "slots": slots,
+            "stored": slots,
+        }[kind]
         if kind == "stored":
             np.testing.assert_allclose(np.asarray(found.previous)[:, t], slots[:, 0])
             one_step = compare(slots, query[:, t])
             np.testing.assert_allclose(compared[:, t], one_step, rtol=1e-12)
-            np.testing.assert_allclose(one_step, np.einsum("bkh,bh->bk", slots, query[:, t]), rtol=1e-12)
+            np.testing.assert_allclose(
+                one_step, np.einsum("bkh,bh->bk", slots, query[:, t]), rtol=1e-12
+            )
         else:
             np.testing.assert_allclose(np.asarray(found)[:, t], expected, rtol=1e-12)

@@ -1,4 +1,6 @@
-"""Check the CRF against sums over all tag sequences and pytorch-crf: masking, constraints, float32."""
+"""Check the CRF against sums over all tag sequences and pytorch-crf: masking, constraints,
+float32.
+"""
 
 import itertools
 from functools import partial
@@ -35,14 +37,20 @@ def narrow(tree):
 
 
 def all_scores(params, emissions, allowed=None):
-    """Return the scores of all tag sequences of one row, or of those allowed, summed term by term."""
+    """Return the scores of all tag sequences of one row, or of those allowed, summed term by
+    term.
+    """
     (time, tags), scores = emissions.shape, {}
     transitions, start, end = jax.tree.map(np.asarray, tuple(params))
     for y in itertools.product(range(tags), repeat=time):
         pairs = list(itertools.pairwise(y))
-        score = sum(emissions[t, y[t]] for t in range(time)) + sum(transitions[pair] for pair in pairs)
+        score = sum(emissions[t, y[t]] for t in range(time)) + sum(
+            transitions[pair] for pair in pairs
+        )
         if allowed is None or (
-            allowed.start[y[0]] and allowed.end[y[-1]] and all(allowed.transitions[pair] for pair in pairs)
+            allowed.start[y[0]]
+            and allowed.end[y[-1]]
+            and all(allowed.transitions[pair] for pair in pairs)
         ):
             scores[y] = score + (start[y[0]] + end[y[-1]] if y else 0.0)
     return scores
@@ -59,7 +67,10 @@ def close(actual, expected, tolerance=1e-11):
 def check_enumerated(params, emissions, lengths, unconstrained=None, allowed=None):
     """Compare likelihood, marginals and decoding with sums over all sequences, or those allowed."""
     n = np.array(lengths)
-    log_p, decoded = np.asarray(marginals(params, emissions, n)), np.asarray(decode(params, emissions, n))
+    log_p, decoded = (
+        np.asarray(marginals(params, emissions, n)),
+        np.asarray(decode(params, emissions, n)),
+    )
     of_best = log_likelihood(params, emissions, decoded, n)
     for b, length in enumerate(lengths):
         scores = all_scores(unconstrained or params, np.asarray(emissions[b, :length]), allowed)
@@ -84,7 +95,9 @@ def test_constraints_leave_the_sequences_they_allow():
     params, emissions = draw(4, batch=6, tags=len(BIOES), scale=3.0)
     allowed = allowed_transitions(BIOES, "BIOES")
     assert len(all_scores(params, emissions[0], allowed)) == 34
-    check_enumerated(constrain(params, *allowed), emissions, [1, 2, TIME, 1, 2, TIME], params, allowed)
+    check_enumerated(
+        constrain(params, *allowed), emissions, [1, 2, TIME, 1, 2, TIME], params, allowed
+    )
 
 
 @pytest.mark.parametrize("length", [0, 1, TIME])
@@ -123,7 +136,9 @@ def test_neither_the_amount_nor_the_content_of_padding_matters(padding):
         assert not d_e[:, TIME:].any() and not decoded[:, TIME:].any()
         return d_params, log_p, d_e[:, :TIME], np.asarray(of_tags)[:, :TIME], decoded[:, :TIME]
 
-    for a, b in zip(jax.tree.leaves(padded(7, padding)), jax.tree.leaves(padded(TIME, 0.0)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(padded(7, padding)), jax.tree.leaves(padded(TIME, 0.0)), strict=True
+    ):
         assert np.isfinite(a).all()
         close(a, b)
 
@@ -140,7 +155,9 @@ def test_constrained_gradients_are_finite_and_leave_forbidden_places_alone():
         true = jnp.take_along_axis(marginals(constrained, emissions, n), tags[:, :, None], axis=-1)
         return -jnp.sum(log_p) - jnp.sum(true)
 
-    value, (d_params, d_emissions) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, emissions)
+    value, (d_params, d_emissions) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(
+        params, emissions
+    )
     assert np.isfinite(value) and value.dtype == jnp.float32
     for d, mask in zip(map(np.asarray, d_params), allowed, strict=True):
         assert np.isfinite(d).all() and not d[~mask].any() and d[mask].any()
@@ -150,7 +167,9 @@ def test_constrained_gradients_are_finite_and_leave_forbidden_places_alone():
 def test_float32_loses_little_over_long_rows():
     params, emissions = draw(7, batch=4, tags=9, time=200, scale=3.0)
     tags = np.asarray(np.random.default_rng(0).integers(9, size=(4, 200)))
-    emissions += 100.0 + 10 * np.eye(9)[tags]  # one tag is far more likely, and values are far from 0
+    emissions += (
+        100.0 + 10 * np.eye(9)[tags]
+    )  # one tag is far more likely, and values are far from 0
     rounded = log_likelihood(*narrow((params, emissions)), tags)
     assert rounded.dtype == jnp.float32
     exact = log_likelihood(params, emissions, tags)
@@ -195,7 +214,9 @@ def check_in_float32(params, emissions, tags):
         of_tags = np.einsum("s,stk->tk", p, np.eye(n)[y])
         np.testing.assert_allclose(np.exp(log_p[b]), of_tags, atol=2e-3)
         surplus = is_truth - p
-        np.testing.assert_allclose(d_emissions[b], np.einsum("s,stk->tk", surplus, np.eye(n)[y]), atol=2e-3)
+        np.testing.assert_allclose(
+            d_emissions[b], np.einsum("s,stk->tk", surplus, np.eye(n)[y]), atol=2e-3
+        )
         expected[0] += np.einsum("s,sij->ij", surplus, of_pairs)
         expected[1] += surplus @ np.eye(n)[y[:, 0]]
         expected[2] += surplus @ np.eye(n)[y[:, -1]]
@@ -206,7 +227,9 @@ def check_in_float32(params, emissions, tags):
 @pytest.mark.parametrize("offset", [0.0, 95.0])
 @pytest.mark.parametrize("name", EXTREMES)
 def test_scores_whose_exponentials_underflow(name, offset):
-    """Regression: paths 87 nats below a forbidden or a strong one were lost, and so were their gradients."""
+    """Regression: paths 87 nats below a forbidden or a strong one were lost, and so were their
+    gradients.
+    """
     for seed, n in itertools.product(range(4), (2, 3)):
         rng = np.random.default_rng(seed)
         params = F.CRFParams(*(EXTREMES[name](rng, shape) for shape in ((n, n), (n,), (n,))))

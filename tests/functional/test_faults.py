@@ -1,4 +1,6 @@
-"""Check faults that users met: strict promotion, empty inputs, the sLSTM's normaliser, keys, meshes."""
+"""Check faults that users met: strict promotion, empty inputs, the sLSTM's normaliser, keys,
+meshes.
+"""
 
 import itertools
 from functools import partial
@@ -41,7 +43,9 @@ def test_strict_promotion(name, options, dtype):
 
         def total(state, mode):
             out = nnx.merge(graph, state)(x, rngs=KEY, policy=F.Policy(mode), seq_lengths=lengths)
-            return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in (out.h, out.decisions[-1].log_prob))
+            return sum(
+                jnp.sum(leaf.astype(jnp.float32)) for leaf in (out.h, out.decisions[-1].log_prob)
+            )
 
         return [jax.grad(total)(state, mode) for mode in ("sample", "reinmax")]
 
@@ -53,8 +57,13 @@ def test_strict_promotion(name, options, dtype):
 @pytest.mark.parametrize("name", and_slow(DEPTH_SKIPS, "attention".__eq__))
 def test_empty_inputs_of_every_depth_skip(name, shape):
     """Regression: attention over lower layers divided by zero."""
-    stack = drawn(lambda: SkipLSTM(4, 4, num_layers=3, depth_skip=DEPTH_SKIPS[name], rngs=nnx.Rngs(0)))
-    assert jax.eval_shape(lambda x: stack(x).h, jax.ShapeDtypeStruct(shape, jnp.float32)).shape == shape
+    stack = drawn(
+        lambda: SkipLSTM(4, 4, num_layers=3, depth_skip=DEPTH_SKIPS[name], rngs=nnx.Rngs(0))
+    )
+    assert (
+        jax.eval_shape(lambda x: stack(x).h, jax.ShapeDtypeStruct(shape, jnp.float32)).shape
+        == shape
+    )
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
@@ -66,13 +75,17 @@ def test_the_gradient_of_an_slstm_normaliser_that_is_zero(double_precision, impl
 
     def total(n):
         start = carry._replace(slots=carry.slots._replace(n=n))
-        return jnp.sum(F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :2] ** 2)
+        return jnp.sum(
+            F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :2] ** 2
+        )
 
     total = jax.jit(total)
     gradient = jax.jit(jax.grad(total))(carry.slots.n)
     for place in ((0, 0, 0), (1, 0, 2), (2, 0, 3)):
         moved = carry.slots.n.at[place].set(1e-7)
-        np.testing.assert_allclose(gradient[place], (total(moved) - total(carry.slots.n)) / 1e-7, rtol=1e-5)
+        np.testing.assert_allclose(
+            gradient[place], (total(moved) - total(carry.slots.n)) / 1e-7, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
@@ -80,7 +93,9 @@ def test_the_gradient_of_an_slstm_normaliser_that_is_zero(double_precision, impl
 def test_the_gradient_of_an_initial_slstm_normaliser_that_a_skip_mixes(
     double_precision, implementation, skip
 ):
-    """Regression: the average of states whose n is 0 had no stabiliser, and the gradient of n was 0."""
+    """Regression: the average of states whose n is 0 had no stabiliser, and the gradient of n was
+    0.
+    """
     recurrence = F.Recurrence(skip, F.SLSTM())
     params, carry, x, _ = problem(recurrence)
     newest = jax.tree.map(lambda slots: slots[:, 0], carry.slots)
@@ -88,7 +103,9 @@ def test_the_gradient_of_an_initial_slstm_normaliser_that_a_skip_mixes(
     @jax.jit
     def total(n):
         start = F.initial_carry(carry.key, recurrence, newest._replace(n=n))
-        return jnp.sum(F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :3] ** 2)
+        return jnp.sum(
+            F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :3] ** 2
+        )
 
     zeros = jnp.zeros_like(newest.n)
     gradient = jax.jit(jax.grad(total))(zeros)
@@ -99,21 +116,30 @@ def test_the_gradient_of_an_initial_slstm_normaliser_that_a_skip_mixes(
 
 
 def test_one_rate_of_zoneout_keeps_the_normaliser_of_an_slstm():
-    make = lambda zoneout: SkipCell(2, 3, transition=F.SLSTM(), zoneout=zoneout, rngs=nnx.Rngs(0)).zoneout
+    make = lambda zoneout: (
+        SkipCell(2, 3, transition=F.SLSTM(), zoneout=zoneout, rngs=nnx.Rngs(0)).zoneout
+    )
     assert make(0.5) == (0.5, 0.5, 0.0, 0.0) and make((0.1, 0.2, 0.3, 0.4)) == (0.1, 0.2, 0.3, 0.4)
 
 
 def test_a_key_for_each_sequence_is_used_as_it_is():
-    """One call with a key for each sequence equals `jax.vmap` of the call for one sequence and its key."""
+    """One call with a key for each sequence equals `jax.vmap` of the call for one sequence and its
+    key.
+    """
     options = dict(skip=F.Dynamic(3, 0.5), bidirectional=True, dropout=0.5)
     rnn = drawn(lambda: SkipLSTM(4, 4, **options, rngs=nnx.Rngs(0)))
-    x, keys = np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32), jax.random.split(KEY, 3)
+    x, keys = (
+        np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32),
+        jax.random.split(KEY, 3),
+    )
     graph, state = nnx.split(rnn)
     one = lambda x, key: nnx.merge(graph, state)(x, rngs=key).h
     np.testing.assert_allclose(jax.jit(one)(x, keys), jax.jit(jax.vmap(one))(x, keys), atol=1e-6)
 
 
-ON_MESH = itertools.product(("previous", "dynamic", "attention"), ("fused", "reference"), (False, True))
+ON_MESH = itertools.product(
+    ("previous", "dynamic", "attention"), ("fused", "reference"), (False, True)
+)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +147,8 @@ ON_MESH = itertools.product(("previous", "dynamic", "attention"), ("fused", "ref
     and_slow(ON_MESH, lambda *case: case == ("dynamic", "fused", True)),
 )
 def test_inputs_on_a_mesh_that_is_not_set(skip, implementation, is_compiled):
-    """The mesh is that of the inputs: `jax.set_mesh` is not needed. Gradients are those of one device.
+    """The mesh is that of the inputs: `jax.set_mesh` is not needed. Gradients are those of one
+    device.
 
     JAX itself takes no gradient of a sum outside `jit` there, so that case has values alone.
     """
@@ -131,10 +158,16 @@ def test_inputs_on_a_mesh_that_is_not_set(skip, implementation, is_compiled):
     x = jax.device_put(np.random.default_rng(0).normal(size=(4, TIME, 4)).astype(np.float32))
 
     def loss(state, x):
-        h = nnx.merge(graph, state)(x, rngs=KEY, seq_lengths=jax.device_put(np.array([7, 3, 0, 5]))).h
+        h = nnx.merge(graph, state)(
+            x, rngs=KEY, seq_lengths=jax.device_put(np.array([7, 3, 0, 5]))
+        ).h
         return jnp.sum(jnp.sin(h)), h
 
-    run = jax.jit(jax.value_and_grad(loss, has_aux=True)) if is_compiled else lambda *args: (loss(*args), 0)
+    run = (
+        jax.jit(jax.value_and_grad(loss, has_aux=True))
+        if is_compiled
+        else lambda *args: (loss(*args), 0)
+    )
     found = run(state, jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, run(state, x))
     assert jax.typeof(found[0][1]).sharding.spec[0] == "data"

@@ -34,8 +34,8 @@ from dynskip_jax.functional.engine.deferred import activated
 from dynskip_jax.functional.engine.history import Window
 from dynskip_jax.functional.engine.product import activate, times_transposed
 
-# The default cases contain each transition, time skip and depth skip at least once, and one transition
-# without its output gate. The slow cases contain all pairs of two of the three.
+# The default cases contain each transition, time skip and depth skip at least once, and one
+# transition without its output gate. The slow cases contain all pairs of two of the three.
 SOME = [
     ("lstm", "attention", "none", False),
     ("lstm", "lstm-jump", "none", True),
@@ -57,7 +57,9 @@ SOME = [
 # The skimming LSTM is left out: some of its weights have gradients only where tokens are skimmed.
 PAIRS = [
     (transition, time_skip, list(DEPTH_SKIPS)[(i + j) % len(DEPTH_SKIPS)], (i + j) % 2 == 1)
-    for (i, transition), (j, time_skip) in itertools.product(enumerate(TRANSITIONS), enumerate(TIME_SKIPS))
+    for (i, transition), (j, time_skip) in itertools.product(
+        enumerate(TRANSITIONS), enumerate(TIME_SKIPS)
+    )
     if transition != "skim-lstm"
 ]
 CASES = dict.fromkeys(SOME + PAIRS)  # each once
@@ -70,16 +72,25 @@ CASES = dict.fromkeys(SOME + PAIRS)  # each once
 def test_outputs_and_gradients_equal_those_of_the_reference(
     double_precision, transition, time_skip, depth_skip, reverse
 ):
-    """Values in the padding have no effect. Regression: NaN there made the gradients of all weights NaN."""
-    recurrence = F.Recurrence(TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip])
+    """Values in the padding have no effect. Regression: NaN there made the gradients of all weights
+    NaN.
+    """
+    recurrence = F.Recurrence(
+        TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip]
+    )
     options = dict(seq_lengths=np.array(LENGTHS), reverse=reverse)
     results = []
     for implementation in ("fused", "reference"):
-        function, arguments = differentiated(implementation, recurrence, *problem(recurrence), **options)
+        function, arguments = differentiated(
+            implementation, recurrence, *problem(recurrence), **options
+        )
         results.append(function(*arguments))
         params, slots, mask, x, below, *others = arguments
         padding = (np.arange(TIME)[None] >= np.array(LENGTHS)[:, None])[..., None]
-        spoilt = np.where(padding, np.nan, x), None if below is None else np.where(padding, np.inf, below)
+        spoilt = (
+            np.where(padding, np.nan, x),
+            None if below is None else np.where(padding, np.inf, below),
+        )
         outputs, gradients = function(params, slots, mask, *spoilt, *others)
         clean, of_clean = results[-1]
         jax.tree.map(np.testing.assert_array_equal, (outputs, gradients[0]), (clean, of_clean[0]))
@@ -107,7 +118,9 @@ class Doubling(F.TimeSkip):
 
 
 @pytest.mark.parametrize("lengths", [None, (TIME, 0, 1)])
-def test_no_gradient_flows_through_the_state_of_choices_without_a_derivative(double_precision, lengths):
+def test_no_gradient_flows_through_the_state_of_choices_without_a_derivative(
+    double_precision, lengths
+):
     recurrence = F.Recurrence(Doubling())
     params, carry, x, _ = problem(recurrence)
 
@@ -117,7 +130,10 @@ def test_no_gradient_flows_through_the_state_of_choices_without_a_derivative(dou
         end, _ = F.unroll(params, start, x, recurrence, implementation=implementation, **options)
         return end.skip_state.sum()
 
-    found = [jax.grad(last)(carry.skip_state, implementation) for implementation in ("fused", "reference")]
+    found = [
+        jax.grad(last)(carry.skip_state, implementation)
+        for implementation in ("fused", "reference")
+    ]
     np.testing.assert_array_equal(*found)
     # A sequence without steps keeps its number, which has a gradient.
     np.testing.assert_array_equal(found[0], [0, 0 if lengths is None else 1, 0])
@@ -130,7 +146,9 @@ class Counted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CountedWeights(F.TimeSkip):
-    """A time skip that weighs the last K states by a query from the inputs, a carried level and a count."""
+    """A time skip that weighs the last K states by a query from the inputs, a carried level and a
+    count.
+    """
 
     observed: ClassVar[str] = "slots"
 
@@ -193,16 +211,27 @@ for skip, time in itertools.product((F.Dynamic(5, 0.0), F.Previous(5)), (3, TIME
 # Sequences that begin inside a row start from the initial state, whatever the skip reads and keeps.
 IDS = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 2, 2, 3, 3], [5, 5, 5, 5, 5, 5, 6]])
 for name, skip in TIME_SKIPS.items():
-    transition, rng = TRANSITIONS["slstm" if name == "content" else "lstm"], np.random.default_rng(1)
-    initial = transition.state(*(rng.normal(size=(BATCH, HIDDEN)) for _ in transition.state._fields))
+    transition, rng = (
+        TRANSITIONS["slstm" if name == "content" else "lstm"],
+        np.random.default_rng(1),
+    )
+    initial = transition.state(
+        *(rng.normal(size=(BATCH, HIDDEN)) for _ in transition.state._fields)
+    )
     options = dict(segment_ids=IDS, initial=initial, seq_lengths=np.array([7, 6, 0]))
     SAME[f"packed {name}"] = F.Recurrence(skip, transition), options
-for name, skip, *rates in (("lstm", "dynamic", 0.3, 0.6), ("gru", "previous", 0.5), ("rhn", "skip-rnn", 0.5)):
+for name, skip, *rates in (
+    ("lstm", "dynamic", 0.3, 0.6),
+    ("gru", "previous", 0.5),
+    ("rhn", "skip-rnn", 0.5),
+):
     kept = tuple((rng.random((BATCH, TIME, HIDDEN)) < rate).astype(float) for rate in rates)
     options = dict(zoneout_mask=kept, seq_lengths=np.array((TIME, 0, 1)))
     SAME[f"zoneout of {name}"] = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[name]), options
 # A traced temperature once had a gradient of 0, because the loop treated it as a constant.
-RELAXED = [("soft", f"{name} masked") for name in ("dynamic", "log")] + [("gumbel_softmax", "released")]
+RELAXED = [("soft", f"{name} masked") for name in ("dynamic", "log")] + [
+    ("gumbel_softmax", "released")
+]
 RELAXED += [("soft", f"{name} by content") for name in ("dynamic", "nothing moved,")]
 RELAXED += [("gumbel_softmax", "nothing moved"), ("reinmax", "dynamic mean")]
 RELAXED += [("straight_through", name) for name in ("segments carried", "dynamic masked")]
@@ -238,7 +267,9 @@ def test_other_layers_and_options_too(double_precision, name):
     [("min-lstm", None, None, False), ("min-gru", F.ToGates(), (TIME, 0, 2), True)],
     ids=str,
 )
-def test_a_parallel_scan_equals_the_reference(double_precision, transition, depth_skip, lengths, reverse):
+def test_a_parallel_scan_equals_the_reference(
+    double_precision, transition, depth_skip, lengths, reverse
+):
     recurrence = F.Recurrence(F.Previous(3), TRANSITIONS[transition], depth_skip)
     lengths = None if lengths is None else np.array(lengths)
     options = dict(seq_lengths=lengths, reverse=reverse)
@@ -261,7 +292,9 @@ def test_wider_inputs_and_numbers_leave_a_narrow_state_as_it_is(implementation):
 
     def run(dtype, **policy):
         options = dict(below=below.astype(dtype), policy=F.Policy("soft", **policy))
-        return unroll(params, carry, x.astype(dtype), recurrence, implementation=implementation, **options)
+        return unroll(
+            params, carry, x.astype(dtype), recurrence, implementation=implementation, **options
+        )
 
     end, out = run(jnp.float32, mix=jnp.float32(0.5), temperature=jnp.float32(0.7))
     assert {leaf.dtype for leaf in (out.h, *end.slots)} == {jnp.dtype(jnp.bfloat16)}
@@ -298,7 +331,9 @@ def test_memory_of_choices_by_content_grows_as_time():
 
 @pytest.mark.parametrize("skip", and_slow([F.Dynamic, F.Attention], lambda skip: skip is F.Dynamic))
 def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
-    """Regression: the program stored all K states of all steps at once, 86 MiB instead of 13 MiB."""
+    """Regression: the program stored all K states of all steps at once, 86 MiB instead of 13
+    MiB.
+    """
     batch, time, hidden = 4, 200, 64
 
     def needed(K):
@@ -311,7 +346,9 @@ def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
             return jnp.sum(out.h) + jnp.sum(out.decision.log_prob)
 
         x = jax.ShapeDtypeStruct((batch, time, INPUT), jnp.float32)
-        params = jax.eval_shape(partial(recurrence.init, in_features=INPUT, hidden=hidden), jax.random.key(0))
+        params = jax.eval_shape(
+            partial(recurrence.init, in_features=INPUT, hidden=hidden), jax.random.key(0)
+        )
         program = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x).compile()
         return program.memory_analysis().temp_size_in_bytes
 
@@ -321,7 +358,9 @@ def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
 
 @pytest.mark.parametrize("name", and_slow(list(TIME_SKIPS), {"skip-rnn"}.__contains__))
 def test_second_derivatives(double_precision, name):
-    """Hessian-vector products in both ways, forward and reverse over reverse mode, equal the reference's."""
+    """Hessian-vector products in both ways, forward and reverse over reverse mode, equal the
+    reference's.
+    """
     recurrence = F.Recurrence(TIME_SKIPS[name], F.GRU())
     params, carry, x, _ = problem(recurrence)
     direction = np.random.default_rng(1).normal(size=x.shape)
@@ -333,7 +372,9 @@ def test_second_derivatives(double_precision, name):
     def product(x, direction, implementation):
         return jax.jvp(lambda x: jax.grad(loss)(x, implementation), (x,), (direction,))[1]
 
-    found = [jax.jit(product, static_argnums=2)(x, direction, name) for name in ("fused", "reference")]
+    found = [
+        jax.jit(product, static_argnums=2)(x, direction, name) for name in ("fused", "reference")
+    ]
     np.testing.assert_allclose(*found, rtol=1e-8, atol=1e-10)
     if name == "attention":  # one of the slow cases
         twice = jax.grad(lambda x: jnp.vdot(jax.grad(loss)(x, "fused"), direction))
@@ -360,10 +401,14 @@ def test_no_steps_at_all_change_nothing(double_precision, name):
 
 
 def test_the_first_action_is_the_one_that_was_taken():
-    """Even when logits differ by 1e-8 only, the state that enters is that of the reported action."""
+    """Even when logits differ by 1e-8 only, the state that enters is that of the reported
+    action.
+    """
     recurrence = F.Recurrence(F.Dynamic(3, 1.0))
     params, carry, x, _ = problem(recurrence, jnp.float32)
-    agent = params.skip._replace(w_out=jnp.zeros_like(params.skip.w_out), b_out=jnp.array([0.0, 1e-8, -1e-8]))
+    agent = params.skip._replace(
+        w_out=jnp.zeros_like(params.skip.w_out), b_out=jnp.array([0.0, 1e-8, -1e-8])
+    )
     params = params._replace(skip=agent)
     _, sampled = unroll(params, carry, x, recurrence)
     _, replayed = unroll(params, carry, x, recurrence, actions=sampled.decision.action)
@@ -371,7 +416,8 @@ def test_the_first_action_is_the_one_that_was_taken():
 
 
 @pytest.mark.parametrize(
-    "name", and_slow(["attention", "content", "dynamic", "dynamic-content"], "dynamic-content".__eq__)
+    "name",
+    and_slow(["attention", "content", "dynamic", "dynamic-content"], "dynamic-content".__eq__),
 )
 def test_a_program_does_not_grow_with_k(name):
     def size(K):
@@ -410,7 +456,10 @@ class Greedy(F.LSTM):
 
 @pytest.mark.parametrize(
     ("transition", "message"),
-    [(Careless(), "through `dense`"), (Greedy(), "adds one projected input")],  # the second's gradient was 0
+    [
+        (Careless(), "through `dense`"),
+        (Greedy(), "adds one projected input"),
+    ],  # the second's gradient was 0
     ids=["careless", "greedy"],
 )
 def test_matrices_are_multiplied_through_dense_alone(transition, message):
@@ -452,7 +501,9 @@ GROWS = [F.Previous(), F.Dynamic(3, 0.5), F.Attention(3, 0.5, agent="content")]
 
 @pytest.mark.parametrize("skip", and_slow(GROWS, lambda skip: not isinstance(skip, F.Dynamic)))
 def test_padding_of_a_state_that_grows_leaves_gradients_finite(double_precision, skip):
-    """A step past the end would overflow, and 0 times infinity is NaN: the state is held instead."""
+    """A step past the end would overflow, and 0 times infinity is NaN: the state is held
+    instead.
+    """
     recurrence = F.Recurrence(skip, Growing())
     params, carry, x, below = problem(recurrence)
     long = np.tile(np.asarray(x), (1, 20, 1))

@@ -14,7 +14,9 @@ def test_a_program_is_written_without_names(tmp_path):
 def test_programs_differ_by_their_arithmetic_and_not_by_their_names():
     def traced(name, function):
         function.__name__ = name
-        return list(lines(jax.make_jaxpr(lambda x: jax.jit(function)(jax.jit(function)(x)))(jnp.ones(3))))
+        return list(
+            lines(jax.make_jaxpr(lambda x: jax.jit(function)(jax.jit(function)(x)))(jnp.ones(3)))
+        )
 
     short = traced("f", lambda x: 2 * jnp.sin(x))
     assert short == traced("another", lambda x: 2 * jnp.sin(x))

@@ -1,7 +1,8 @@
-"""Check every public function of `dynskip_jax.functional` and `dynskip_jax.rl` on every kind of input.
+"""Check every public function of `dynskip_jax.functional` and `dynskip_jax.rl` on every kind of
+input.
 
-The kinds are unknown shapes (`jax.export`), strict promotion of dtypes, an empty batch, no steps, one step,
-and half precision. No value and no gradient may be NaN.
+The kinds are unknown shapes (`jax.export`), strict promotion of dtypes, an empty batch, no steps,
+one step, and half precision. No value and no gradient may be NaN.
 """
 
 import dataclasses
@@ -26,7 +27,9 @@ INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
 
 class Argument(NamedTuple):
-    """Specification of a random array: the kind of its numbers, its shape, and the range of integers."""
+    """Specification of a random array: the kind of its numbers, its shape, and the range of
+    integers.
+    """
 
     kind: str
     shape: tuple
@@ -38,7 +41,9 @@ def of_kind(kind):
     return lambda *shape: Argument(kind, shape)
 
 
-floats, positive, log_probs, flags, keys = map(of_kind, ("float", "positive", "log_probs", "bool", "key"))
+floats, positive, log_probs, flags, keys = map(
+    of_kind, ("float", "positive", "log_probs", "bool", "key")
+)
 
 
 def whole(low, high, *shape):
@@ -101,7 +106,9 @@ def unrolled(recurrence, mode="sample", **options):
     """Return a case of `unroll`: the function, and its arguments for a batch and a time."""
 
     def run(params, carry, x, lengths):
-        return F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options)
+        return F.unroll(
+            params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode), **options
+        )
 
     def arguments(batch, time):
         lengths = whole(0, time, batch)
@@ -129,7 +136,9 @@ def of_decisions(loss):
 
 def moved_on(x):
     zeros = jnp.zeros(x.shape[1:], x.dtype)
-    return rl.moving_average(rl.moving_average(rl.MovingAverage(zeros, zeros), x.sum(0), 0.9)[1], zeros)
+    return rl.moving_average(
+        rl.moving_average(rl.MovingAverage(zeros, zeros), x.sum(0), 0.9)[1], zeros
+    )
 
 
 def characters(words):
@@ -138,10 +147,13 @@ def characters(words):
     return of_word, lambda b, t: ((floats(2, INPUT, HIDDEN), floats(HIDDEN)), *words(b, t))
 
 
-# Keys are `name` or `name:variant`. Values are a function of arrays, and a function of batch and time that
-# returns the specifications of these arrays.
+# Keys are `name` or `name:variant`. Values are a function of arrays, and a function of batch and
+# time that returns the specifications of these arrays.
 CASES = {
-    "activation_regularisation": (lambda x, valid: F.activation_regularisation(x, 2.0, valid), penalised),
+    "activation_regularisation": (
+        lambda x, valid: F.activation_regularisation(x, 2.0, valid),
+        penalised,
+    ),
     "temporal_activation_regularisation": (
         lambda x, valid: F.temporal_activation_regularisation(x, 1.0, valid),
         penalised,
@@ -152,8 +164,14 @@ CASES = {
         ),
         lambda b, t: (positive(HIDDEN), positive(), floats(HIDDEN), floats(HIDDEN), floats(HIDDEN)),
     ),
-    "agent_logits": (F.agent_logits, lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K))),
-    "averaged_log_likelihood": (partial(rl.averaged_log_likelihood, axis=1), lambda b, t: (log_probs(b, K),)),
+    "agent_logits": (
+        F.agent_logits,
+        lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K)),
+    ),
+    "averaged_log_likelihood": (
+        partial(rl.averaged_log_likelihood, axis=1),
+        lambda b, t: (log_probs(b, K),),
+    ),
     "cached_log_likelihood": (
         lambda cache, *rest: F.cached_log_likelihood(cache, *rest, flatness=0.3, weight=0.1),
         lambda b, t: (
@@ -161,7 +179,10 @@ CASES = {
             *(cells(b, t), whole(0, WORDS, b, t), log_probs(b, t)),
         ),
     ),
-    "cast_matrices": (lambda w, b: F.cast_matrices((w, b), b.dtype), lambda b, t: (floats(2, 3), floats(3))),
+    "cast_matrices": (
+        lambda w, b: F.cast_matrices((w, b), b.dtype),
+        lambda b, t: (floats(2, 3), floats(3)),
+    ),
     "char_cnn": characters(lambda b, t: (floats(b, t, 4, INPUT), whole(0, 4, b, t))),
     "char_cnn: characters": characters(lambda b, t: (inputs(b, t), whole(0, t, b))),
     "chosen_log_likelihood": (F.chosen_log_likelihood, copied),
@@ -170,7 +191,10 @@ CASES = {
     "copied_log_probs": (F.copied_log_probs, lambda b, t: (copies(b, t), log_probs(b, t, WORDS))),
     "copy_of_choice": (F.copy_of_choice, lambda b, t: (copies(b, t), whole(0, K, b, t))),
     "log_likelihood_of_each": (F.log_likelihood_of_each, copied),
-    "crf_constrain": (F.crf_constrain, lambda b, t: (CRF, flags(WORDS, WORDS), flags(WORDS), flags(WORDS))),
+    "crf_constrain": (
+        F.crf_constrain,
+        lambda b, t: (CRF, flags(WORDS, WORDS), flags(WORDS), flags(WORDS)),
+    ),
     "crf_decode": (F.crf_decode, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
     "crf_log_likelihood": (
         F.crf_log_likelihood,
@@ -238,7 +262,10 @@ CASES = {
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
     "steps_since_start": (F.steps_since_start, lambda b, t: (whole(0, 4, b), flags(b, t))),
     "vimco": (partial(rl.vimco, axis=1), lambda b, t: (log_probs(b, K),)),
-    "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
+    "zero_state": (
+        lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype),
+        lambda b, t: (floats(b, HIDDEN),),
+    ),
     "zoneout": (
         lambda keys, steps, x: F.zoneout(keys, steps, (0.5, 0.0), HIDDEN, x.dtype),
         lambda b, t: (keys(b, 1), whole(0, 4, b, t), cells(b, t)),
@@ -250,9 +277,13 @@ CASES = {
     "loss": of_decisions(rl.loss),
     "network_loss": of_decisions(rl.network_loss),
     "paper_loss": of_decisions(rl.paper_loss),
-    "reinforce": of_decisions(lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)),
+    "reinforce": of_decisions(
+        lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)
+    ),
     "updates": of_decisions(
-        lambda trace, x: rl.updates(dataclasses.replace(trace, update=x, update_is_differentiable=True))
+        lambda trace, x: rl.updates(
+            dataclasses.replace(trace, update=x, update_is_differentiable=True)
+        )
     ),
     # Unrolls.
     "unroll: layers": (stacked, lambda b, t: (LAYER, (), inputs(b, t), whole(0, t, b), keys())),
@@ -262,7 +293,14 @@ CASES = {
     "unroll: skim_rnn": unrolled(F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))),
     "unroll: slstm": unrolled(F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), "greedy"),
 }
-SKIPS = ["dynamic masked", "attention", "dynamic-content", "log masked", "segment-dynamic", "sparse masked"]
+SKIPS = [
+    "dynamic masked",
+    "attention",
+    "dynamic-content",
+    "log masked",
+    "segment-dynamic",
+    "sparse masked",
+]
 for name in (*SKIPS, "fixed", "skip-rnn"):
     CASES[f"unroll: {name}"] = unrolled(F.Recurrence((TIME_SKIPS | OPTIONS)[name]))
 for name in ("last", "mean", "max"):
@@ -279,13 +317,16 @@ for name in F.RELAXATIONS:
 # Functions that take no arrays.
 EXEMPT = {"parse_depth_skip", "parse_time_skip", "parse_transition", "register_for_export"}
 
-# Functions (by prefix) whose float outputs are wider than half precision on purpose, and the reason.
+# Functions (by prefix) whose float outputs are wider than half precision on purpose, and the
+# reason.
 WIDER = {"crf_": "sums over sequences are taken in float32 at least", "empty_cache": "float32"}
 
 
 def arguments_of(name, batch, time, make):
     """Return what `make` makes of each argument of a case."""
-    return jax.tree.map(make, CASES[name][1](batch, time), is_leaf=lambda leaf: isinstance(leaf, Argument))
+    return jax.tree.map(
+        make, CASES[name][1](batch, time), is_leaf=lambda leaf: isinstance(leaf, Argument)
+    )
 
 
 def drawn(name, batch, time, dtype):
@@ -322,7 +363,9 @@ def is_float(leaf):
 
 
 def with_gradients(name):
-    """Return a function that computes a case's outputs, and gradients with respect to its float arguments."""
+    """Return a function that computes a case's outputs, and gradients with respect to its float
+    arguments.
+    """
     function = CASES[name][0]
 
     def outputs(*arguments):
@@ -334,7 +377,9 @@ def with_gradients(name):
                 leaves[i] = value
             out = function(*structure.unflatten(leaves))
             parts = [leaf for leaf in jax.tree.leaves(out) if is_float(leaf)]
-            return sum((jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)), out
+            return sum(
+                (jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)
+            ), out
 
         if not wanted:
             return function(*arguments), ()
@@ -345,7 +390,9 @@ def with_gradients(name):
 
 
 def test_every_public_function_has_a_case():
-    public = [item for module in (F, rl) for item in vars(module).items() if not item[0].startswith("_")]
+    public = [
+        item for module in (F, rl) for item in vars(module).items() if not item[0].startswith("_")
+    ]
     functions = {name for name, it in public if callable(it) and not isinstance(it, type)}
     names = {name.split(":")[0] for name in CASES}
     assert functions - names - EXEMPT == set(), "add the new functions to CASES, or to EXEMPT"
@@ -361,7 +408,9 @@ def test_shapes_may_be_unknown(name):
 
 @pytest.mark.slow
 def test_a_module_that_registers_types_may_be_imported_again():
-    """Notebooks do so with autoreload. It needs its own process, because two classes have one name then."""
+    """Notebooks do so with autoreload. It needs its own process, because two classes have one name
+    then.
+    """
     program = "import importlib, dynskip_jax.functional.decisions as m; importlib.reload(m)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -374,7 +423,13 @@ def test_a_second_registration_does_nothing():
     assert isinstance(export.deserialize(program.serialize()).call(state), F.LSTMState)
 
 
-SIZES = {"usual": (2, 3), "empty batch": (0, 3), "no steps": (2, 0), "one step": (2, 1), "nothing": (0, 0)}
+SIZES = {
+    "usual": (2, 3),
+    "empty batch": (0, 3),
+    "no steps": (2, 0),
+    "one step": (2, 1),
+    "nothing": (0, 0),
+}
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 

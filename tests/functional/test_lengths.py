@@ -1,4 +1,6 @@
-"""Check that functions refuse lengths out of range, or clip them to the range if they are traced."""
+"""Check that functions refuse lengths out of range, or clip them to the range if they are
+traced.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,9 @@ from dynskip_jax.errors import UserError
 BATCH, TIME, TAGS = 2, 3, 4
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(BATCH, TIME, TAGS)), jnp.float32)
-CRF = F.CRFParams(*(jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((TAGS, TAGS), (TAGS,), (TAGS,))))
+CRF = F.CRFParams(
+    *(jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((TAGS, TAGS), (TAGS,), (TAGS,)))
+)
 LABELS = jnp.asarray(RNG.integers(TAGS, size=(BATCH, TIME)), jnp.int32)
 LSTM = F.Recurrence()
 WEIGHTS = LSTM.init(jax.random.key(0), TAGS, 2)
@@ -33,7 +37,12 @@ TAKE_LENGTHS = {
     "crf_decode": lambda lengths: F.crf_decode(CRF, X, lengths),
 }
 REFUSED = [
-    *(jnp.array([TIME + 1, 1]), jnp.array([TIME, -1]), jnp.array([3.0, 1.0]), jnp.array([True, False])),
+    *(
+        jnp.array([TIME + 1, 1]),
+        jnp.array([TIME, -1]),
+        jnp.array([3.0, 1.0]),
+        jnp.array([True, False]),
+    ),
     *(jnp.array(2), jnp.ones((BATCH, TIME), jnp.int32), jnp.array([1, 2, 3])),
 ]
 
@@ -79,7 +88,11 @@ def test_the_last_element_of_an_empty_sequence_is_zeros():
         (X[:1], LABELS, r"tags .*\(1, 3\), got int32 \(2, 3\)"),  # was once broadcast to two values
         (X[0], LABELS, r"emissions of shape \(batch, time, tags\)"),
         (X[..., :3], LABELS, "different tag sets"),
-        (X, LABELS.at[0, 1].set(-1), "tags lie between 0 and 3, got -1"),  # once counted as the last tag
+        (
+            X,
+            LABELS.at[0, 1].set(-1),
+            "tags lie between 0 and 3, got -1",
+        ),  # once counted as the last tag
         (X, LABELS.at[1, 1].set(7), r"tags lie between 0 and 3, got \d to 7"),  # once gave NaN
         (X, LABELS.astype(jnp.float32), "tags to be an array of whole numbers"),
     ],

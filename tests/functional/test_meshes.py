@@ -1,7 +1,7 @@
 """Check that every time skip can be traced, with its gradient, for a batch on several devices.
 
-Nothing is compiled: `tests/devices/test_layers_on_devices.py` compares values. Tracing finds operations that
-have no rule for a sharded batch, also those that only another platform would run.
+Nothing is compiled: `tests/devices/test_layers_on_devices.py` compares values. Tracing finds
+operations that have no rule for a sharded batch, also those that only another platform would run.
 """
 
 import itertools
@@ -29,14 +29,18 @@ SKIPS = {
 IDS = np.repeat([[0, 0, 0, 1, 1, 2, 2]], BATCH, axis=0)
 WAYS = ("explicit", "automatic", "shard_map")
 CASES = itertools.product(WAYS, SKIPS, (False, True))
-# Regression: on an explicit mesh the first six raised: JAX could not infer the sharding of an indexed read,
-# and the state of a skip in a new sequence of a packed row had none.
-BY_DEFAULT = [("explicit", name, False) for name in ("far", "log-attention", "log-dynamic", "sparse")]
+# Regression: on an explicit mesh the first six raised: JAX could not infer the sharding of an
+# indexed read, and the state of a skip in a new sequence of a packed row had none.
+BY_DEFAULT = [
+    ("explicit", name, False) for name in ("far", "log-attention", "log-dynamic", "sparse")
+]
 BY_DEFAULT += [("explicit", "skip-rnn", True), ("explicit", "dynamic-followed", True)]
 BY_DEFAULT += [("shard_map", "sparse", False)]
 
 
-@pytest.mark.parametrize(("way", "name", "is_packed"), and_slow(CASES, lambda *case: case in BY_DEFAULT))
+@pytest.mark.parametrize(
+    ("way", "name", "is_packed"), and_slow(CASES, lambda *case: case in BY_DEFAULT)
+)
 def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
     kind = AxisType.Explicit if way == "explicit" else AxisType.Auto
     mesh = jax.make_mesh((BATCH,), ("batch",), axis_types=(kind,), devices=jax.devices()[:BATCH])
@@ -67,4 +71,6 @@ def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
         if way == "shard_map":
             run = jax.shard_map(of_all, in_specs=(P(), *(P("batch"),) * 5), out_specs=P())
         gradients = jax.eval_shape(jax.grad(run, argnums=(0, 1, 2)), params, *rows)
-    jax.tree.map(lambda a, b: np.testing.assert_equal(a.shape, b.shape), gradients, (params, x, slots))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_equal(a.shape, b.shape), gradients, (params, x, slots)
+    )

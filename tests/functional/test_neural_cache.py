@@ -1,4 +1,6 @@
-"""Check the neural cache and the updates of dynamic evaluation against loops over their definitions."""
+"""Check the neural cache and the updates of dynamic evaluation against loops over their
+definitions.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,11 @@ def text(seed, batch, time=TIME):
     """Return random states, the words that follow them, and a model's distribution at each step."""
     rng = np.random.default_rng(seed)
     words = rng.integers(VOCABULARY, size=(batch, time)).astype(np.int32)
-    return rng.normal(size=(batch, time, FEATURES)), words, rng.dirichlet(np.ones(VOCABULARY), (batch, time))
+    return (
+        rng.normal(size=(batch, time, FEATURES)),
+        words,
+        rng.dirichlet(np.ones(VOCABULARY), (batch, time)),
+    )
 
 
 def run(carry, states, words, probabilities, **options):
@@ -31,7 +37,9 @@ def start(batch, size):
     return carry._replace(states=carry.states.astype(jnp.float64))
 
 
-@pytest.mark.parametrize(("size", "flatness", "weight"), [(1, 0.0, 0.5), (4, 0.7, 0.3), (12, 3.0, 0.99)])
+@pytest.mark.parametrize(
+    ("size", "flatness", "weight"), [(1, 0.0, 0.5), (4, 0.7, 0.3), (12, 3.0, 0.99)]
+)
 def test_it_is_its_definition_also_in_segments(size, flatness, weight):
     states, words, probabilities = text(0, 2)
     carry, found = start(2, size), []
@@ -53,7 +61,9 @@ def test_probabilities_of_all_words_sum_to_one():
     states, words, probabilities = text(1, 1)
     total = 0.0
     for words[:, -1] in range(VOCABULARY):
-        total += np.exp(run(start(1, 4), states, words, probabilities, flatness=1.0, weight=0.4)[1][0, -1])
+        total += np.exp(
+            run(start(1, 4), states, words, probabilities, flatness=1.0, weight=0.4)[1][0, -1]
+        )
     np.testing.assert_allclose(total, 1.0, rtol=1e-12)
 
 
@@ -64,7 +74,9 @@ SHAPES = {"table": (5, 3), "bias": (4,), "w": (2, 3)}
 
 def trees(count):
     rng = np.random.default_rng(0)
-    return [{name: jnp.asarray(rng.normal(size=s)) for name, s in SHAPES.items()} for _ in range(count)]
+    return [
+        {name: jnp.asarray(rng.normal(size=s)) for name, s in SHAPES.items()} for _ in range(count)
+    ]
 
 
 def flat(tree):
@@ -80,5 +92,7 @@ def test_an_update_is_its_definition(decay):
     rms = [abs(float(g)) for g in flat(past)]
     mean = sum(rms) / len(rms)
     numbers = zip(flat(params), flat(grads), flat(trained), rms, strict=True)
-    expected = [p - 0.1 * g / (r + 1e-3) + min(decay * r / mean, 1) * (p_g - p) for p, g, p_g, r in numbers]
+    expected = [
+        p - 0.1 * g / (r + 1e-3) + min(decay * r / mean, 1) * (p_g - p) for p, g, p_g, r in numbers
+    ]
     np.testing.assert_allclose(flat(found), expected, rtol=1e-9, atol=1e-12)

@@ -12,7 +12,17 @@ import pytest
 from compiled import compiled, unroll
 from marks import and_slow
 from oracles import candidates, loop, sigmoid
-from recurrences import BATCH, DEPTH_SKIPS, HIDDEN, LENGTHS, OPTIONS, TIME, TIME_SKIPS, TRANSITIONS, problem
+from recurrences import (
+    BATCH,
+    DEPTH_SKIPS,
+    HIDDEN,
+    LENGTHS,
+    OPTIONS,
+    TIME,
+    TIME_SKIPS,
+    TRANSITIONS,
+    problem,
+)
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -22,11 +32,20 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 
 # The layer of each case, and arguments of `check_case`.
 CASES = {name: (F.Recurrence(transition=piece), {}) for name, piece in TRANSITIONS.items()}
-CASES |= {f"skip {name}": (F.Recurrence(piece), {}) for name, piece in (TIME_SKIPS | OPTIONS).items()}
-CASES |= {f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in DEPTH_SKIPS.items()}
-CASES |= {f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in F.DEPTH_SKIPS.items()}
+CASES |= {
+    f"skip {name}": (F.Recurrence(piece), {}) for name, piece in (TIME_SKIPS | OPTIONS).items()
+}
+CASES |= {
+    f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in DEPTH_SKIPS.items()
+}
+CASES |= {
+    f"depth {name}": (F.Recurrence(depth_skip=piece), {}) for name, piece in F.DEPTH_SKIPS.items()
+}
 for name in ("min-lstm", "min-gru"):
-    CASES[f"{name} in parallel"] = F.Recurrence(transition=TRANSITIONS[name]), dict(implementation="parallel")
+    CASES[f"{name} in parallel"] = (
+        F.Recurrence(transition=TRANSITIONS[name]),
+        dict(implementation="parallel"),
+    )
 for name in ("dynamic", "dynamic-content", "dynamic-followed", "log-dynamic", "lstm-jump"):
     CASES[f"sampled {name}"] = F.Recurrence(TIME_SKIPS[name]), dict(mode="sample")
 for name in ("dynamic", "segment-dynamic", "dynamic-followed", "skim-rnn"):
@@ -38,7 +57,10 @@ for name in ("previous", "dynamic"):
     CASES[f"zoneout of {name}"] = F.Recurrence(TIME_SKIPS[name]), dict(zoned=True)
 CASES |= {
     "jumps of one word": (F.Recurrence(F.LSTMJump(max_jump=2, read_steps=1, max_jumps=9)), {}),
-    "jumps of five words": (F.Recurrence(F.LSTMJump(max_jump=5, read_steps=3)), dict(mode="sample")),
+    "jumps of five words": (
+        F.Recurrence(F.LSTMJump(max_jump=5, read_steps=3)),
+        dict(mode="sample"),
+    ),
     "skip rnn of a gru": (F.Recurrence(F.SkipRNN(), F.GRU()), {}),
     "skim rnn of two lstms": (F.Recurrence(F.SkimRNN(), F.SkimLSTM(2)), {}),
     "an expected skim": (F.Recurrence(F.SkimRNN(), F.SkimLSTM(2)), dict(mode="soft")),
@@ -47,7 +69,13 @@ CASES |= {
 
 
 def check_case(
-    recurrence, implementation, mode="greedy", reverse=False, lengths=LENGTHS, masked=False, zoned=False
+    recurrence,
+    implementation,
+    mode="greedy",
+    reverse=False,
+    lengths=LENGTHS,
+    masked=False,
+    zoned=False,
 ):
     """Compare h, the trace of each choice, and the last carry with those of the loop.
 
@@ -76,14 +104,18 @@ def check_case(
         given |= dict(earlier=np.asarray(carry.inputs[n])) if skip.observes_inputs else {}
         given |= dict(kept=[rate[n] for rate in kept]) if zoned else {}
         options = dict(mode=mode, temperature=policy.temperature)
-        rows, last = loop(recurrence, params, np.asarray(x[n, :length][way]), slots, **given, **options)
+        rows, last = loop(
+            recurrence, params, np.asarray(x[n, :length][way]), slots, **given, **options
+        )
         for t, row in enumerate(rows[way]):
             np.testing.assert_allclose(out.h[n, t], row.h, rtol=1e-10, atol=1e-12)
             assert trace.action[n, t] == row.action
             found = trace.log_prob[n, t], trace.entropy[n, t]
             np.testing.assert_allclose(found, (row.log_prob, row.entropy), rtol=1e-9, atol=1e-12)
             assert row.update is None or np.isclose(trace.update[n, t], row.update, rtol=1e-10)
-        assert not any(leaf[n, length:].any() for leaf in jax.tree.leaves((np.asarray(out.h), trace)))
+        assert not any(
+            leaf[n, length:].any() for leaf in jax.tree.leaves((np.asarray(out.h), trace))
+        )
         for array, expected in zip(end.slots, last, strict=True):
             np.testing.assert_allclose(array[n], expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(end.step, carry.step + np.array(lengths))
@@ -104,7 +136,9 @@ def test_a_piece_is_its_papers_equations(name, implementation):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_states_of_an_slstm_mix_without_their_stabilisers(dtype):
-    """Regression: the exponent was capped. With a weight of exp(-69) on exp(70) both states count."""
+    """Regression: the exponent was capped. With a weight of exp(-69) on exp(70) both states
+    count.
+    """
     h, c, n, m = np.random.default_rng(0).normal(size=(4, BATCH, 3, HIDDEN)).astype(dtype)
     m[0, 1], n = 70, np.maximum(n, 0)
     states = F.SLSTMState(h, c, n, m)
@@ -119,11 +153,15 @@ def test_states_of_an_slstm_mix_without_their_stabilisers(dtype):
     first, second = (jax.tree.map(lambda array, k=k: array[:, k], states) for k in (0, 1))
     pair = jax.tree.map(lambda array: array[:, :2], states)
     wanted = compiled(F.SLSTM().average_states)(np.full((BATCH, 2), (0.3, 0.7), dtype), pair)
-    jax.tree.map(np.testing.assert_array_equal, compiled(F.SLSTM().mix_states)(0.3, first, second), wanted)
+    jax.tree.map(
+        np.testing.assert_array_equal, compiled(F.SLSTM().mix_states)(0.3, first, second), wanted
+    )
 
 
 def test_gates_of_an_slstm_may_be_huge():
-    """Gradients are finite in float32 with exponents of thousands, for empty and for mixed states."""
+    """Gradients are finite in float32 with exponents of thousands, for empty and for mixed
+    states.
+    """
     recurrence = F.Recurrence(F.Attention(3, 0.5), F.SLSTM())
     params, carry, x, _ = problem(recurrence, jnp.float32)
     carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
@@ -131,7 +169,9 @@ def test_gates_of_an_slstm_may_be_huge():
     def total(params, x):
         return jnp.sum(F.unroll(params, carry, x, recurrence)[1].h)
 
-    for leaf in jax.tree.leaves(jax.jit(jax.value_and_grad(total, argnums=(0, 1)))(params, 3000 * x)):
+    for leaf in jax.tree.leaves(
+        jax.jit(jax.value_and_grad(total, argnums=(0, 1)))(params, 3000 * x)
+    ):
         assert np.isfinite(leaf).all()
 
 
@@ -141,7 +181,11 @@ def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
     params, carry, x, _ = problem(recurrence)
 
     def cost(gate):
-        return F.unroll(params._replace(skip=gate), carry, x, recurrence)[1].decision.update[:, 1].sum()
+        return (
+            F.unroll(params._replace(skip=gate), carry, x, recurrence)[1]
+            .decision.update[:, 1]
+            .sum()
+        )
 
     gradient = jax.jit(jax.grad(cost))(params.skip)
     c = np.asarray(unroll(params, carry, np.asarray(x)[:, :1], recurrence)[0].slots.c)[:, 0]
@@ -198,7 +242,9 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
     params, carry, x, _ = problem(F.Recurrence(F.Fixed(3)))
 
     def run(mix):
-        return F.unroll(params, carry, x, F.Recurrence(F.Fixed(3, 1.0)), policy=F.Policy(mix=mix))[1].h
+        return F.unroll(params, carry, x, F.Recurrence(F.Fixed(3, 1.0)), policy=F.Policy(mix=mix))[
+            1
+        ].h
 
     swept = jax.jit(jax.vmap(run))(np.array([0.0, 0.25, 1.0]))
     for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
@@ -215,7 +261,10 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
         (lambda: F.SkimLSTM(0), "small size of at least 1"),
-        (lambda: F.SkimLSTM(9).init(jax.random.key(0), 2, 4, F.Initializers()), "at most 4, the layer's"),
+        (
+            lambda: F.SkimLSTM(9).init(jax.random.key(0), 2, 4, F.Initializers()),
+            "at most 4, the layer's",
+        ),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
         (lambda: F.SparseAttention(3, top=0), "top of at least 1"),
         (lambda: F.Segments(0), "a size of at least 1"),
@@ -237,7 +286,10 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
         (lambda: F.Dynamic(0), "at least 1, got 0"),
         (lambda: F.Dynamic(5, 1.5), "between 0 and 1, got 1.5"),
         (lambda: F.Dynamic(5, float("nan")), "got nan"),
-        (lambda: F.Dynamic(5, agent_input="all"), "unknown agent_input 'all': choose one of previous, mean"),
+        (
+            lambda: F.Dynamic(5, agent_input="all"),
+            "unknown agent_input 'all': choose one of previous, mean",
+        ),
     ],
 )
 def test_choices_that_make_no_sense_are_refused_in_one_line(make, message):
@@ -254,10 +306,16 @@ def test_pieces_are_read_by_name():
     assert parse("lstm", mix=0.5, agent_input="mean") == F.Previous()
     assert parse("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
     assert parse("attention:4", **by_content) == F.Attention(4)
-    assert parse("content:4", agent_input="mean") == F.Attention(4, agent_input="mean", **by_content)
-    assert parse("dynamic:10", **by_content, stride=2) == F.Dynamic(10, among=F.Every(2), **by_content)
+    assert parse("content:4", agent_input="mean") == F.Attention(
+        4, agent_input="mean", **by_content
+    )
+    assert parse("dynamic:10", **by_content, stride=2) == F.Dynamic(
+        10, among=F.Every(2), **by_content
+    )
     assert parse("log_dynamic:512", mix=0.5) == F.Dynamic(512, 0.5, among=F.LogSpaced())
-    assert parse("segment_attention:40", stride=4) == F.Attention(40, among=F.Segments(4), **by_content)
+    assert parse("segment_attention:40", stride=4) == F.Attention(
+        40, among=F.Segments(4), **by_content
+    )
     assert parse("sparse:9", stride=3, top=2) == F.SparseAttention(9, among=F.Segments(3), top=2)
     assert parse("skip_rnn", mix=0.5) == F.SkipRNN()
     assert parse("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)
@@ -269,5 +327,9 @@ def test_arrays_in_a_skip_become_numbers_so_that_it_is_hashable(number):
     skip = F.Dynamic(np.int64(2), mix=number(0.5))
     assert skip == F.Dynamic(2, mix=0.5) and hash(skip) == hash(F.Dynamic(2, mix=0.5))
     assert type(skip.mix) is float and type(skip.max_skip) is int
-    assert F.Random(2, rates=[1, 2]) == F.Random(2, rates=np.array([1, 2])) == F.Random(2, rates=(1, 2))
+    assert (
+        F.Random(2, rates=[1, 2])
+        == F.Random(2, rates=np.array([1, 2]))
+        == F.Random(2, rates=(1, 2))
+    )
     assert hash(F.Random(2, rates=[1, 2]))

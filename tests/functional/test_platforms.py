@@ -1,4 +1,6 @@
-"""Check that programs for a CPU, a GPU and a TPU weigh states and multiply in the way of their platform."""
+"""Check that programs for a CPU, a GPU and a TPU weigh states and multiply in the way of their
+platform.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +27,18 @@ PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_loops_over_k_and_over_the_time_of_linear_transitions_are_for_the_cpu(platform):
     """On a GPU, a loop over K inside the loop over time would launch a kernel for each state."""
     recurrences = F.Recurrence(F.Mean(5, 0.5)), F.Recurrence(transition=F.MinGRU())
-    mean, linear = (program(recurrence, platform).count("stablehlo.while") for recurrence in recurrences)
+    mean, linear = (
+        program(recurrence, platform).count("stablehlo.while") for recurrence in recurrences
+    )
     assert linear == (2 if platform == "cpu" else 0)
     assert mean > 2 if platform == "cpu" else mean == 2
 
 
 @PLATFORMS
 def test_copies_of_transposed_weights_are_for_the_cpu(platform):
-    is_there = "dims = [1, 0] : (tensor<4x16xf32>) -> tensor<16x4xf32>" in program(F.Recurrence(), platform)
+    is_there = "dims = [1, 0] : (tensor<4x16xf32>) -> tensor<16x4xf32>" in program(
+        F.Recurrence(), platform
+    )
     assert is_there == (platform == "cpu")
 
 

@@ -13,7 +13,8 @@ from recurrences import HIDDEN, INPUT, TIME_SKIPS, TRANSITIONS, problem
 
 from dynskip_jax import functional as F
 
-# Sequences of 3, 3 and 1 steps in one row, and of 1, 3 and 3 in another. The last 3 of 10 steps are padding.
+# Sequences of 3, 3 and 1 steps in one row, and of 1, 3 and 3 in another. The last 3 of 10 steps are
+# padding.
 PACKED = np.array([[7, 7, 7, 2, 2, 2, 9, 9, 9, 9], [0, 1, 1, 1, 2, 2, 2, 2, 2, 2]])
 LENGTHS = np.array([7, 7])
 PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
@@ -23,8 +24,12 @@ CASES = list(itertools.product(SKIPS, ("lstm", "gru"), (False, True)))
 USUAL = [("previous", "lstm", False), ("dynamic-followed", "gru", True), ("skip-rnn", "lstm", True)]
 
 
-@pytest.mark.parametrize(("skip", "transition", "reverse"), and_slow(CASES, lambda *case: case in USUAL))
-def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip, transition, reverse):
+@pytest.mark.parametrize(
+    ("skip", "transition", "reverse"), and_slow(CASES, lambda *case: case in USUAL)
+)
+def test_packed_sequences_are_those_of_rows_of_their_own(
+    double_precision, skip, transition, reverse
+):
     recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[transition])
     params, *_ = problem(recurrence)
     rng = np.random.default_rng(1)
@@ -51,7 +56,9 @@ def test_packed_sequences_draw_apart_and_the_first_goes_on_from_the_carry():
     x = np.ones((3, 120, INPUT), np.float32)
     ids = np.repeat(np.arange(20), 6)[None].repeat(3, 0)
     _, out = unroll(params, carry, x, recurrence, segment_ids=ids)
-    assert len({tuple(actions) for actions in np.asarray(out.decision.action)[0].reshape(20, 6)}) > 7
+    assert (
+        len({tuple(actions) for actions in np.asarray(out.decision.action)[0].reshape(20, 6)}) > 7
+    )
     _, whole = unroll(params, carry, x[:, :6], recurrence)
     np.testing.assert_allclose(np.asarray(out.h)[:, :6], whole.h, rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,6 @@
-"""Compare the TPU kernel with the reference in simulation: races are detected, and memory starts as NaN."""
+"""Compare the TPU kernel with the reference in simulation: races are detected, and memory starts as
+NaN.
+"""
 
 import os
 import subprocess
@@ -23,23 +25,39 @@ POLICY = F.Policy()
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch):
     monkeypatch.setattr(tpu_kernel, "ANYWHERE", True)
-    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")):
+    with pltpu.force_tpu_interpret_mode(
+        pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
+    ):
         yield
 
 
 def problem(skip, *, batch=BATCH, time=TIME, hidden=HIDDEN, dtype=np.float32, replayed=False):
-    """Return the recurrence, the weights, a carry with K different states, the inputs and the actions."""
+    """Return the recurrence, the weights, a carry with K different states, the inputs and the
+    actions.
+    """
     rng, recurrence = np.random.default_rng(0), F.Recurrence(skip)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
-    lstm = F.LSTMParams(draw(INPUT, 4 * hidden), draw(hidden, 4 * hidden) / hidden**0.5, draw(4 * hidden))
+    lstm = F.LSTMParams(
+        draw(INPUT, 4 * hidden), draw(hidden, 4 * hidden) / hidden**0.5, draw(4 * hidden)
+    )
     agent = (hidden, 7), (INPUT, 7), (7,), (7, skip.max_skip), (skip.max_skip,)
     agent = F.AgentParams(*(draw(*shape) for shape in agent)) if skip.has_agent else None
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), F.LayerParams(lstm, agent))
     state = F.LSTMState(*(jnp.asarray(draw(batch, hidden)) for _ in "hc"))
     carry = F.initial_carry(jax.random.split(jax.random.key(1), batch), recurrence, state)
     slots = F.LSTMState(*(jnp.asarray(draw(batch, skip.max_skip, hidden)) for _ in "hc"))
-    actions = jnp.asarray(rng.integers(1, skip.max_skip + 1, (batch, time)), jnp.int32) if replayed else None
-    return recurrence, params, carry._replace(slots=slots), jnp.asarray(draw(batch, time, INPUT)), actions
+    actions = (
+        jnp.asarray(rng.integers(1, skip.max_skip + 1, (batch, time)), jnp.int32)
+        if replayed
+        else None
+    )
+    return (
+        recurrence,
+        params,
+        carry._replace(slots=slots),
+        jnp.asarray(draw(batch, time, INPUT)),
+        actions,
+    )
 
 
 def unrolled(recurrence, params, carry, x, actions, lengths, policy, by_kernel):
@@ -55,7 +73,11 @@ def compare(skip, *, lengths=None, policy=POLICY, rtol=1e-5, atol=1e-5, gradient
     def loss(params, x, slots, by_kernel):
         start = carry._replace(slots=slots)
         end, out = unrolled(recurrence, params, start, x, actions, lengths, policy, by_kernel)
-        total = jnp.sum(jnp.sin(out.h)) + jnp.sum(jnp.cos(out.cell_state)) + jnp.sum(out.decision.log_prob)
+        total = (
+            jnp.sum(jnp.sin(out.h))
+            + jnp.sum(jnp.cos(out.cell_state))
+            + jnp.sum(out.decision.log_prob)
+        )
         total += jnp.sum(out.decision.entropy) + jnp.sum(jnp.sin(end.slots.h * end.slots.c))
         return total, (end._replace(key=None), out)
 
@@ -64,7 +86,9 @@ def compare(skip, *, lengths=None, policy=POLICY, rtol=1e-5, atol=1e-5, gradient
     expected, found = (program(params, x, carry.slots, by_kernel) for by_kernel in (False, True))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
-        np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=rtol, atol=atol)
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=rtol, atol=atol
+        )
 
 
 CASES = {
@@ -119,7 +143,10 @@ def test_what_it_cannot_run_is_refused_in_one_line(skip, options, why):
 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
-    [("FAST_MEMORY", 1000, "MiB of fast memory"), ("ANYWHERE", False, "needs a TPU, not a cpu: use 'auto'")],
+    [
+        ("FAST_MEMORY", 1000, "MiB of fast memory"),
+        ("ANYWHERE", False, "needs a TPU, not a cpu: use 'auto'"),
+    ],
 )
 def test_it_is_for_tpus_whose_memory_suffices(name, value, why, monkeypatch):
     monkeypatch.setattr(tpu_kernel, name, value)
@@ -145,5 +172,7 @@ def test_it_compiles_for_a_tpu_with_its_gradients():
         pytest.skip('libtpu is not installed: pip install -e ".[compile]"')
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= pytest.importorskip("benchmarks.compiled", exc_type=ImportError).ENVIRONMENT
-    found = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True
+    )
     assert found.stdout.count("Figures(") == 2, found.stderr

@@ -30,7 +30,9 @@ class Inside(F.LSTM):
 
 
 def twice(step):
-    return lambda state: jax.lax.scan(lambda state, _: (step(state), None), state, None, length=2)[0]
+    return lambda state: jax.lax.scan(lambda state, _: (step(state), None), state, None, length=2)[
+        0
+    ]
 
 
 class Inside3D(F.LSTM):
@@ -44,11 +46,16 @@ class Inside3D(F.LSTM):
         return super().step(params, inputs, state, of_heads, cell_hook)
 
 
-OUT_OF_REACH = [Inside3D(), *(Inside(transformation=each) for each in (jax.jit, jax.checkpoint, twice))]
+OUT_OF_REACH = [
+    Inside3D(),
+    *(Inside(transformation=each) for each in (jax.jit, jax.checkpoint, twice)),
+]
 
 
 @pytest.mark.parametrize("transition", and_slow(OUT_OF_REACH, lambda t: t in OUT_OF_REACH[:2]))
-def test_products_that_are_out_of_reach_take_the_reference_with_a_warning(double_precision, transition):
+def test_products_that_are_out_of_reach_take_the_reference_with_a_warning(
+    double_precision, transition
+):
     recurrence = F.Recurrence(F.Dynamic(3, 0.5), transition)
     with pytest.warns(UserWarning, match="Inside.*.step calls dense inside") as caught:
         assert_same(recurrence, *problem(recurrence))
@@ -61,11 +68,15 @@ def test_products_that_are_out_of_reach_take_the_reference_with_a_warning(double
     "changed", [lambda b: 2 * b, lambda b: b * b, lambda b: b + 1], ids=["2b", "b²", "b+1"]
 )
 def test_a_narrow_vector_that_a_step_computes_with(changed):
-    """Regression: its gradient was as wide as the sum, and the fused unroll refused to differentiate."""
+    """Regression: its gradient was as wide as the sum, and the fused unroll refused to
+    differentiate.
+    """
 
     class Changed(F.LSTM):
         def step(self, params, inputs, state, dense, cell_hook=None):
-            return super().step(params._replace(b=changed(params.b)), inputs, state, dense, cell_hook)
+            return super().step(
+                params._replace(b=changed(params.b)), inputs, state, dense, cell_hook
+            )
 
     def gradient(implementation):
         def make():
@@ -86,7 +97,9 @@ def test_a_narrow_vector_that_a_step_computes_with(changed):
 
 def test_products_of_one_unit_are_not_taken_for_those_inside_transformations():
     """Regression: with hidden size 1, a GRU warned and ran the reference."""
-    layer = drawn(lambda: SkipLSTM(2, 1, skip=F.Dynamic(3, 0.5), transition=F.GRU(), rngs=nnx.Rngs(0)))
+    layer = drawn(
+        lambda: SkipLSTM(2, 1, skip=F.Dynamic(3, 0.5), transition=F.GRU(), rngs=nnx.Rngs(0))
+    )
     jax.eval_shape(
         lambda: layer(jnp.ones((3, 4, 2)), rngs=jax.random.key(0)).h
     )  # a warning would be an error
@@ -107,5 +120,7 @@ def test_what_a_transition_does_not_declare_is_said():
     bare = type("Bare", (F.Transition,), {"state": F.LSTMState})()
     with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
         SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))
-    with pytest.raises(UserError, match="unknown gate_fn 'sigmoids': use a function or sigmoid, tanh, relu"):
+    with pytest.raises(
+        UserError, match="unknown gate_fn 'sigmoids': use a function or sigmoid, tanh, relu"
+    ):
         F.LSTM(gate_fn="sigmoids")

@@ -1,4 +1,6 @@
-"""Check language models, also those that copy words: probabilities, carries, and the choices they use."""
+"""Check language models, also those that copy words: probabilities, carries, and the choices they
+use.
+"""
 
 import itertools
 
@@ -84,17 +86,25 @@ def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
         for part in np.split(stream, cuts, axis=1):
             carry, output = read(part, initial_carry=carry, return_carry=True)
             found.append(np.asarray(output.logits)[0])
-        np.testing.assert_allclose(np.concatenate(found), np.concatenate(alone), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            np.concatenate(found), np.concatenate(alone), rtol=1e-4, atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("name", and_slow(["by content", "by an MLP", "attention"], "by content".__eq__))
+@pytest.mark.parametrize(
+    "name", and_slow(["by content", "by an MLP", "attention"], "by content".__eq__)
+)
 def test_what_is_expected_is_the_agents_own_distribution(name):
     trained = model(SKIPS[name], "expected")
     output = compiled(trained)(TOKENS, rngs=KEY)
     own = jax.jit(lambda observation: distribution(trained.stack.cells[-1], observation))
     for row in range(BATCH):
-        observation = jax.tree.map(lambda leaf, row=row: np.asarray(leaf)[row], output.observations[-1])
-        np.testing.assert_allclose(output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6)
+        observation = jax.tree.map(
+            lambda leaf, row=row: np.asarray(leaf)[row], output.observations[-1]
+        )
+        np.testing.assert_allclose(
+            output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
@@ -102,7 +112,9 @@ def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
     read = compiled(model(SKIPS["by content"], "expected", training=False))
     weights = []
     for temperature in (1.0, 2.0):
-        output = read(TOKENS, policy=F.Policy("greedy", temperature=temperature))  # of the same states
+        output = read(
+            TOKENS, policy=F.Policy("greedy", temperature=temperature)
+        )  # of the same states
         weights.append(np.asarray(output.copies.weights, float))
     roots = np.sqrt(weights[0])
     np.testing.assert_allclose(weights[1], roots / roots.sum(axis=-1, keepdims=True), rtol=1e-4)
@@ -110,7 +122,9 @@ def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
 
 def test_the_mask_of_the_last_layer_says_what_is_copied():
     read, mask = compiled(model(SKIPS["by content"], "expected", training=False)), np.arange(K) < 2
-    one, each = (read(TOKENS, policy=F.Policy("greedy", mask=of)) for of in (mask, (np.ones(1, bool), mask)))
+    one, each = (
+        read(TOKENS, policy=F.Policy("greedy", mask=of)) for of in (mask, (np.ones(1, bool), mask))
+    )
     np.testing.assert_array_equal(one.copies.weights, each.copies.weights)
 
 
@@ -126,7 +140,10 @@ def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
 
 
 def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices():
-    trained, targets = model(F.Dynamic(K, 0.0, agent="content"), "chosen"), jax.device_put(TOKENS[:, 1:])
+    trained, targets = (
+        model(F.Dynamic(K, 0.0, agent="content"), "chosen"),
+        jax.device_put(TOKENS[:, 1:]),
+    )
     how = dict(initial_carry=trained.initialize_carry(BATCH, jax.random.key(2)), rngs=KEY)
     output = compiled(trained)(TOKENS[:, :-1], **how)  # λ = 0: choices do not change states
     trained.eval()
@@ -135,7 +152,9 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     for k in range(1, K + 1):
         actions = (None, np.full((BATCH, TIME - 1), k))
         of_each.append(log_likelihood(read(TOKENS[:, :-1], actions=actions, **how)))
-    told = jax.jit(lambda output: output.log_likelihood_of_each(targets))(read(TOKENS[:, :-1], **how))
+    told = jax.jit(lambda output: output.log_likelihood_of_each(targets))(
+        read(TOKENS[:, :-1], **how)
+    )
     np.testing.assert_allclose(told, np.stack(of_each, axis=-1), rtol=1e-4, atol=1e-5)
     expected = np.einsum("btk,kbt->bt", output.copies.weights, np.stack(of_each))
     np.testing.assert_allclose(log_likelihood(output), expected, rtol=1e-4, atol=1e-5)
@@ -169,4 +188,6 @@ def test_after_a_restart_it_has_forgotten_the_words_and_copies_by_the_agents_dis
     output = read(TOKENS, initial_carry=restarted)
     weights = np.asarray(output.copies.weights)[:, 1:]
     entropy = -(weights * np.log(weights)).sum(-1)
-    np.testing.assert_allclose(entropy, np.asarray(output.decisions[-1].entropy)[:, 1:], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        entropy, np.asarray(output.decisions[-1].entropy)[:, 1:], rtol=1e-4, atol=1e-5
+    )

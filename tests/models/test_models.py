@@ -42,7 +42,9 @@ def classifier(skip=DYNAMIC, **options):
 
 def embedded(**options):
     given = dict(bidirectional=True, pooling="mean") | options
-    return drawn(lambda: SequenceClassifier(6, 8, 3, DYNAMIC, embedding=embed(), **given, rngs=nnx.Rngs(0)))
+    return drawn(
+        lambda: SequenceClassifier(6, 8, 3, DYNAMIC, embedding=embed(), **given, rngs=nnx.Rngs(0))
+    )
 
 
 def pair(**options):
@@ -51,7 +53,9 @@ def pair(**options):
 
 def tagger(skip=DYNAMIC, characters=(), **options):
     given = dict(embedding_features=6, allowed=BIOES) | options
-    make = lambda: Tagger(6, 9, 5, skip, characters=[of() for of in characters], **given, rngs=nnx.Rngs(0))
+    make = lambda: Tagger(
+        6, 9, 5, skip, characters=[of() for of in characters], **given, rngs=nnx.Rngs(0)
+    )
     return drawn(make)
 
 
@@ -97,14 +101,22 @@ MODELS = {
     ),
 )
 def test_a_padded_row_is_read_as_it_is_alone(name, training):
-    """With its own key, also in training: neither padding nor other rows change what is dropped or chosen."""
+    """With its own key, also in training: neither padding nor other rows change what is dropped or
+    chosen.
+    """
     make, inputs = MODELS[name]
     run, keys = compiled(make()), jax.random.split(KEY, 4)
     padded = run(*inputs(TOKENS), rngs=keys, seq_lengths=LENGTHS, deterministic=not training)
     for row in (1, 2):  # of one length, which is compiled once
         end = slice(row, row + 1), slice(LENGTHS[row])
-        expected = run(*inputs(TOKENS[end]), rngs=keys[row : row + 1], deterministic=not training)[0]
-        found = np.asarray(padded[0])[end] if padded[0].ndim == 3 else np.asarray(padded[0])[row : row + 1]
+        expected = run(*inputs(TOKENS[end]), rngs=keys[row : row + 1], deterministic=not training)[
+            0
+        ]
+        found = (
+            np.asarray(padded[0])[end]
+            if padded[0].ndim == 3
+            else np.asarray(padded[0])[row : row + 1]
+        )
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     for leaf in jax.tree.leaves(padded.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
@@ -115,7 +127,11 @@ def test_a_padded_row_is_read_as_it_is_alone(name, training):
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        *((make, dict(dropout=(0.1, rate))) for make in (classifier, pair, tagger) for rate in (1.0, -0.1)),
+        *(
+            (make, dict(dropout=(0.1, rate)))
+            for make in (classifier, pair, tagger)
+            for rate in (1.0, -0.1)
+        ),
         *((make, dict(unknown_rate=1.0)) for make in (classifier, pair, tagger)),
         *((make, dict(word_dropout=1.0)) for make in (embedded, pair)),
         (LanguageModelDropout, dict(hidden=1.5)),
@@ -129,7 +145,9 @@ def test_rates_are_checked_when_a_model_is_made(make, options):
 @pytest.mark.parametrize(("make", "inputs"), [(embedded, alone), (pair, pairs), (tagger, ids)])
 @pytest.mark.usefixtures("as_users")
 def test_rare_words_are_unknown_ones_in_training_alone(make, inputs):
-    """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key per row."""
+    """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key
+    per row.
+    """
     tokens = np.tile(np.arange(1, 6), (40, 4))
     definition, state = nnx.split(make(**RARE))
 
@@ -141,7 +159,9 @@ def test_rare_words_are_unknown_ones_in_training_alone(make, inputs):
         model(*inputs(tokens), rngs=key, deterministic=deterministic)
         return asked[0]
 
-    found, same = (np.asarray(jax.jit(seen, static_argnums=2)(state, KEY, still)) for still in (False, True))
+    found, same = (
+        np.asarray(jax.jit(seen, static_argnums=2)(state, KEY, still)) for still in (False, True)
+    )
     np.testing.assert_array_equal(same, tokens)
     np.testing.assert_array_equal(found[tokens < 3], tokens[tokens < 3])
     assert set(np.unique(found[tokens >= 3])) == {0, 3, 4, 5}
@@ -159,7 +179,9 @@ def test_pooling_is_that_of_the_steps_that_count(pooling, backward):
     for row in range(2):
         own = states[row, where[row]]
         ends = np.concatenate([own[-1, : 4 - backward], own[0, 4 - backward :]])
-        np.testing.assert_allclose(found[row], ways.get(pooling, lambda _, e=ends: e)(own), rtol=1e-6)
+        np.testing.assert_allclose(
+            found[row], ways.get(pooling, lambda _, e=ends: e)(own), rtol=1e-6
+        )
     np.testing.assert_array_equal(found[2], 0)
 
 
@@ -179,15 +201,25 @@ def test_dropped_words_say_nothing_and_the_others_more():
 
 @pytest.mark.parametrize("bidirectional", and_slow([False, True], bool))
 def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectional):
-    model, sentences, ends = pair(bidirectional=bidirectional), (np.array([1, 4, 2]), np.array([3, 0])), []
+    model, sentences, ends = (
+        pair(bidirectional=bidirectional),
+        (np.array([1, 4, 2]), np.array([3, 0])),
+        [],
+    )
     row, of = np.concatenate([*sentences, [2, 2]])[None], np.array([[0, 0, 0, 1, 1, 0, 0]])
-    inputs, options = dict(tokens=row, sentences=of), dict(seq_lengths=np.array([5]), deterministic=True)
+    inputs, options = (
+        dict(tokens=row, sentences=of),
+        dict(seq_lengths=np.array([5]), deterministic=True),
+    )
     found = compiled(model)(inputs, **options).logits
     for sentence in sentences:
         x = np.asarray(model.embedding.embedding[...])[sentence[None]]
         h = np.asarray(compiled(model.stack)(x, deterministic=True).h[0])
         ends.append(np.concatenate([h[-1, :8], h[0, 8:]]).astype(float))
-    w = {name: np.asarray(getattr(model, name).kernel[...]) for name in ("product", "difference", "softmax")}
+    w = {
+        name: np.asarray(getattr(model, name).kernel[...])
+        for name in ("product", "difference", "softmax")
+    }
     hidden = (ends[0] * ends[1]) @ w["product"] + np.abs(ends[0] - ends[1]) @ w["difference"]
     hidden = np.maximum(hidden + np.asarray(model.product.bias[...]), 0)
     expected = hidden @ w["softmax"] + np.asarray(model.softmax.bias[...])
@@ -196,7 +228,9 @@ def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectiona
 
 def test_sequences_follow_the_scheme():
     emissions, lengths = 5 * RNG.normal(size=(50, 7, 9)), np.arange(50) % 7 + 1
-    tags = jax.jit(F.crf_decode)(compiled(tagger().crf_params)(), emissions.astype(np.float32), lengths)
+    tags = jax.jit(F.crf_decode)(
+        compiled(tagger().crf_params)(), emissions.astype(np.float32), lengths
+    )
     for row, length in zip(np.asarray(tags), lengths, strict=True):
         assert first_problem([TAGS[i] for i in row[:length]], "BIOES") is None
 
@@ -251,7 +285,9 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
 
 def test_initializers_reach_their_own_weights():
     constant, skips = nnx.initializers.constant, (F.Previous(), F.Dynamic(3))
-    how = dict(weight_init=constant(0.5), cell=[dict(kernel_init=constant(value)) for value in (1.0, 2.0)])
+    how = dict(
+        weight_init=constant(0.5), cell=[dict(kernel_init=constant(value)) for value in (1.0, 2.0)]
+    )
     model = LanguageModel(12, 12, skips, **how, rngs=nnx.Rngs(0))
     for param in (model.embedding.embedding, model.softmax.kernel, model.softmax.bias):
         np.testing.assert_array_equal(param[...], 0.5)

@@ -1,4 +1,6 @@
-"""Check embeddings and features from characters against loops in float64, and that padding has no effect."""
+"""Check embeddings and features from characters against loops in float64, and that padding has no
+effect.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +54,9 @@ TOKENS = np.array([[0, 1, 2, 3, 4], [5, 6, 6, 0, 2]])
 
 def embedding(table=TABLE, **options):
     sizes = dict(char_features=3, widths=(1, 2, 4), maps=(2, 3, 4), num_highway=2) | options
-    make = lambda: CharEmbedding(table, weight_init=nnx.initializers.zeros, **sizes, rngs=nnx.Rngs(0))
+    make = lambda: CharEmbedding(
+        table, weight_init=nnx.initializers.zeros, **sizes, rngs=nnx.Rngs(0)
+    )
     return drawn(make)
 
 
@@ -78,7 +82,9 @@ def test_each_word_by_hand(padding):
 
 def test_gradient_reaches_the_characters_that_occur_and_no_others():
     graphdef, params = nnx.split(embedding())
-    loss = lambda params: jnp.sum(jnp.sin(nnx.merge(graphdef, params)(jnp.array([[1, 5]]))))  # "a", "<eos>"
+    loss = lambda params: jnp.sum(
+        jnp.sin(nnx.merge(graphdef, params)(jnp.array([[1, 5]])))
+    )  # "a", "<eos>"
     grads = jax.jit(jax.grad(loss))(params)
     reached = np.abs(np.asarray(grads["embedding"][...])).sum(axis=1) > 0
     expected = {1, 2, 3 + SYMBOLS.index("a"), 3 + SYMBOLS.index("<eos>")}
@@ -149,7 +155,10 @@ def test_embeddings_begin_with_the_variance_of_one_over_d():
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        *((embedding, dict(table=np.array(table))) for table in ([[1, 0, 2]], [[0, 0], [1, 2]], [[1, -3]])),
+        *(
+            (embedding, dict(table=np.array(table)))
+            for table in ([[1, 0, 2]], [[0, 0], [1, 2]], [[1, -3]])
+        ),
         (embedding, dict(table=np.zeros((0, 3)))),
         *((embedding, dict(widths=widths)) for widths in ((), (1, 2), (1, 0, 2))),
         (embedding, dict(char_features=0)),

@@ -43,7 +43,9 @@ def close(actual, expected):
 
 def by_hand(order, x, w_x, w_h, b=0.0, b_h=0.0, after=True):
     """Read one sequence, (time, in), in float64; the columns of weights are gates in this order."""
-    gates = lambda array: dict(zip(order, np.split(np.asarray(array, float), len(order), -1), strict=True))
+    gates = lambda array: dict(
+        zip(order, np.split(np.asarray(array, float), len(order), -1), strict=True)
+    )
     of_x, u, of_b = gates(x @ w_x + b), gates(w_h), gates(np.broadcast_to(b_h, w_h.shape[1]))
     h, c, made = np.zeros(HIDDEN), np.zeros(HIDDEN), []
     for t in range(len(x)):
@@ -76,7 +78,9 @@ def torch_state(kind, layers=1, both_ways=False, bias=True):
 
 
 def torch_by_hand(kind, state):
-    """Apply the layers of torch's documentation to each sequence of X separately; return the outputs."""
+    """Apply the layers of torch's documentation to each sequence of X separately; return the
+    outputs.
+    """
     suffixes = [suffix for suffix in ("", "_reverse") if f"weight_ih_l0{suffix}" in state]
     outputs = np.zeros((BATCH, TIME, HIDDEN * len(suffixes)))
     for n, length in enumerate(LENGTHS):
@@ -95,7 +99,9 @@ def torch_by_hand(kind, state):
 
 ORDERS = {"lstm": "ifgo", "gru": "rzn"}
 KINDS = [
-    (kind, layers, both) for kind in ("lstm", "gru") for layers, both in ((1, False), (2, False), (2, True))
+    (kind, layers, both)
+    for kind in ("lstm", "gru")
+    for layers, both in ((1, False), (2, False), (2, True))
 ]
 
 
@@ -112,7 +118,9 @@ def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     expected = torch_by_hand(kind, state)
     close(compiled(stack)(X, seq_lengths=LENGTHS).h, expected)
     back = nn.to_torch(stack, bias=bias)
-    assert {name: array.shape for name, array in back.items()} == {n: a.shape for n, a in state.items()}
+    assert {name: array.shape for name, array in back.items()} == {
+        n: a.shape for n, a in state.items()
+    }
     close(torch_by_hand(kind, back), expected)
     jax.tree.map(np.testing.assert_array_equal, nn.to_torch(nn.from_torch(back), bias=bias), back)
 
@@ -126,7 +134,9 @@ def test_an_agent_is_put_into_a_trained_network():
     assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
     other = nn.from_torch(state, skip=F.Dynamic(3), rngs=nnx.Rngs(2))
     assert not np.allclose(stack.cells[0].agent.w_h[...], other.cells[0].agent.w_h[...])
-    assert nn.from_torch(state, skip=F.Random(3)).skips == (F.Random(3),)  # which has no weights to draw
+    assert nn.from_torch(state, skip=F.Random(3)).skips == (
+        F.Random(3),
+    )  # which has no weights to draw
 
 
 def test_bfloat16_goes_to_torch_as_float32():
@@ -173,7 +183,9 @@ def test_flaxs_cells_with_other_activations(name):
     close(outputs(read), compiled(nnx.RNN(theirs))(X))
 
 
-@pytest.mark.parametrize("name", and_slow(["LSTMCell", "OptimizedLSTMCell", "GRUCell"], "GRUCell".__eq__))
+@pytest.mark.parametrize(
+    "name", and_slow(["LSTMCell", "OptimizedLSTMCell", "GRUCell"], "GRUCell".__eq__)
+)
 def test_linens_cells_and_back(name):
     theirs = linen.RNN(getattr(linen, name)(HIDDEN, bias_init=nnx.initializers.normal(1.0)))
     shapes = jax.eval_shape(theirs.init, jax.random.key(0), X)

@@ -1,4 +1,6 @@
-"""Check that cells equal Flax's cells where they should, and work in `nnx.RNN` and `nnx.Bidirectional`."""
+"""Check that cells equal Flax's cells where they should, and work in `nnx.RNN` and
+`nnx.Bidirectional`.
+"""
 
 import copy
 import doctest
@@ -35,7 +37,9 @@ def hard_tanh(x):
 
 
 def test_a_transition_with_the_default_functions_passed_explicitly_is_the_default_one():
-    assert F.LSTM(gate_fn=nnx.sigmoid, activation_fn=nnx.tanh) == F.LSTM() != F.LSTM(gate_fn=hard_tanh)
+    assert (
+        F.LSTM(gate_fn=nnx.sigmoid, activation_fn=nnx.tanh) == F.LSTM() != F.LSTM(gate_fn=hard_tanh)
+    )
     assert hash(F.GRU(gate_fn=jax.nn.sigmoid)) == hash(F.GRU())
     for transition in (F.LSTM(output_gate=False), F.GRU("before"), F.LSTM(activation_fn=hard_tanh)):
         assert pickle.loads(pickle.dumps(transition)) == copy.deepcopy(transition) == transition
@@ -76,7 +80,9 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation():
     cell = drawn(lambda: SkipCell(INPUT, 700, recurrent_dropout=0.25, rngs=nnx.Rngs(0)))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))
     mask = np.asarray(carry.recurrent_mask)
-    assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)} and abs(float(mask.mean()) - 1) < 0.05
+    assert (
+        set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)} and abs(float(mask.mean()) - 1) < 0.05
+    )
     after, _ = compiled(cell)(carry, X[:, 0])
     np.testing.assert_array_equal(after.recurrent_mask, mask)
     cell.eval()

@@ -1,4 +1,6 @@
-"""Check that with `dtype=bfloat16` products multiply bfloat16, and sums and all else are in float32."""
+"""Check that with `dtype=bfloat16` products multiply bfloat16, and sums and all else are in
+float32.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +40,24 @@ def tagger(rngs, skip, **options):
 
 
 def floats(tree):
-    return {str(leaf.dtype) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+    return {
+        str(leaf.dtype)
+        for leaf in jax.tree.leaves(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    }
 
 
 def matrix_products(jaxpr):
-    """Return the dtypes (left, right, result) of all products with a matrix, also in loops and calls."""
+    """Return the dtypes (left, right, result) of all products with a matrix, also in loops and
+    calls.
+    """
     found = set()
     for equation in jaxpr.eqns:
-        # A product with batch axes is attention's weighted mean of states, not a product with a matrix.
-        if equation.primitive.name == "dot_general" and not any(equation.params["dimension_numbers"][1]):
+        # A product with batch axes is attention's weighted mean of states, not a product with a
+        # matrix.
+        if equation.primitive.name == "dot_general" and not any(
+            equation.params["dimension_numbers"][1]
+        ):
             operands = (*equation.invars, *equation.outvars)
             found.add(tuple(str(operand.aval.dtype) for operand in operands))
         for inner in jaxprs_in_params(equation.params):
@@ -63,7 +74,9 @@ def matrix_products(jaxpr):
     ids=lambda given: getattr(given, "__name__", str(given)),
 )
 @pytest.mark.usefixtures("as_users")
-def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_in_float32(make, skip):
+def test_every_product_of_a_loss_and_its_gradient_multiplies_bfloat16_and_sums_in_float32(
+    make, skip
+):
     for dtype, name in ((None, "float32"), (jnp.bfloat16, "bfloat16")):
         inputs = {}
 

@@ -1,4 +1,6 @@
-"""Check that a stack, with two directions and skips over time and depth, equals its layers called by hand."""
+"""Check that a stack, with two directions and skips over time and depth, equals its layers called
+by hand.
+"""
 
 import itertools
 
@@ -27,7 +29,9 @@ def cell_of(skip=F.Previous(), hidden=HIDDEN, **options):  # noqa: B008 (immutab
 
 
 def below_of(skip, outputs, i, ways):
-    """Return what enters layer `i` from those of `outputs` that the depth skip reads, and the skip's name."""
+    """Return what enters layer `i` from those of `outputs` that the depth skip reads, and the
+    skip's name.
+    """
     distance = 0 if skip is None else skip.layers_below * ways
     if skip is None or i < distance:
         return None
@@ -42,7 +46,9 @@ DEPTH_SKIPS = (None, F.ToOutput(gated=True), F.Highway(), F.DenseToGates(), F.At
 
 @pytest.mark.parametrize(
     ("depth_skip", "bidirectional"),
-    and_slow(itertools.product(DEPTH_SKIPS, (False, True)), lambda *case: case == (F.Highway(), True)),
+    and_slow(
+        itertools.product(DEPTH_SKIPS, (False, True)), lambda *case: case == (F.Highway(), True)
+    ),
     ids=str,
 )
 def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
@@ -61,7 +67,9 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         below = below_of(depth_skip, outputs, i, ways)
         assert (cell.recurrence.depth_skip is None) == (below is None)
         how = dict(below=below, reverse=bidirectional and i % 2 == 1, **options)
-        end, one = unroll(cell.params(), start[i], x, cell.recurrence, return_cell_state=True, **how)
+        end, one = unroll(
+            cell.params(), start[i], x, cell.recurrence, return_cell_state=True, **how
+        )
         outputs.append(one)
         np.testing.assert_array_equal(out.decisions[i].action, one.decision.action)
         for a, b in zip(end.slots, ends[i].slots, strict=True):
@@ -78,7 +86,9 @@ def test_what_a_critic_sees_is_the_state_before_in_either_direction():
     ahead, back = np.split(np.asarray(out.states), 2, axis=-1)
     zero = np.zeros((1, HIDDEN))
     for n, length in enumerate(LENGTHS.tolist()):
-        np.testing.assert_array_equal(before[n, :length], np.concatenate([zero, ahead[n, : length - 1]]))
+        np.testing.assert_array_equal(
+            before[n, :length], np.concatenate([zero, ahead[n, : length - 1]])
+        )
         np.testing.assert_array_equal(after[n, :length], np.concatenate([back[n, 1:length], zero]))
 
 

@@ -1,4 +1,6 @@
-"""Check what users try with the layers: each attempt gives a result, or an error of one sentence."""
+"""Check what users try with the layers: each attempt gives a result, or an error of one
+sentence.
+"""
 
 import copy
 import functools
@@ -40,7 +42,9 @@ def cell(K=4, hidden=8, **options):
 
 def deep(depths, **options):
     """Return a stack of which the layers with a 1 in `depths` have a skip over depth."""
-    return SkipLayers([cell(depth_skip=F.ToOutput() if depth else None) for depth in depths], **options)
+    return SkipLayers(
+        [cell(depth_skip=F.ToOutput() if depth else None) for depth in depths], **options
+    )
 
 
 def layer(K=4, **options):
@@ -226,7 +230,8 @@ REFUSED = {
     "4.0 units": (lambda: stack(4.0), "hidden_features to be a whole number of at least 1, got 4.0"),
     "K of 3.0": (lambda: F.Dynamic(3.0), r"max_skip \(K\) to be a whole number of at least 1, got 3.0"),
     "no units": (lambda: stack(0), "hidden_features to be a whole number of at least 1, got 0"),
-    # A depth skip of one layer alone once read that layer's own input, or the output of its forward half.
+    # A depth skip of one layer alone once read that layer's own input, or the output of its forward
+    # half.
     "depth of one": (lambda: deep([1]), "layer 1 has a skip over depth, .* from 2 layers below"),
     "depth of two": (lambda: deep([0, 1]), "layer 2 has a skip over depth, .* from 2 layers below"),
     "both ways": (lambda: deep([0, 0, 1, 1], bidirectional=True), "skip over depth, .* from 2 layers below"),
@@ -370,7 +375,9 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("value", [2.5, True, np.float32(2.0), "2", None, np.array([2, 3])], ids=repr)
+@pytest.mark.parametrize(
+    "value", [2.5, True, np.float32(2.0), "2", None, np.array([2, 3])], ids=repr
+)
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_counted_is_a_whole_number(name, value):
     if value is None and name in ("num_layers", "below_features"):
@@ -378,7 +385,9 @@ def test_what_is_counted_is_a_whole_number(name, value):
     if name == "steps" and not isinstance(value, bool | float):
         return  # JAX itself refuses these, and may have symbolic numbers of steps
     field = name.partition(" ")[0]
-    with pytest.raises(UserError, match=rf"{field}.* (whole number|one size for each|for each layer)"):
+    with pytest.raises(
+        UserError, match=rf"{field}.* (whole number|one size for each|for each layer)"
+    ):
         WHOLE[name](value)
 
 
@@ -401,7 +410,9 @@ def test_a_field_has_a_number_of_its_kind(name):
 
 def test_numbers_of_numpy_are_numbers():
     assert F.SparseAttention(np.int64(5), top=np.int32(2)) == F.SparseAttention(5, top=2)
-    assert F.LSTM(output_gate=np.True_) == F.LSTM() and hash(F.Every(np.int8(2))) == hash(F.Every(2))
+    assert F.LSTM(output_gate=np.True_) == F.LSTM() and hash(F.Every(np.int8(2))) == hash(
+        F.Every(2)
+    )
 
 
 # Attempts that work.
@@ -414,7 +425,9 @@ def test_rollouts_of_a_carry_repeat_rows_and_split_keys():
     assert rolled_carry[0].key.shape == (3, 2) and x.shape == (3, *X.shape)
     bits = np.asarray(jax.random.key_data(rolled_carry[0].key)).reshape(6, -1)
     assert len({tuple(row) for row in bits}) == 6
-    np.testing.assert_array_equal(rolled_carry[0].slots.h, np.repeat(carry[0].slots.h[None], 3, axis=0))
+    np.testing.assert_array_equal(
+        rolled_carry[0].slots.h, np.repeat(carry[0].slots.h[None], 3, axis=0)
+    )
     actions = np.asarray(run(x, initial_carry=rolled_carry).decisions[0].action)
     assert (actions[0] != actions[1]).any() and (actions[1] != actions[2]).any()
     assert F.rollouts(KEY, 3).shape == (3,)
@@ -467,7 +480,9 @@ def test_a_view_sets_every_module_and_leaves_the_model_alone(deterministic):
     model = drawn(lambda: Model(nnx.Rngs(0)))
     (model.train if deterministic else model.eval)()
     view = nnx.view(model, deterministic=deterministic)
-    modes = lambda model: [m.deterministic for _, m in nnx.iter_modules(model) if hasattr(m, "deterministic")]
+    modes = lambda model: [
+        m.deterministic for _, m in nnx.iter_modules(model) if hasattr(m, "deterministic")
+    ]
     assert len(modes(view)) == 4 and set(modes(view)) == {deterministic}
     assert set(modes(model)) == {not deterministic}
     (model.eval if deterministic else model.train)()
@@ -494,7 +509,9 @@ def test_training_samples_and_replayed_actions_reproduce_it():
     module = layer(call_rngs=nnx.Rngs(1))
     read = nnx.jit(lambda module: module(X, seq_lengths=LENGTHS))
     first, other = read(module), read(module)
-    assert (first.decisions[0].action != other.decisions[0].action).any()  # each call samples new actions
+    assert (
+        first.decisions[0].action != other.decisions[0].action
+    ).any()  # each call samples new actions
     again = compiled(module)(X, seq_lengths=LENGTHS, actions=[first.decisions[0].action])
     same(again, first, rtol=1e-6)
 
@@ -570,11 +587,15 @@ def test_copies_and_pickles():
 
 
 def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
-    """Regression: the carry's key was a constant, so all calls after `.train()` sampled the same choices."""
+    """Regression: the carry's key was a constant, so all calls after `.train()` sampled the same
+    choices.
+    """
     module, x = evaluated(layer()), np.ones((8, 20, 3), np.float32)
     carry, _ = compiled(module)(x, return_carry=True)
     module.train()
-    run = lambda key: np.asarray(compiled(module)(x, initial_carry=carry, rngs=key).decisions[0].action)
+    run = lambda key: np.asarray(
+        compiled(module)(x, initial_carry=carry, rngs=key).decisions[0].action
+    )
     np.testing.assert_array_equal(run(KEY), run(KEY))
     assert (run(KEY) == run(jax.random.key(2))).mean() < 0.6
 
@@ -613,7 +634,9 @@ def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_sa
     ids = np.repeat(np.array([[0] * begins + [1] * 4]), rows, axis=0)
     output = compiled(even)(np.ones((rows, 8, 2), np.float32), segment_ids=ids, initial_carry=carry)
     steps = np.full((rows, 1), begins)
-    stays = np.asarray(compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)[0])[:, 0] == 1
+    stays = (
+        np.asarray(compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)[0])[:, 0] == 1
+    )
     is_first = np.asarray(output.decisions[0].action) == 1
     for step, unit in np.ndindex(8, 3):
         stayed, moved = is_first[stays[:, unit], step], is_first[~stays[:, unit], step]

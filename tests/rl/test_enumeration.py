@@ -11,7 +11,16 @@ from compiled import drawn
 from flax import nnx
 
 from benchmarks import tiny_problem
-from benchmarks.tiny_problem import HIDDEN, INPUT, SEQUENCES, TIME, K, exact_objective, problem, tuples
+from benchmarks.tiny_problem import (
+    HIDDEN,
+    INPUT,
+    SEQUENCES,
+    TIME,
+    K,
+    exact_objective,
+    problem,
+    tuples,
+)
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.nn import SkipLSTM
@@ -31,8 +40,12 @@ def trace_of(runs):
 def values_of_critic(runs):
     rng = np.random.default_rng(1)
     draw = lambda *shape: jax.device_put(rng.normal(size=shape))
-    critic = F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1))
-    return rl.critic(critic, jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT)), runs.seen)
+    critic = F.AgentParams(
+        draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1)
+    )
+    return rl.critic(
+        critic, jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT)), runs.seen
+    )
 
 
 BASELINES = {
@@ -51,7 +64,9 @@ def probabilities():
 
 @functools.cache
 def gradients(beta, per_step):
-    """Return the gradient of the objective, and the expected gradient of the loss with each baseline."""
+    """Return the gradient of the objective, and the expected gradient of the loss with each
+    baseline.
+    """
     pi = probabilities()
 
     def objective(agent):
@@ -64,7 +79,9 @@ def gradients(beta, per_step):
         return rl.reinforce(trace_of(runs), reward, **how)
 
     def both(agent):
-        return jax.grad(objective)(agent), {name: jax.grad(expected)(agent, name) for name in BASELINES}
+        return jax.grad(objective)(agent), {
+            name: jax.grad(expected)(agent, name) for name in BASELINES
+        }
 
     return jax.jit(both)(problem().agent)
 
@@ -98,7 +115,9 @@ def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
         trace = jax.tree.map(lambda leaf: leaf[pairs], trace_of(runs))
         reward = runs.rewards[:, -1][pairs]
         return [
-            rl.reinforce(trace, reward, baseline=baseline, weights=jnp.broadcast_to(weights, pairs.shape))
+            rl.reinforce(
+                trace, reward, baseline=baseline, weights=jnp.broadcast_to(weights, pairs.shape)
+            )
             for baseline in (rl.leave_one_out, rl.leave_one_out(reward))
         ]
 
@@ -123,7 +142,9 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
     def objective(lstm, agent, head):
         return tiny_problem.exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size)
 
-    both = jax.jit(lambda *trained: [jax.grad(f, argnums=(0, 1, 2))(*trained) for f in (expected, objective)])
+    both = jax.jit(
+        lambda *trained: [jax.grad(f, argnums=(0, 1, 2))(*trained) for f in (expected, objective)]
+    )
     assert_opposite(*both(of.lstm, of.agent, of.head))
 
 
@@ -145,7 +166,9 @@ def test_expected_critic_loss_is_smallest_at_the_expected_return():
 
 @pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
-    """The expectation enumerates all choices of both directions; the agents are in the lowest layer."""
+    """The expectation enumerates all choices of both directions; the agents are in the lowest
+    layer.
+    """
     skips = [F.Dynamic(K), F.Previous()][:num_layers]
     options = dict(skip=skips, bidirectional=True, param_dtype=jnp.float64)
     module = drawn(lambda: SkipLSTM(2, 3, rngs=nnx.Rngs(3), **options), scale=1.0)
@@ -164,7 +187,9 @@ def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss
         return [each.sum() for each in jax.vmap(of_choices)(choices)]
 
     gradient = lambda way: jax.grad(lambda params: losses(params)[way])(params)["cells"]
-    exact, found = jax.jit(lambda: [[gradient(way)[i]["agent"] for i in (0, 1)] for way in (0, 1)])()
+    exact, found = jax.jit(
+        lambda: [[gradient(way)[i]["agent"] for i in (0, 1)] for way in (0, 1)]
+    )()
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-13)
     assert all(max(np.abs(leaf).max() for leaf in jax.tree.leaves(each)) > 1e-6 for each in exact)

@@ -1,4 +1,6 @@
-"""Check the losses against loops over their definitions: masks, directions, several layers, refusals."""
+"""Check the losses against loops over their definitions: masks, directions, several layers,
+refusals.
+"""
 
 import dataclasses
 import itertools
@@ -60,7 +62,9 @@ def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
         fade = discount if per_step else 1.0
         later = sum(fade ** abs(u - t) * log_prob[i, u] for u in steps(i, t, not per_step))
         first = i // ROLLOUTS * ROLLOUTS
-        group = {"none": [], "batch": range(ROWS), "rollouts": range(first, first + ROLLOUTS)}[baseline]
+        group = {"none": [], "batch": range(ROWS), "rollouts": range(first, first + ROLLOUTS)}[
+            baseline
+        ]
         gains = [gain(j, t) for j in group if j != i and (counted[j, t] or not per_step)]
         returns[i, t] = gain(i, t) - beta * (later + 1) - (np.mean(gains) if gains else 0.0)
     return returns
@@ -68,7 +72,9 @@ def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
 
 DIRECTIONS = [{}, dict(reverse=True), dict(noncausal=True), dict(noncausal=True, reverse=True)]
 CASES = list(itertools.product(["none", "batch", "rollouts"], [1.0, 0.5], DIRECTIONS))
-UNDISCOUNTED = [case for case in CASES if case[1] == 1.0]  # a reward of a row has no steps to discount
+UNDISCOUNTED = [
+    case for case in CASES if case[1] == 1.0
+]  # a reward of a row has no steps to discount
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
@@ -89,20 +95,28 @@ def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
 
     gradient = jax.value_and_grad(loss, (0, 1))
     program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in cases])
-    odd = jnp.where(counted, rewards, jnp.nan) if per_step else rewards  # past the end nothing may count
+    odd = (
+        jnp.where(counted, rewards, jnp.nan) if per_step else rewards
+    )  # past the end nothing may count
     results = jax.device_get(program(trace_of().log_prob, odd))
     for (baseline, discount, facts), (value, grads) in zip(cases, results, strict=True):
         trace = trace_of(**facts)
-        expected = slow_returns(trace, rewards, counted, discount=discount, beta=beta, baseline=baseline)
+        expected = slow_returns(
+            trace, rewards, counted, discount=discount, beta=beta, baseline=baseline
+        )
         losses = -(np.asarray(trace.log_prob) * expected).sum(axis=1)
-        np.testing.assert_allclose(value, losses.mean(), rtol=1e-4, err_msg=f"{baseline} {discount} {facts}")
+        np.testing.assert_allclose(
+            value, losses.mean(), rtol=1e-4, err_msg=f"{baseline} {discount} {facts}"
+        )
         np.testing.assert_allclose(grads[0], -expected / ROWS, rtol=1e-4, atol=1e-6)
         assert not np.any(grads[1])  # rewards are stopped
 
 
 def test_losses_by_hand():
     log_prob = jnp.array([[-1.0, -2.0], [-3.0, -4.0]])
-    trace = F.DecisionTrace(jnp.ones((2, 2), jnp.int32), log_prob, jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    trace = F.DecisionTrace(
+        jnp.ones((2, 2), jnp.int32), log_prob, jnp.array([[1.0, 2.0], [3.0, 4.0]])
+    )
     # Rewards minus those of the other row: 10 - 4 and 4 - 10. Losses: 3 * 6 = 18 and 7 * -6 = -42.
     R = jnp.array([10.0, 4.0])
     assert rl.reinforce(trace, R, baseline=rl.leave_one_out(R)) == -12.0
@@ -224,7 +238,9 @@ def test_moving_average_against_a_loop():
 def test_critic_by_hand_sends_no_gradient_into_what_it_sees():
     rng = np.random.default_rng(2)
     shapes = (3, 5), (2, 5), (5,), (5, 1), (1,), (ROWS, TIME, 2), (ROWS, TIME, 3)
-    w_h, w_x, b, w_out, b_out, x, h = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    w_h, w_x, b, w_out, b_out, x, h = (
+        rng.normal(size=shape).astype(np.float32) for shape in shapes
+    )
     params = F.AgentParams(w_h, w_x, b, w_out, b_out)
     expected = (np.tanh(h @ w_h + x @ w_x + b) @ w_out + b_out)[..., 0]
     np.testing.assert_allclose(compiled(rl.critic)(params, x, h), expected, rtol=1e-4, atol=1e-5)
@@ -232,7 +248,9 @@ def test_critic_by_hand_sends_no_gradient_into_what_it_sees():
     def loss(params, x, h, reward):
         return rl.critic_loss(trace_of(), [rl.critic(params, x, h)], reward)
 
-    to_critic, *others = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(params, x, h, rewards_like(True))
+    to_critic, *others = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(
+        params, x, h, rewards_like(True)
+    )
     assert min(np.abs(leaf).max() for leaf in to_critic) > 1e-3
     assert not any(np.any(leaf) for leaf in others)
 
@@ -244,7 +262,9 @@ def test_vimco_by_hand():
     log_p = jnp.log(jnp.array([p, p]))
     np.testing.assert_allclose(rl.vimco(log_p, axis=1), [expected] * 2, rtol=1e-4)
     np.testing.assert_allclose(rl.vimco(log_p.T), np.stack([expected] * 2, axis=1), rtol=1e-4)
-    np.testing.assert_allclose(rl.averaged_log_likelihood(log_p, axis=1), np.log([1.4 / 3] * 2), rtol=1e-5)
+    np.testing.assert_allclose(
+        rl.averaged_log_likelihood(log_p, axis=1), np.log([1.4 / 3] * 2), rtol=1e-5
+    )
     assert not np.any(jax.grad(lambda x: rl.vimco(x).sum())(log_p.T))
 
 
@@ -268,7 +288,9 @@ def test_what_is_left_out_may_be_infinite(left_out):
             trace = dataclasses.replace(trace, log_prob=log_prob, entropy=entropy)
             reward, how = jnp.where(out, odd, rewards_like(True)), dict(weights=weights)
             total = rl.reinforce(trace, reward, baseline=rl.leave_one_out, entropy_coef=0.1, **how)
-            total += rl.reinforce(trace, reward, baseline=[values], **how) + rl.entropy(trace, **how)
+            total += rl.reinforce(trace, reward, baseline=[values], **how) + rl.entropy(
+                trace, **how
+            )
             total += rl.critic_loss(trace, [values], reward, **how)
             return total + rl.network_loss(trace, reward, **how)
 
@@ -318,21 +340,29 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
     facts = [(trace.mode, trace.reverse, trace.noncausal) for trace in out.decisions]
     sampled, none = [("sample", way, True) for way in (False, True)], [("none", False, False)]
     assert facts == [*sampled, *none, ("none", True, False)]
-    jax.tree.map(np.testing.assert_array_equal, [trace.valid for trace in out.decisions], [INSIDE] * 4)
+    jax.tree.map(
+        np.testing.assert_array_equal, [trace.valid for trace in out.decisions], [INSIDE] * 4
+    )
     expected = 0.0
     for trace, row in itertools.product(out.decisions[:2], range(3)):
         log_prob = np.asarray(trace.log_prob)
-        for t, u in itertools.product(range(ENDS[row]), repeat=2):  # below, an action changes all steps
+        for t, u in itertools.product(
+            range(ENDS[row]), repeat=2
+        ):  # below, an action changes all steps
             expected += log_prob[row, t] * 0.5 ** abs(u - t) * NLL[row, u] / 3
     np.testing.assert_allclose(rl.reinforce(out, -NLL, discount=0.5), expected, rtol=1e-5)
-    np.testing.assert_allclose(rl.network_loss(out, NLL), np.where(INSIDE, NLL, 0).sum() / 3, rtol=1e-5)
+    np.testing.assert_allclose(
+        rl.network_loss(out, NLL), np.where(INSIDE, NLL, 0).sum() / 3, rtol=1e-5
+    )
     few = np.tile((np.arange(5) != 1).astype(np.float32), (3, 1))
     found = [float(rl.agent_loss(out, -nll, weights=few)) for nll in (NLL, np.where(few, NLL, 1e3))]
     np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 def test_traced_actions_out_of_range_are_clipped():
-    """Regression: eagerly they are refused, but in a compiled program they chose a state without a word."""
+    """Regression: eagerly they are refused, but in a compiled program they chose a state without a
+    word.
+    """
     module, odd = layers(skip=F.Dynamic(3)), jax.device_put(np.array([[1, 2, 9, -4, 0]] * 3))
     run = lambda actions: compiled(module)(X, actions=[actions])
     jax.tree.map(np.testing.assert_array_equal, run(odd), run(np.clip(odd, 1, 3)))
@@ -342,7 +372,9 @@ def test_traced_actions_out_of_range_are_clipped():
 
 
 def test_updates_of_a_skip_rnn_are_paid_for():
-    out = compiled(layers(skip=[F.SkipRNN(), F.Dynamic(3)]))(X, seq_lengths=ENDS, rngs=jax.random.key(0))
+    out = compiled(layers(skip=[F.SkipRNN(), F.Dynamic(3)]))(
+        X, seq_lengths=ENDS, rngs=jax.random.key(0)
+    )
     expected = np.asarray(out.decisions[0].update)[INSIDE].sum() / 3
     np.testing.assert_allclose(rl.updates(out), expected, rtol=1e-6)
 
@@ -364,7 +396,10 @@ def test_decisions_know_how_they_were_made(skip, mode, made, says):
     decision = F.Decision(zeros.astype(int), zeros, zeros)
     trace = F.DecisionTrace.of(decision, skip, None, mode=mode)
     assert trace.mode == made
-    assert F.DecisionTrace.of(decision, F.Dynamic(3), None, mode=mode, replayed=True).mode == "replayed"
+    assert (
+        F.DecisionTrace.of(decision, F.Dynamic(3), None, mode=mode, replayed=True).mode
+        == "replayed"
+    )
     if says:
         with pytest.raises(UserError, match=says):
             rl.reinforce(trace, jnp.zeros(2))
@@ -388,8 +423,15 @@ def test_rows_that_fill_a_batch_are_as_none(name):
     scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
 
     def loss(log_prob, nll, count):
-        trace = dataclasses.replace(trace_of(1, mode=mode, valid=jnp.asarray(VALID)), log_prob=log_prob)
-        given = [trace], nll, rewards_of(objective, -nll), jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS)
+        trace = dataclasses.replace(
+            trace_of(1, mode=mode, valid=jnp.asarray(VALID)), log_prob=log_prob
+        )
+        given = (
+            [trace],
+            nll,
+            rewards_of(objective, -nll),
+            jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS),
+        )
         *given, weights = jax.tree.map(lambda leaf: leaf[:count], given)
         return count * agents_loss(objective, scheduled, *given, weights=weights)
 
@@ -401,7 +443,11 @@ def test_rows_that_fill_a_batch_are_as_none(name):
 
 def test_rewards_of_each_kind():
     probability, correct = np.array([0.25, 1.0, 1e-3], np.float32), jnp.array([0.0, 1.0, 1.0])
-    expected = {"log_likelihood": np.log(probability), "probability": probability, "correct": [-1, 1, 1]}
+    expected = {
+        "log_likelihood": np.log(probability),
+        "probability": probability,
+        "correct": [-1, 1, 1],
+    }
     for kind, values in expected.items():
         found = rewards_of(Agent(reward=kind), jnp.log(probability), correct)
         np.testing.assert_allclose(found, values, rtol=1e-6)

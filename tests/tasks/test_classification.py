@@ -1,4 +1,6 @@
-"""Check classifiers' penalties, ratings of pairs, and words that Skip RNN and LSTM-Jump leave out."""
+"""Check classifiers' penalties, ratings of pairs, and words that Skip RNN and LSTM-Jump leave
+out.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +38,10 @@ def test_penalties_are_means_over_the_steps_of_sequences():
         return sum(mean for mean, _ in task.forward(model, batch, (), **how).penalties), h
 
     penalty, h = both(model)
-    rows = [np.asarray(own)[:length].astype(float) for own, length in zip(h[:10], LENGTHS[:10], strict=True)]
+    rows = [
+        np.asarray(own)[:length].astype(float)
+        for own, length in zip(h[:10], LENGTHS[:10], strict=True)
+    ]
     squares = np.concatenate(rows) ** 2
     changes = np.concatenate([np.diff(own, axis=0) for own in rows]) ** 2
     np.testing.assert_allclose(penalty, 2 * squares.mean() + 3 * changes.mean(), rtol=1e-5)

@@ -19,18 +19,26 @@ def evaluation_of(skip):
     options = dict(num_steps=5, init_scale=0.5, cell={"kernel_init": uniform(1.0)})
     learner = language_modelling(corpus, (0, 1), skips=(skip,), model={"dropout": 0.3}, **options)
     params = [drawn_params(learner, seed) for seed in range(2)]
-    return DynamicEvaluation(learner, together(*params), KEYS, learner.policy(), STEPS), learner, params
+    return (
+        DynamicEvaluation(learner, together(*params), KEYS, learner.policy(), STEPS),
+        learner,
+        params,
+    )
 
 
 def gradient_of(learner):
-    """Return a compiled function: the gradient of a segment's mean loss, the next carry and the loss."""
+    """Return a compiled function: the gradient of a segment's mean loss, the next carry and the
+    loss.
+    """
 
     @jax.jit
     def gradient(params, carry, inputs, targets, mask):
         def loss(params):
             model = learner.model(params)
             end, output = model(inputs, initial_carry=carry, deterministic=True, return_carry=True)
-            nll = -jnp.take_along_axis(jax.nn.log_softmax(output.logits), targets[..., None], -1)[..., 0]
+            nll = -jnp.take_along_axis(jax.nn.log_softmax(output.logits), targets[..., None], -1)[
+                ..., 0
+            ]
             return (nll * mask).sum() / mask.sum(), (end, (nll * mask).sum())
 
         return jax.grad(loss, has_aux=True)(params)
@@ -43,7 +51,9 @@ def leaves_of(tree):
 
 
 def scale_of(learner, params, gradient):
-    """Return the root mean squares of the gradients of train, of each array, and their mean over elements."""
+    """Return the root mean squares of the gradients of train, of each array, and their mean over
+    elements.
+    """
     carry = learner.model(params).initialize_carry(100, jax.random.key(0))
     squares, read = [0.0] * len(leaves_of(params)), list(learner.task.windows("train", 100, STEPS))
     for segment in read:

@@ -25,11 +25,14 @@ GREEDY = F.Policy("greedy")
 def whole(pieces, names, axis=1):
     """Concatenate the results of a text's batches along time, or those of sequences along rows."""
     pieces = list(pieces)
-    return [np.concatenate([np.asarray(getattr(p, name)) for p in pieces], axis=axis) for name in names]
+    return [
+        np.concatenate([np.asarray(getattr(p, name)) for p in pieces], axis=axis) for name in names
+    ]
 
 
 def stream_reader(learner, params):
-    """Return a function (row, changes) -> -log p of each word of stream `row` of dev, read word by word.
+    """Return a function (row, changes) -> -log p of each word of stream `row` of dev, read word by
+    word.
 
     `changes` maps steps to the k to choose there; the model makes all other choices anew.
     """
@@ -57,7 +60,9 @@ def stream_reader(learner, params):
     return nll_of_stream
 
 
-COPYING = dict(skips=("lstm", F.Dynamic(K, 0.0, agent="content")), model={"copy": "chosen"}, init_scale=2.0)
+COPYING = dict(
+    skips=("lstm", F.Dynamic(K, 0.0, agent="content")), model={"copy": "chosen"}, init_scale=2.0
+)
 # With copying, a text is read once for all choices, which say only what is copied.
 LANGUAGE = {"enters the state": dict(mix=0.7), "says what is copied": COPYING}
 
@@ -95,7 +100,9 @@ def test_every_choice_of_a_language_model_replaced():
     learner, params, nll_of_stream = language()
     other, how = drawn_params(learner, 4, scale=1.5), dict(layer=1, rows=ROWS, constants=(1, 3))
     found = list(interventions.policy_interventions(learner, [params, other], GREEDY, "dev", **how))
-    losses, counts = (sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts"))
+    losses, counts = (
+        sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts")
+    )
     actions, counted, words = whole(found, ("actions", "in_steps", "inputs"))
     text, size = learner.task.tokens("dev"), counted[0].sum()
     assert counts.sum() == counted.sum() == len(text)
@@ -110,7 +117,9 @@ def test_every_choice_of_a_language_model_replaced():
             5: dict.fromkeys(steps, 3),
         }
         for way, changes in ways.items():
-            np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
+            np.testing.assert_allclose(
+                losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5
+            )
         assert losses[row, 1] not in np.delete(losses[row], 1)  # choices at random
     assert np.ptp(actions[counted][:, 0]) and np.ptp(actions[counted], axis=1).any()
 
@@ -136,7 +145,13 @@ def row_reader(learner, params, split, layer):
         given = [actions[None, :length] if i == layer else None for i in range(len(learner.skips))]
         targets = split.targets[[row], :length] if split.targets.ndim > 1 else split.targets[[row]]
         batch = Batch(jnp.asarray(split.inputs[[row], :length]), jnp.asarray(targets))
-        how = dict(policy=GREEDY, rngs=jax.random.key(0), shared_key=None, deterministic=True, actions=given)
+        how = dict(
+            policy=GREEDY,
+            rngs=jax.random.key(0),
+            shared_key=None,
+            deterministic=True,
+            actions=given,
+        )
         read = learner.task.forward(learner.model(params), batch, (), **how)
         return learner.task.compute_loss(read.log_probs, batch).nll.sum()
 
@@ -145,11 +160,16 @@ def row_reader(learner, params, split, layer):
 
 @pytest.mark.parametrize(
     ("task", "layer"),
-    and_slow([(Classification, 0), (Classification, 1), (StepTask, 0)], lambda task, layer: task is StepTask),
+    and_slow(
+        [(Classification, 0), (Classification, 1), (StepTask, 0)],
+        lambda task, layer: task is StepTask,
+    ),
     ids=["last", "last of the backward layer", "each"],
 )
 def test_one_choice_of_a_sequence(task, layer):
-    """With one loss, the last choice is examined: at the first word if the layer reads from the end."""
+    """With one loss, the last choice is examined: at the first word if the layer reads from the
+    end.
+    """
     split = of_lengths([5, 2, 4], per_step=task is StepTask)
     model = {"bidirectional": True} if task is Classification else {}
     learner = classification({"dev": split}, mix=1.0, model=model, task=task)
@@ -168,9 +188,13 @@ def test_one_choice_of_a_sequence(task, layer):
 
 
 def test_short_sequences_are_not_read_first():
-    learner = classification({"dev": dataclasses.replace(of_lengths([8, 16] * 40), buckets=(8, 16))}, mix=1.0)
+    learner = classification(
+        {"dev": dataclasses.replace(of_lengths([8, 16] * 40), buckets=(8, 16))}, mix=1.0
+    )
     read = lambda models, carries, batch, key: (carries, batch.seq_lengths)
-    found = np.concatenate([*interventions._read_split(learner, [drawn_params(learner, 3)], "dev", 4, read)])
+    found = np.concatenate(
+        [*interventions._read_split(learner, [drawn_params(learner, 3)], "dev", 4, read)]
+    )
     assert {*found[:40].tolist()} == {*found[40:].tolist()} == {8, 16}
 
 
@@ -185,7 +209,9 @@ def test_choices_of_another_row_where_lengths_differ():
     losses, actions, counts = whole(found, ("losses", "actions", "counts"), axis=0)
     taken = actions[..., 0]
     assert counts.tolist() == [1, 1, 1, 1, 1, 0]
-    for row, other in enumerate([1, 2, 0, 4, 3]):  # the last batch has two rows, and one that fills it
+    for row, other in enumerate(
+        [1, 2, 0, 4, 3]
+    ):  # the last batch has two rows, and one that fills it
         over_and_over = np.tile(taken[other, : split.seq_lengths[other]], 3)
         np.testing.assert_allclose(losses[row, 2], loss_of(row, over_and_over[:6]), rtol=1e-5)
         np.testing.assert_allclose(losses[row, 0], loss_of(row, taken[row]), rtol=1e-5)
@@ -245,6 +271,10 @@ def test_copied_words_by_hand(name):
 
 def test_what_may_be_chosen():
     mask = jnp.array([1, 1, 0, 1, 1], bool)
-    for stride, allowed, expected in ((1, None, [1, 2, 3, 4, 5]), (2, None, [1, 3, 5]), (2, mask, [1, 5])):
+    for stride, allowed, expected in (
+        (1, None, [1, 2, 3, 4, 5]),
+        (2, None, [1, 3, 5]),
+        (2, mask, [1, 5]),
+    ):
         skip = F.Dynamic(5, empty_slots="masked", among=F.Every(stride))
         assert interventions.choices_of(skip, F.Policy(mask=allowed)).tolist() == expected

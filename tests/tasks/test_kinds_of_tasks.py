@@ -1,4 +1,6 @@
-"""Check what every kind of task does with the samples of a row, and with rows in an order of their own."""
+"""Check what every kind of task does with the samples of a row, and with rows in an order of their
+own.
+"""
 
 import importlib
 
@@ -18,9 +20,12 @@ from dynskip_jax.tasks.language import CachedLanguageModelling, LanguageModellin
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.tagging import OfTags
 
-# Probabilities of three answers by two samples of two rows. Of the first row each sample is right or wrong by
-# little, and the mean is right; of the second row, the mean is wrong, and so is only one sample.
-SAMPLES = np.array([[[0.7, 0.2, 0.1], [0.4, 0.5, 0.1]], [[0.45, 0.15, 0.4], [0.2, 0.1, 0.7]]], np.float32)
+# Probabilities of three answers by two samples of two rows. Of the first row each sample is right
+# or wrong by little, and the mean is right; of the second row, the mean is wrong, and so is only
+# one sample.
+SAMPLES = np.array(
+    [[[0.7, 0.2, 0.1], [0.4, 0.5, 0.1]], [[0.45, 0.15, 0.4], [0.2, 0.1, 0.7]]], np.float32
+)
 TRUTH = np.array([0, 0], np.int32)
 MEANS = SAMPLES.mean(axis=1)
 FLAT = np.log(SAMPLES.reshape(4, 3))  # samples of a row are adjacent
@@ -95,7 +100,9 @@ ORDER = np.array([2, 0, 1, 2], np.int32)
 LENGTHS = np.array([2, 3, 1, 2], np.int32)
 NO_MASK = None
 OF_ROWS = np.array([True, True, True, False])
-OF_STEPS = np.array([[True, False, False], [False, True, True], [False] * 3, [False] * 3])  # of 1: nothing
+OF_STEPS = np.array(
+    [[True, False, False], [False, True, True], [False] * 3, [False] * 3]
+)  # of 1: nothing
 
 
 @pytest.mark.parametrize("mask", [NO_MASK, OF_ROWS, OF_STEPS], ids=["none", "rows", "steps"])
@@ -104,7 +111,9 @@ def test_predictions_are_put_in_order_with_any_mask(kind, mask):
     task, log_probs, batch = KINDS[kind]
     one = task.predict(jax.tree.map(lambda leaf: leaf[:2], log_probs), batch)
     shape = (4,) if np.ndim(one) == 1 else (4, 3)
-    found = () if isinstance(one, tuple) else np.stack([np.arange(np.prod(shape)).reshape(shape)] * 2)
+    found = (
+        () if isinstance(one, tuple) else np.stack([np.arange(np.prod(shape)).reshape(shape)] * 2)
+    )
     rows = slice(3 if mask is None else 4)
     cut = Batch(None, None, None if mask is None else mask[rows], LENGTHS[rows], ORDER[rows])
     learner = Learner.__new__(Learner)
@@ -132,5 +141,7 @@ def test_an_example_with_no_step_that_counts_is_scored_on_the_host():
     targets = np.array([[0, 1], [-1, -1], [2, -1]], np.int32)
     splits = {"dev": Examples(np.zeros((3, 2), np.int32), targets)}
     learner = classification(splits, task=Masked, skip="lstm", evaluation_rows=2)
-    found = learner.evaluate(together(drawn_params(learner)), "dev", jax.random.split(jax.random.key(0), 1))
+    found = learner.evaluate(
+        together(drawn_params(learner)), "dev", jax.random.split(jax.random.key(0), 1)
+    )
     assert found["dev_count"] == [3]

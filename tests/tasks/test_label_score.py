@@ -1,4 +1,6 @@
-"""Check label scores on hand-counted cases, and against conlleval (version 2004-01-26) on one of them."""
+"""Check label scores on hand-counted cases, and against conlleval (version 2004-01-26) on one of
+them.
+"""
 
 import numpy as np
 import pytest
@@ -24,11 +26,15 @@ def test_entities_counted_by_hand(gold, predicted, expected):
         return score_labels([gold.split()], [predicted.split()], has_entities=True).overall
 
     correct, found, true = expected
-    assert overall(gold, predicted) == expected and overall(predicted, gold) == (correct, true, found)
+    assert overall(gold, predicted) == expected and overall(predicted, gold) == (
+        correct,
+        true,
+        found,
+    )
 
 
-# For these sentences the script prints: found: 9 phrases; correct: 5; precision: 55.56%; recall: 62.50%;
-# FB1: 58.82; and for each type, with the number found:
+# For these sentences the script prints: found: 9 phrases; correct: 5; precision: 55.56%; recall:
+# 62.50%; FB1: 58.82; and for each type, with the number found:
 SCRIPT = {
     "LOC": (100.0, 66.67, 80.0, 2),
     "MISC": (0.0, 0.0, 0.0, 1),
@@ -36,7 +42,11 @@ SCRIPT = {
     "PER": (40.0, 66.67, 50.0, 5),
 }
 GOLD = ["I-PER I-PER O I-LOC B-LOC O", "B-PER O B-ORG I-ORG O", "I-LOC I-MISC O I-PER I-PER"]
-PREDICTED = ["I-PER B-PER O I-LOC B-LOC O", "I-PER O I-ORG I-ORG O", "I-PER I-MISC I-MISC B-PER I-PER"]
+PREDICTED = [
+    "I-PER B-PER O I-LOC B-LOC O",
+    "I-PER O I-ORG I-ORG O",
+    "I-PER I-MISC I-MISC B-PER I-PER",
+]
 
 
 def test_by_type_and_as_the_script_prints_it():

@@ -1,4 +1,6 @@
-"""Check language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
+"""Check language modelling: perplexity against one long forward pass, carried state, dropout,
+sizes.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,9 @@ KEYS = jax.random.split(jax.random.key(5), 1)
 
 
 def corpus_of(train=60, dev=37, test=23):
-    """Return a corpus of random text; the sizes are numbers of tokens, of which the last is a line end."""
+    """Return a corpus of random text; the sizes are numbers of tokens, of which the last is a line
+    end.
+    """
     rng = np.random.default_rng(0)
     lines = {}
     for split, size in (("train", train), ("dev", dev), ("test", test)):
@@ -51,25 +55,32 @@ def nll_of(logits, targets):
 
 
 def stream_of(learner, split):
-    """Return the inputs and targets of a whole split: each input is the previous token, the first <eos>."""
+    """Return the inputs and targets of a whole split: each input is the previous token, the first
+    <eos>.
+    """
     tokens = learner.task.tokens(split)
     return np.concatenate([[learner.task.end_of_line], tokens[:-1]]).astype(np.int32), tokens
 
 
 def train_batches(learner):
-    """Return the training batches of the first epoch as JAX arrays, as the compiled step receives them."""
+    """Return the training batches of the first epoch as JAX arrays, as the compiled step receives
+    them.
+    """
     return [jax.tree.map(jnp.asarray, batch) for batch in learner.train_batches(0)]
 
 
 @pytest.mark.parametrize(("rows", "size"), [(50, 37), (4, 37), (1, 1003)])
 def test_perplexity_of_several_streams_counts_every_token_once(rows, size):
-    # 37 tokens never fill the rows exactly. Of 50 rows, some have no tokens. One row is cut into segments.
+    # 37 tokens never fill the rows exactly. Of 50 rows, some have no tokens. One row is cut into
+    # segments.
     learner = learner_of(corpus=corpus_of(dev=size))
     params = drawn_params(learner)
     found = learner.evaluate(together(params), "dev", KEYS, batch_size=rows)
     inputs, targets = stream_of(learner, "dev")
     length = -(-size // rows)
-    logits = jax.jit(lambda inputs: learner.model(params)(inputs[None], policy=F.Policy("greedy")).logits[0])
+    logits = jax.jit(
+        lambda inputs: learner.model(params)(inputs[None], policy=F.Policy("greedy")).logits[0]
+    )
     parts = [slice(start, start + length) for start in range(0, size, length)]
     nll = np.concatenate([nll_of(logits(inputs[part]), targets[part]) for part in parts])
     assert len(nll) == size
@@ -77,7 +88,8 @@ def test_perplexity_of_several_streams_counts_every_token_once(rows, size):
 
 
 def test_training_segments_carry_the_state_on_and_losses_are_sums_over_segments(usual):
-    # The 60 tokens form 3 rows of 20, cut into 4 segments. Choices are sampled with the carry's keys.
+    # The 60 tokens form 3 rows of 20, cut into 4 segments. Choices are sampled with the carry's
+    # keys.
     learner, params = usual
     carry = start = learner.initial_carry(params, jax.random.key(3))
     loss = jax.jit(learner.loss)
@@ -93,7 +105,9 @@ def test_training_segments_carry_the_state_on_and_losses_are_sums_over_segments(
     plain = learner_of(["lstm"])  # its loss has no part of agents
     params = drawn_params(plain)
     carry = plain.initial_carry(params, jax.random.key(3))
-    value, (_, sums) = jax.jit(plain.loss)(params, carry, batch, jax.random.key(1), scheduled_of(plain))
+    value, (_, sums) = jax.jit(plain.loss)(
+        params, carry, batch, jax.random.key(1), scheduled_of(plain)
+    )
     np.testing.assert_allclose(value, sums["nll"].total / 3, rtol=1e-6)
 
 
@@ -114,7 +128,9 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
 
 
 def test_evaluation_restarts_the_buffer_after_as_many_words_as_training():
-    """Segments of dev are as long as those of train, so that the buffer restarts before each of them."""
+    """Segments of dev are as long as those of train, so that the buffer restarts before each of
+    them.
+    """
     learner = learner_of(("fixed:3",), task=dict(restart_buffer=True), corpus=corpus_of(dev=23))
     params, task = drawn_params(learner), learner.task
     model = learner.model(params)
@@ -123,10 +139,14 @@ def test_evaluation_restarts_the_buffer_after_as_many_words_as_training():
     carry, nll = model.initialize_carry(1, jax.random.key(0)), []
     for start in range(0, 23, task.num_steps):
         part = slice(start, start + task.num_steps)
-        carry, output = read(inputs[None, part], initial_carry=model.restart_carry(carry), return_carry=True)
+        carry, output = read(
+            inputs[None, part], initial_carry=model.restart_carry(carry), return_carry=True
+        )
         nll.append(nll_of(output.logits[0], targets[part]))
     found = learner.evaluate(together(params), "dev", KEYS, batch_size=1)
-    np.testing.assert_allclose(found["dev_perplexity"], [np.exp(np.concatenate(nll).mean())], rtol=1e-5)
+    np.testing.assert_allclose(
+        found["dev_perplexity"], [np.exp(np.concatenate(nll).mean())], rtol=1e-5
+    )
 
 
 def test_evaluation_samples_only_if_asked_and_with_the_given_keys(usual):
@@ -152,7 +172,9 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     np.testing.assert_allclose(sums["nll"].total, nll_of(output.logits, targets).sum(), rtol=1e-5)
     np.testing.assert_allclose(end[1].slots.h, expected[1].slots.h, rtol=1e-5, atol=1e-6)
     chosen = output.decisions[1].action.tolist()
-    assert any(len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6))  # rollouts choose separately
+    assert any(
+        len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6)
+    )  # rollouts choose separately
 
 
 def test_averaged_predictions_are_means_of_probabilities(usual):
@@ -211,7 +233,10 @@ def test_activations_are_regularised_as_printed():
     @jax.jit
     def read(params):
         carry = plain.initial_carry(params, jax.random.key(3))
-        of = [each.loss(params, carry, batch, keys, scheduled_of(plain))[0] for each in (penalised, plain)]
+        of = [
+            each.loss(params, carry, batch, keys, scheduled_of(plain))[0]
+            for each in (penalised, plain)
+        ]
         return of, plain.model(params)(batch.inputs, initial_carry=carry, rngs=keys)
 
     losses, output = read(params)
@@ -242,7 +267,9 @@ def test_words_and_weights_are_dropped_for_all_streams_alike():
     model = learner.model(drawn_params(learner))
     # All streams have the same text, so they stay equal if the same units are dropped in all.
     tokens, keys = jnp.tile(jnp.arange(5)[None], (3, 1)), jax.random.split(jax.random.key(1), 3)
-    read = lambda **how: compiled(model)(tokens, initial_carry=model.initialize_carry(3), **how).logits
+    read = lambda **how: (
+        compiled(model)(tokens, initial_carry=model.initialize_carry(3), **how).logits
+    )
     found = [read(rngs=keys, shared_key=jax.random.key(k)) for k in (7, 8)]
     for logits in found:
         np.testing.assert_array_equal(logits, jnp.tile(logits[:1], (3, 1, 1)))
@@ -258,7 +285,10 @@ def test_tied_weights_are_one_table():
     learner = learner_of(["lstm"], model={"tied": True})
     params = drawn_params(learner)
     model = learner.model(params)
-    output, table = compiled(model)(jnp.array([[1, 2, 3]])), np.asarray(model.embedding.embedding[...], float)
+    output, table = (
+        compiled(model)(jnp.array([[1, 2, 3]])),
+        np.asarray(model.embedding.embedding[...], float),
+    )
     expected = np.asarray(output.states, float) @ table.T + np.asarray(model.bias[...])
     np.testing.assert_allclose(output.logits, expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(UserError, match="size"):

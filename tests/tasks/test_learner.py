@@ -32,11 +32,15 @@ KEYS = jax.random.split(jax.random.key(5), 2)
 
 
 class ScoredSteps(StepTask):
-    """Task with a class for each step, and a score on the host: the fraction of whole sequences right."""
+    """Task with a class for each step, and a score on the host: the fraction of whole sequences
+    right.
+    """
 
     def host_metrics(self, split, predictions):
         pairs = zip(predictions, self.splits[split].targets, strict=True)
-        return {"whole": float(np.mean([(said == true[: len(said)]).all() for said, true in pairs]))}
+        return {
+            "whole": float(np.mean([(said == true[: len(said)]).all() for said, true in pairs]))
+        }
 
 
 TASKS = {"classes": Classification, "steps": ScoredSteps}
@@ -45,7 +49,9 @@ TASKS = {"classes": Classification, "steps": ScoredSteps}
 def examples_of(kind, buckets=()):
     rng, count = np.random.default_rng(0), 13
     lengths = rng.integers(1, LONGEST + 1, size=count).astype(np.int32)
-    inputs = np.where(np.arange(LONGEST) < lengths[:, None], rng.integers(SYMBOLS, size=(count, LONGEST)), 0)
+    inputs = np.where(
+        np.arange(LONGEST) < lengths[:, None], rng.integers(SYMBOLS, size=(count, LONGEST)), 0
+    )
     targets = rng.integers(CLASSES, size=(count, LONGEST) if kind == "steps" else count)
     return Examples(inputs.astype(np.int32), targets, lengths, buckets=buckets)
 
@@ -90,7 +96,9 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
         one, stop = slice(row, row + 1), lengths[row]
         alone = Batch(inputs[one, :stop], targets[one, :stop] if kind == "steps" else targets[one])
         found.append(jax.device_get(gradient(params, (), alone, keys[one], scheduled)))
-    (total, (_, total_sums)), total_grads = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), found)
+    (total, (_, total_sums)), total_grads = functools.reduce(
+        lambda a, b: jax.tree.map(np.add, a, b), found
+    )
     # The loss is a mean over all rows, so that every example has the same weight in an epoch.
     np.testing.assert_allclose(5 * loss, total, rtol=1e-4)
     close = lambda ours, wanted: np.testing.assert_allclose(5 * ours, wanted, rtol=1e-3, atol=1e-5)
@@ -99,8 +107,12 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
     assert sums.keys() == {"accuracy", "nll", "agent_entropy_1", "agent_skip_1", "agent_share_1"}
     # The mean k equals the mean under the shares.
     ks = np.arange(1, len(sums["agent_share_1"].total) + 1)
-    np.testing.assert_allclose(sums["agent_share_1"].total @ ks, sums["agent_skip_1"].total, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), sums, total_sums)
+    np.testing.assert_allclose(
+        sums["agent_share_1"].total @ ks, sums["agent_skip_1"].total, rtol=1e-5
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), sums, total_sums
+    )
     assert sums["agent_skip_1"].count == objective.rollouts * (6 + second + 6)
     assert sums["nll"].count == (6 + second + 6 if kind == "steps" else objective.rollouts * 3)
 
@@ -111,7 +123,9 @@ def test_steps_that_are_masked_are_no_part_of_the_loss():
     params, key, batch = drawn_params(learner), jax.random.key(1), first_batch(learner)
     mask = np.ones(batch.targets.shape, bool)
     mask[:, 4:] = False
-    short = batch._replace(inputs=batch.inputs[:, :4], targets=batch.targets[:, :4], mask=mask[:, :4])
+    short = batch._replace(
+        inputs=batch.inputs[:, :4], targets=batch.targets[:, :4], mask=mask[:, :4]
+    )
     keys = jax.random.split(key, len(mask))
 
     carry, scheduled = learner.initial_carry(params, key), scheduled_of(learner)
@@ -130,9 +144,13 @@ def test_a_task_may_reward_another_log_likelihood():
     for task in (Classification, Squared):
         learner = learner_of("classes", {"train": examples_of("classes")}, task=task, **how)
         given = (), first_batch(learner), KEYS[1], scheduled_of(learner)
-        gradient = jax.jit(jax.grad(lambda params, of=learner, given=given: of.loss(params, *given)[0]))
+        gradient = jax.jit(
+            jax.grad(lambda params, of=learner, given=given: of.loss(params, *given)[0])
+        )
         found.append(gradient(drawn_params(learner))["stack"]["cells"][0]["agent"])
-    jax.tree.map(lambda one, two: np.testing.assert_allclose(2 * one, two, rtol=1e-4, atol=1e-7), *found)
+    jax.tree.map(
+        lambda one, two: np.testing.assert_allclose(2 * one, two, rtol=1e-4, atol=1e-7), *found
+    )
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(found[0])) > 1e-4
 
 
@@ -143,7 +161,10 @@ def test_a_task_may_reward_another_log_likelihood():
 def test_predictions_are_in_order_unpadded_and_those_of_each_example_alone(kind):
     learner, params = trained(kind)
     dev, task, is_of_steps = learner.task.splits["dev"], learner.task, kind == "steps"
-    metrics, predictions = learner.evaluate(params, "dev", KEYS), learner.predictions(params, "dev", KEYS)
+    metrics, predictions = (
+        learner.evaluate(params, "dev", KEYS),
+        learner.predictions(params, "dev", KEYS),
+    )
     batch = Batch(jnp.asarray(dev.inputs), None, seq_lengths=jnp.asarray(dev.seq_lengths))
     how = dict(policy=GREEDY, rngs=None, shared_key=None, deterministic=True)
     forward = jax.jit(lambda own: task.forward(learner.model(own), batch, (), **how))
@@ -157,10 +178,14 @@ def test_predictions_are_in_order_unpadded_and_those_of_each_example_alone(kind)
             np.testing.assert_allclose(read.log_probs, expected, rtol=1e-5, atol=1e-6)
             np.testing.assert_array_equal(predicted, expected.argmax(-1))
             wanted = jax.tree.map(lambda leaf, i=i, stop=length: leaf[i, :stop], whole.decisions)
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), read.decisions, wanted)
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), read.decisions, wanted
+            )
             truth = dev.targets[i, :length] if is_of_steps else dev.targets[i]
             right, steps = right + np.sum(one == truth), steps + np.size(one)
         np.testing.assert_allclose(metrics["dev_accuracy"][seed], right / steps, rtol=1e-6)
         for name, value in task.host_metrics("dev", found).items():
             assert metrics[f"dev_{name}"][seed] == value
-    assert any(np.any(a != b) for a, b in zip(*predictions, strict=True))  # two models, not one twice
+    assert any(
+        np.any(a != b) for a, b in zip(*predictions, strict=True)
+    )  # two models, not one twice

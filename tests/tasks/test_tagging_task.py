@@ -28,7 +28,9 @@ GREEDY = F.Policy("greedy")
 HOW = dict(policy=GREEDY, rngs=jax.random.key(0), shared_key=None)
 SENTENCES = [
     TaggedSentence(RNG.choice(["a", "b", "cc", "Dd", "e"], size=len(tags)).tolist(), tags, [])
-    for tags in map(str.split, ("S-X", "O B-X E-X", "B-X I-X E-X O S-X", "O S-X O B-X E-X O O O", "O O"))
+    for tags in map(
+        str.split, ("S-X", "O B-X E-X", "B-X I-X E-X O S-X", "O S-X O B-X E-X O O O", "O O")
+    )
 ]
 VOCABULARY = tagger_vocabulary([s.words for s in SENTENCES], TAGS, word_length=4)
 IDS = [[TAGS.index(tag) for tag in s.tags] for s in SENTENCES]
@@ -56,7 +58,9 @@ def model_of(task):
 def one_batch():
     """Return a batch of all sentences."""
     examples = task_of().splits["train"]
-    return jax.tree.map(jnp.asarray, examples.batch(np.arange(len(examples)), None, 1)._replace(index=None))
+    return jax.tree.map(
+        jnp.asarray, examples.batch(np.arange(len(examples)), None, 1)._replace(index=None)
+    )
 
 
 def test_a_crf_can_be_trained_without_decoding():
@@ -65,8 +69,12 @@ def test_a_crf_can_be_trained_without_decoding():
 
     def counted(deterministic):
         model = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0)))
-        read = nnx.eval_shape(lambda m: task.forward(m, batch, (), deterministic=deterministic, **HOW), model)
-        return list(jax.eval_shape(lambda read: task.compute_loss(read, batch), read.log_probs).counted)
+        read = nnx.eval_shape(
+            lambda m: task.forward(m, batch, (), deterministic=deterministic, **HOW), model
+        )
+        return list(
+            jax.eval_shape(lambda read: task.compute_loss(read, batch), read.log_probs).counted
+        )
 
     assert counted(False) == ["nll"] and counted(True) == ["accuracy", "nll", "sentence_accuracy"]
     assert task.primary_metric == "nll"
@@ -88,7 +96,9 @@ def test_a_sentence_is_right_if_its_own_words_are_and_rows_that_fill_a_batch_do_
         scored, batch._replace(inputs=targets), [SimpleNamespace(action=targets, update=None)]
     )
     sums = {name: (float(mean.total), float(mean.count)) for name, mean in sums.items()}
-    assert sums["sentence_accuracy"] == (2, 3) and sums["accuracy"] == (8, 9) and sums["nll"] == (3, 3)
+    assert (
+        sums["sentence_accuracy"] == (2, 3) and sums["accuracy"] == (8, 9) and sums["nll"] == (3, 3)
+    )
 
 
 @pytest.mark.slow
@@ -120,7 +130,9 @@ def test_what_a_crf_says_of_three_words_by_enumeration():
         p = sum(np.exp(score - total) for tags, score in scores.items() if tags[i] == truth[i])
         np.testing.assert_allclose(scored.rewarded[0, i], np.log(p), rtol=1e-4, atol=1e-6)
     assert not np.asarray(scored.rewarded)[0, 3:].any()
-    assert np.asarray(scored.correct)[0, :3].tolist() == [a == b for a, b in zip(best, truth, strict=True)]
+    assert np.asarray(scored.correct)[0, :3].tolist() == [
+        a == b for a, b in zip(best, truth, strict=True)
+    ]
 
 
 def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
@@ -128,7 +140,9 @@ def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
     lengths = np.array([3, 2], np.int32)
     p = rng.dirichlet(np.ones(5) / 2, size=(2, 2, 3))  # rows, samples, time
     target = rng.uniform(-3, -1, size=(2, 2))
-    leaves = (jnp.asarray(leaf, jnp.float32) for leaf in (target.reshape(4), np.log(p).reshape(4, 3, 5)))
+    leaves = (
+        jnp.asarray(leaf, jnp.float32) for leaf in (target.reshape(4), np.log(p).reshape(4, 3, 5))
+    )
     batch = Batch(None, None, seq_lengths=jnp.asarray(lengths))
     average = jax.jit(lambda log_probs: task.average(log_probs, batch, 2))
     found = average(OfTags(*leaves, jnp.zeros((4, 3), jnp.int32)))
@@ -152,7 +166,10 @@ def test_f1_is_that_of_all_sentences_read_alone(output):
     metrics = learner.evaluate(together(*each), "dev", jax.random.split(jax.random.key(4), 2))
     gold = learner.task.gold["dev"]
     for seed, params in enumerate(each):
-        read = [learner.read(params, VOCABULARY.encode(s.words), len(s.words), GREEDY) for s in SENTENCES]
+        read = [
+            learner.read(params, VOCABULARY.encode(s.words), len(s.words), GREEDY)
+            for s in SENTENCES
+        ]
         found = learner.task.predicted_tags([np.asarray(tags) for _, tags in read])
         score = score_labels(gold, found, has_entities=True)
         np.testing.assert_allclose(metrics["dev_f1"][seed], score.overall.f1)

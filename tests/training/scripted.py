@@ -92,7 +92,9 @@ def shared_programs():
     loop.make_step, loop.start_state = make_step, start_state
 
 
-def run(task, folder=None, *, seeds, epochs, should_stop=lambda step: False, optimizer=SGD, **options):
+def run(
+    task, folder=None, *, seeds, epochs, should_stop=lambda step: False, optimizer=SGD, **options
+):
     options = dict(learning_rate=lambda epoch, history: np.ones(len(seeds))) | options
     settings = FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer, **options)
     run_dir = folder and RunDir.open(folder, {"task": type(task).__name__})

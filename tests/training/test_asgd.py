@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.training.asgd import ALL, average_start, average_update, averaging_rule, non_monotone_trigger
+from dynskip_jax.training.asgd import (
+    ALL,
+    average_start,
+    average_update,
+    averaging_rule,
+    non_monotone_trigger,
+)
 from dynskip_jax.training.optimizer import decay_on_plateau
 
 STEPS, SEEDS = 12, 3
@@ -54,7 +60,9 @@ def published_trigger(metrics, n):
     return False
 
 
-@given(st.lists(st.lists(st.integers(0, 8), min_size=2, max_size=2), max_size=14), st.integers(0, 6))
+@given(
+    st.lists(st.lists(st.integers(0, 8), min_size=2, max_size=2), max_size=14), st.integers(0, 6)
+)
 @settings(deadline=None, max_examples=200)
 def test_trigger_is_the_published_algorithm_for_each_seed(rows, n):
     history = np.array(rows, float).reshape(len(rows), 2)
@@ -72,10 +80,17 @@ def test_diverged_epochs():
 
 @pytest.mark.parametrize(
     ("kind", "after", "begins"),
-    [("always", 0, [0, 0]), ("ema", 3, [3, 3]), ("non_monotone", 0, [8, 7]), ("non_monotone", 8, [8, 8])],
+    [
+        ("always", 0, [0, 0]),
+        ("ema", 3, [3, 3]),
+        ("non_monotone", 0, [8, 7]),
+        ("non_monotone", 8, [8, 8]),
+    ],
 )
 def test_some_epochs_are_averaged_by_neither_rule(kind, after, begins):
-    history = np.array([[90, 90], *[[80, 80]] * 5, [79, 99], [85, 99]], float)  # triggers after 8 and 7
+    history = np.array(
+        [[90, 90], *[[80, 80]] * 5, [79, 99], [85, 99]], float
+    )  # triggers after 8 and 7
     averages = [averaging_rule(kind, after)(history[:epoch]) for epoch in range(len(history) + 1)]
     assert np.argmax(averages, axis=0).tolist() == begins
     assert np.max(averages) == (1000 if kind == "ema" else ALL)
@@ -90,6 +105,8 @@ def test_plateau_counts_each_seeds_own_stalled_epochs():
     for epoch, wanted in enumerate(expected):
         history = np.array(epochs[:epoch], float).reshape(epoch, 2)
         np.testing.assert_allclose(rate(epoch, history), wanted, err_msg=f"epoch {epoch}")
-    np.testing.assert_allclose(rate(3, np.array([[90], [np.nan], [90]])), [1.0])  # no number, no plateau
+    np.testing.assert_allclose(
+        rate(3, np.array([[90], [np.nan], [90]])), [1.0]
+    )  # no number, no plateau
     np.testing.assert_allclose(rate(8, np.full((8, 1), 90.0)), [1 / 128])
     np.testing.assert_allclose(rate(9, np.full((9, 1), 90.0)), [0.005])

@@ -1,4 +1,6 @@
-"""Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and replaced."""
+"""Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and
+replaced.
+"""
 
 import errno
 import json
@@ -94,10 +96,15 @@ def test_unusual_leaves(tmp_path):
 def test_orbax_alone_reads_arrays_by_their_names(tmp_path):
     state = make_state()
     Checkpoints(tmp_path).save(3, {"state": state, "none": jnp.zeros((0, 2))}, {})
-    with warnings.catch_warnings(action="ignore"):  # Orbax warns that it takes the devices from the file
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # Orbax warns that it takes the devices from the file
         read = ocp.StandardCheckpointer().restore(tmp_path / "3" / "state")
     moments = state.opt_state[1][0]._asdict()
-    wanted = state._asdict() | {"opt_state": [None, [moments, None]], "key": jax.random.key_data(state.key)}
+    wanted = state._asdict() | {
+        "opt_state": [None, [moments, None]],
+        "key": jax.random.key_data(state.key),
+    }
     assert read.pop("none") is None  # Orbax stores no empty arrays
     assert_identical(read, {"state": wanted})
 
@@ -129,7 +136,9 @@ def rewrite(find, change):
 DAMAGES = {
     "truncated": rewrite(biggest_file, lambda data: data[: len(data) // 2]),
     "zeroed": rewrite(biggest_file, lambda data: bytes(len(data))),
-    "bit flipped": rewrite(biggest_file, lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
+    "bit flipped": rewrite(
+        biggest_file, lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+    ),
     "data lost": lambda step: biggest_file(step).unlink(),
     "index lost": lambda step: (step / "state" / "manifest.ocdbt").unlink(),
     "arrays lost": lambda step: shutil.rmtree(step / "state"),
@@ -188,7 +197,10 @@ def test_without_room_nothing_is_begun(two, monkeypatch):
 
 
 def test_what_the_system_says_of_an_array_that_cannot_be_written_is_raised(tmp_path, caplog):
-    state, checkpoints = {"w": jax.random.normal(jax.random.key(0), (64, 100))}, Checkpoints(tmp_path)
+    state, checkpoints = (
+        {"w": jax.random.normal(jax.random.key(0), (64, 100))},
+        Checkpoints(tmp_path),
+    )
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.raises(OSError) as caught:
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_800, before[1]))  # of each file
@@ -224,7 +236,9 @@ def test_what_the_system_could_not_read_stays_and_is_read_later(name, two, monke
 
 def test_what_another_process_cannot_read_is_skipped_or_refused(two, monkeypatch):
     def of_two(*others):
-        """Return the first of two processes; `others` are the values of the second one, in order."""
+        """Return the first of two processes; `others` are the values of the second one, in
+        order.
+        """
         processes, values = Processes(0, 2), list(others)
         monkeypatch.setattr(processes, "collect", lambda value: [value, values.pop(0)])
         return processes
@@ -232,7 +246,10 @@ def test_what_another_process_cannot_read_is_skipped_or_refused(two, monkeypatch
     checkpoints = Checkpoints(two, processes=of_two(True, None, ("torn", False), (None, False)))
     restored = checkpoints.restore_latest(make_state())
     assert restored.skipped == (f"checkpoint 7 in {two} is unreadable (torn)",)
-    for others, match in (((True, None, ("busy", True)), "cannot be read now"), ((False,), "does not see")):
+    for others, match in (
+        ((True, None, ("busy", True)), "cannot be read now"),
+        ((False,), "does not see"),
+    ):
         with pytest.raises(UserError, match=match):
             Checkpoints(two, processes=of_two(*others)).restore_latest(make_state())
 
@@ -243,10 +260,16 @@ def test_what_another_process_cannot_read_is_skipped_or_refused(two, monkeypatch
 @pytest.mark.parametrize(
     ("like", "difference"),
     [
-        ({"w": jnp.ones((3, 5)), "b": jnp.ones(2)}, "['w'] is float32[3, 4] there and float32[3, 5] here"),
+        (
+            {"w": jnp.ones((3, 5)), "b": jnp.ones(2)},
+            "['w'] is float32[3, 4] there and float32[3, 5] here",
+        ),
         ({"w": jnp.ones((3, 4), jnp.bfloat16), "b": jnp.ones(2)}, "and bfloat16[3, 4] here"),
         ({"w": jnp.ones((3, 4))}, "too many: ['b'] float32[2]"),
-        ({"w": jnp.ones((3, 4)), "c": jnp.ones(5)}, "too many: ['b'] float32[2]; missing: ['c'] float32[5]"),
+        (
+            {"w": jnp.ones((3, 4)), "c": jnp.ones(5)},
+            "too many: ['b'] float32[2]; missing: ['c'] float32[5]",
+        ),
     ],
 )
 def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
@@ -279,15 +302,21 @@ def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(tmp_pa
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     read_array, read = checkpoint._read_array, []
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_read_array", lambda *args: read.append(args[1]) or read_array(*args))
+        patch.setattr(
+            checkpoint, "_read_array", lambda *args: read.append(args[1]) or read_array(*args)
+        )
         np.testing.assert_array_equal(selected_params(run, like, 2)["w"], np.full((2, 3), 2))
     assert read == ["best.w"]
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
     with monkeypatch.context() as patch, pytest.raises(UserError, match="checksum"):
         patch.setattr(checkpoint, "_read_array", lambda *args: read_array(*args) + 1)
         selected_params(run, like, 2)
-    document(run.checkpoints / "2").write_bytes(b"{")  # an older one does not silently take its place
-    with pytest.raises(UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"):
+    document(run.checkpoints / "2").write_bytes(
+        b"{"
+    )  # an older one does not silently take its place
+    with pytest.raises(
+        UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"
+    ):
         selected_params(run, like, 2)
 
 
@@ -296,11 +325,16 @@ def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(tmp_pa
     [
         ({"w": (3,)}, "too many: ['best']['b'] float32[2, 4])"),
         ({"w": (3,), "b": (4,), "c": ()}, "missing: ['best']['c'] float32[2])"),
-        ({"w": (3,), "b": (5,)}, "different: ['best']['b'] is float32[2, 4] there and float32[2, 5] here)"),
+        (
+            {"w": (3,), "b": (5,)},
+            "different: ['best']['b'] is float32[2, 4] there and float32[2, 5] here)",
+        ),
     ],
 )
 def test_the_arrays_of_a_finished_run_are_exactly_those_of_the_model(like, difference, tmp_path):
-    """Regression: a parameter that the code no longer had was left out, and the numbers were wrong."""
+    """Regression: a parameter that the code no longer had was left out, and the numbers were
+    wrong.
+    """
     run, state = RunDir.open(tmp_path, {}), {"best": {"w": jnp.ones((2, 3)), "b": jnp.ones((2, 4))}}
     Checkpoints(run.checkpoints).save(1, state | {"rest": jnp.zeros(2)}, {})
     like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in like.items()}
@@ -310,9 +344,14 @@ def test_the_arrays_of_a_finished_run_are_exactly_those_of_the_model(like, diffe
 
 @pytest.mark.parametrize("name", ["007", "٧", "7" * 30])
 def test_a_folder_that_is_not_named_as_a_checkpoint_is_named(name, two):
-    """Regression: Python reads these names as numbers, and the folders of these numbers were missing."""
+    """Regression: Python reads these names as numbers, and the folders of these numbers were
+    missing.
+    """
     (two / name).mkdir()
-    for call in (lambda: Checkpoints(two).restore_latest(make_state()), Checkpoints(two).fingerprint):
+    for call in (
+        lambda: Checkpoints(two).restore_latest(make_state()),
+        Checkpoints(two).fingerprint,
+    ):
         with pytest.raises(UserError, match=rf"^[^\n]*{name} is not named as a checkpoint[^\n]*$"):
             call()
 
@@ -322,7 +361,9 @@ def test_a_description_that_is_none_is_damage(two):
     for content in ({}, [], {"meta": [], "leaves": []}, {"meta": {}, "leaves": [{"path": 5}]}):
         if content:
             content = (
-                {**content, "sha256": checkpoint._digest(content)} if isinstance(content, dict) else content
+                {**content, "sha256": checkpoint._digest(content)}
+                if isinstance(content, dict)
+                else content
             )
         document(two / "7").write_text(json.dumps(content))
         assert Checkpoints(two).restore_latest(make_state()).fingerprint["step"] == 6

@@ -1,4 +1,6 @@
-"""Check that a run folder is made once, resumed with equal settings, and safe from mistakes and strangers."""
+"""Check that a run folder is made once, resumed with equal settings, and safe from mistakes and
+strangers.
+"""
 
 import datetime
 import errno
@@ -42,7 +44,12 @@ def user_error(call, *arguments, **options) -> str:
 
 
 def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
-    odd = {"path": Path("x/y"), "limit": math.inf, "size": np.int64(3), "rates": np.array([1.0, 2.0])}
+    odd = {
+        "path": Path("x/y"),
+        "limit": math.inf,
+        "size": np.int64(3),
+        "rates": np.array([1.0, 2.0]),
+    }
     run = RunDir.open(tmp_path / "a" / "b", CONFIG | odd, about={"command": "first"})
     assert run.checkpoints.is_dir() and run.plots.is_dir()
     odd = {"path": "x/y", "limit": "Infinity", "size": 3, "rates": [1.0, 2.0]}
@@ -58,10 +65,18 @@ def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
 def test_other_settings_are_named(tmp_path):
     assert "no name in UTF-8" in user_error(RunDir, Path("x\udcff"))
     RunDir.open(tmp_path, CONFIG)
-    other = {"optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}, "dataset": {"name": "y", "fingerprint": "f"}}
-    message = user_error(RunDir.open, tmp_path / "absent" / "..", other | {"model": "lstm", "new": True})
+    other = {
+        "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)},
+        "dataset": {"name": "y", "fingerprint": "f"},
+    }
+    message = user_error(
+        RunDir.open, tmp_path / "absent" / "..", other | {"model": "lstm", "new": True}
+    )
     assert 'model was "dynamic:10" and is now "lstm"' in message
-    assert "optimizer.rate was 0.1 and is now 0.2; seeds was 3 and is now not set; and 1 more" in message
+    assert (
+        "optimizer.rate was 0.1 and is now 0.2; seeds was 3 and is now not set; and 1 more"
+        in message
+    )
     assert "beta" not in message and "dataset" not in message
     RunDir.open(tmp_path, CONFIG)  # the old configuration is still there
 
@@ -131,7 +146,9 @@ def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path
     ids=lambda line: line[:20],
 )
 def test_a_line_that_is_no_record_is_named(line, tmp_path):
-    """Regression: a step that is no number was a TypeError, and 900 nested lists a RecursionError."""
+    """Regression: a step that is no number was a TypeError, and 900 nested lists a
+    RecursionError.
+    """
     run = RunDir.open(tmp_path, CONFIG)
     content = f'{{"step": 1}}\n{line}\n{{"step": 3}}\n'.encode(errors="surrogateescape")
     (tmp_path / "metrics.jsonl").write_bytes(content)
@@ -154,13 +171,17 @@ def test_json_of_too_many_values_is_refused_before_it_is_parsed(case, tmp_path, 
     monkeypatch.setattr("dynskip_jax.training.folder._MOST_LINES", 10_000)
     run, name = RunDir.open(tmp_path, CONFIG), case.partition(",")[0]
     (tmp_path / name).write_text(LARGE[case]())
-    read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[name]
+    read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[
+        name
+    ]
     began = time.process_time()
     assert name in user_error(read)
     assert time.process_time() - began < 10
 
 
-def test_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_on(tmp_path, monkeypatch):
+def test_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_on(
+    tmp_path, monkeypatch
+):
     run = RunDir.open(tmp_path, CONFIG)
     run.go_on()  # there is no result yet
     assert run.result() is None
@@ -203,10 +224,14 @@ def test_configurations_that_are_not_ours_are_refused(entries, message, tmp_path
     assert message in user_error(RunDir(tmp_path).config)
 
 
-@pytest.mark.parametrize("name", ["config.json", "config.json.tmp", "result.json", ".lock", "plots", "x"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "config.json.tmp", "result.json", ".lock", "plots", "x"]
+)
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, tmp_path):
-    """A link could name any file of the user, a pipe is never read to its end, and /dev/zero has no end."""
+    """A link could name any file of the user, a pipe is never read to its end, and /dev/zero has no
+    end.
+    """
     run, victim = RunDir.open(tmp_path / "run", CONFIG), tmp_path / "victim"
     run._lock.release()
     victim.mkdir() if name == "plots" else victim.write_text("precious")
@@ -228,7 +253,10 @@ def test_a_file_is_never_written_through_a_link(name, tmp_path):
     write_atomically(folder / "file", "text")
     assert not (folder / "file").is_symlink() and (folder / "file").read_text() == "text"
     (folder / "log").symlink_to(victim)
-    for call in (lambda: files.append_line(folder / "log", "x"), lambda: files.read_bytes(folder / "log")):
+    for call in (
+        lambda: files.append_line(folder / "log", "x"),
+        lambda: files.read_bytes(folder / "log"),
+    ):
         assert "is no regular file" in user_error(call)
     assert victim.read_text() == "precious"
 
@@ -239,7 +267,12 @@ def test_folder_that_is_not_a_run_is_left_alone(tmp_path):
     assert str(tmp_path) in message and "choose another --run-dir" in message
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    for path in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "below", tmp_path / "link", "a\0b"):
+    for path in (
+        tmp_path / "thesis.tex",
+        tmp_path / "thesis.tex" / "below",
+        tmp_path / "link",
+        "a\0b",
+    ):
         assert "choose another --run-dir" in user_error(RunDir.open, path, CONFIG)
 
 
@@ -279,13 +312,19 @@ run = RunDir.open(sys.argv[1], {}); print("here", flush=True); sys.stdin.read()
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_folder_in_which_another_process_runs_is_left_alone(locks, tmp_path, monkeypatch):
-    """Two runs in one folder once deleted each other's checkpoints; also on file systems without locks."""
+    """Two runs in one folder once deleted each other's checkpoints; also on file systems without
+    locks.
+    """
     if not locks:
-        monkeypatch.setattr(filelock.FileLock, "acquire", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
+        monkeypatch.setattr(
+            filelock.FileLock, "acquire", Mock(side_effect=OSError(errno.ENOLCK, "no locks"))
+        )
     folder = tmp_path / "run"
     command = [sys.executable, "-c", OTHER, str(folder), str(locks)]
     for end in ("kill", "close"):
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
             assert other.stdout.readline() == "here\n"
             before = sorted(path.name for path in folder.iterdir())
             assert " running in " in user_error(RunDir.open, folder, {})
@@ -293,4 +332,6 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(locks, tmp_path, m
             other.kill() if end == "kill" else other.stdin.close()
         if end == "kill":  # newer versions of filelock notice that the process is gone
             (folder / ".running").unlink(missing_ok=True)
-    assert RunDir.open(folder, {}).identity == RunDir.open(folder, {}).identity  # one process, repeatedly
+    assert (
+        RunDir.open(folder, {}).identity == RunDir.open(folder, {}).identity
+    )  # one process, repeatedly

@@ -1,4 +1,6 @@
-"""Check the training loop: seeds, resuming bit for bit, selection on dev, interruptions, and learning."""
+"""Check the training loop: seeds, resuming bit for bit, selection on dev, interruptions, and
+learning.
+"""
 
 import functools
 import os
@@ -40,7 +42,9 @@ class Watched(Learner):
 
 @functools.cache
 def learner_of(kind, seeds):
-    """Return one learner with all sources of noise for all runs, so that its evaluation is compiled once."""
+    """Return one learner with all sources of noise for all runs, so that its evaluation is compiled
+    once.
+    """
     options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2})
     options |= dict(evaluation_mode="sample", learner=Watched)
     if kind == "classification":
@@ -61,12 +65,18 @@ def train(kind, folder, seeds=SEEDS, stop_after=None):
     rate = lambda epoch, history: 0.2 / (1 + history.sum(axis=0) / 10)
     options = dict(optimizer=CLIPPED, learning_rate=rate, log_every=2)
     stop = lambda step: step == stop_after
-    return task, run(task, folder, seeds=seeds, epochs=EPOCHS, should_stop=stop, **options), evaluated
+    return (
+        task,
+        run(task, folder, seeds=seeds, epochs=EPOCHS, should_stop=stop, **options),
+        evaluated,
+    )
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def whole(request, tmp_path_factory):
-    """Return an uninterrupted run: (kind, learner, result, the parameters that were evaluated, folder)."""
+    """Return an uninterrupted run: (kind, learner, result, the parameters that were evaluated,
+    folder).
+    """
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, *train(request.param, folder), folder
 
@@ -90,13 +100,17 @@ def test_stopped_run_resumes_bit_for_bit(after_an_epoch, whole, tmp_path):
 def test_seeds_trained_together_are_those_trained_alone(whole, tmp_path):
     (kind, _, together, _, folder), index = whole, 1  # not the first one
     single = train(kind, tmp_path, SEEDS[1:])[1]
-    for one, both in zip(jax.tree.leaves(single.params), jax.tree.leaves(together.params), strict=True):
+    for one, both in zip(
+        jax.tree.leaves(single.params), jax.tree.leaves(together.params), strict=True
+    ):
         np.testing.assert_allclose(one[0], both[index], rtol=1e-3, atol=1e-5)
     assert single.best_epoch[0] == together.best_epoch[index]
     for one, both in zip(metrics(tmp_path), metrics(folder), strict=True):
         assert one.keys() == both.keys() and one.pop("split") == both.pop("split")
         for name, value in both.items():
-            expected = [value[index]] if isinstance(value, list) else value  # an entry for each seed
+            expected = (
+                [value[index]] if isinstance(value, list) else value
+            )  # an entry for each seed
             np.testing.assert_allclose(one[name], expected, rtol=1e-3, atol=1e-6)
 
 
@@ -107,23 +121,31 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
             return -params["steps"], (carry, sums | {"batches": jnp.ones(())})
 
         def summarise(self, sums):
-            return {name: sums[name] for name in ("step", "carry", "loss")}  # sums of the epoch so far
+            return {
+                name: sums[name] for name in ("step", "carry", "loss")
+            }  # sums of the epoch so far
 
     run(Noisy([3, 2, 1]), tmp_path, seeds=(0,), epochs=3, log_every=1)
     logged = [record for record in metrics(tmp_path) if record["split"] == "train"]
     epochs = np.array([record["train_step"] for record in logged]).reshape(3, NUM_BATCHES)
     assert len(set(np.diff(epochs, axis=1, prepend=0).round(4).ravel())) == 3 * NUM_BATCHES
-    assert len({record["train_carry"][0] for record in logged[::NUM_BATCHES]}) == 3  # new in each epoch
+    assert (
+        len({record["train_carry"][0] for record in logged[::NUM_BATCHES]}) == 3
+    )  # new in each epoch
 
 
 def test_the_best_dev_epoch_is_returned_and_records_have_steps_and_rates(whole):
     _, task, result, evaluated, folder = whole
     records, n = metrics(folder), task.num_batches
     dev = [record for record in records if record["split"] == "dev"]
-    scores = np.array([record[task.monitor] for record in dev]) * (-1 if task.higher_is_better else 1)
+    scores = np.array([record[task.monitor] for record in dev]) * (
+        -1 if task.higher_is_better else 1
+    )
     assert result.best_epoch.tolist() == (scores.argmin(axis=0) + 1).tolist()
     for index, epoch in enumerate(scores.argmin(axis=0)):
-        wanted, found = (jax.tree.map(lambda a, i=index: a[i], t) for t in (evaluated[epoch], result.params))
+        wanted, found = (
+            jax.tree.map(lambda a, i=index: a[i], t) for t in (evaluated[epoch], result.params)
+        )
         assert_identical(found, wanted)
     assert [(record["step"], record["epoch"]) for record in dev] == [(n * e, e) for e in (1, 2, 3)]
     logged = [record["step"] for record in records if record["split"] == "train"]
@@ -159,14 +181,18 @@ def test_training_ends_when_patience_does(script, patience, epochs, best, sign):
 def test_training_ends_when_the_rates_of_all_seeds_are_tiny(halving, epochs, caplog):
     rate = lambda epoch, history: 0.1 / np.array(halving, float) ** epoch
     with caplog.at_level("INFO", logger="dynskip_jax"):
-        assert run(Scripted(range(6), range(6)), seeds=(0, 1), epochs=6, learning_rate=rate).epochs == epochs
+        assert (
+            run(Scripted(range(6), range(6)), seeds=(0, 1), epochs=6, learning_rate=rate).epochs
+            == epochs
+        )
     assert caplog.messages == [
         f"stopped after epoch {epochs}: the learning rate fell below a thousandth of the first"
     ]
 
 
 def test_each_seed_stops_and_is_selected_for_itself():
-    # Trained alone, the first seed would have stopped after epoch 4, so its later metrics do not count.
+    # Trained alone, the first seed would have stopped after epoch 4, so its later metrics do not
+    # count.
     task = Scripted([5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0])
     result = run(task, seeds=(0, 1), epochs=8, patience=2)
     assert (result.epochs, len(task.counts), result.best_epoch.tolist()) == (7, 7, [2, 5])
@@ -176,7 +202,9 @@ def test_each_seed_stops_and_is_selected_for_itself():
 def test_a_patience_that_would_have_kept_another_epoch_is_refused(tmp_path, monkeypatch):
     task = Scripted([5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0])
     run(task, tmp_path, seeds=(0, 1), epochs=8, patience=2)
-    monkeypatch.setattr(RunDir, "go_on", lambda _: pytest.fail("a run that is refused stays as it was"))
+    monkeypatch.setattr(
+        RunDir, "go_on", lambda _: pytest.fail("a run that is refused stays as it was")
+    )
     with pytest.raises(UserError, match="whose parameters were not kept"):
         run(task, tmp_path, seeds=(0, 1), epochs=8, patience=3)
 
@@ -187,7 +215,9 @@ def test_records_count_the_examples_that_were_seen(tmp_path):
             return [[10, 3, 7], [3, 7, 10]][epoch % 2]
 
     run(Uneven([3, 2]), tmp_path, seeds=(0,), epochs=2, log_every=1)
-    records = [(record["split"], record["step"], record["examples"]) for record in metrics(tmp_path)]
+    records = [
+        (record["split"], record["step"], record["examples"]) for record in metrics(tmp_path)
+    ]
     steps = [("train", step, seen) for step, seen in enumerate((10, 13, 20, 23, 30, 40), 1)]
     assert records == [*steps[:3], ("dev", 3, 20), *steps[3:], ("dev", 6, 40)]
 
@@ -209,7 +239,10 @@ def uninterrupted(tmp_path_factory):
 
     def check(result, folder):
         assert_identical(result.params, expected.params)
-        assert (result.epochs, result.best_epoch.tolist()) == (expected.epochs, expected.best_epoch.tolist())
+        assert (result.epochs, result.best_epoch.tolist()) == (
+            expected.epochs,
+            expected.best_epoch.tolist(),
+        )
         assert (folder / "metrics.jsonl").read_bytes() == text
 
     return check
@@ -226,7 +259,11 @@ def at(step, action):
 
 @pytest.mark.parametrize(
     ("step", "minutes", "resumes"),
-    [(1, 10, None), (2 * NUM_BATCHES + 2, 10, 2 * NUM_BATCHES), (NUM_BATCHES + 2, 0, NUM_BATCHES + 1)],
+    [
+        (1, 10, None),
+        (2 * NUM_BATCHES + 2, 10, 2 * NUM_BATCHES),
+        (NUM_BATCHES + 2, 0, NUM_BATCHES + 1),
+    ],
 )
 def test_a_crashed_run_goes_on(step, minutes, resumes, tmp_path, uninterrupted, caplog):
     with pytest.raises(RuntimeError, match="went down"):
@@ -261,7 +298,10 @@ HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from c
 @pytest.mark.parametrize(
     ("signals", "error", "message"),
     [
-        *(([number], Stopped, "stopped after step 5 of 12; progress is saved") for number in HANDLED),
+        *(
+            ([number], Stopped, "stopped after step 5 of 12; progress is saved")
+            for number in HANDLED
+        ),
         ([INT, INT], KeyboardInterrupt, "steps after the last checkpoint are lost"),
         # Systems may repeat their signal. Only a second Ctrl-C interrupts at once.
         ([TERM, TERM], Stopped, "progress is saved"),
@@ -269,7 +309,9 @@ HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from c
     ],
     ids=str,
 )
-def test_signal_saves_and_stops_and_the_handlers_come_back(signals, error, message, tmp_path, uninterrupted):
+def test_signal_saves_and_stops_and_the_handlers_come_back(
+    signals, error, message, tmp_path, uninterrupted
+):
     before = [signal.getsignal(number) for number in HANDLED]
     send = lambda: [os.kill(os.getpid(), number) for number in signals]
     with pytest.raises(error, match=message):
@@ -302,16 +344,23 @@ def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted
 
 
 def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
-    # Seed 0 is never averaged, seed 1 from the second epoch on. `steps` counts updates, so its averages are
-    # known. Training continues from the iterates, also after a stop in the middle.
+    # Seed 0 is never averaged, seed 1 from the second epoch on. `steps` counts updates, so its
+    # averages are known. Training continues from the iterates, also after a stop in the middle.
     def train(folder, **options):
-        task, average = Scripted([0] * 3, [0] * 3), lambda history: np.array([1, ALL if len(history) else 1])
+        task, average = (
+            Scripted([0] * 3, [0] * 3),
+            lambda history: np.array([1, ALL if len(history) else 1]),
+        )
         return task, run(task, folder, seeds=(3, 4), epochs=3, average=average, **options)
 
     task, result = train(tmp_path / "whole")
     N = NUM_BATCHES
     iterates = np.arange(3 * N + 1)
-    expected = [[N, N], [2 * N, iterates[N : 2 * N + 1].mean()], [3 * N, iterates[N : 3 * N + 1].mean()]]
+    expected = [
+        [N, N],
+        [2 * N, iterates[N : 2 * N + 1].mean()],
+        [3 * N, iterates[N : 3 * N + 1].mean()],
+    ]
     np.testing.assert_allclose(task.counts, expected, rtol=1e-6)
     np.testing.assert_allclose(result.params["steps"], expected[0])  # the first of equal dev scores
     with pytest.raises(Stopped):
@@ -321,7 +370,9 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
 
 
 class Broken(Scripted):
-    """Task whose loss is NaN in the batches `broken`, for seeds with a positive parameter `second`."""
+    """Task whose loss is NaN in the batches `broken`, for seeds with a positive parameter
+    `second`.
+    """
 
     def __init__(self, *scripts, broken):
         super().__init__(*scripts)
@@ -343,7 +394,8 @@ class Broken(Scripted):
 
 
 def test_steps_that_are_not_finite_change_nothing():
-    # After its one update in the first epoch, the second seed reads its script at index -1, then at index 0.
+    # After its one update in the first epoch, the second seed reads its script at index -1, then at
+    # index 0.
     tasks = [Broken([3.0, 2.0], [3.0, 5.0], broken=broken) for broken in ((-1,), (1, 2, 4))]
     found = [run(task, seeds=(0, 1), epochs=2, start=task.start((0, 1))) for task in tasks]
     whole, skipped = (result.params for result in found)
@@ -358,7 +410,9 @@ def test_steps_that_are_not_finite_change_nothing():
 def test_a_run_that_is_never_finite_again_ends_and_says_where(tmp_path):
     task = Broken([3.0] * 4, [3.0] * 4, broken=range(4, 12))
     options = dict(start=task.start((7, 8)), max_skipped=3, log_every=1)
-    with pytest.raises(UserError, match=r"at step 8 loss or gradient of seed 8 was not finite for 4"):
+    with pytest.raises(
+        UserError, match=r"at step 8 loss or gradient of seed 8 was not finite for 4"
+    ):
         run(task, tmp_path, seeds=(7, 8), epochs=4, **options)
 
 

@@ -1,4 +1,6 @@
-"""Check that files of two runs, or of two times of one run, are never taken for those of one run."""
+"""Check that files of two runs, or of two times of one run, are never taken for those of one
+run.
+"""
 
 import json
 import os
@@ -58,11 +60,23 @@ def times(folder, older):
     ("make", "name", "message"),
     [
         (runs(unfinished, 1), "checkpoints", f"checkpoint {STOPPED} is another run's"),
-        (runs(unfinished, 0), "checkpoints", f"checkpoint {STOPPED} is another run's"),  # of equal settings
+        (
+            runs(unfinished, 0),
+            "checkpoints",
+            f"checkpoint {STOPPED} is another run's",
+        ),  # of equal settings
         (runs(unfinished, 1), "config.json", "a run with other settings .*seed was 1"),
         (runs(unfinished, 0), "config.json", f"checkpoint {STOPPED} is another run's"),
-        (runs(unfinished, 1), "metrics.jsonl", f"does not hold the {STOPPED} steps of the checkpoint"),
-        (runs(finished, 0), "result.json", "does not hold the settings that the model was trained with"),
+        (
+            runs(unfinished, 1),
+            "metrics.jsonl",
+            f"does not hold the {STOPPED} steps of the checkpoint",
+        ),
+        (
+            runs(finished, 0),
+            "result.json",
+            "does not hold the settings that the model was trained with",
+        ),
         (runs(finished, 0), "checkpoints", "checkpoint 6 is another run's"),
         (times, "checkpoints", "lacks the checkpoint of step 9 .*that of step 6 is another"),
         (times, "metrics.jsonl", "does not hold the records of the result"),
@@ -86,7 +100,9 @@ def test_lost_checkpoints_are_named_before_anything_is_removed(made, tmp_path):
     made(folder)
     (folder / "checkpoints").rename(tmp_path / "away")
     (folder / "checkpoints").mkdir()
-    assert_refused_and_unchanged(folder, r"checkpoint of step 6 .*\(it has none\)|there is no checkpoint")
+    assert_refused_and_unchanged(
+        folder, r"checkpoint of step 6 .*\(it has none\)|there is no checkpoint"
+    )
 
 
 def test_without_its_newest_checkpoint_or_its_metrics_a_run_goes_on_and_says_so(tmp_path, caplog):
@@ -155,13 +171,25 @@ def remove(name):
 
 
 WHILE_IT_TRAINS = {
-    "a setting": (edit("config.json", '"seed": 0', '"seed": 9'), r"config.json .*seed was 0 and is now 9"),
-    "a growing setting": (edit("config.json", '"epochs": 2', '"epochs": 3'), "epochs was 2 and is now 3"),
+    "a setting": (
+        edit("config.json", '"seed": 0', '"seed": 9'),
+        r"config.json .*seed was 0 and is now 9",
+    ),
+    "a growing setting": (
+        edit("config.json", '"epochs": 2', '"epochs": 3'),
+        "epochs was 2 and is now 3",
+    ),
     "no settings": (edit("config.json", "{", "["), "does not hold a valid configuration"),
     "another run's settings": (take("config.json"), "was replaced by that of another run"),
-    "a number in the records": (edit("metrics.jsonl", "0.", "1."), "metrics.jsonl was changed or removed"),
+    "a number in the records": (
+        edit("metrics.jsonl", "0.", "1."),
+        "metrics.jsonl was changed or removed",
+    ),
     "another run's records": (take("metrics.jsonl"), "metrics.jsonl was changed or removed"),
-    "a record more": (lambda folder, other: append_line(folder / "metrics.jsonl", "{}"), "metrics.jsonl was"),
+    "a record more": (
+        lambda folder, other: append_line(folder / "metrics.jsonl", "{}"),
+        "metrics.jsonl was",
+    ),
     "no records": (remove("metrics.jsonl"), "metrics.jsonl was changed or removed"),
 }
 
@@ -171,10 +199,16 @@ LAST = 2 * NUM_BATCHES  # after it nothing is saved but the result
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [*((name, NUM_BATCHES + 1) for name in WHILE_IT_TRAINS), ("a setting", LAST), ("no records", LAST)],
+    [
+        *((name, NUM_BATCHES + 1) for name in WHILE_IT_TRAINS),
+        ("a setting", LAST),
+        ("no records", LAST),
+    ],
 )
 def test_files_that_are_changed_while_a_run_trains_are_found(name, step, tmp_path):
-    """Regression: settings that were edited after the first checkpoint became those of the result."""
+    """Regression: settings that were edited after the first checkpoint became those of the
+    result.
+    """
     folder, other = tmp_path / "run", tmp_path / "other"
     expected = finished(other, seed=0 if name == "no records" else 1)
     change, message = WHILE_IT_TRAINS[name]

@@ -9,12 +9,17 @@ from learners import drawn_params, language_modelling, letters
 from dynskip_jax import functional as F
 from dynskip_jax.training.optimizer import make_optimizer
 
-PARAMS = {"layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}}, "softmax": jnp.ones(4)}
+PARAMS = {
+    "layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}},
+    "softmax": jnp.ones(4),
+}
 WHOLE, AGENT, REST = ("agent", "w", "softmax"), ("agent",), ("w", "softmax")
 
 
 def directions(optimizer):
-    """Return the gradients and the updates of three steps; the agent's gradients differ in scale."""
+    """Return the gradients and the updates of three steps; the agent's gradients differ in
+    scale.
+    """
     rng, state, steps = np.random.default_rng(0), optimizer.init(PARAMS), []
     for scale in (1.0, 1e4, 0.1):  # in a joint norm, an enormous one leaves the network nothing
         grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), PARAMS)
@@ -88,9 +93,17 @@ def test_agents_with_their_own_rate_have_their_own_adam_without_weight_decay():
 
 def test_agent_of_a_language_model_is_told_from_its_network():
     params = drawn_params(language_modelling(letters(5, 1, 1), batch_size=2, num_steps=3))
-    optimizer, ones = make_optimizer("sgd", agent_learning_rate=0.001), jax.tree.map(np.ones_like, params)
-    updates = jax.jit(lambda params: optimizer.update(ones, optimizer.init(params), params)[0])(params)
-    moved = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(updates)}
+    optimizer, ones = (
+        make_optimizer("sgd", agent_learning_rate=0.001),
+        jax.tree.map(np.ones_like, params),
+    )
+    updates = jax.jit(lambda params: optimizer.update(ones, optimizer.init(params), params)[0])(
+        params
+    )
+    moved = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(updates)
+    }
     assert sum("agent" in path for path in moved) == 5  # W_h, W_x, b, W_out, b_out
     for path, leaf in moved.items():
         np.testing.assert_allclose(leaf, 0.001 if "agent" in path else 1.0, rtol=1e-3)
@@ -98,10 +111,14 @@ def test_agent_of_a_language_model_is_told_from_its_network():
 
 @pytest.mark.parametrize("options", [APART, OWN_RATE], ids=str)
 def test_agent_of_functional_params_is_their_skip(options):
-    """All parameters once counted as the network's, because named tuples have other names than modules."""
+    """All parameters once counted as the network's, because named tuples have other names than
+    modules.
+    """
     params = {"skip": jnp.ones(2), "layer": F.LayerParams(transition=jnp.ones(3), skip=jnp.ones(4))}
     optimizer = make_optimizer("sgd", clip=1.0, **options)
     grads = dict(params, layer=params["layer"]._replace(skip=jnp.full(4, 1e6)))
-    updates = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params)[0])(grads)
+    updates = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params)[0])(
+        grads
+    )
     moved = jnp.concatenate([updates["skip"], updates["layer"].transition])
     np.testing.assert_allclose(jnp.linalg.norm(moved), 1.0, rtol=1e-5)

@@ -1,4 +1,6 @@
-"""Check progress: an occasional line in a log file, a bar on a terminal, and little work between updates."""
+"""Check progress: an occasional line in a log file, a bar on a terminal, and little work between
+updates.
+"""
 
 import io
 
@@ -14,7 +16,9 @@ class Display:
     def __init__(self, total, **options):
         self.now, self._file = 1000.0, io.StringIO()
         console = Console(file=self._file, width=40)
-        self.progress = Progress(total, "train [x]:100:", console=console, clock=lambda: self.now, **options)
+        self.progress = Progress(
+            total, "train [x]:100:", console=console, clock=lambda: self.now, **options
+        )
 
     lines = property(lambda self: self._file.getvalue().splitlines())
 
@@ -71,7 +75,9 @@ def test_the_first_estimate_is_right_for_steps_that_run_after_their_call(seconds
             display.now += 0.5  # next batch
             progress.advance(1, loss=wait)
         left = seconds * (101 - done)
-    assert display.lines[0].endswith(f"ETA {left // 3600}:{left // 60 % 60:02}:{left % 60:02}  loss 1")
+    assert display.lines[0].endswith(
+        f"ETA {left // 3600}:{left // 60 % 60:02}:{left % 60:02}  loss 1"
+    )
 
 
 @pytest.mark.parametrize("last", [0, 4, 5, 29, 30, 31, 40])

@@ -1,4 +1,6 @@
-"""Check scheduled values, and models trained together with different settings against single models."""
+"""Check scheduled values, and models trained together with different settings against single
+models.
+"""
 
 import dataclasses
 from functools import partial
@@ -41,7 +43,12 @@ def train(task, folder, epochs=2, **options):
 def test_numbers_of_a_schedule():
     objective = Agent(entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
     closing = dataclasses.replace(objective, relaxed_entropy_coef=(0.2, -0.1))
-    assert [policy_mode(objective, epoch) for epoch in range(4)] == ["soft", "soft", "sample", "sample"]
+    assert [policy_mode(objective, epoch) for epoch in range(4)] == [
+        "soft",
+        "soft",
+        "sample",
+        "sample",
+    ]
     for agent, expected in (
         (objective, [0.4, 0.3, 0.2, 0.1, 0]),
         (closing, [0.2, -0.1, 0.2, 0.1, 0]),
@@ -51,7 +58,9 @@ def test_numbers_of_a_schedule():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-RELAXED = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)  # then it samples
+RELAXED = dict(
+    relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0
+)  # then it samples
 OBJECTIVE = dataclasses.replace(EXACT, **RELAXED, entropy_coef=0.5)
 ENTROPY = Sweep(entropy_coef=(0.02, 0.5))
 ALONE = {  # options of two models that differ, and of the second one alone
@@ -71,7 +80,10 @@ def test_models_of_a_sweep_are_those_trained_alone(name, tmp_path):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=1e-4, atol=1e-5)
     keys = jax.random.split(jax.random.key(0), 1)
-    ours, theirs = both.evaluate(found, "dev", jnp.repeat(keys, 2)), alone.evaluate(expected, "dev", keys)
+    ours, theirs = (
+        both.evaluate(found, "dev", jnp.repeat(keys, 2)),
+        alone.evaluate(expected, "dev", keys),
+    )
     for metric, value in theirs.items():
         np.testing.assert_allclose(ours[metric][1], value[0], rtol=1e-3, err_msg=metric)
 
@@ -82,7 +94,9 @@ def test_what_models_are_told_that_differ_in_their_objective():
     for epoch in range(3):
         ours = sweep.scheduled(objective, epoch, 3, 2, (F.Previous(), F.Dynamic(4)))
         assert ours.policy.mode == policy_mode(objective, epoch)
-        np.testing.assert_allclose(ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6)
+        np.testing.assert_allclose(
+            ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6
+        )
         np.testing.assert_allclose(ours.update_cost, [0, 0.3], rtol=1e-6)
 
 
@@ -108,12 +122,16 @@ def test_a_sweep_over_devices_is_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(tmp_path):
-    objective = dataclasses.replace(EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
+    objective = dataclasses.replace(
+        EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2
+    )
     task = classifiers((0, 1), objective, epochs=4)
     whole = train(task, tmp_path / "whole", epochs=4).params
     for stop in (7, 12):  # in the second epoch of 5 steps (relaxed) and in the third (sampled)
         with pytest.raises(Stopped):
-            train(task, tmp_path / "parts", epochs=4, should_stop=lambda step, stop=stop: step == stop)
+            train(
+                task, tmp_path / "parts", epochs=4, should_stop=lambda step, stop=stop: step == stop
+            )
     resumed = train(task, tmp_path / "parts", epochs=4).params
     jax.tree.map(np.testing.assert_array_equal, resumed, whole)
     sampled = train(classifiers((0, 1), epochs=4), tmp_path / "sampled", epochs=4).params

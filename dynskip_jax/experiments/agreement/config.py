@@ -4,10 +4,12 @@
     python -m experiments.agreement --length 20 --model dynamic:19 --seeds 3 --control untrained
     python -m experiments.agreement explain --run-dir DIR --text "w1 a3 w0 b2 )b w4 )a"
 
-`a3` opens a clause of kind a in form 3, `)a` closes it. The last word closes a clause that was opened
-anywhere before, and asks for the form in which it was. Nothing in the text says how far back that is.
+`a3` opens a clause of kind a in form 3, `)a` closes it. The last word closes a clause that was
+opened anywhere before, and asks for the form in which it was. Nothing in the text says how far back
+that is.
 
-    relaxed  the default; length 20: dynamic:19 99.54 ± 0.16 %, its control 64.29 ± 1.14 %, lstm 88.47 %
+    relaxed  the default; length 20: dynamic:19 99.54 ± 0.16 %, its control 64.29 ± 1.14 %, lstm
+    88.47 %
 """
 
 import dataclasses
@@ -36,8 +38,12 @@ EXPERIMENT = Experiment(
         agent=MaskedAgent(),
         training=RelaxedTraining(sampled_decay=0.5),
     ),
-    # Relaxed epochs find the positions of the answers, then four rollouts of each text train hard choices.
-    presets={"relaxed": FAR | dict(agent="content", agent_features=64, relaxed_epochs=4, clip=1.0, epochs=6)},
+    # Relaxed epochs find the positions of the answers, then four rollouts of each text train hard
+    # choices.
+    presets={
+        "relaxed": FAR
+        | dict(agent="content", agent_features=64, relaxed_epochs=4, clip=1.0, epochs=6)
+    },
     model="dynamic:49",
     sample_text="w1 a3 w0 b2 w5 )b w4 c7 w2 )c )a",
     samples=4,

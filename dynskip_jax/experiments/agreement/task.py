@@ -51,6 +51,8 @@ def _last_choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
         lengths = batch.seq_lengths[batch.mask]
         last = np.take_along_axis(chosen[:, batch.mask], lengths[None, :, None] - 1, axis=2)
         found.append(last[..., 0])
-        texts = [row[:length] for row, length in zip(batch.inputs[batch.mask], lengths, strict=True)]
+        texts = [
+            row[:length] for row, length in zip(batch.inputs[batch.mask], lengths, strict=True)
+        ]
         right += [len(text) - 1 - agreement.answer(text)[1] for text in texts]
     return np.concatenate(found, axis=1), np.array(right)

@@ -5,8 +5,9 @@
     python -m experiments.classify predict --run-dir DIR < texts.txt
     python -m experiments.classify explain --run-dir DIR --text "not as bad as they say"
 
-DIR is a file, or holds files for train, dev and test in the usual names (train.tsv, valid.csv, test.jsonl),
-folders of these names with a folder per class, or a folder per class. Missing splits are drawn from train.
+DIR is a file, or holds files for train, dev and test in the usual names (train.tsv, valid.csv,
+test.jsonl), folders of these names with a folder per class, or a folder per class. Missing splits
+are drawn from train.
 """
 
 import dataclasses

@@ -17,7 +17,9 @@ def load(settings: Any) -> Dataset:
     """Load the texts."""
     data = settings.data
     if data.data is None:
-        raise UserError("there are no texts to classify: give --data, a folder or a file of labelled texts")
+        raise UserError(
+            "there are no texts to classify: give --data, a folder or a file of labelled texts"
+        )
     found = find_labelled_text(
         data.data,
         text=data.text_column,
@@ -28,13 +30,19 @@ def load(settings: Any) -> Dataset:
         strict=data.strict,
     )
     lines = [*found.notes, found.about]
-    return load_sentences(found.name, found.labelled(split), found.source, settings, found.classes, lines)
+    return load_sentences(
+        found.name, found.labelled(split), found.source, settings, found.classes, lines
+    )
 
 
 def draw(trained: Any) -> None:
     """Draw the usual, log the scores of each class on test, and draw the confusion matrix."""
     hooks.draw(trained)
     task = trained.learner.task
-    predictions = trained.learner.predictions(trained.all_params, "test", trained.keys)[trained.member]
+    predictions = trained.learner.predictions(trained.all_params, "test", trained.keys)[
+        trained.member
+    ]
     both = (task.splits["test"].targets, predictions)
-    hooks.draw_confusion(trained, "test", "class", *([[task.class_names[i] for i in ids]] for ids in both))
+    hooks.draw_confusion(
+        trained, "test", "class", *([[task.class_names[i] for i in ids]] for ids in both)
+    )

@@ -20,9 +20,9 @@ _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False) -> None:
     """List the likeliest tokens at a place of a file, and from where each is copied.
 
-    The model reads what is before the place. Lines and columns count from 1. Without a column the place is
-    the end of the line, and without a line the end of the file. With `-` in place of a file it reads standard
-    input, as Python.
+    The model reads what is before the place. Lines and columns count from 1. Without a column the
+    place is the end of the line, and without a line the end of the file. With `-` in place of a
+    file it reads standard input, as Python.
 
     Args:
         place: FILE:LINE:COLUMN, FILE:LINE or FILE.
@@ -48,17 +48,25 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
     for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
         share, k = last.copied(-1, i)
         p = float(probs[i])
-        shown = "<new name>" if i in unused else real.get(vocabulary.tokens[i], vocabulary.tokens[i])
+        shown = (
+            "<new name>" if i in unused else real.get(vocabulary.tokens[i], vocabulary.tokens[i])
+        )
         entry = {"token": shown, "probability": p, "copied": share / max(p, 1e-30)}
         if 0 < k <= len(tokens) and entry["copied"] >= 0.01:
-            entry |= dict(zip(("line", "column"), place_of(text, tokens[len(tokens) - k].start), strict=True))
+            entry |= dict(
+                zip(("line", "column"), place_of(text, tokens[len(tokens) - k].start), strict=True)
+            )
         found.append(entry)
     if json:
         say(javascript.dumps(found, ensure_ascii=False))
         return
     rows = []
     for entry in found:
-        origin = [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"] if "line" in entry else []
+        origin = (
+            [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"]
+            if "line" in entry
+            else []
+        )
         rows.append([entry["token"], f"{entry['probability']:.3f}", *origin])
     print_table("", ["token", "probability", "copied", "from"], rows)
 
@@ -72,5 +80,9 @@ def _offset(file: str, text: str, line: str | None, column: str | None) -> int:
         raise UserError(f"{file} has {len(lines):,} lines: there is no line {line}")
     before, here = lines[: int(line) - 1], lines[int(line) - 1]
     if column is not None and not 1 <= int(column) <= len(here) + 1:
-        raise UserError(f"line {line} of {file} has {len(here):,} characters: there is no column {column}")
-    return sum(len(each) + 1 for each in before) + (len(here) if column is None else int(column) - 1)
+        raise UserError(
+            f"line {line} of {file} has {len(here):,} characters: there is no column {column}"
+        )
+    return sum(len(each) + 1 for each in before) + (
+        len(here) if column is None else int(column) - 1
+    )

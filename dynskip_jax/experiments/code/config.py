@@ -8,8 +8,8 @@
 
     small  2 x 200, dropout 0.1, the default; dynamic:500 copies tokens
 
-Without --data it reads the standard library of the running Python, half a million tokens. With --data it
-reads any folder of source code. Names that are rare in train are numbered in each file.
+Without --data it reads the standard library of the running Python, half a million tokens. With
+--data it reads any folder of source code. Names that are rare in train are numbered in each file.
 """
 
 import dataclasses
@@ -34,10 +34,13 @@ EXPERIMENT = Experiment(
     about=__doc__,
     settings=with_groups(LanguageSettings, data=CodeData()),
     presets={
-        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous state enters.
+        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous
+        # state enters.
         "small": dict(dropout=(0.1,), num_steps=20, epochs=3, decay=2.0, decay_after=2)
         | dict(mix=0.0, copy="expected", rl_coef=0.0)
-        | dict(agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01),
+        | dict(
+            agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01
+        ),
     },
     model="dynamic:500",
     columns=columns_of("perplexity", "perplexity", ".2f")

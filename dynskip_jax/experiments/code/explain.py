@@ -50,7 +50,8 @@ code.addEventListener('click', event => show(kept = event.target.dataset.t));
 
 
 def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
-    """Write a page with a file's code that shows from where each token is copied, and its probability.
+    """Write a page with a file's code that shows from where each token is copied, and its
+    probability.
 
     Args:
         file: A file of source code; `-` is standard input, as Python.
@@ -77,7 +78,11 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
             if 0 < k <= len(rows):
                 row["origin"] = len(rows) - k
                 line, _ = place(text, tokens[row["origin"]].start)
-                copied = f"{percent:.0%} copied, most" if percent >= 0.01 else "the agent went back, mostly"
+                copied = (
+                    f"{percent:.0%} copied, most"
+                    if percent >= 0.01
+                    else "the agent went back, mostly"
+                )
                 said += f"; {copied} from line {line}"
             rows.append(row | {"said": said})
     page = code_page(f"{name}: {trained.name}, seed {trained.seed}", name, text, tokens, rows)
@@ -88,11 +93,13 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
         say(f"page: {path}")
 
 
-def code_page(title: str, name: str, text: str, tokens: Sequence[CodeToken], rows: Sequence[dict]) -> str:
+def code_page(
+    title: str, name: str, text: str, tokens: Sequence[CodeToken], rows: Sequence[dict]
+) -> str:
     """Return an HTML page with highlighted code, which loads no other files.
 
-    `rows` say of each token what is shown while the mouse is over it, or after a click, whether it is
-    underlined as a copy (`is_copied`), and which other token is marked (`origin`).
+    `rows` say of each token what is shown while the mouse is over it, or after a click, whether it
+    is underlined as a copy (`is_copied`), and which other token is marked (`origin`).
     """
     kinds = [""] * len(text)
     for offset, kind, value in get_lexer_for_filename(name, text).get_tokens_unprocessed(text):
@@ -100,7 +107,9 @@ def code_page(title: str, name: str, text: str, tokens: Sequence[CodeToken], row
     owners: list[int | None] = [None] * len(text)
     for t, token in enumerate(tokens):
         owners[token.start : token.stop] = [t] * (token.stop - token.start)
-        rows[t]["said"] = f"{text[token.start : token.stop].strip() or token.text}: {rows[t]['said']}"
+        rows[t]["said"] = (
+            f"{text[token.start : token.stop].strip() or token.text}: {rows[t]['said']}"
+        )
     start, lines = 0, []
     for line in text.split("\n"):
         spans = []

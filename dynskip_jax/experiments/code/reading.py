@@ -45,7 +45,9 @@ def read_code_file(file: str) -> tuple[str, str]:
         content = sys.stdin.read().encode() if file == "-" else path.read_bytes()
         return path.name, code_text(path.name, content)
     except OSError as error:
-        raise bad_file(file, f"cannot be read ({error.strerror or error}): check its name") from None
+        raise bad_file(
+            file, f"cannot be read ({error.strerror or error}): check its name"
+        ) from None
     except (ValueError, SyntaxError):
         raise bad_file(file, "is no text: name a file of source code in UTF-8") from None
 
@@ -61,7 +63,9 @@ def tokens_before(name: str, text: str, offset: int) -> list[CodeToken]:
     except (SyntaxError, TokenError):  # at the end of what can be read
         pass
     except ValueError:
-        raise bad_file(name, "is in no language that is known: its name has to end like .py or .js") from None
+        raise bad_file(
+            name, "is in no language that is known: its name has to end like .py or .js"
+        ) from None
     return found
 
 
@@ -82,7 +86,10 @@ def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predi
         probs, copies = jax.nn.softmax(output.logits[0]), output.copies
         if copies is None:
             return carry, Predictions(probs, probs, None, None)
-        words, copying = output.choices.words[0], copies.weights[0] * jax.nn.sigmoid(copies.gates[0])
+        words, copying = (
+            output.choices.words[0],
+            copies.weights[0] * jax.nn.sigmoid(copies.gates[0]),
+        )
         if copies is not output.choices:  # one of them was chosen
             slots = jnp.arange(words.shape[1])[None] + 1
             copying = jnp.where(slots == output.decisions[-1].action[0][:, None], copying, 0)
@@ -91,5 +98,9 @@ def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predi
     carry = trained.model.initialize_carry(1, key)
     for start in range(0, len(inputs), _STEPS):
         part = inputs[start : start + _STEPS]
-        carry, found = read(trained.params, carry, jnp.asarray(np.pad(part, (0, _STEPS - len(part)))))
-        yield Predictions(*(leaf if leaf is None else np.asarray(leaf[: len(part)]) for leaf in found))
+        carry, found = read(
+            trained.params, carry, jnp.asarray(np.pad(part, (0, _STEPS - len(part))))
+        )
+        yield Predictions(
+            *(leaf if leaf is None else np.asarray(leaf[: len(part)]) for leaf in found)
+        )

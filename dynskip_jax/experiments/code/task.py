@@ -22,11 +22,13 @@ __all__ = ["draw", "encode", "load", "make_task", "read"]
 
 
 class CodeModelling(LanguageModelling):
-    """A `LanguageModelling` task that in evaluation also scores completion, by the rank of the true token.
+    """A `LanguageModelling` task that in evaluation also scores completion, by the rank of the true
+    token.
 
-    Metrics are the top-1 accuracy, the top-5 accuracy (`top5`) and the mean reciprocal rank (`mrr`): of all
-    tokens, of names, and of names that are numbered because train hardly has them (`new_names`). In
-    evaluation, log-probabilities are a pair: those of `LanguageModelling`, and log(1 / rank).
+    Metrics are the top-1 accuracy, the top-5 accuracy (`top5`) and the mean reciprocal rank
+    (`mrr`): of all tokens, of names, and of names that are numbered because train hardly has them
+    (`new_names`). In evaluation, log-probabilities are a pair: those of `LanguageModelling`, and
+    log(1 / rank).
     """
 
     @override
@@ -70,7 +72,9 @@ class CodeModelling(LanguageModelling):
         return found
 
 
-def ranks(logits: Float[Array, "*dims vocabulary"], targets: Int[Array, "*dims"]) -> Float[Array, "*dims"]:
+def ranks(
+    logits: Float[Array, "*dims vocabulary"], targets: Int[Array, "*dims"]
+) -> Float[Array, "*dims"]:
     """Return the rank of each target among all tokens; 1 is the most probable."""
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)
     return 1.0 + (logits > of_target).sum(axis=-1)

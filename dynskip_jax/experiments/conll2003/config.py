@@ -7,12 +7,13 @@
 
 A BiLSTM-CRF over words and their characters, whose tags follow BIOES; F1 as conlleval counts it.
 
-    small   one layer of 100 units, the default; 12 epochs: lstm 84.93 ± 0.16, dynamic:5 84.80 ± 0.49
-    paper   with --embeddings glove.6B.100d.txt the paper's setting
+    small   one layer of 100 units, the default; 12 epochs: lstm 84.93 ± 0.16, dynamic:5 84.80 ±
+    0.49 paper   with --embeddings glove.6B.100d.txt the paper's setting
     ncrfpp  the recipe of NCRF++
 
-Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/conll2003 (eng.train, eng.testa, eng.testb). A
-folder of your own, a word on each line and its tag in the last column, is `--dataset columns --scheme BIO2`.
+Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/conll2003 (eng.train, eng.testa,
+eng.testb). A folder of your own, a word on each line and its tag in the last column, is `--dataset
+columns --scheme BIO2`.
 """
 
 import dataclasses
@@ -46,15 +47,16 @@ EXPERIMENT = Experiment(
     settings=with_groups(TaggerSettings, data=EntityData()),
     presets={
         "small": SMALL | dict(epochs=20, patience=5),
-        # Gui et al. (2019), Section Named Entity Recognition, with Eq. 5 as printed; values that it does not
-        # give are those of Ma & Hovy (2016). Both stop early: epochs and patience are ours, as is a CRF whose
-        # transitions do not depend on the words.
+        # Gui et al. (2019), Section Named Entity Recognition, with Eq. 5 as printed; values that it
+        # does not give are those of Ma & Hovy (2016). Both stop early: epochs and patience are
+        # ours, as is a CRF whose transitions do not depend on the words.
         "paper": dict(features=200, recipe="ma2016", mix=1.0, reward="probability")
         | dict(lowercase=False, digits="keep", unknown_rate=0.0)
         | dict(optimizer="momentum", learning_rate=0.015, inverse_decay=0.05)
         | dict(batch_size=10, epochs=100, patience=20),
-        # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss here is a
-        # mean: its learning rate of 0.015 becomes 0.15. Its 200 units are those of both directions together.
+        # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss
+        # here is a mean: its learning rate of 0.015 becomes 0.15. Its 200 units are those of both
+        # directions together.
         "ncrfpp": AGENT
         | dict(features=100, recipe="ncrfpp", lowercase=False, digits="zero", unknown_rate=0.0)
         | dict(optimizer="sgd", learning_rate=0.15, inverse_decay=0.05, clip=None)
@@ -85,7 +87,11 @@ EXPERIMENT = Experiment(
             note="The paper's word vectors are GloVe, 100 numbers.",
         ),
         Published(
-            "conll2000", ["test_f1"], [("", _RANDOM, 0.9413)], sizes=_CONLL2000, when={"embeddings": (None,)}
+            "conll2000",
+            ["test_f1"],
+            [("", _RANDOM, 0.9413)],
+            sizes=_CONLL2000,
+            when={"embeddings": (None,)},
         ),
     ),
     sample_text="Peter Blackburn of the European Commission flew from BRUSSELS to New York",

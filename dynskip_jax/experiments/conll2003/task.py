@@ -4,7 +4,15 @@ from typing import Any
 
 from dynskip_jax.data.tagged import find_tagged_corpus, with_entities
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.tagger_task import dataset_of, draw, encode, make_task, metrics, read, tokenize
+from dynskip_jax.experiments.tagger_task import (
+    dataset_of,
+    draw,
+    encode,
+    make_task,
+    metrics,
+    read,
+    tokenize,
+)
 
 __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 

@@ -5,14 +5,14 @@
     python -m experiments.imdb predict --run-dir DIR < reviews.txt
     python -m experiments.imdb explain --run-dir DIR --text "not as bad as they say"
 
-    small   64 units, the default: lstm 88.78 ± 0.29 %, dynamic:3 88.29 ± 0.06 % with vectors of our own
-    paper   128 units, the last state, one direction
+    small   64 units, the default: lstm 88.78 ± 0.29 %, dynamic:3 88.29 ± 0.06 % with vectors of our
+    own paper   128 units, the last state, one direction
     strong  200 units in both directions, 1,000 words, maximum over states, averaged weights
 
 `bigrams` is the linear model on words and pairs of words that every network has to beat: 89.86 %.
 
-Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS cache and at their upstream
-address. 15 % of train are held out as dev.
+Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS cache and at their
+upstream address. 15 % of train are held out as dev.
 """
 
 from dynskip_jax.experiment import Experiment, Published
@@ -28,7 +28,8 @@ EXPERIMENT = Experiment(
         "small": SMALL
         | dict(max_words=20_000, features=64, embedding_features=64, pooling="mean")
         | dict(dropout=(0.5,), dropout_words=0.2, learning_rate=0.002, epochs=5, patience=2),
-        # Gui et al. (2019), Section Sentiment Analysis on IMDB, which gives no optimizer, rate or epochs.
+        # Gui et al. (2019), Section Sentiment Analysis on IMDB, which gives no optimizer, rate or
+        # epochs.
         "paper": dict(features=128, dropout=(0.0, 0.2, 0.2), unknown_rate=0.0)
         | dict(batch_size=50, clip=5.0, epochs=10, patience=3),
         "strong": SMALL

@@ -1,14 +1,14 @@
 """Number prediction: Gui et al. (2019), Table 5.
 
-    python -m experiments.number_prediction --length 11 --compare lstm,dynamic:10 --epochs 10 --patience 2
-    python -m experiments.number_prediction --length 201 --model dynamic:200
+    python -m experiments.number_prediction --length 11 --compare lstm,dynamic:10 --epochs 10
+    --patience 2 python -m experiments.number_prediction --length 201 --model dynamic:200
     python -m experiments.number_prediction explain --run-dir DIR --text "3 1 4 1 5 9 2 6 5 3 4"
 
-The last symbol of a sequence says where the answer stands: one hop, at length 11 and any other up to 501. At
-length 21 it says where the position of the answer stands: two hops.
+The last symbol of a sequence says where the answer stands: one hop, at length 11 and any other up
+to 501. At length 21 it says where the position of the answer stands: two hops.
 
-    relaxed   the default: relaxed epochs, then rollouts; length 11: dynamic:10 100.00 %, lstm 76.24 ± 1.09 %
-    two_hops  the default at length 21: digits come with the number of their step
+    relaxed   the default: relaxed epochs, then rollouts; length 11: dynamic:10 100.00 %, lstm 76.24
+    ± 1.09 % two_hops  the default at length 21: digits come with the number of their step
     far       the default beyond: 64 units
     rollouts  four rollouts per example, and nothing relaxed
     paper     Eq. 5 as printed
@@ -27,10 +27,12 @@ from dynskip_jax.settings import Data, Settings, Training, with_groups
 
 TWO_HOPS = 21  # the length at which the task takes two hops
 
-# A leave-one-out baseline over four rollouts of each example (Kool et al. 2019), and the exact entropy.
+# A leave-one-out baseline over four rollouts of each example (Kool et al. 2019), and the exact
+# entropy.
 ROLLOUTS: dict[str, Any] = dict(rollouts=4, baseline="rollouts", entropy="exact")
-# One hop over a long distance, K = 50 to 200: like `relaxed`, without an entropy bonus, which is a sum over
-# all steps, of which only the last one matters. A policy made deterministic early keeps wrong choices.
+# One hop over a long distance, K = 50 to 200: like `relaxed`, without an entropy bonus, which is a
+# sum over all steps, of which only the last one matters. A policy made deterministic early keeps
+# wrong choices.
 FAR: dict[str, Any] = (
     dict(features=64, batch_size=64, learning_rate=0.003, sampled_decay=0.5)
     | dict(relaxation="soft", relaxed_entropy_coef=(0.0,), entropy_coef=0.0)
@@ -58,7 +60,9 @@ class NumberModel(LayersModel):
     """What the network is made of."""
 
     recipe: Literal["none", "released", "two_hops"] = "none"
-    """Details that have no flag: released (the code of Gui et al. 2019), two_hops (the step in the input)."""
+    """Details that have no flag: released (the code of Gui et al. 2019), two_hops (the step in the
+    input).
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,23 +97,32 @@ _PUBLISHED = {  # Gui et al. (2019), Table 5
 EXPERIMENT = Experiment(
     name="number_prediction",
     about=__doc__,
-    settings=with_groups(Settings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()),
+    settings=with_groups(
+        Settings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()
+    ),
     presets={
         "rollouts": ROLLOUTS | dict(batch_size=128, entropy_coef=0.02, epochs=25, patience=5),
-        # In relaxed epochs the gradient shows which states would reduce the loss. The weight of the entropy
-        # falls below zero: the policy becomes nearly deterministic, so sampled choices change little.
+        # In relaxed epochs the gradient shows which states would reduce the loss. The weight of the
+        # entropy falls below zero: the policy becomes nearly deterministic, so sampled choices
+        # change little.
         "relaxed": dict(
-            relaxation="soft", relaxed_epochs=3, relaxed_entropy_coef=(0.02, -0.04), sampled_decay=0.5
+            relaxation="soft",
+            relaxed_epochs=3,
+            relaxed_entropy_coef=(0.02, -0.04),
+            sampled_decay=0.5,
         )
         | (ROLLOUTS | dict(batch_size=128, entropy_coef=0.005, epochs=25, patience=3)),
         # The number of the step lets the agent distinguish the links of a chain of choices.
-        "two_hops": dict(recipe="two_hops", features=100, agent_features=100, mix=1.0, batch_size=128)
+        "two_hops": dict(
+            recipe="two_hops", features=100, agent_features=100, mix=1.0, batch_size=128
+        )
         | dict(clip=1.0, learning_rate=0.002, sampled_decay=0.6, epochs=10)
         | dict(relaxation="soft", relaxed_epochs=5)
         | (ROLLOUTS | dict(entropy_coef=0.02, entropy_coef_final=0.0)),
         # The cost of relaxed epochs grows with K; the large learning rate keeps their number small.
         "far": FAR | dict(train_examples=50_000, relaxed_epochs=2, epochs=4),
-        # Gui et al. (2019), Section Number Prediction with Skips, which gives no batch size and epochs.
+        # Gui et al. (2019), Section Number Prediction with Skips, which gives no batch size and
+        # epochs.
         "paper": dict(batch_size=128, epochs=20),
         # Like `paper`, with the settings of the authors' released code.
         "released": dict(batch_size=128, epochs=20, recipe="released", mix=1.0, agent_features=10)

@@ -26,8 +26,13 @@ def load(settings: Any) -> Dataset:
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: None) -> Classification:
     """Return the task of a model."""
     length, cell, positions = settings.data.length, dict(spec.cell_options), 0
-    if settings.model.recipe == "two_hops":  # two ones in the input: of the symbol, and of its position
-        positions, cell["agent_init"] = length, F.Initializers(agent_input=nnx.initializers.normal(2**-0.5))
+    if (
+        settings.model.recipe == "two_hops"
+    ):  # two ones in the input: of the symbol, and of its position
+        positions, cell["agent_init"] = (
+            length,
+            F.Initializers(agent_input=nnx.initializers.normal(2**-0.5)),
+        )
     splits = {} if data is None else {name: Examples(x, y) for name, (x, y) in data.content.items()}
     sizes = number_prediction.num_symbols(length), 10
     return classification(spec, settings, splits, *sizes, num_positions=positions, cell=cell)
@@ -47,7 +52,9 @@ def classification(
 
 
 def warnings(spec: Any, settings: Any, learner: Learner) -> list[str]:
-    """Return the usual warnings; with one hop, also warn of an agent that cannot reach every answer."""
+    """Return the usual warnings; with one hop, also warn of an agent that cannot reach every
+    answer.
+    """
     lines, back = hooks.warnings(spec, settings, learner), settings.data.length - 1
     if spec.skip.has_agent and settings.data.length != TWO_HOPS and back > spec.reach:
         reaching = f"{spec.name.partition(':')[0]}:{back} reaches all"
@@ -58,8 +65,8 @@ def warnings(spec: Any, settings: Any, learner: Learner) -> list[str]:
 def metrics(trained: Any) -> dict[str, np.ndarray]:
     """Return how often the agent's choices are correct.
 
-    With one hop, the last choice must reach the answer. With two hops, the chain of choices that leads to
-    the last state must visit both positions that the digits point to.
+    With one hop, the last choice must reach the answer. With two hops, the chain of choices that
+    leads to the last state must visit both positions that the digits point to.
     """
     if not _truth_is_known(trained):
         return {}
@@ -68,7 +75,9 @@ def metrics(trained: Any) -> dict[str, np.ndarray]:
         exact = chosen.shape[2] - 1 - chosen[:, :, -1] == hops[:, 0]
     else:
         rows = np.arange(len(hops))[:, None]
-        exact = np.stack([statistics.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
+        exact = np.stack(
+            [statistics.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen]
+        )
     return {"test_exact_decisions": exact.mean(axis=1)}
 
 
@@ -79,7 +88,9 @@ def _truth_is_known(trained: Any) -> bool:
 
 
 def _choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return each k chosen greedily, (seeds, examples, time), and the places to reach, (examples, hops)."""
+    """Return each k chosen greedily, (seeds, examples, time), and the places to reach, (examples,
+    hops).
+    """
     read = trained.learner.choices(trained.all_params, split, trained.keys, layer=-1)
     chosen = np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)
     return chosen, number_prediction.hops_of(trained.learner.task.splits[split].inputs)
@@ -97,14 +108,25 @@ def draw(trained: Any) -> None:
         return
     visited = statistics.visited(chosen)
     for hop, position in enumerate(hops.T, 1):
-        path, title = trained.run.plots / f"chain_visits_hop_{hop}.png", f"chain to the last state, hop {hop}"
-        plots.visited_positions(visited, position, path, f"{trained.name}: {title}", note=trained.note)
+        path, title = (
+            trained.run.plots / f"chain_visits_hop_{hop}.png",
+            f"chain to the last state, hop {hop}",
+        )
+        plots.visited_positions(
+            visited, position, path, f"{trained.name}: {title}", note=trained.note
+        )
 
 
 def encode(trained: Any, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-    """Return the symbols of a text: numbers separated by spaces, as many as a training example has."""
+    """Return the symbols of a text: numbers separated by spaces, as many as a training example
+    has.
+    """
     length, words = trained.settings.data.length, text.split()
     symbols = number_prediction.num_symbols(length)
-    if len(words) != length or not all(w.isdecimal() and len(w) < 10 and int(w) < symbols for w in words):
-        raise UserError(f"a text has {length} numbers below {symbols}, separated by spaces; got {text!r}")
+    if len(words) != length or not all(
+        w.isdecimal() and len(w) < 10 and int(w) < symbols for w in words
+    ):
+        raise UserError(
+            f"a text has {length} numbers below {symbols}, separated by spaces; got {text!r}"
+        )
     return np.array([int(word) for word in words], np.int32), words

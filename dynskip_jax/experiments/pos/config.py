@@ -11,9 +11,9 @@ A softmax at each word, over words, characters, prefixes and suffixes.
     deep   7 layers of 64 units
     paper  Wu et al.: 7 layers of 512 units, window of 3, one sentence at a time
 
-Without --data the English treebank of Universal Dependencies is looked for in $DYNSKIP_DATA_DIR/ud_ewt;
---data may name any folder of CoNLL-U files. With `--dataset columns` it names files of your own: a word on
-each line, its tag in the last column.
+Without --data the English treebank of Universal Dependencies is looked for in
+$DYNSKIP_DATA_DIR/ud_ewt; --data may name any folder of CoNLL-U files. With `--dataset columns` it
+names files of your own: a word on each line, its tag in the last column.
 """
 
 import dataclasses
@@ -46,7 +46,14 @@ EXPERIMENT = Experiment(
         "deep": _SMALL | _DEEP | dict(features=64, dropout=(0.5, 0.5, 0.0, 0.5)),
         # Wu et al. (2016), Section 6.1.2, with Eq. 5 of Gui et al. (2019) as printed.
         "paper": _DEEP
-        | dict(features=512, recipe="wu2016", output="softmax", embedding_features=200, affixes=5, mix=1.0)
+        | dict(
+            features=512,
+            recipe="wu2016",
+            output="softmax",
+            embedding_features=200,
+            affixes=5,
+            mix=1.0,
+        )
         | dict(dropout=(0.25, 0.5, 0.0, 0.5), unknown_rate=0.0, optimizer="sgd", learning_rate=0.02)
         | dict(clip=None, batch_size=1, epochs=30, patience=5),
     },

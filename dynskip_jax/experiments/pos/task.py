@@ -5,7 +5,15 @@ from typing import Any
 from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.tagger_task import dataset_of, draw, encode, make_task, metrics, read, tokenize
+from dynskip_jax.experiments.tagger_task import (
+    dataset_of,
+    draw,
+    encode,
+    make_task,
+    metrics,
+    read,
+    tokenize,
+)
 
 __all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
 
@@ -16,7 +24,9 @@ def load(settings: Any) -> Dataset:
     how = dict(tag=data.tag, tag_column=data.tag_column, strict=data.strict)
     corpus = find_tagged_corpus(data.dataset, data.data, **how)
     tags, lines = corpus.train_tags, []
-    held_out = [tag for name in ("dev", "test") for sentence in corpus.splits[name] for tag in sentence.tags]
+    held_out = [
+        tag for name in ("dev", "test") for sentence in corpus.splits[name] for tag in sentence.tags
+    ]
     if missing := {*held_out} - {*tags}:
         count = sum(tag in missing for tag in held_out)
         lines = [

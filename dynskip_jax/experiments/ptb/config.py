@@ -14,8 +14,9 @@
     charlm    words read by their characters (Kim et al. 2016); charlm_small: with fewer
     awd       the recipe of Merity et al. (2018); awd_small: with fewer units
 
-Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
-address. With --dataset pydoc-topics, or if there is none, the model trains on an embedded corpus.
+Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its
+upstream address. With --dataset pydoc-topics, or if there is none, the model trains on an embedded
+corpus.
 """
 
 import dataclasses
@@ -38,8 +39,9 @@ class TextData(Data):
     dataset: str | None = None
     """Name of the corpus."""
     vocabulary: str = "words"
-    """Predict words, characters, or byte pairs learned from train: words, characters, bpe, or bpe:N with at
-    most N of them (4000)."""
+    """Predict words, characters, or byte pairs learned from train: words, characters, bpe, or bpe:N
+    with at most N of them (4000).
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,10 @@ class TextSettings(LanguageSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind, found = self.data.vocabulary.partition(":")[0], _VOCABULARY.fullmatch(self.data.vocabulary)
+        kind, found = (
+            self.data.vocabulary.partition(":")[0],
+            _VOCABULARY.fullmatch(self.data.vocabulary),
+        )
         if found is None or not 258 <= int(found[1] or 258) <= 1_000_000:
             raise UserError(
                 "--vocabulary takes words, characters, bpe or bpe:N, with N from 258 to 1,000,000"
@@ -71,11 +76,13 @@ _CHARLM: dict[str, Any] = _MEDIUM | dict(
 def _awd(num_steps: int) -> dict[str, Any]:
     """Return the recipe of Merity et al. (2018), as in their released code.
 
-    Losses here are sums over a segment, theirs are means. So their rate of 30 is divided by its steps, and
-    clipping and weight decay are multiplied by them.
+    Losses here are sums over a segment, theirs are means. So their rate of 30 is divided by its
+    steps, and clipping and weight decay are multiplied by them.
     """
     recipe = dict(recipe="awd", locked=True, num_steps=num_steps, average="non_monotone")
-    rates = dict(learning_rate=30 / num_steps, clip=0.25 * num_steps, weight_decay=1.2e-6 * num_steps)
+    rates = dict(
+        learning_rate=30 / num_steps, clip=0.25 * num_steps, weight_decay=1.2e-6 * num_steps
+    )
     return recipe | rates
 
 
@@ -87,20 +94,24 @@ EXPERIMENT = Experiment(
     about=__doc__,
     settings=TextSettings,
     presets={
-        # The schedule of Zaremba et al., with early stopping on dev about half way through the 13 epochs.
+        # The schedule of Zaremba et al., with early stopping on dev about half way through the 13
+        # epochs.
         "small": _SMALL | dict(epochs=13, decay_after=4, patience=2),
         "sketch": _SMALL | dict(epochs=4, decay_after=2),
-        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous state enters.
+        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous
+        # state enters.
         "far": _SMALL
         | dict(epochs=4, decay_after=2, model="dynamic:200", mix=0.0, copy="expected", rl_coef=0.0)
         | dict(agent="content", agent_features=200, agent_learning_rate=0.003),
         # Copying by what followed: the agent compares where we were and what came next there.
         "copying": _SMALL
-        | dict(epochs=6, decay_after=3, dropout=(0.2,), model="dynamic:500", mix=0.0, copy="expected")
+        | dict(
+            epochs=6, decay_after=3, dropout=(0.2,), model="dynamic:500", mix=0.0, copy="expected"
+        )
         | dict(agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01)
         | dict(rl_coef=0.0),
-        # Gui et al. (2019), Section Language Modeling; values that it does not give are those of the medium
-        # model of Zaremba et al. (2014).
+        # Gui et al. (2019), Section Language Modeling; values that it does not give are those of
+        # the medium model of Zaremba et al. (2014).
         "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
         # Kim et al. (2016), the large and the small model.
         "charlm": _CHARLM,
@@ -119,7 +130,10 @@ EXPERIMENT = Experiment(
         | dict(evaluation_mode="sample"),
     },
     columns=columns_of("perplexity", "perplexity", ".2f")
-    | {"test_word_perplexity": ("per word", ".2f"), "test_bits_per_character": ("bits/char", ".3f")},
+    | {
+        "test_word_perplexity": ("per word", ".2f"),
+        "test_bits_per_character": ("bits/char", ".3f"),
+    },
     commands=("explain", "oracle", "generate", "evaluate"),
     published=(
         _published(

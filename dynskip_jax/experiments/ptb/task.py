@@ -31,8 +31,8 @@ def load(settings: TextSettings) -> Dataset:
 def tokenize(trained: Trained, text: str) -> str:
     """Adapt the words of a text to the conventions of the vocabulary.
 
-    Letters become lowercase and numbers `N` if they are so there, and punctuation marks that it lacks are
-    dropped. Contractions are split (is n't) or not, whichever leaves fewer words unknown.
+    Letters become lowercase and numbers `N` if they are so there, and punctuation marks that it
+    lacks are dropped. Contractions are split (is n't) or not, whichever leaves fewer words unknown.
     """
     if trained.vocabulary.unit != "word":
         return text
@@ -42,7 +42,9 @@ def tokenize(trained: Trained, text: str) -> str:
     ways = []
     for words in (PROSE_WORD.findall(text), treebank_words(text, lowercase=False)):
         if "N" in known:
-            words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
+            words = [
+                "N" if _NUMBER.fullmatch(word) and word not in known else word for word in words
+            ]
         ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
     return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
 

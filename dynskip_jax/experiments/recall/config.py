@@ -4,9 +4,9 @@
     python -m experiments.recall --model dynamic:128 --control untrained
     python -m experiments.recall --length 256 --model dynamic:512
 
-A row begins with pairs of a key and a value, one pair for 16 words. Each key returns once, and the model
-predicts its value. The agent copies the word that followed the state it chose. Training weighs all states;
-evaluation takes the most probable one.
+A row begins with pairs of a key and a value, one pair for 16 words. Each key returns once, and the
+model predicts its value. The agent copies the word that followed the state it chose. Training
+weighs all states; evaluation takes the most probable one.
 """
 
 import dataclasses
@@ -25,7 +25,9 @@ class RecallModel(Model):
     """What the network is made of."""
 
     copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "chosen"
-    """Copy words of the last k steps: the one after the chosen state, or all by probability (expected)."""
+    """Copy words of the last k steps: the one after the chosen state, or all by probability
+    (expected).
+    """
 
 
 EXPERIMENT = Experiment(
@@ -42,7 +44,14 @@ EXPERIMENT = Experiment(
         "relaxed": dict(
             features=64, mix=0.0, agent="content", agent_features=64, rl_coef=0.0, entropy_coef=0.0
         )
-        | dict(relaxation="soft", relaxed_epochs=2, epochs=2, batch_size=64, learning_rate=0.003, clip=1.0)
+        | dict(
+            relaxation="soft",
+            relaxed_epochs=2,
+            epochs=2,
+            batch_size=64,
+            learning_rate=0.003,
+            clip=1.0,
+        )
     },
     model="dynamic:128",
     commands=("explain",),

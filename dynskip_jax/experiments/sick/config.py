@@ -23,7 +23,8 @@ EXPERIMENT = Experiment(
         "small": SMALL
         | dict(features=150, embedding_features=100, dropout=(0.3,), batch_size=25)
         | dict(epochs=12, patience=4, average="always", average_after=2),
-        # The paper on untied LSTMs (Section Semantic Relatedness), and Tai et al. (2015); needs --embeddings.
+        # The paper on untied LSTMs (Section Semantic Relatedness), and Tai et al. (2015); needs
+        # --embeddings.
         "paper": dict(features=150, train_embeddings=False, unknown_rate=0.0, optimizer="adagrad")
         | dict(learning_rate=0.03, weight_decay=1e-4, batch_size=25, epochs=10),
     },

@@ -15,7 +15,12 @@ from dynskip_jax.data.sentences import pair_inputs
 from dynskip_jax.data.sentences import treebank_words as split
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import embedding, load_sentences, model_options, task_options
+from dynskip_jax.experiments.sentence_task import (
+    embedding,
+    load_sentences,
+    model_options,
+    task_options,
+)
 from dynskip_jax.models import SentencePairModel
 from dynskip_jax.tasks import SentencePairs
 
@@ -30,14 +35,21 @@ def load(settings: Any) -> Dataset:
 
 
 def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> SentencePairs:
-    """Return the task of a model; the layer that compares two sentences is that of Tai et al. (2015)."""
+    """Return the task of a model; the layer that compares two sentences is that of Tai et al.
+    (2015).
+    """
     embed = embedding(settings, data, vocabulary)
 
     def make_model(rngs: nnx.Rngs) -> SentencePairModel:
-        sizes, options = (settings.model.features, corpora.SICK_RATINGS), model_options(spec, settings, data)
+        sizes, options = (
+            (settings.model.features, corpora.SICK_RATINGS),
+            model_options(spec, settings, data),
+        )
         return SentencePairModel(embed(rngs), *sizes, similarity_features=50, **options, rngs=rngs)
 
-    return SentencePairs({} if data is None else data.content.splits, make_model, **task_options(settings))
+    return SentencePairs(
+        {} if data is None else data.content.splits, make_model, **task_options(settings)
+    )
 
 
 def tokenize(trained: Any, text: str) -> str:
@@ -60,7 +72,8 @@ def format_prediction(trained: Any, predicted: Any, probability: float) -> str:
 
 
 def read(trained: Any, text: str) -> Reading:
-    """Read a pair; a choice that reaches into the other sentence is shown as one outside of the text.
+    """Read a pair; a choice that reaches into the other sentence is shown as one outside of the
+    text.
 
     Probabilities of each k are left out: near the other sentence, they would be shown at its words.
     """
@@ -70,4 +83,6 @@ def read(trained: Any, text: str) -> Reading:
     backward = reading.backward
     if backward is not None:
         backward = [end - t if t < first <= t + k else k for t, k in enumerate(backward)]
-    return dataclasses.replace(reading, skips=skips, weights=None, backward=backward, backward_weights=None)
+    return dataclasses.replace(
+        reading, skips=skips, weights=None, backward=backward, backward_weights=None
+    )

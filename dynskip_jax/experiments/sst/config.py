@@ -4,8 +4,9 @@
     python -m experiments.sst predict --run-dir DIR < sentences.txt
     python -m experiments.sst explain --run-dir DIR --text "a film that never quite works"
 
-    small  all labelled phrases, the default; in one direction: lstm 45.53 ± 0.68 %, ulstm 46.10 ± 0.68 %
-    paper  that of the paper on untied LSTMs, which searched --features 50 to 300 and --num-layers 1 to 3
+    small  all labelled phrases, the default; in one direction: lstm 45.53 ± 0.68 %, ulstm 46.10 ±
+    0.68 % paper  that of the paper on untied LSTMs, which searched --features 50 to 300 and
+    --num-layers 1 to 3
 
 Without --data the trees are looked for in $DYNSKIP_DATA_DIR/sst.
 """
@@ -31,10 +32,13 @@ EXPERIMENT = Experiment(
     settings=with_groups(SentenceSettings, data=TreebankData()),
     presets={
         "small": SMALL
-        | dict(phrases=True, features=150, embedding_features=150, bidirectional=True, pooling="max")
+        | dict(
+            phrases=True, features=150, embedding_features=150, bidirectional=True, pooling="max"
+        )
         | dict(dropout=(0.3, 0.5, 0.5), batch_size=64, epochs=5, patience=2)
         | dict(average="always", average_after=1),
-        # The paper on untied LSTMs, Section Sentiment Classification. Batch size and clipping are ours.
+        # The paper on untied LSTMs, Section Sentiment Classification. Batch size and clipping are
+        # ours.
         "paper": dict(features=150, recipe="awd", dropout=(0.4, 0.25, 0.0), dropout_weights=0.5)
         | dict(unknown_rate=0.0, weight_decay=1.2e-6, optimizer="sgd", learning_rate=1.0, clip=0.25)
         | dict(batch_size=20, epochs=50, average="non_monotone"),

@@ -15,5 +15,7 @@ __all__ = ["load", "make_task", "split"]
 def load(settings: Any) -> Dataset:
     """Load the trees."""
     notes = DataNotes(strict=settings.data.strict)
-    splits, source = corpora.find_sst(settings.data.data, phrases=settings.data.phrases, notes=notes)
+    splits, source = corpora.find_sst(
+        settings.data.data, phrases=settings.data.phrases, notes=notes
+    )
     return load_sentences("sst", splits, source, settings, corpora.SST_LABELS, notes.lines)

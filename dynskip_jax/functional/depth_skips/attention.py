@@ -24,8 +24,9 @@ class AttentionToOutput(DepthSkip):
 
     h = o ⊙ tanh(c) + Σ_i α_i h^i over all lower layers i, with α = softmax(w · RMSNorm(h^i)).
 
-    A layer's query w is learned and is the same at all steps. `ToOutput` adds the output of one lower layer
-    instead, as a residual network does. `epsilon` is added to the mean square in RMSNorm.
+    A layer's query w is learned and is the same at all steps. `ToOutput` adds the output of one
+    lower layer instead, as a residual network does. `epsilon` is added to the mean square in
+    RMSNorm.
     """
 
     enters = "output"
@@ -45,7 +46,9 @@ class AttentionToOutput(DepthSkip):
 
     def project(self, params: AttentionParams, x, below) -> Float[Array, "*batch hidden"]:
         hidden = params.w.shape[0]
-        outputs = below.reshape(*below.shape[:-1], below.shape[-1] // hidden, hidden)  # (*batch, layers, ·)
+        outputs = below.reshape(
+            *below.shape[:-1], below.shape[-1] // hidden, hidden
+        )  # (*batch, layers, ·)
         mean_square = jnp.mean(outputs * outputs, axis=-1, keepdims=True)
         keys = outputs * jax.lax.rsqrt(mean_square + self.epsilon)
         weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)

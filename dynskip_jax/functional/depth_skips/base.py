@@ -15,17 +15,19 @@ from dynskip_jax.functional.transitions.base import Dense, Initializers, Transit
 
 @dataclasses.dataclass(frozen=True)
 class DepthSkip:
-    """Interface of a skip over depth: which lower layers are its sources, and where their arrays enter.
+    """Interface of a skip over depth: which lower layers are its sources, and where their arrays
+    enter.
 
-    Depth skips are hashable, so they can be static arguments under `jit`. The class attributes say what the
+    Depth skips are hashable, so they can be static arguments under `jit`. The class attributes say
+    what the
     rest of the library has to know:
 
     | attribute | meaning |
     | --- | --- |
     | `enters` | `gates` (the skip has `into_gates`), `cell` or `output` (it has `add`) |
-    | `layers_below` | distance from the layer down to its nearest source; 1 is the layer just below |
-    | `all_below` | whether all layers from there down are sources, concatenated, bottom layer first |
-    | `source` | array of each source that enters: its `output` h, or its `cell_state` |
+    | `layers_below` | distance from the layer down to its nearest source; 1 is the layer just below
+    | | `all_below` | whether all layers from there down are sources, concatenated, bottom layer
+    first | | `source` | array of each source that enters: its `output` h, or its `cell_state` |
     | `same_size` | whether every source needs the size of the layer |
     """
 
@@ -40,12 +42,18 @@ class DepthSkip:
         check_fields(self)
 
     def init(
-        self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers
+        self,
+        key: Key[Array, ""],
+        in_features: int,
+        below: int,
+        hidden: int,
+        widths: Any,
+        init: Initializers,
     ) -> Any:
         """Draw the parameters; return None for a skip without parameters.
 
-        `below` is the number of features of all sources together, and `widths` are the sizes of the last axes
-        of the arrays that `Transition.project` returns.
+        `below` is the number of features of all sources together, and `widths` are the sizes of the
+        last axes of the arrays that `Transition.project` returns.
         """
         raise NotImplementedError
 
@@ -60,16 +68,20 @@ class DepthSkip:
     def check_transition(self, transition: Transition) -> None:
         """Raise a `UserError` unless the skip fits layers with this transition."""
 
-    def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
+    def project(
+        self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]
+    ) -> Any:
         """Compute the part of the skip that needs no state, for all steps at once.
 
-        `x` is the layer's input, and `below` the outputs or cell states of the sources; `*batch` may contain
-        the time axis.
+        `x` is the layer's input, and `below` the outputs or cell states of the sources; `*batch`
+        may contain the time axis.
         """
         raise NotImplementedError
 
     def into_gates(self, params: Any, below: Float[Array, "*batch below"], inputs: Any) -> Any:
-        """Return the transition's projected `inputs` plus the skip; only for skips that enter the gates."""
+        """Return the transition's projected `inputs` plus the skip; only for skips that enter the
+        gates.
+        """
         raise NotImplementedError
 
     def add(
@@ -81,9 +93,10 @@ class DepthSkip:
         new: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
-        """Return `new`, the new cell state or the new h, plus the skip; only for skips that enter there.
+        """Return `new`, the new cell state or the new h, plus the skip; only for skips that enter
+        there.
 
-        `inputs` is the result of `project`, `entering` the cell state or h that enters the step, and `h` the
-        h that enters it. `dense` multiplies by a matrix.
+        `inputs` is the result of `project`, `entering` the cell state or h that enters the step,
+        and `h` the h that enters it. `dense` multiplies by a matrix.
         """
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Depth skips of Wu et al. (2016): to the gates, to the internal state and to the output.
 
-`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and `gated=True` Eq. 49. The paper's
-h^{l-1} is the layer's input x here, and its h^{l-2} is `below`.
+`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and `gated=True` Eq. 49. The
+paper's h^{l-1} is the layer's input x here, and its h^{l-2} is `below`.
 """
 
 import dataclasses
@@ -21,7 +21,9 @@ _OTHER_SIZE = "this transition has gates of another size than the layer's: skip 
 
 
 class GatesParams(NamedTuple):
-    """Matrices I^l, one for each array that `Transition.project` returns; empty if I^l is not learned."""
+    """Matrices I^l, one for each array that `Transition.project` returns; empty if I^l is not
+    learned.
+    """
 
     w: tuple[Float[Array, "below gates"], ...] = ()
 
@@ -45,7 +47,9 @@ class _Mapped(DepthSkip):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mapping not in self.mappings:
-            raise UserError(f"unknown mapping {self.mapping!r}: choose one of {', '.join(self.mappings)}")
+            raise UserError(
+                f"unknown mapping {self.mapping!r}: choose one of {', '.join(self.mappings)}"
+            )
 
     def check_below(self, below: int, hidden: int) -> None:
         if self.mapping != "linear":  # which accepts any size
@@ -54,7 +58,8 @@ class _Mapped(DepthSkip):
 
 @dataclasses.dataclass(frozen=True)
 class ToGates(_Mapped):
-    """Depth skip that adds I^l h^{l-2} to the projections of all gates and of the candidate, Eq. 32.
+    """Depth skip that adds I^l h^{l-2} to the projections of all gates and of the candidate, Eq.
+    32.
 
     I^l is learned with `mapping="linear"`, and otherwise the identity for each gate.
     """
@@ -87,16 +92,20 @@ class ToGates(_Mapped):
         elif any(x.shape[-1] % below.shape[-1] for x in leaves):
             raise UserError(_OTHER_SIZE)
         else:
-            added = [jnp.concatenate([below] * (x.shape[-1] // below.shape[-1]), axis=-1) for x in leaves]
+            added = [
+                jnp.concatenate([below] * (x.shape[-1] // below.shape[-1]), axis=-1) for x in leaves
+            ]
         return structure.unflatten([x + more for x, more in zip(leaves, added, strict=True)])
 
 
 @dataclasses.dataclass(frozen=True)
 class DenseToGates(ToGates):
-    """Dense connections (Huang et al. 2017; Ding et al. 2018): gates receive all lower layers' outputs.
+    """Dense connections (Huang et al. 2017; Ding et al. 2018): gates receive all lower layers'
+    outputs.
 
-    It adds I^l [h^1; …; h^{l-2}] to the projections of all gates and of the candidate, with a learned I^l.
-    Together with the layer's input h^{l-1}, these are the outputs of all lower layers, as in DenseNet.
+    It adds I^l [h^1; …; h^{l-2}] to the projections of all gates and of the candidate, with a
+    learned I^l. Together with the layer's input h^{l-1}, these are the outputs of all lower layers,
+    as in DenseNet.
     """
 
     all_below = True
@@ -109,7 +118,8 @@ class _Gateable(_Mapped):
     """A mapped skip m(h^{l-2}), optionally multiplied by a gate at every step (Eq. 49).
 
     Attributes:
-        mapping: Kind of m: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2}) (Section 6.1.4).
+        mapping: Kind of m: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2})
+            (Section 6.1.4).
         gated: Whether the skip has the gate g = σ(W x + U h(t-1) + b).
     """
 
@@ -140,7 +150,8 @@ class _Gateable(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class ToInternal(_Gateable):
-    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34; g ⊙ h^{l-2} if gated.
+    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34; g ⊙ h^{l-2} if
+    gated.
 
     For transitions whose cell state is h, the skip is added to h.
     """

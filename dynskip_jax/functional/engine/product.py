@@ -1,5 +1,6 @@
 """Matrix products of recurrent layers in mixed dtypes, with their biases, activations and
-gradients."""
+gradients.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -20,7 +21,8 @@ from dynskip_jax.functional.engine.sharding import (
 
 def wider(*dtypes: Any) -> Any:
     """Return the dtype to which these are promoted, also under
-    `jax.numpy_dtype_promotion("strict")`."""
+    `jax.numpy_dtype_promotion("strict")`.
+    """
     with jax.numpy_dtype_promotion("standard"):
         return reduce(jnp.promote_types, dtypes)
 

@@ -1,5 +1,6 @@
 """Trees of arrays as the loops use them: None stands for what has no gradient, or a gradient of
-zero."""
+zero.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -6,7 +6,13 @@ from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.time_skips.agentless import Fixed, Mean, Previous, Random
-from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip, SkipInputs, TimeSkip
+from dynskip_jax.functional.time_skips.base import (
+    Choice,
+    Decision,
+    ReadingSkip,
+    SkipInputs,
+    TimeSkip,
+)
 from dynskip_jax.functional.time_skips.candidates import Candidates, Every, LogSpaced, Segments
 from dynskip_jax.functional.time_skips.dynamic import Attention, Dynamic
 from dynskip_jax.functional.time_skips.lstm_jump import JumpParams, LSTMJump
@@ -15,7 +21,18 @@ from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
 from dynskip_jax.functional.time_skips.sparse import SparseAttention
 
 # Names on the command line, and the options that a name implies.
-_KINDS = (Previous, Fixed, Attention, Dynamic, Mean, Random, SkipRNN, LSTMJump, SparseAttention, SkimRNN)
+_KINDS = (
+    Previous,
+    Fixed,
+    Attention,
+    Dynamic,
+    Mean,
+    Random,
+    SkipRNN,
+    LSTMJump,
+    SparseAttention,
+    SkimRNN,
+)
 TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 TIME_SKIPS |= dict(content=Attention, log_attention=Attention, log_dynamic=Dynamic)
 TIME_SKIPS |= dict(segment_attention=Attention, segment_dynamic=Dynamic)
@@ -27,15 +44,18 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
     """Return the time skip with the command-line name `text`.
 
     Args:
-        text: Name from `TIME_SKIPS`, followed by a colon and K, such as `dynamic:5`. The names `lstm` (no
-            skip), `skip_rnn`, `lstm_jump` and `skim_rnn` have no K.
+        text: Name from `TIME_SKIPS`, followed by a colon and K, such as `dynamic:5`. The names
+            `lstm` (no skip), `skip_rnn`, `lstm_jump` and `skim_rnn` have no K.
         stride: Size of `Segments` for `segment_…` and `sparse`, and of `Every` for other agents.
-        **options: Values of the skip's other fields. Fields that the skip does not have are ignored.
+        **options: Values of the skip's other fields. Fields that the skip does not have are
+            ignored.
     """
     if not isinstance(text, str):
         raise UserError(f"expected the name of a skip over time, such as 'dynamic:5', got {text!r}")
     name, colon, number = text.partition(":")
-    takes_k = {name: not issubclass(kind, Previous | ReadingSkip) for name, kind in TIME_SKIPS.items()}
+    takes_k = {
+        name: not issubclass(kind, Previous | ReadingSkip) for name, kind in TIME_SKIPS.items()
+    }
     if takes_k.get(name) is not bool(colon):
         known = [name + ":k" * takes for name, takes in takes_k.items()]
         raise UserError(f"unknown model {text!r}: choose {', '.join(known[:-1])} or {known[-1]}")
@@ -51,7 +71,9 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
     if stride > 1:
         if name.startswith("log_"):
             raise UserError(f"{name} has the distances 1, 2, 4, …: leave out the stride")
-        options["among"] = Segments(stride) if name.startswith(("segment_", "sparse")) else Every(stride)
+        options["among"] = (
+            Segments(stride) if name.startswith(("segment_", "sparse")) else Every(stride)
+        )
     if issubclass(kind, Attention):  # the name determines the kind of agent
         fields -= {"agent"}
     options = {name: value for name, value in options.items() if name in fields}

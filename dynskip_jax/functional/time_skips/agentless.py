@@ -1,4 +1,6 @@
-"""Time skips without an agent: the previous state, a fixed one, the mean of the last K, or a random one."""
+"""Time skips without an agent: the previous state, a fixed one, the mean of the last K, or a random
+one.
+"""
 
 import dataclasses
 import math
@@ -23,7 +25,8 @@ class Previous(TimeSkip):
 class Fixed(BufferSkip):
     """Fixed skip: State(t-K) enters (Zhang et al. 2016). K = 1 is no skip.
 
-    Layers with K = 1, 2, 4, 8, … are a dilated RNN (Chang et al. 2017): `[F.Fixed(2**n) for n in range(4)]`.
+    Layers with K = 1, 2, 4, 8, … are a dilated RNN (Chang et al. 2017): `[F.Fixed(2**n) for n in
+    range(4)]`.
     """
 
     name = "fixed"
@@ -53,11 +56,12 @@ class Mean(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Random(BufferSkip):
-    """Random skip, the control for an agent: one of the last K states enters, sampled in every mode.
+    """Random skip, the control for an agent: one of the last K states enters, sampled in every
+    mode.
 
     Attributes:
-        rates: Relative frequency of each k; None for equal frequencies. With the frequencies of a trained
-            agent, the control skips as often as the agent, but independently of the input.
+        rates: Relative frequency of each k; None for equal frequencies. With the frequencies of a
+            trained agent, the control skips as often as the agent, but independently of the input.
     """
 
     name = "random"
@@ -70,9 +74,13 @@ class Random(BufferSkip):
         if self.rates is None:
             return
         if len(self.rates) != self.max_skip:
-            raise UserError(f"random:{self.max_skip} takes {self.max_skip} rates, got {len(self.rates)}")
+            raise UserError(
+                f"random:{self.max_skip} takes {self.max_skip} rates, got {len(self.rates)}"
+            )
         if not all(math.isfinite(rate) and rate >= 0 for rate in self.rates) or not any(self.rates):
-            raise UserError(f"rates are numbers of at least 0, and one is more than that, got {self.rates}")
+            raise UserError(
+                f"rates are numbers of at least 0, and one is more than that, got {self.rates}"
+            )
 
     @property
     def num_choices(self) -> int:

@@ -21,12 +21,14 @@ class Choice(NamedTuple):
     """Choice of a time skip at one step.
 
     Attributes:
-        slot: Slot in 0..K-1 of the state that enters, State(t-1-slot), (*batch,); None if the slot is fixed.
-            If only n of the K states have weights, the slots of these states, (*batch, n).
-        weights: Weights of the states whose weighted mean enters, (*batch, K), or (*batch, n) for the states
-            in `slot`; None if one state enters.
-        update: Fraction of the new state that is written, (*batch,). The rest is `Transition.unread_state`,
-            by default State(t-1). None if the whole new state is written.
+        slot: Slot in 0..K-1 of the state that enters, State(t-1-slot), (*batch,); None if the slot
+            is fixed. If only n of the K states have weights, the slots of these states, (*batch,
+            n).
+        weights: Weights of the states whose weighted mean enters, (*batch, K), or (*batch, n) for
+            the states in `slot`; None if one state enters.
+        update: Fraction of the new state that is written, (*batch,). The rest is
+            `Transition.unread_state`, by default State(t-1). None if the whole new state is
+            written.
         action: Chosen action if it is not a slot, (*batch,); otherwise None.
     """
 
@@ -40,12 +42,14 @@ class Decision(NamedTuple):
     """Trace of the choices at one step or at all steps.
 
     Attributes:
-        action: k in 1..K, where State(t-k) was selected; 0 at padding. Skips that leave tokens out document
-            their own actions.
-        log_prob: log π(k | s) of an agent's choice, in nats; 0 for other choices and for weighted means.
-        entropy: Entropy H(π(· | s)) of an agent's or attention's distribution, in nats; 0 without one.
-        update: Fraction of the new state that was written; 0 where the token was not read. None if the time
-            skip writes every new state as a whole.
+        action: k in 1..K, where State(t-k) was selected; 0 at padding. Skips that leave tokens out
+            document their own actions.
+        log_prob: log π(k | s) of an agent's choice, in nats; 0 for other choices and for weighted
+            means.
+        entropy: Entropy H(π(· | s)) of an agent's or attention's distribution, in nats; 0 without
+            one.
+        update: Fraction of the new state that was written; 0 where the token was not read. None if
+            the time skip writes every new state as a whole.
     """
 
     action: Int[Array, "*batch"]
@@ -61,12 +65,12 @@ class SkipInputs(NamedTuple):
         projected: Result of `TimeSkip.project` for x(t).
         step: Number of steps before this one, (*batch,).
         noise: Noise for `agent.choose`; None if nothing is sampled.
-        allowed: Result of `TimeSkip.allowed`, (*batch, n), where batch axes may have size 1; None if
-            everything is allowed.
+        allowed: Result of `TimeSkip.allowed`, (*batch, n), where batch axes may have size 1; None
+            if everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
         temperature: Temperature τ of the policy, a number; see `policy_temperature`.
-        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a `history.Window`; None if
-            the skip does not observe them.
+        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a
+            `history.Window`; None if the skip does not observe them.
     """
 
     projected: Any = None
@@ -82,28 +86,29 @@ class SkipInputs(NamedTuple):
 class TimeSkip:
     """Interface of a skip over time: which state enters a step, and what is written.
 
-    Time skips are hashable, so they can be static arguments under `jit`. To write your own, derive a frozen
-    dataclass, declare what differs from the defaults of this table, and make a `Choice` in `choose`. The
-    reference and the fused unroll read and write the buffer of states.
+    Time skips are hashable, so they can be static arguments under `jit`. To write your own, derive
+    a frozen dataclass, declare what differs from the defaults of this table, and make a `Choice` in
+    `choose`. The reference and the fused unroll read and write the buffer of states.
 
     | attribute (or property) | default | meaning |
     | --- | --- | --- |
     | `name` | | name on the command line, followed by a colon and K for a skip over K states |
-    | `has_agent` | False | an agent or attention with weights computes a distribution over K states |
-    | `has_distribution` | False | there is such a distribution, with weights or without: `log_distribution` |
-    | `is_stochastic` | False | choices are sampled; losses train `params` by log π of the `trace` |
-    | `writes_all` | True | every new state is written as a whole, so that `Choice.update` is None |
-    | `fixed_slot` | None | slot of the state that enters every step; None if it is chosen |
-    | `forgets_carried` | False | the carried state enters the first step, and the initial one replaces it |
-    | `observed` | `previous` | what `choose` sees of the stored states; see there |
-    | `observes_inputs` | False | `choose` also sees the inputs that followed them: `SkipInputs.followed` |
-    | `num_choices` | 0 | number of options from which one is sampled or replayed; 0 if there are none |
-    | `action_range` | 1, K | smallest and largest action that can be replayed |
+    | `has_agent` | False | an agent or attention with weights computes a distribution over K states
+    | | `has_distribution` | False | there is such a distribution, with weights or without:
+    `log_distribution` | | `is_stochastic` | False | choices are sampled; losses train `params` by
+    log π of the `trace` | | `writes_all` | True | every new state is written as a whole, so that
+    `Choice.update` is None | | `fixed_slot` | None | slot of the state that enters every step; None
+    if it is chosen | | `forgets_carried` | False | the carried state enters the first step, and the
+    initial one replaces it | | `observed` | `previous` | what `choose` sees of the stored states;
+    see there | | `observes_inputs` | False | `choose` also sees the inputs that followed them:
+    `SkipInputs.followed` | | `num_choices` | 0 | number of options from which one is sampled or
+    replayed; 0 if there are none | | `action_range` | 1, K | smallest and largest action that can
+    be replayed |
 
     Attributes:
         max_skip: K, the number of states in the buffer.
-        mix: Skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition, Gui et al.
-            (2019), Eq. 2.
+        mix: Skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition, Gui
+            et al. (2019), Eq. 2.
     """
 
     name: ClassVar[str] = ""
@@ -120,14 +125,20 @@ class TimeSkip:
     mix: float = 1.0
 
     def __init_subclass__(cls) -> None:
-        """Refuse a class whose choices would not be sampled, or whose parameters no gradient would reach."""
+        """Refuse a class whose choices would not be sampled, or whose parameters no gradient would
+        reach.
+        """
         if cls.is_stochastic and cls.init is not TimeSkip.init and cls.trace is TimeSkip.trace:
-            raise TypeError(f"{cls.__name__} samples with parameters: return log π of the choice in `trace`")
+            raise TypeError(
+                f"{cls.__name__} samples with parameters: return log π of the choice in `trace`"
+            )
         if cls.is_stochastic and cls.num_choices == 0:
             raise TypeError(f"{cls.__name__} samples: set num_choices, the number of its options")
 
     def __post_init__(self) -> None:
-        """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the values."""
+        """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the
+        values.
+        """
         name = type(self).__name__
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -144,9 +155,13 @@ class TimeSkip:
         if self.observed not in get_args(Observed):
             known = ", ".join(get_args(Observed))
             raise UserError(f"unknown {name}.observed {self.observed!r}: choose one of {known}")
-        writes_more = not self.writes_all or type(self).init_skip_state is not TimeSkip.init_skip_state
+        writes_more = (
+            not self.writes_all or type(self).init_skip_state is not TimeSkip.init_skip_state
+        )
         if self.forgets_carried and self.observed != "previous" and writes_more:
-            raise UserError(f"{name} has an update or a state: with forgets_carried it observes `previous`")
+            raise UserError(
+                f"{name} has an update or a state: with forgets_carried it observes `previous`"
+            )
 
     @property
     def action_range(self) -> tuple[int, int]:
@@ -159,9 +174,9 @@ class TimeSkip:
     def mode_of(self, mode: ActionMode) -> str:
         """Return how the skip makes its choices where the policy has `mode`.
 
-        That is `sample`, `greedy`, a relaxation, or `none` if the skip computes its choices without options
-        to select from. A gradient flows through the choices of the last two. A relaxation that a skip does
-        not have becomes another mode. By default a stochastic skip has all modes.
+        That is `sample`, `greedy`, a relaxation, or `none` if the skip computes its choices without
+        options to select from. A gradient flows through the choices of the last two. A relaxation
+        that a skip does not have becomes another mode. By default a stochastic skip has all modes.
         """
         return mode if self.is_stochastic else "none"
 
@@ -179,15 +194,20 @@ class TimeSkip:
         is_replayed = replayed and self.num_choices > 0
         return is_chosen and not is_replayed and self.mode_of(mode) in (*RELAXATIONS, "none")
 
-    def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
-        """Draw the parameters, with `units` hidden units of an agent; None for a skip without parameters.
+    def init(
+        self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers
+    ) -> Any:
+        """Draw the parameters, with `units` hidden units of an agent; None for a skip without
+        parameters.
 
         Layers take a named tuple of arrays, or of tuples of arrays.
         """
         return None
 
     def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
-        """Return the skip's own state before the first step: a pytree whose leaves have the `batch` axes."""
+        """Return the skip's own state before the first step: a pytree whose leaves have the `batch`
+        axes.
+        """
         return ()
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
@@ -195,15 +215,19 @@ class TimeSkip:
         return None
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch_or_1 n"]:
-        """Return the slots among which the skip chooses, by default all K, with as many axes as `step`."""
+        """Return the slots among which the skip chooses, by default all K, with as many axes as
+        `step`.
+        """
         return np.arange(self.max_skip, dtype=np.int32).reshape((1,) * step.ndim + (-1,))
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
     ) -> Bool[Array, "*batch_or_1 n"] | None:
-        """Return a mask of the candidates that may be chosen at each step; None if all may be chosen.
+        """Return a mask of the candidates that may be chosen at each step; None if all may be
+        chosen.
 
-        `policy_mask` is False for skips that the policy forbids: (K,), or with the axes of `step` before K.
+        `policy_mask` is False for skips that the policy forbids: (K,), or with the axes of `step`
+        before K.
         """
         return None
 
@@ -212,10 +236,10 @@ class TimeSkip:
     ) -> tuple[Choice, Any]:
         """Make the choice of a step, or of all steps at once: accept any leading axes.
 
-        The observation is of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`: the mean
-        of the last K states. `slots`: all of them, newest first, (*batch, K, hidden). `stored`: a
-        `history.Window`, which compares a query with all of them at less cost. `skip_state` is the skip's own
-        state before the step; return it after the step, too.
+        The observation is of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`:
+        the mean of the last K states. `slots`: all of them, newest first, (*batch, K, hidden).
+        `stored`: a `history.Window`, which compares a query with all of them at less cost.
+        `skip_state` is the skip's own state before the step; return it after the step, too.
         """
         return Choice(), skip_state
 
@@ -224,8 +248,8 @@ class TimeSkip:
     ) -> tuple[Choice, Any]:
         """Return the result of `choose`, checked.
 
-        Slots are clipped to 0..K-1. Those of a distribution over the K states are among them, and each
-        operation of a step has its price on a TPU.
+        Slots are clipped to 0..K-1. Those of a distribution over the K states are among them, and
+        each operation of a step has its price on a TPU.
         """
         made = self.choose(params, inputs, observation, skip_state, mode)
         _check_choice(self, made, inputs.step.shape)
@@ -246,7 +270,9 @@ class TimeSkip:
         slot = choice.slot if self.fixed_slot is None else self.fixed_slot
         slot = self.max_skip - 1 if slot is None or choice.weights is not None else slot
         zeros = jnp.zeros(inputs.step.shape, observation.dtype)
-        return Decision(jnp.broadcast_to(slot + 1, inputs.step.shape).astype(jnp.int32), zeros, zeros)
+        return Decision(
+            jnp.broadcast_to(slot + 1, inputs.step.shape).astype(jnp.int32), zeros, zeros
+        )
 
     def decide(self, params: Any, inputs: SkipInputs, *others: Any) -> Decision:
         """Return the `trace`, without credit for a first step that uses the carried state."""
@@ -255,7 +281,9 @@ class TimeSkip:
         if not self.forgets_carried:
             return decision
         first = inputs.step == 0
-        return jax.tree.map(lambda new, old: jnp.where(first, new, old), Decision(1, 0, 0), decision)
+        return jax.tree.map(
+            lambda new, old: jnp.where(first, new, old), Decision(1, 0, 0), decision
+        )
 
     def log_distribution(
         self,
@@ -268,8 +296,9 @@ class TimeSkip:
     ) -> Float[Array, "*batch K"]:
         """Return log π of each of the K states, in nats, differentiable in all arguments.
 
-        `x` is the layer's input, and the temperature divides the logits; see `allowed` and `choose` for the
-        other arguments. A skip that `observes_inputs` also takes `followed`; see `SkipInputs`.
+        `x` is the layer's input, and the temperature divides the logits; see `allowed` and `choose`
+        for the other arguments. A skip that `observes_inputs` also takes `followed`; see
+        `SkipInputs`.
         """
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 
@@ -278,7 +307,9 @@ def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
     """Check what `skip.choose` has returned for steps with the axes `lead`."""
     name = f"{type(skip).__name__}.choose"
     if type(made) is not tuple or len(made) != 2 or not isinstance(made[0], Choice):
-        raise UserError(f"expected {name} to return a Choice and the skip's state, got {described(made)}")
+        raise UserError(
+            f"expected {name} to return a Choice and the skip's state, got {described(made)}"
+        )
     choice = made[0]
     if skip.fixed_slot is None and choice.slot is None and choice.weights is None:
         raise UserError(f"expected a slot or weights from {name}, got neither")
@@ -293,24 +324,31 @@ def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
 def _check_arrays(name: str, made: Any, shapes: Choice | Decision) -> None:
     """Check the arrays of what the method `name` has returned; None passes."""
     if not isinstance(made, type(shapes)):
-        raise UserError(f"expected {name} to return a {type(shapes).__name__}, got {described(made)}")
+        raise UserError(
+            f"expected {name} to return a {type(shapes).__name__}, got {described(made)}"
+        )
     for field, value, shape in zip(made._fields, made, shapes, strict=True):
         kind = jnp.integer if field in ("slot", "action") else jnp.floating
         dtype = getattr(value, "dtype", None)
-        if value is not None and (dtype is None or not jnp.issubdtype(dtype, kind) or value.shape != shape):
+        if value is not None and (
+            dtype is None or not jnp.issubdtype(dtype, kind) or value.shape != shape
+        ):
             raise UserError(
                 f"expected {field} of {name} to be {kind.__name__} {shape}, got {described(value)}"
             )
 
 
 def choice_field(*known: str) -> Any:
-    """Return a dataclass field that accepts only the strings `known`; the first one is the default."""
+    """Return a dataclass field that accepts only the strings `known`; the first one is the
+    default.
+    """
     return dataclasses.field(default=known[0], metadata={"choices": known})
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadingSkip(TimeSkip):
-    """A time skip that decides which tokens are read: State(t-1) enters, and not every state is written.
+    """A time skip that decides which tokens are read: State(t-1) enters, and not every state is
+    written.
 
     By default `Decision.action` is 1 where a token is read, and 2 where it is not.
     """
@@ -333,9 +371,10 @@ class BufferSkip(TimeSkip):
 
     Attributes:
         max_skip: K, which has no default: with K = 1, nothing would be skipped.
-        first_step: State that enters the first step. `agent`: a chosen state, as at every other step.
-            `carried`: the carried state, which is forgotten afterwards, as in the released code of Gui et al.
-            (2019). That code also reinforces the choice; here the choice has no effect and gets no credit.
+        first_step: State that enters the first step. `agent`: a chosen state, as at every other
+            step. `carried`: the carried state, which is forgotten afterwards, as in the released
+            code of Gui et al. (2019). That code also reinforces the choice; here the choice has no
+            effect and gets no credit.
     """
 
     max_skip: int = dataclasses.field()
@@ -346,5 +385,7 @@ class BufferSkip(TimeSkip):
         return self.first_step == "carried"
 
     def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
-        """Return the slot in 0..K-1 of each `action` k in 1..K; 0 at padding, where the action is 0."""
+        """Return the slot in 0..K-1 of each `action` k in 1..K; 0 at padding, where the action is
+        0.
+        """
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)

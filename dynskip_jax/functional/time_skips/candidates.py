@@ -12,7 +12,9 @@ from dynskip_jax.functional.checks import check_fields
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Interface: which of the last K states may enter. Hashable, because it is a field of a time skip."""
+    """Interface: which of the last K states may enter. Hashable, because it is a field of a time
+    skip.
+    """
 
     def __post_init__(self) -> None:
         """Check the fields that are numbers."""
@@ -22,11 +24,14 @@ class Candidates:
         """Return the number n of candidates among K = `max_skip` states."""
         raise NotImplementedError
 
-    def slots(self, max_skip: int, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"]:
+    def slots(
+        self, max_skip: int, step: Int[Array, "*batch"]
+    ) -> np.ndarray | Int[Array, "*batch n"]:
         """Return the slots of the candidates in 0..K-1; the first one is slot 0, State(t-1).
 
-        The result is a NumPy array (n,) of different slots if they are the same at all steps, and otherwise
-        (*batch, n), of which equal slots count once. `step` is the number of steps before this one.
+        The result is a NumPy array (n,) of different slots if they are the same at all steps, and
+        otherwise (*batch, n), of which equal slots count once. `step` is the number of steps before
+        this one.
         """
         raise NotImplementedError
 
@@ -65,7 +70,8 @@ class Every(Candidates):
 
 @dataclasses.dataclass(frozen=True)
 class Segments(Every):
-    """State(t-1) and the states at the ends of segments of `size` steps, which Memory Caching (2026) stores.
+    """State(t-1) and the states at the ends of segments of `size` steps, which Memory Caching
+    (2026) stores.
 
     The initial state stands for the ends of all segments before the sequence.
     """

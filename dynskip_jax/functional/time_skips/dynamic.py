@@ -1,4 +1,6 @@
-"""Attention and dynamic skips: an agent computes a distribution over the last K states (Gui et al. 2019)."""
+"""Attention and dynamic skips: an agent computes a distribution over the last K states (Gui et al.
+2019).
+"""
 
 import dataclasses
 from typing import Any
@@ -23,7 +25,13 @@ from dynskip_jax.functional.agent import (
 )
 from dynskip_jax.functional.engine.sharding import explicit_spec, match_batch
 from dynskip_jax.functional.relaxation import RELAXATIONS, policy_temperature, relaxed_weights
-from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision, SkipInputs, choice_field
+from dynskip_jax.functional.time_skips.base import (
+    BufferSkip,
+    Choice,
+    Decision,
+    SkipInputs,
+    choice_field,
+)
 from dynskip_jax.functional.time_skips.candidates import Candidates, Every
 
 
@@ -32,16 +40,19 @@ class PolicySkip(BufferSkip):
     """A time skip whose agent (Eq. 1) computes a distribution over the last K states.
 
     Attributes:
-        agent: Kind of agent. `mlp`: logits are computed from s(t) = h(t-1) ⊕ x(t), Eq. 1. `content`: logits
-            are dot products of the K stored h with a query that is computed from s(t).
-        agent_input: State in s(t) of an `mlp` agent. `previous`: h(t-1), Eq. 1. `mean`: the mean of the K
-            stored h, as in the authors' released code. A `content` agent always uses h(t-1).
-        empty_slots: What happens to empty slots before K steps have passed. `initial`: they contain the
-            initial state and may be chosen, as in the released code. `masked`: they may not be chosen.
-        agent_keys: What the query of a `content` agent is compared with. `states`: h(t-k), where we were.
-            `followed`: the pair of h(t-k) and x(t-k+1), where we were and what came next there. No gradient
-            of a sampled or relaxed choice flows into x(t-k+1).
-        among: Candidates, the states that may enter, such as `LogSpaced()`, `Segments(16)` or `Every(3)`.
+        agent: Kind of agent. `mlp`: logits are computed from s(t) = h(t-1) ⊕ x(t), Eq. 1.
+            `content`: logits are dot products of the K stored h with a query that is computed from
+            s(t).
+        agent_input: State in s(t) of an `mlp` agent. `previous`: h(t-1), Eq. 1. `mean`: the mean of
+            the K stored h, as in the authors' released code. A `content` agent always uses h(t-1).
+        empty_slots: What happens to empty slots before K steps have passed. `initial`: they contain
+            the initial state and may be chosen, as in the released code. `masked`: they may not be
+            chosen.
+        agent_keys: What the query of a `content` agent is compared with. `states`: h(t-k), where we
+            were. `followed`: the pair of h(t-k) and x(t-k+1), where we were and what came next
+            there. No gradient of a sampled or relaxed choice flows into x(t-k+1).
+        among: Candidates, the states that may enter, such as `LogSpaced()`, `Segments(16)` or
+            `Every(3)`.
     """
 
     agent: str = choice_field("mlp", "content")
@@ -55,10 +66,14 @@ class PolicySkip(BufferSkip):
 
     def __post_init__(self) -> None:
         if not isinstance(self.among, Candidates):
-            raise UserError(f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}")
+            raise UserError(
+                f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}"
+            )
         super().__post_init__()
         if self.observes_inputs and self.agent != "content":
-            raise UserError(f"agent_keys='followed' is for agent='content', got agent={self.agent!r}")
+            raise UserError(
+                f"agent_keys='followed' is for agent='content', got agent={self.agent!r}"
+            )
 
     @property
     def observes_inputs(self) -> bool:
@@ -93,7 +108,9 @@ class PolicySkip(BufferSkip):
         first = init.draw(init.kernel, first_key, (hidden + in_features, units))
         w_x = first[hidden:]
         if init.agent_input is not None:
-            w_x = init.draw(init.agent_input, jax.random.fold_in(first_key, 1), (in_features, units))
+            w_x = init.draw(
+                init.agent_input, jax.random.fold_in(first_key, 1), (in_features, units)
+            )
         out = self.num_candidates
         if self.agent == "content":
             out = hidden + in_features if self.observes_inputs else hidden
@@ -108,8 +125,8 @@ class PolicySkip(BufferSkip):
     def project(self, params: AgentParams, x):
         """Return the part of the agent's first layer that depends on the input.
 
-        No gradient flows from an agent that samples (`is_stochastic`) into the input x. Attention is an
-        ordinary differentiable part of the network.
+        No gradient flows from an agent that samples (`is_stochastic`) into the input x. Attention
+        is an ordinary differentiable part of the network.
         """
         return project_agent_input(params, jax.lax.stop_gradient(x) if self.is_stochastic else x)
 
@@ -122,7 +139,9 @@ class PolicySkip(BufferSkip):
         # Slot 0 holds the initial state before the first step, so there are step + 1 states.
         allowed = slots <= step[..., None] if self.empty_slots == "masked" else None
         if policy_mask is not None:
-            policy_mask = policy_mask.reshape((1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape)
+            policy_mask = policy_mask.reshape(
+                (1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape
+            )
             by_policy = jnp.take_along_axis(policy_mask, slots, axis=-1)
             allowed = by_policy if allowed is None else by_policy & allowed
             allowed = allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
@@ -134,7 +153,9 @@ class PolicySkip(BufferSkip):
     def logits(
         self, params: AgentParams, inputs: SkipInputs, observation: Any, mode: ActionMode = "sample"
     ) -> Float[Array, "*batch n"]:
-        """Return the candidates' logits, unnormalised log π of a policy of this mode and temperature."""
+        """Return the candidates' logits, unnormalised log π of a policy of this mode and
+        temperature.
+        """
         if self.agent == "mlp":
             logits = agent_logits(params, inputs.projected, observation)
         else:
@@ -164,9 +185,13 @@ class PolicySkip(BufferSkip):
         if self.among == Every():
             return log_probs
         is_slot = jax.nn.one_hot(self.candidates(step), self.max_skip, dtype=bool)
-        return jnp.where(is_slot, log_probs[..., None], jnp.finfo(log_probs.dtype).min / 8).max(axis=-2)
+        return jnp.where(is_slot, log_probs[..., None], jnp.finfo(log_probs.dtype).min / 8).max(
+            axis=-2
+        )
 
-    def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]) -> Int[Array, "*batch m"]:
+    def slots_of(
+        self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]
+    ) -> Int[Array, "*batch m"]:
         """Return the slots of the candidates with the indices `index`."""
         if self.among == Every():
             return index
@@ -181,26 +206,30 @@ class PolicySkip(BufferSkip):
         """Return the choice of the candidates' mean under `weights`."""
         if self.among == Every():
             return Choice(weights=weights)
-        return Choice(jnp.broadcast_to(self.candidates(step), weights.shape).astype(jnp.int32), weights)
+        return Choice(
+            jnp.broadcast_to(self.candidates(step), weights.shape).astype(jnp.int32), weights
+        )
 
     def weighted(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
         """Return the trace of a choice with weights on several states.
 
-        The action is the k of the largest weight, the log-probability is 0, and the entropy is that of
-        `log_probs`.
+        The action is the k of the largest weight, the log-probability is 0, and the entropy is that
+        of `log_probs`.
         """
         heaviest = jnp.argmax(choice.weights, axis=-1).astype(jnp.int32)
         if choice.slot is not None:
             heaviest = jnp.take_along_axis(choice.slot, heaviest[..., None], axis=-1)[..., 0]
-        return Decision(heaviest + 1, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
+        return Decision(
+            heaviest + 1, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention(PolicySkip):
     """Attention: the mean of the last K states, weighted by the agent's distribution, enters.
 
-    It stands for the attention baseline of Gui et al. (2019), who give no formula. With `agent="content"` it
-    is dot-product attention of a query, computed from s(t), over the stored h.
+    It stands for the attention baseline of Gui et al. (2019), who give no formula. With
+    `agent="content"` it is dot-product attention of a query, computed from s(t), over the stored h.
     """
 
     name = "attention"
@@ -220,10 +249,10 @@ class Attention(PolicySkip):
 class Dynamic(PolicySkip):
     """Dynamic skip: one of the last K states enters, chosen by the agent (Eq. 1).
 
-    The agent is trained by the score function of its choices (`rl.reinforce`). In a relaxed mode it is
-    trained by the gradient of the loss through weights on all K states (`relaxation.py`). No gradient flows
-    into the agent's inputs. The exception is a relaxed content-based agent: its gradient reaches the stored
-    states, as in attention.
+    The agent is trained by the score function of its choices (`rl.reinforce`). In a relaxed mode it
+    is trained by the gradient of the loss through weights on all K states (`relaxation.py`). No
+    gradient flows into the agent's inputs. The exception is a relaxed content-based agent: its
+    gradient reaches the stored states, as in attention.
     """
 
     name = "dynamic"
@@ -248,7 +277,9 @@ class Dynamic(PolicySkip):
         return Choice(self.slots_of(inputs.step, index[..., None])[..., 0]), skip_state
 
     def trace(self, params, inputs, observation, choice: Choice, mode) -> Decision:
-        log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation), mode))
+        log_probs = log_softmax(
+            self.logits(params, inputs, jax.lax.stop_gradient(observation), mode)
+        )
         if choice.weights is not None:
             return self.weighted(choice, log_probs)
         # A replayed action may be no candidate, and of equal slots all but the first are masked.

@@ -1,4 +1,6 @@
-"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step updates or copies the state."""
+"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step updates or copies the
+state.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -22,14 +24,14 @@ class UpdateParams(NamedTuple):
 class SkipRNN(ReadingSkip):
     """Skip RNN: s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1) with u = round(ũ), Eq. 1-5.
 
-    ũ grows by Δũ = σ(W_p s + b_p) at each step. When ũ passes ½, the state is updated and ũ restarts from 0.
-    The first token is always read. The rounding has the derivative of the identity (straight-through). ũ is
-    accumulated as in the authors' code, whose derivative with respect to u differs from Eq. 5 where
-    min(Δũ, 1 - ũ) is 1 - ũ.
+    ũ grows by Δũ = σ(W_p s + b_p) at each step. When ũ passes ½, the state is updated and ũ
+    restarts from 0. The first token is always read. The rounding has the derivative of the identity
+    (straight-through). ũ is accumulated as in the authors' code, whose derivative with respect to u
+    differs from Eq. 5 where min(Δũ, 1 - ũ) is 1 - ũ.
 
-    `Decision.update` is u and carries a gradient: add `cost * decision.update.sum()` to the loss for a cost
-    per update (Eq. 8). The loss has no score-function term. `update_bias` is the initial value of b_p; the
-    authors use 1.
+    `Decision.update` is u and carries a gradient: add `cost * decision.update.sum()` to the loss
+    for a cost per update (Eq. 8). The loss has no score-function term. `update_bias` is the initial
+    value of b_p; the authors use 1.
     """
 
     name = "skip_rnn"
@@ -52,7 +54,9 @@ class SkipRNN(ReadingSkip):
 
     def choose(self, params: UpdateParams, inputs, observation, skip_state, mode):
         # A sum of products is faster than a matrix with one column.
-        delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
+        delta = jax.nn.sigmoid(
+            jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0]
+        )
         delta = jnp.where(inputs.step == 0, 1, delta)
         pending = skip_state + jnp.minimum(delta, 1 - skip_state)
         update = pending + jax.lax.stop_gradient((pending > 0.5).astype(pending.dtype) - pending)

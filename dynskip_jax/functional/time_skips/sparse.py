@@ -1,4 +1,6 @@
-"""Sparse attentive backtracking (Ke et al. 2018): attention over only the few states with the best scores."""
+"""Sparse attentive backtracking (Ke et al. 2018): attention over only the few states with the best
+scores.
+"""
 
 import dataclasses
 
@@ -15,16 +17,18 @@ from dynskip_jax.functional.time_skips.dynamic import Attention
 class SparseAttention(Attention):
     """Sparse attention: the weighted mean of the `top` states with the best scores enters.
 
-    The weights are w_i ∝ exp(a_i) - exp(a_(top+1)), where a are the scores, best first. The subtracted term
-    is treated as a constant, so a gradient reaches only the states that enter, and their scores (Ke et al.
-    2018, Section 3.1). In contrast to the paper, the mean is mixed with State(t-1) by `mix` instead of added
-    to it, and scores are dot products or logits of the agent's MLP. The authors' released code subtracts the
-    scores themselves, w_i ∝ a_i - a_(top+1): weights that do not change when all scores are scaled.
+    The weights are w_i ∝ exp(a_i) - exp(a_(top+1)), where a are the scores, best first. The
+    subtracted term is treated as a constant, so a gradient reaches only the states that enter, and
+    their scores (Ke et al. 2018, Section 3.1). In contrast to the paper, the mean is mixed with
+    State(t-1) by `mix` instead of added to it, and scores are dot products or logits of the agent's
+    MLP. The authors' released code subtracts the scores themselves, w_i ∝ a_i - a_(top+1): weights
+    that do not change when all scores are scaled.
 
     Attributes:
         agent: See `PolicySkip`; `content` by default.
         top: k_top, the number of states that enter.
-        among: `Segments(k_att)` lets only State(t-1) and every k_att-th state of the sequence enter.
+        among: `Segments(k_att)` lets only State(t-1) and every k_att-th state of the sequence
+            enter.
     """
 
     name = "sparse"
@@ -46,7 +50,9 @@ class SparseAttention(Attention):
 
     def log_weights(self, logits):
         index, weights = self._best(logits)
-        return _log(jnp.put_along_axis(jnp.zeros_like(logits), index, weights, axis=-1, inplace=False))
+        return _log(
+            jnp.put_along_axis(jnp.zeros_like(logits), index, weights, axis=-1, inplace=False)
+        )
 
     def _best(self, scores: Float[Array, "*batch n"]) -> tuple[Array, Float[Array, "*batch top"]]:
         """Return the indices of the best candidates and their weights, each (*batch, top).

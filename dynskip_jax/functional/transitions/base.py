@@ -24,29 +24,34 @@ def dense(
     *addends: Float[Array, "..."],
     activations: Sequence[str] = ("linear",),
 ) -> Any:
-    """Return activation(x w + addends): the function through which `Transition.step` multiplies by matrices.
+    """Return activation(x w + addends): the function through which `Transition.step` multiplies by
+    matrices.
 
-    The reference unroll passes this function. The fused unroll passes one that keeps the results for the
-    backward pass. It then computes the gradient of every matrix, and of every vector that is an addend, as
-    one product or sum over all steps after its loop.
+    The reference unroll passes this function. The fused unroll passes one that keeps the results
+    for the backward pass. It then computes the gradient of every matrix, and of every vector that
+    is an addend, as one product or sum over all steps after its loop.
 
     Args:
         w: Matrix of the params.
         x: Operand.
-        *addends: Arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project` here and
-            use them nowhere else: the fused unroll then stores the result in their place.
+        *addends: Arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project`
+            here and use them nowhere else: the fused unroll then stores the result in their place.
         activations: Names of activations (see `product.activate`). Several give a tuple of blocks.
     """
     return activate(affine(x, w, *addends), activations)
 
 
 def activated_gates(
-    dense: Dense, w: Any, x: Float[Array, "*batch in"], *addends: Any, functions: Sequence[Activation]
+    dense: Dense,
+    w: Any,
+    x: Float[Array, "*batch in"],
+    *addends: Any,
+    functions: Sequence[Activation],
 ) -> list[Float[Array, "*batch hidden"]]:
     """Return the gates f_i(x w + addends), one array for each of the `functions`.
 
-    `dense` applies tanh and sigmoid itself, because their values determine their derivatives. Any other
-    function is applied to the linear result of `dense`.
+    `dense` applies tanh and sigmoid itself, because their values determine their derivatives. Any
+    other function is applied to the linear result of `dense`.
     """
     names = tuple(f if f in ("tanh", "sigmoid") else "linear" for f in functions)
     results = dense(w, x, *addends, activations=names)
@@ -55,7 +60,9 @@ def activated_gates(
     return [applied(f, gate) if name == "linear" else gate for f, name, gate in triples]
 
 
-def applied(function: Activation, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
+def applied(
+    function: Activation, x: Float[Array, "*batch hidden"]
+) -> Float[Array, "*batch hidden"]:
     """Return f(x) for a function or the name of one."""
     return ACTIVATIONS.get(function, function)(x)
 
@@ -70,13 +77,14 @@ class Initializers(NamedTuple):
 
     Attributes:
         kernel: Initializer of matrices that multiply the input.
-        recurrent: Initializer of matrices that multiply the state, called for the block of each gate.
+        recurrent: Initializer of matrices that multiply the state, called for the block of each
+            gate.
         bias: Initializer of biases and other vectors.
         forget_bias: Number added to the initial bias of every forget gate.
         dtype: Dtype of the parameters. Parameters of narrow dtypes are drawn in float32 and cast.
-        agent_input: Initializer of an agent's weights on the input. None draws them together with those on
-            the state, with one `kernel` on s(t). Sparse inputs, such as one-hot vectors, may need another
-            scale.
+        agent_input: Initializer of an agent's weights on the input. None draws them together with
+            those on the state, with one `kernel` on s(t). Sparse inputs, such as one-hot vectors,
+            may need another scale.
     """
 
     kernel: Initializer = jax.nn.initializers.lecun_normal()
@@ -86,7 +94,9 @@ class Initializers(NamedTuple):
     dtype: Any = jnp.float32
     agent_input: Initializer | None = None
 
-    def draw(self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    def draw(
+        self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]
+    ) -> Float[Array, "..."]:
         """Return one array in `dtype`, drawn with `init`, in float32 if `dtype` is narrower."""
         array = init(key, shape, wider(self.dtype, jnp.float32))
         if not hasattr(array, "astype"):  # nnx.with_partitioning
@@ -104,27 +114,31 @@ class Initializers(NamedTuple):
     def biases(
         self, key: Key[Array, ""], width: int, count: int, forget_gate: int, sign: float = 1.0
     ) -> Float[Array, " all"]:
-        """Return the biases of `count` gates, with `sign` times `forget_bias` added to those of one gate."""
+        """Return the biases of `count` gates, with `sign` times `forget_bias` added to those of one
+        gate.
+        """
         b = self.draw(self.bias, key, (count * width,))
         return b.at[forget_gate * width : (forget_gate + 1) * width].add(sign * self.forget_bias)
 
 
 @dataclasses.dataclass(frozen=True)
 class Transition:
-    """Function from an input and a state to the new state. Hashable, hence a static argument under `jit`.
+    """Function from an input and a state to the new state. Hashable, hence a static argument under
+    `jit`.
 
-    To write your own, derive a frozen dataclass with `state`, `recurrent`, `init`, `project` and `step`;
-    docs/own_pieces.md has an example of twenty lines. The class attributes say what the rest of the library
+    To write your own, derive a frozen dataclass with `state`, `recurrent`, `init`, `project` and
+    `step`; docs/own_pieces.md has an example of twenty lines. The class attributes say what the
+    rest of the library
     has to know:
 
     | attribute | meaning |
     | --- | --- |
     | `name` | name on the command line |
-    | `number` | name of the field that a number after a colon sets, as in `rhn:5`; None for no such field |
-    | `state` | `NamedTuple` class of the state's arrays, h first, each (*batch, hidden) |
+    | `number` | name of the field that a number after a colon sets, as in `rhn:5`; None for no such
+    field | | `state` | `NamedTuple` class of the state's arrays, h first, each (*batch, hidden) |
     | `cell_state` | name of the array that is the cell state (Wu et al. 2016, Eq. 33) |
-    | `recurrent` | names of the params that multiply the state: weight dropout acts on their matrices |
-    | `has_small_gates` | whether a gate has another size than the state |
+    | `recurrent` | names of the params that multiply the state: weight dropout acts on their
+    matrices | | `has_small_gates` | whether a gate has another size than the state |
     | `averages` | `linear`, or `own` if the class has its own `average_states` |
     """
 
@@ -142,7 +156,9 @@ class Transition:
             raise TypeError(f"{cls.__name__} mixes states in its own way: set averages = 'own'")
 
     def __post_init__(self) -> None:
-        """Check numbers; replace known activations by their names, so that transitions compare by value."""
+        """Check numbers; replace known activations by their names, so that transitions compare by
+        value.
+        """
         check_fields(self)
         names = {function: name for name, function in ACTIVATIONS.items()}
         for field in dataclasses.fields(self):
@@ -150,15 +166,17 @@ class Transition:
                 continue
             value = getattr(self, field.name)
             if isinstance(value, str) and value not in ACTIVATIONS:
-                raise UserError(f"unknown {field.name} {value!r}: use a function or {', '.join(ACTIVATIONS)}")
+                raise UserError(
+                    f"unknown {field.name} {value!r}: use a function or {', '.join(ACTIVATIONS)}"
+                )
             object.__setattr__(self, field.name, names.get(value, value))
 
     @property
     def carries_cell(self) -> bool:
         """Whether the state has a cell state besides h.
 
-        Recurrent dropout then masks the h that enters. Otherwise it masks only the operands of products, and
-        not the h that is carried on.
+        Recurrent dropout then masks the h that enters. Otherwise it masks only the operands of
+        products, and not the h that is carried on.
         """
         return self.cell_state != "h"
 
@@ -166,8 +184,8 @@ class Transition:
         """Draw the parameters.
 
         Returns:
-            A named tuple. Leaves with two axes are matrices, by which `step` may multiply only through
-            `dense`. Leaves with one axis are vectors, which `step` may use in any way.
+            A named tuple. Leaves with two axes are matrices, by which `step` may multiply only
+            through `dense`. Leaves with one axis are vectors, which `step` may use in any way.
         """
         raise NotImplementedError
 
@@ -184,28 +202,36 @@ class Transition:
         inputs: Any,
         state: Any,
         dense: Dense,
-        cell_hook: Callable[[Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]] = identity,
+        cell_hook: Callable[
+            [Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]
+        ] = identity,
     ) -> Any:
-        """Return the new state from the `state` that enters and `inputs`, the result of `project` for x(t).
+        """Return the new state from the `state` that enters and `inputs`, the result of `project`
+        for x(t).
 
-        Multiply by a matrix through `dense`. Call `cell_hook` once with the new cell state, before it is
-        used: its result replaces the cell state, because a depth skip may add to it.
+        Multiply by a matrix through `dense`. Call `cell_hook` once with the new cell state, before
+        it is used: its result replaces the cell state, because a depth skip may add to it.
         """
         raise NotImplementedError
 
-    def unread_state(self, params: Any, inputs: Any, state: Any, previous: Any, dense: Dense) -> Any:
-        """Return the state after a token that the time skip does not read; by default State(t-1), `previous`.
+    def unread_state(
+        self, params: Any, inputs: Any, state: Any, previous: Any, dense: Dense
+    ) -> Any:
+        """Return the state after a token that the time skip does not read; by default State(t-1),
+        `previous`.
 
-        Override this for a smaller step, as `SkimLSTM` does. `state` is the state that enters, with recurrent
-        dropout applied to h.
+        Override this for a smaller step, as `SkimLSTM` does. `state` is the state that enters, with
+        recurrent dropout applied to h.
         """
         return previous
 
-    def mix_states(self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any) -> Any:
+    def mix_states(
+        self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any
+    ) -> Any:
         """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).
 
-        If a time skip writes only a fraction of the new state, (*batch, 1), that state is mixed in the same
-        way. If λ is the Python number 1, this method is not called, and `selected` enters.
+        If a time skip writes only a fraction of the new state, (*batch, 1), that state is mixed in
+        the same way. If λ is the Python number 1, this method is not called, and `selected` enters.
         """
         if self.averages == "linear":
             return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
@@ -215,8 +241,10 @@ class Transition:
         return self.average_states(jnp.concatenate([share, 1 - share], axis=-1), both)
 
     def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
-        """Return the average of K states, each array (*batch, K, hidden), under weights that sum to one.
+        """Return the average of K states, each array (*batch, K, hidden), under weights that sum to
+        one.
 
-        Override this for arrays without a linear mean, such as the logarithm of a scale, and set `averages`.
+        Override this for arrays without a linear mean, such as the logarithm of a scale, and set
+        `averages`.
         """
         return jax.tree.map(lambda slots: jnp.einsum("...k,...kh->...h", weights, slots), states)

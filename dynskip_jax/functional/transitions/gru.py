@@ -1,4 +1,6 @@
-"""GRU with the reset gate before the product (Cho et al. 2014) or after it (cuDNN, Flax, PyTorch)."""
+"""GRU with the reset gate before the product (Cho et al. 2014) or after it (cuDNN, Flax,
+PyTorch).
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -8,7 +10,13 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.engine.product import product, row
-from dynskip_jax.functional.transitions.base import Activation, Transition, activated_gates, applied, identity
+from dynskip_jax.functional.transitions.base import (
+    Activation,
+    Transition,
+    activated_gates,
+    applied,
+    identity,
+)
 
 
 class GRUState(NamedTuple):
@@ -26,7 +34,9 @@ class GRUParams(NamedTuple):
     w_xn: Float[Array, "in hidden"]  # W_n, input to candidate
     w_n: Float[Array, "hidden hidden"]  # U_n, state to candidate
     b_n: Float[Array, " hidden"]
-    b_hn: Float[Array, " hidden"] | None = None  # that r multiplies; None with the reset before the product
+    b_hn: Float[Array, " hidden"] | None = (
+        None  # that r multiplies; None with the reset before the product
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +79,9 @@ class GRU(Transition):
     def project(self, params: GRUParams, x):
         return product(x, params.w_x), product(x, params.w_xn)
 
-    def step(self, params: GRUParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
+    def step(
+        self, params: GRUParams, inputs, state: GRUState, dense, cell_hook=identity
+    ) -> GRUState:
         (gates, candidate), h = inputs, state.h
         r, z = activated_gates(dense, params.w_h, h, gates, params.b, functions=(self.gate_fn,) * 2)
         if self.reset == "before":

@@ -23,7 +23,8 @@ class IndRNNParams(NamedTuple):
 class IndRNN(Transition):
     """h = relu(W x + u ⊙ h(t-1) + b), Eq. 2.
 
-    Recurrent dropout and weight dropout change nothing here, because no matrix multiplies the state.
+    Recurrent dropout and weight dropout change nothing here, because no matrix multiplies the
+    state.
     """
 
     name = "ind_rnn"
@@ -41,5 +42,7 @@ class IndRNN(Transition):
     def project(self, params: IndRNNParams, x):
         return affine(x, params.w_x, params.b)
 
-    def step(self, params: IndRNNParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
+    def step(
+        self, params: IndRNNParams, inputs, state: GRUState, dense, cell_hook=identity
+    ) -> GRUState:
         return GRUState(cell_hook(jax.nn.relu(inputs + row(params.u, inputs) * state.h)))

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Key
 
-from dynskip_jax.functional.transitions.base import Activation, Transition, activated_gates, applied, identity
+from dynskip_jax.functional.transitions.base import (
+    Activation,
+    Transition,
+    activated_gates,
+    applied,
+    identity,
+)
 
 
 class LSTMState(NamedTuple):
@@ -17,7 +23,9 @@ class LSTMState(NamedTuple):
 
 
 class LSTMParams(NamedTuple):
-    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o; no o without an output gate."""
+    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o; no o without an output
+    gate.
+    """
 
     w_x: Float[Array, "in gates"]  # input to gates
     w_h: Float[Array, "hidden gates"]  # state to gates
@@ -26,7 +34,8 @@ class LSTMParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTM(Transition):
-    """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b), Eq. 2.
+    """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b),
+    Eq. 2.
 
     Attributes:
         output_gate: Whether there is an output gate; False fixes o at 1.
@@ -45,15 +54,26 @@ class LSTM(Transition):
     def init(self, key, in_features, hidden, init) -> LSTMParams:
         return lstm_params(key, in_features, hidden, 3 + self.output_gate, init)
 
-    def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
-        functions = (self.activation_fn, self.gate_fn, self.gate_fn, *[self.gate_fn] * self.output_gate)
-        g, i, f, *o = activated_gates(dense, params.w_h, state.h, inputs, params.b, functions=functions)
+    def step(
+        self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity
+    ) -> LSTMState:
+        functions = (
+            self.activation_fn,
+            self.gate_fn,
+            self.gate_fn,
+            *[self.gate_fn] * self.output_gate,
+        )
+        g, i, f, *o = activated_gates(
+            dense, params.w_h, state.h, inputs, params.b, functions=functions
+        )
         c = cell_hook(g * i + state.c * f)
         return LSTMState(output(o, c, self.activation_fn), c)
 
 
 def output(
-    o: list[Float[Array, "*batch hidden"]], c: Float[Array, "*batch hidden"], function: Activation = "tanh"
+    o: list[Float[Array, "*batch hidden"]],
+    c: Float[Array, "*batch hidden"],
+    function: Activation = "tanh",
 ) -> Float[Array, "*batch hidden"]:
     """Return h = o ⊙ f(c), or f(c) if `o` is empty: an output gate fixed at 1."""
     return o[0] * applied(function, c) if o else applied(function, c)

@@ -1,4 +1,6 @@
-"""PLSTM, an LSTM with peepholes only into the candidate (Sections 3.2 and 4 of the untied LSTM's paper)."""
+"""PLSTM, an LSTM with peepholes only into the candidate (Sections 3.2 and 4 of the untied LSTM's
+paper).
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -39,7 +41,9 @@ class PLSTM(Transition):
         lstm = lstm_params(lstm_key, in_features, hidden, 3 + self.output_gate, init)
         return PLSTMParams(*lstm, init.draw(init.bias, p_key, (hidden,)))
 
-    def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
+    def step(
+        self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity
+    ) -> LSTMState:
         seen = row(params.p_g, state.c) * state.c
         seen = jnp.concatenate([seen, *[jnp.zeros_like(seen)] * (2 + self.output_gate)], axis=-1)
         activations = ("tanh", "sigmoid", "sigmoid", *["sigmoid"] * self.output_gate)

@@ -21,11 +21,12 @@ class RHNParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentHighway(Transition):
-    """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l), with (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1} + b_l).
+    """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l), with (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1}
+    + b_l).
 
-    The carry gate is coupled, c = 1 - t, as in the paper's experiments. `forget_bias` is subtracted from the
-    bias of t: use 2 or more for the paper's initial biases of -2 or lower. `depth` is L, the number of
-    highway layers in a step.
+    The carry gate is coupled, c = 1 - t, as in the paper's experiments. `forget_bias` is subtracted
+    from the bias of t: use 2 or more for the paper's initial biases of -2 or lower. `depth` is L,
+    the number of highway layers in a step.
     """
 
     name = "rhn"
@@ -37,7 +38,9 @@ class RecurrentHighway(Transition):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.depth < 1:
-            raise UserError(f"a recurrent highway network needs a depth of at least 1, got {self.depth}")
+            raise UserError(
+                f"a recurrent highway network needs a depth of at least 1, got {self.depth}"
+            )
 
     def init(self, key, in_features, hidden, init) -> RHNParams:
         x_key, r_key, b_key = jax.random.split(key, 3)
@@ -48,7 +51,9 @@ class RecurrentHighway(Transition):
             tuple(init.biases(k, hidden, 2, forget_gate=1, sign=-1.0) for k in b_keys),
         )
 
-    def step(self, params: RHNParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
+    def step(
+        self, params: RHNParams, inputs, state: GRUState, dense, cell_hook=identity
+    ) -> GRUState:
         s = state.h
         for layer, (r, b) in enumerate(zip(params.r, params.b, strict=True)):
             addends = (inputs, b) if layer == 0 else (b,)

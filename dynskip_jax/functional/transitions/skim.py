@@ -1,4 +1,6 @@
-"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one for tokens that are read, a small one for others."""
+"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one for tokens that are read, a small one for
+others.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -46,10 +48,14 @@ class SkimLSTM(Transition):
 
     def init(self, key, in_features, hidden, init) -> SkimParams:
         if self.small > hidden:
-            raise UserError(f"expected a small size of at most {hidden}, the layer's, got {self.small}")
+            raise UserError(
+                f"expected a small size of at most {hidden}, the layer's, got {self.small}"
+            )
         large_key, small_key = jax.random.split(key)
         large = lstm_params(large_key, in_features, hidden, 4, init)
-        return SkimParams(*large, *lstm_params(small_key, in_features, hidden, 4, init, width=self.small))
+        return SkimParams(
+            *large, *lstm_params(small_key, in_features, hidden, 4, init, width=self.small)
+        )
 
     def project(self, params: SkimParams, x):
         return product(x, params.w_x), product(x, params.w_xs)
@@ -57,7 +63,9 @@ class SkimLSTM(Transition):
     def step(self, params: SkimParams, inputs, state, dense, cell_hook=identity) -> LSTMState:
         return LSTM().step(LSTMParams(*params[:3]), inputs[0], state, dense, cell_hook)
 
-    def unread_state(self, params: SkimParams, inputs, state, previous: LSTMState, dense) -> LSTMState:
+    def unread_state(
+        self, params: SkimParams, inputs, state, previous: LSTMState, dense
+    ) -> LSTMState:
         """Take one step of the small LSTM, and keep the other units of `previous`."""
         state = LSTMState(state.h, state.c[..., : self.small])
         new = LSTM().step(LSTMParams(*params[3:]), inputs[1], state, dense)

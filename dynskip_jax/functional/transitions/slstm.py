@@ -15,8 +15,8 @@ from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
 class SLSTMState(NamedTuple):
     """State of an sLSTM. The paper's c(t) is c n exp(m), and its n(t) is n exp(m).
 
-    Before the first step n is 0, and negative values are treated as 0. The stabiliser m changes no output, so
-    gradients treat it as a constant.
+    Before the first step n is 0, and negative values are treated as 0. The stabiliser m changes no
+    output, so gradients treat it as a constant.
     """
 
     h: Float[Array, "*batch hidden"]
@@ -31,8 +31,8 @@ class SLSTM(Transition):
 
         c = f ⊙ c(t-1) + i ⊙ g,    n = f ⊙ n(t-1) + i,    h = o ⊙ c / n
 
-    There is one head: the matrix of h(t-1) is not block-diagonal. A time skip mixes and averages the paper's
-    c(t) and n(t), which do not depend on the stabilisers.
+    There is one head: the matrix of h(t-1) is not block-diagonal. A time skip mixes and averages
+    the paper's c(t) and n(t), which do not depend on the stabilisers.
     """
 
     name = "slstm"
@@ -44,12 +44,15 @@ class SLSTM(Transition):
     def init(self, key, in_features, hidden, init) -> LSTMParams:
         return lstm_params(key, in_features, hidden, 4, init)
 
-    def step(self, params: LSTMParams, inputs, state: SLSTMState, dense, cell_hook=identity) -> SLSTMState:
+    def step(
+        self, params: LSTMParams, inputs, state: SLSTMState, dense, cell_hook=identity
+    ) -> SLSTMState:
         activations = ("tanh", "linear", "linear", "sigmoid")
         g, log_i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
         n = jnp.where(state.n >= 0, state.n, 0)
         log_kept = jax.nn.log_sigmoid(f) + state.m
-        # Eq. 15. If n is 0, there is no old cell state to keep, and the input gate sets the stabiliser.
+        # Eq. 15. If n is 0, there is no old cell state to keep, and the input gate sets the
+        # stabiliser.
         m = jax.lax.stop_gradient(jnp.where(n > 0, jnp.maximum(log_kept, log_i), log_i))
         i, kept = jnp.exp(log_i - m), _bounded_exp(log_kept - m) * n  # Eq. 16, 17
         n = kept + i
@@ -61,8 +64,8 @@ class SLSTM(Transition):
         weights = weights[..., None]
         n = jnp.where(states.n >= 0, states.n, 0)
         is_in = (weights > 0) & (n > 0)
-        # Before the first step every n is 0. The average of such states has their stabiliser and their cell
-        # state, too, through which n has its derivative in the next step.
+        # Before the first step every n is 0. The average of such states has their stabiliser and
+        # their cell state, too, through which n has its derivative in the next step.
         is_start = ~jnp.any(is_in, axis=-2, keepdims=True)
         log_terms = states.m + _log(weights) + _log(n)
         lowest = jnp.finfo(n.dtype).min / 2
@@ -74,7 +77,9 @@ class SLSTM(Transition):
         shares = jnp.where(is_start, scaled_weights, terms)
         total = jnp.sum(shares, axis=-2)
         c = jnp.sum(shares * states.c, axis=-2) / jnp.where(total > 0, total, 1)
-        return SLSTMState(jnp.sum(weights * states.h, axis=-2), c, jnp.sum(terms, axis=-2), m[..., 0, :])
+        return SLSTMState(
+            jnp.sum(weights * states.h, axis=-2), c, jnp.sum(terms, axis=-2), m[..., 0, :]
+        )
 
 
 def _log(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -1,4 +1,6 @@
-"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell state for the candidate."""
+"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell state for the
+candidate.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -25,7 +27,8 @@ class ULSTMParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ULSTM(Transition):
-    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z takes the place of the previous output gate.
+    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z takes the place of the previous output
+    gate.
 
     `output_gate` says whether there is an output gate; False fixes o at 1.
     """
@@ -48,7 +51,9 @@ class ULSTM(Transition):
     def project(self, params: ULSTMParams, x):
         return product(x, params.w_x), product(x, params.w_xn)
 
-    def step(self, params: ULSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
+    def step(
+        self, params: ULSTMParams, inputs, state: LSTMState, dense, cell_hook=identity
+    ) -> LSTMState:
         gates, candidate = inputs
         sigmoids = ("sigmoid",) * (3 + self.output_gate)
         i, f, z, *o = dense(params.w_h, state.h, gates, params.b, activations=sigmoids)
