@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 
@@ -66,28 +66,28 @@ def agent_logits(
 def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
-    stored: Window,
+    memory: Memory,
     slots: Any = None,
-    followed: Window | None = None,
+    followed: Memory | None = None,
 ) -> Float[Array, "*batch K"]:
     """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) +
     b).
 
-    `stored` are the last K h. The query meets those in `slots` (see `Window.compare_at`), or all if
+    `memory` has the last K h. The query meets those in `slots` (see `Memory.compare_at`), or all if
     it is None. With `followed`, the inputs x(t-k+1) that followed these states, the query has a
     second part, and q_x · x(t-k+1) / √in is added.
     """
-    h = stored.previous
+    h = memory.previous
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     hidden = h.shape[-1]
-    logits = _similarity(query[..., :hidden], stored, slots)
+    logits = _similarity(query[..., :hidden], memory, slots)
     if followed is not None:
         logits = logits + _similarity(query[..., hidden:], followed, slots)
     return logits + row(params.b_out, logits)
 
 
 def _similarity(
-    query: Float[Array, "*batch features"], keys: Window, slots: Any
+    query: Float[Array, "*batch features"], keys: Memory, slots: Any
 ) -> Float[Array, "*batch n"]:
     """Return scaled dot products of the query with the keys in `slots`, or with all keys if it is
     None.

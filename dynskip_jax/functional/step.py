@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
@@ -353,9 +353,9 @@ def recurrent_step(
     recent_inputs = None
     if skip.observes_inputs:
         followed = jnp.concatenate([inputs.x[..., None, :], carry.inputs], axis=-2)
-        seen = seen._replace(followed=Window.of_slots(followed))
+        seen = seen._replace(followed=Memory.of_slots(followed))
         recent_inputs = followed[..., :-1, :]
-    observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
+    observation = Memory.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
     choice, skip_state = skip.make_choice(
         params.skip, seen, observation, carry.skip_state, policy.mode
     )

@@ -26,7 +26,7 @@ from recurrences import (
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -205,7 +205,7 @@ def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
 
     gradient = jax.jit(jax.grad(total))(carry.slots)
     log_weights = compiled(recurrence.time_skip.log_distribution)(
-        params.skip, x[:, 0], carry.step, Window.of_slots(carry.slots.h)
+        params.skip, x[:, 0], carry.step, Memory.of_slots(carry.slots.h)
     )
     chosen = np.exp(log_weights) > 1e-9
     assert (chosen.sum(axis=1) == 2).all()

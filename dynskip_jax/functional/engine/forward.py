@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
+from dynskip_jax.functional.engine.memory import Memory, followed_memory, observed_in
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
 from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
@@ -136,20 +137,18 @@ def observations_of_all(recurrence: Recurrence, args: Arguments, histories_RBH: 
         return swap_time_and_batch(newest_TBH)
     rows_RBH = observed(recurrence, histories_RBH)
     if alive_TB is None:
-        return hist.observed_in(
-            swap_time_and_batch(rows_RBH), skip.observed, skip.max_skip, args.time
-        )
+        return observed_in(swap_time_and_batch(rows_RBH), skip.observed, skip.max_skip, args.time)
     rows_BRH, alive_BT = swap_time_and_batch((rows_RBH, alive_TB))
-    return hist.observed_in(rows_BRH, skip.observed, skip.max_skip, args.time, alive_BT, initial[0])
+    return observed_in(rows_BRH, skip.observed, skip.max_skip, args.time, alive_BT, initial[0])
 
 
 def followed_of_all(
     recent_inputs_RBF: Float[Array, "rows batch in"] | None,
     K: int,
     alive_TB: Int[Array, "time batch"] | None,
-) -> hist.Window | None:
+) -> Memory | None:
     """Return the inputs that followed the last K states of all steps, with the batch axis first."""
     if recent_inputs_RBF is None:
         return None
     rows_BRF, alive_BT = swap_time_and_batch((recent_inputs_RBF, alive_TB))
-    return hist.followed_window(rows_BRF, K, alive_BT, has_time=True)
+    return followed_memory(rows_BRF, K, alive_BT, has_time=True)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import with_value
+from dynskip_jax.functional.engine.memory import Memory, followed_memory
 from dynskip_jax.functional.engine.problem import Arguments, Flags, Layer
 from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.trees import added, combined, floats
@@ -153,7 +154,7 @@ def choose(
     if window_KBH is not None:
         initial = args.initial and observed(layer.recurrence, args.initial)
         window_BKH = jnp.moveaxis(window_KBH, 0, 1)
-        known = hist.Window(window_BKH, layer.K, alive=x.flags.alive, initial=initial)
+        known = Memory(window_BKH, layer.K, alive=x.flags.alive, initial=initial)
         observation = known.observe(skip.observed)
     return skip.make_choice(args.skip, x.given, observation, before, layer.mode)
 
@@ -214,4 +215,4 @@ def given_at(
         return given
     inputs_KBF = hist.read_window(args.recent_inputs, t, layer.K)
     inputs_BKF = jnp.moveaxis(inputs_KBF, 0, 1)
-    return given._replace(followed=hist.followed_window(inputs_BKF, layer.K, flags.alive))
+    return given._replace(followed=followed_memory(inputs_BKF, layer.K, flags.alive))

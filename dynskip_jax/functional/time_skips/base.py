@@ -14,7 +14,7 @@ from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
 from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
-Observed = Literal["previous", "mean", "slots", "stored"]
+Observed = Literal["previous", "mean", "slots", "memory"]
 
 
 class Choice(NamedTuple):
@@ -70,7 +70,7 @@ class SkipInputs(NamedTuple):
         action: Action to replay instead of choosing, (*batch,); None to choose.
         temperature: Temperature τ of the policy, a number; see `policy_temperature`.
         followed: Inputs that followed the last K states, x(t-k+1) for each k, as a
-            `history.Window`; None if the skip does not observe them.
+            `Memory`; None if the skip does not observe them.
     """
 
     projected: Any = None
@@ -238,7 +238,7 @@ class TimeSkip:
 
         The observation is of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`:
         the mean of the last K states. `slots`: all of them, newest first, (*batch, K, hidden).
-        `stored`: a `history.Window`, which compares a query with all of them at less cost.
+        `memory`: a `Memory`, which compares a query with all of them at less cost.
         `skip_state` is the skip's own state before the step; return it after the step, too.
         """
         return Choice(), skip_state

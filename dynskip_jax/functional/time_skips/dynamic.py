@@ -100,7 +100,7 @@ class PolicySkip(BufferSkip):
 
     @property
     def observed(self) -> str:
-        return "stored" if self.agent == "content" else self.agent_input
+        return "memory" if self.agent == "content" else self.agent_input
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
         first_key, b_key, out_key, b_out_key = jax.random.split(key, 4)
