@@ -44,7 +44,7 @@ from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
 from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
 from dynskip_jax.functional.engine.history import oldest_first as oldest_first
 from dynskip_jax.functional.engine.memory import followed_in as followed_in
-from dynskip_jax.functional.engine.memory import observed_in as observed_in
+from dynskip_jax.functional.engine.memory import observations_in as observations_in
 from dynskip_jax.functional.engine.product import product as product
 from dynskip_jax.functional.engine.unroll import unroll as unroll
 from dynskip_jax.functional.gated_window import WindowGates as WindowGates

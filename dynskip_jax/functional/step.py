@@ -355,7 +355,8 @@ def recurrent_step(
         followed = jnp.concatenate([inputs.x[..., None, :], carry.inputs], axis=-2)
         seen = seen._replace(followed=Memory.of_slots(followed))
         recent_inputs = followed[..., :-1, :]
-    observation = Memory.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
+    memory = Memory.of_slots(observation_of(recurrence, carry.slots))
+    observation = memory.as_observation(skip.observation_kind)
     choice, skip_state = skip.make_choice(
         params.skip, seen, observation, carry.skip_state, policy.mode
     )
@@ -394,9 +395,9 @@ def recurrent_step(
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
-def observed(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
+def observation_of(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
     """Return the arrays of a state that choices observe, side by side."""
-    names = recurrence.time_skip.observed_arrays(recurrence.transition)
+    names = recurrence.time_skip.observation_arrays(recurrence.transition)
     arrays = [getattr(state, name) for name in names]
     if len(arrays) == 1:
         return arrays[0]

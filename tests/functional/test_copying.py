@@ -118,7 +118,7 @@ def test_the_word_behind_each_state_by_a_loop_and_across_segments(cuts):
 def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_precision):
     rng = np.random.default_rng(0)
     history, query = rng.normal(size=(BATCH, K + TIME, 2)), rng.normal(size=(BATCH, TIME, 2))
-    found = F.observed_in(jax.device_put(history), kind, K, TIME)
+    found = F.observations_in(jax.device_put(history), kind, K, TIME)
     compare = jax.jit(lambda slots, query: Memory.of_slots(slots).compare(query))
     compared = None if kind != "memory" else np.asarray(jax.jit(found.compare)(query))
     for t in range(TIME):

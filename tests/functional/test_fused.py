@@ -150,7 +150,7 @@ class CountedWeights(F.TimeSkip):
     count.
     """
 
-    observed: ClassVar[str] = "slots"
+    observation_kind: ClassVar[str] = "slots"
 
     def init(self, key, in_features, hidden, agent_features, init):
         return init.draw(init.kernel, key, (in_features, hidden))
@@ -176,7 +176,7 @@ class SeesCell(F.Dynamic):
 
     name: ClassVar[str] = "sees_cell"
 
-    def observed_arrays(self, transition):
+    def observation_arrays(self, transition):
         return "h", transition.cell_state
 
     def init(self, key, in_features, hidden, units, init):
@@ -187,7 +187,7 @@ class SeesCell(F.Dynamic):
 class Surprise(F.TimeSkip):
     """A skip that reads a token as far as the last K states differ; State(t-1) enters."""
 
-    observed: ClassVar[str] = "slots"
+    observation_kind: ClassVar[str] = "slots"
     fixed_slot: ClassVar[int] = 0
     writes_all: ClassVar[bool] = False
 

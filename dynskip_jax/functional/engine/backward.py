@@ -323,7 +323,7 @@ def _send_back(
     adjoints_RBH, rows = read.send_back(adjoints_RBH, t, x.flags.alive, undone.reads)
     if undone.window is None:
         return adjoints_RBH, rows
-    names = layer.recurrence.time_skip.observed_arrays(layer.recurrence.transition)
+    names = layer.recurrence.time_skip.observation_arrays(layer.recurrence.transition)
     parts = jnp.split(undone.window, len(names), -1)
     for name, part_KBH in zip(names, parts, strict=True):
         adjoint, row = hist.add_window(getattr(adjoints_RBH, name), t, part_KBH)

@@ -9,11 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
-from dynskip_jax.functional.engine.memory import Memory, followed_memory, observed_in
+from dynskip_jax.functional.engine.memory import Memory, followed_memory, observations_in
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
 from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
-from dynskip_jax.functional.step import Recurrence, observed
+from dynskip_jax.functional.step import Recurrence, observation_of
 from dynskip_jax.functional.time_skips import Choice
 
 
@@ -129,17 +129,21 @@ def observations_of_all(recurrence: Recurrence, args: Arguments, histories_RBH: 
     """Return the observations of all steps, with the batch axis first."""
     skip = recurrence.time_skip
     alive_TB = args.flags.alive
-    initial = args.initial and observed(recurrence, args.initial)[None]
-    if skip.observed == "previous":
-        newest_TBH = observed(recurrence, newest_of_all(args, histories_RBH))
+    initial = args.initial and observation_of(recurrence, args.initial)[None]
+    if skip.observation_kind == "previous":
+        newest_TBH = observation_of(recurrence, newest_of_all(args, histories_RBH))
         if alive_TB is not None:
             newest_TBH = jnp.where((alive_TB == 0)[..., None], initial, newest_TBH)
         return swap_time_and_batch(newest_TBH)
-    rows_RBH = observed(recurrence, histories_RBH)
+    rows_RBH = observation_of(recurrence, histories_RBH)
     if alive_TB is None:
-        return observed_in(swap_time_and_batch(rows_RBH), skip.observed, skip.max_skip, args.time)
+        return observations_in(
+            swap_time_and_batch(rows_RBH), skip.observation_kind, skip.max_skip, args.time
+        )
     rows_BRH, alive_BT = swap_time_and_batch((rows_RBH, alive_TB))
-    return observed_in(rows_BRH, skip.observed, skip.max_skip, args.time, alive_BT, initial[0])
+    return observations_in(
+        rows_BRH, skip.observation_kind, skip.max_skip, args.time, alive_BT, initial[0]
+    )
 
 
 def followed_of_all(

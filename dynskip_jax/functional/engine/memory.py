@@ -152,8 +152,8 @@ class Memory:
         compared = (self.rows[:, start : start + query.shape[1]] for start in starts)
         return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)
 
-    def observe(self, kind: str) -> Any:
-        """Return the observation of a time skip, of a kind of `TimeSkip.observed`.
+    def as_observation(self, kind: str) -> Any:
+        """Return what a time skip with this `observation_kind` observes.
 
         It is one state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `memory`
         the memory itself.
@@ -198,7 +198,7 @@ def _band(
     return jnp.flip(flat.reshape(batch, time, -1)[..., :K], axis=-1)
 
 
-def observed_in(
+def observations_in(
     history: Float[Array, "batch rows hidden"],
     kind: str,
     max_skip: int,
@@ -206,14 +206,13 @@ def observed_in(
     alive: Int[Array, "batch time"] | None = None,
     initial: Float[Array, "batch hidden"] | None = None,
 ) -> Any:
-    """Return the observations of `time` steps, of a kind of `TimeSkip.observed`, with time after
-    the batch.
+    """Return the observations of `time` steps, with time after the batch.
 
-    `history` has the K states before the first step, then those of the steps, oldest first. See
-    `Memory` for `alive` and `initial`.
+    `kind` is a `TimeSkip.observation_kind`. `history` has the K states before the first step, then
+    those of the steps, oldest first. See `Memory` for `alive` and `initial`.
     """
     rows = history[:, : max_skip - 1 + time]
-    return Memory(rows, max_skip, has_time=True, alive=alive, initial=initial).observe(kind)
+    return Memory(rows, max_skip, has_time=True, alive=alive, initial=initial).as_observation(kind)
 
 
 def followed_in(

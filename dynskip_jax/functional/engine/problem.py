@@ -119,7 +119,7 @@ class Layer:
     def reaches_back(self) -> bool:
         """Whether a step reads a state other than State(t-1)."""
         skip = self.recurrence.time_skip
-        return skip.fixed_slot != 0 or skip.observed != "previous"
+        return skip.fixed_slot != 0 or skip.observation_kind != "previous"
 
     @property
     def input_of_product(self) -> dict[int, int]:

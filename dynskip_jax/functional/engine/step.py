@@ -17,7 +17,7 @@ from dynskip_jax.functional.engine.problem import Arguments, Flags, Layer
 from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.trees import added, combined, floats
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.step import dropped, mixed, observed
+from dynskip_jax.functional.step import dropped, mixed, observation_of
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
 
 
@@ -150,12 +150,12 @@ def choose(
 ) -> tuple[Choice, Any]:
     """Make the choice of a step; return it, and the state of the time skip after it."""
     skip = layer.recurrence.time_skip
-    observation = observed(layer.recurrence, newest)
+    observation = observation_of(layer.recurrence, newest)
     if window_KBH is not None:
-        initial = args.initial and observed(layer.recurrence, args.initial)
+        initial = args.initial and observation_of(layer.recurrence, args.initial)
         window_BKH = jnp.moveaxis(window_KBH, 0, 1)
         known = Memory(window_BKH, layer.K, alive=x.flags.alive, initial=initial)
-        observation = known.observe(skip.observed)
+        observation = known.as_observation(skip.observation_kind)
     return skip.make_choice(args.skip, x.given, observation, before, layer.mode)
 
 
@@ -201,10 +201,10 @@ def window_at(
     layer: Layer, histories_RBH: Any, t: Int[Array, ""]
 ) -> Float[Array, "K batch observed"] | None:
     """Return what choices observe of the K states before step t; None for State(t-1) only."""
-    if layer.recurrence.time_skip.observed == "previous":
+    if layer.recurrence.time_skip.observation_kind == "previous":
         return None
     window = jax.tree.map(lambda rows: hist.read_window(rows, t, layer.K), histories_RBH)
-    return observed(layer.recurrence, window)
+    return observation_of(layer.recurrence, window)
 
 
 def given_at(

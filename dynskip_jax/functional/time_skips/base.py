@@ -14,7 +14,7 @@ from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
 from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
-Observed = Literal["previous", "mean", "slots", "memory"]
+ObservationKind = Literal["previous", "mean", "slots", "memory"]
 
 
 class Choice(NamedTuple):
@@ -99,7 +99,7 @@ class TimeSkip:
     log π of the `trace` | | `writes_all` | True | every new state is written as a whole, so that
     `Choice.update` is None | | `fixed_slot` | None | slot of the state that enters every step; None
     if it is chosen | | `forgets_carried` | False | the carried state enters the first step, and the
-    initial one replaces it | | `observed` | `previous` | what `choose` sees of the stored states;
+    initial one replaces it | | `observation_kind` | `previous` | what `choose` sees of the stored states;
     see there | | `observes_inputs` | False | `choose` also sees the inputs that followed them:
     `SkipInputs.followed` | | `num_choices` | 0 | number of options from which one is sampled or
     replayed; 0 if there are none | | `action_range` | 1, K | smallest and largest action that can
@@ -118,7 +118,7 @@ class TimeSkip:
     writes_all: ClassVar[bool] = True
     fixed_slot: ClassVar[int | None] = None
     forgets_carried: ClassVar[bool] = False
-    observed: ClassVar[Observed] = "previous"
+    observation_kind: ClassVar[ObservationKind] = "previous"
     observes_inputs: ClassVar[bool] = False
     num_choices: ClassVar[int] = 0
     max_skip: int = 1
@@ -152,13 +152,15 @@ class TimeSkip:
         check_mix(self.mix)
         check_whole("max_skip (K)", self.max_skip)
         check_fields(self)
-        if self.observed not in get_args(Observed):
-            known = ", ".join(get_args(Observed))
-            raise UserError(f"unknown {name}.observed {self.observed!r}: choose one of {known}")
+        if self.observation_kind not in get_args(ObservationKind):
+            known = ", ".join(get_args(ObservationKind))
+            raise UserError(
+                f"unknown {name}.observation_kind {self.observation_kind!r}: choose one of {known}"
+            )
         writes_more = (
             not self.writes_all or type(self).init_skip_state is not TimeSkip.init_skip_state
         )
-        if self.forgets_carried and self.observed != "previous" and writes_more:
+        if self.forgets_carried and self.observation_kind != "previous" and writes_more:
             raise UserError(
                 f"{name} has an update or a state: with forgets_carried it observes `previous`"
             )
@@ -167,7 +169,7 @@ class TimeSkip:
     def action_range(self) -> tuple[int, int]:
         return 1, self.max_skip
 
-    def observed_arrays(self, transition: Transition) -> tuple[str, ...]:
+    def observation_arrays(self, transition: Transition) -> tuple[str, ...]:
         """Return the names of the state's arrays that `choose` observes, side by side."""
         return ("h",)
 
@@ -236,7 +238,7 @@ class TimeSkip:
     ) -> tuple[Choice, Any]:
         """Make the choice of a step, or of all steps at once: accept any leading axes.
 
-        The observation is of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`:
+        The observation is of the kind `observation_kind`. `previous`: State(t-1), (*batch, hidden). `mean`:
         the mean of the last K states. `slots`: all of them, newest first, (*batch, K, hidden).
         `memory`: a `Memory`, which compares a query with all of them at less cost.
         `skip_state` is the skip's own state before the step; return it after the step, too.

@@ -99,7 +99,7 @@ class PolicySkip(BufferSkip):
         return slots if is_known else jnp.clip(slots, 0, self.max_skip - 1)
 
     @property
-    def observed(self) -> str:
+    def observation_kind(self) -> str:
         return "memory" if self.agent == "content" else self.agent_input
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:

@@ -37,7 +37,7 @@ class SkipRNN(ReadingSkip):
     name = "skip_rnn"
     update_bias: float = 1.0
 
-    def observed_arrays(self, transition) -> tuple[str, ...]:
+    def observation_arrays(self, transition) -> tuple[str, ...]:
         """Return the name of the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
         return (transition.cell_state,)
 
