@@ -280,8 +280,8 @@ CASES = {
     "reinforce": of_decisions(
         lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)
     ),
-    "updates": of_decisions(
-        lambda trace, x: rl.updates(
+    "tokens_read": of_decisions(
+        lambda trace, x: rl.tokens_read(
             dataclasses.replace(trace, update=x, update_is_differentiable=True)
         )
     ),

@@ -303,7 +303,8 @@ def test_pieces_are_read_by_name():
     assert {type(F.parse_transition(name)) for name in F.TRANSITIONS} == set(F.TRANSITIONS.values())
     assert F.parse_depth_skip("gated_output") == F.ToOutput(gated=True)
     parse, by_content = F.parse_time_skip, dict(agent="content")
-    assert parse("lstm", mix=0.5, agent_input="mean") == F.Previous()
+    for plain in ("previous", "lstm"):
+        assert parse(plain, mix=0.5, agent_input="mean") == F.Previous()
     assert parse("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
     assert parse("attention:4", **by_content) == F.Attention(4)
     assert parse("content:4", agent_input="mean") == F.Attention(

@@ -17,7 +17,7 @@ from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, TimeSkip
 class Previous(TimeSkip):
     """No skip over time: State(t-1) enters, as in an ordinary recurrent network."""
 
-    name = "lstm"  # the baseline's name in every table, for any transition
+    name = "previous"
     fixed_slot = 0
 
 
