@@ -20,6 +20,7 @@ from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
+from dynskip_jax.functional.time_skips.calls import decide, make_choice
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
 
@@ -357,10 +358,10 @@ def recurrent_step(
         recent_inputs = followed[..., :-1, :]
     memory = Memory.of_slots(observation_of(recurrence, carry.slots))
     observation = memory.as_observation(skip.observation_kind)
-    choice, skip_state = skip.make_choice(
-        params.skip, seen, observation, carry.skip_state, policy.mode
+    choice, skip_state = make_choice(
+        skip, params.skip, seen, observation, carry.skip_state, policy.mode
     )
-    decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
+    decision = decide(skip, params.skip, seen, observation, choice, policy.mode)
 
     # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
     first = None

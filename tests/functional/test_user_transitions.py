@@ -114,9 +114,7 @@ def test_what_a_transition_does_not_declare_is_said():
     with pytest.raises(TypeError, match="set averages = 'own'"):
         type("Wrong", (F.Transition,), {"mix_states": F.SLSTM.mix_states})
     with pytest.raises(TypeError, match="return log π of the choice in `trace`"):
-        type("Own", (F.TimeSkip,), {"is_stochastic": True, "init": F.Dynamic.init})
-    with pytest.raises(TypeError, match="Own samples: set num_choices"):
-        type("Own", (F.TimeSkip,), {"is_stochastic": True})
+        type("Own", (F.TimeSkip,), {"num_choices": 2, "init": F.Dynamic.init})(2)
     bare = type("Bare", (F.Transition,), {"state": F.LSTMState})()
     with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
         SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))
@@ -124,3 +122,32 @@ def test_what_a_transition_does_not_declare_is_said():
         UserError, match="unknown gate_fn 'sigmoids': use a function or sigmoid, tanh, relu"
     ):
         F.LSTM(gate_fn="sigmoids")
+
+
+# Agent, distribution, samples: what follows from the parts that a skip has.
+DERIVED = {
+    "previous": (False, False, False),
+    "fixed:4": (False, False, False),
+    "mean:4": (False, True, False),
+    "random:4": (False, True, True),
+    "attention:4": (True, True, False),
+    "dynamic:4": (True, True, True),
+    "sparse:4": (True, True, False),
+    "skip_rnn": (False, False, False),
+    "skim_rnn": (False, False, False),
+    "lstm_jump": (False, False, True),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_a_skip_is_follows_from_its_parts(name):
+    skip = F.parse_time_skip(name)
+    assert (skip.has_agent, skip.has_distribution, skip.is_stochastic) == DERIVED[name]
+
+
+def test_an_own_skip_that_samples_declares_only_the_number_of_its_options():
+    own = type("Coin", (F.TimeSkip,), {"num_choices": 2})(2)
+    assert own.is_stochastic and own.draws("sample", False) and own.draws("gumbel_softmax", False)
+    assert not own.draws("greedy", False) and not own.draws("sample", True)
+    assert [own.differentiable(mode, False) for mode in ("sample", "greedy", "soft")] == [0, 0, 1]
+    assert not (own.has_agent or own.has_distribution)

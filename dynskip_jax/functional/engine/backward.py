@@ -47,6 +47,7 @@ from dynskip_jax.functional.engine.trees import (
 )
 from dynskip_jax.functional.step import dropped
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
+from dynskip_jax.functional.time_skips.calls import make_choice
 
 
 class Residuals(NamedTuple):
@@ -406,7 +407,7 @@ def _gradients_of_choices(
         followed = followed_of_all(recent_inputs, layer.K, args.flags.alive)
         own = given._replace(projected=projected, temperature=temperature, followed=followed)
         time_skip = layer.recurrence.time_skip
-        return floats(time_skip.make_choice(skip, own, observations, before, layer.mode))
+        return floats(make_choice(time_skip, skip, own, observations, before, layer.mode))
 
     temperature = args.given.temperature
     _, undo = jax.vjp(choose, args.skip, given.projected, temperature, args.recent_inputs)

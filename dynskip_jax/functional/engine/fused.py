@@ -45,6 +45,7 @@ from dynskip_jax.functional.step import (
     skip_inputs,
 )
 from dynskip_jax.functional.time_skips import Previous, SkipInputs
+from dynskip_jax.functional.time_skips.calls import decide, make_choice
 
 
 def fused_unroll(
@@ -107,8 +108,8 @@ def fused_unroll(
     given, before, choices = swap_time_and_batch((given, result.before, result.choices))
     given = given._replace(followed=followed_of_all(recent_inputs_RBF, skip.max_skip, clock.alive))
     if inert:
-        choices, _ = skip.make_choice(params.skip, given, observations, before, policy.mode)
-    decision = skip.decide(params.skip, given, observations, choices, policy.mode)
+        choices, _ = make_choice(skip, params.skip, given, observations, before, policy.mode)
+    decision = decide(skip, params.skip, given, observations, choices, policy.mode)
 
     # Outputs, and the carry after the last step.
     cell_state_RBH = None

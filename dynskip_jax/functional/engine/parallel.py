@@ -15,6 +15,7 @@ from dynskip_jax.functional.step import (
     in_dtype_of,
 )
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
+from dynskip_jax.functional.time_skips.calls import decide
 from dynskip_jax.functional.transitions import LinearTransition
 
 
@@ -58,7 +59,7 @@ def parallel_unroll(
     end = carry._replace(slots=recurrence.transition.state(slots), step=step)
     h = jnp.moveaxis(h, 0, 1)
     steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
-    decision = skip.decide(None, steps, h, Choice(), "greedy")
+    decision = decide(skip, None, steps, h, Choice(), "greedy")
     output = SkipOutput(h, decision, h if return_cell_state else None)
     if inputs.valid is not None:
         output = where_each(inputs.valid.T, output, 0)

@@ -19,6 +19,7 @@ from dynskip_jax.functional.engine.trees import added, combined, floats
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import dropped, mixed, observation_of
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
+from dynskip_jax.functional.time_skips.calls import make_choice
 
 
 class LoopInputs(NamedTuple):
@@ -156,7 +157,7 @@ def choose(
         window_BKH = jnp.moveaxis(window_KBH, 0, 1)
         known = Memory(window_BKH, layer.K, alive=x.flags.alive, initial=initial)
         observation = known.as_observation(skip.observation_kind)
-    return skip.make_choice(args.skip, x.given, observation, before, layer.mode)
+    return make_choice(skip, args.skip, x.given, observation, before, layer.mode)
 
 
 def enter(

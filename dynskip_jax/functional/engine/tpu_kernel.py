@@ -43,6 +43,7 @@ from dynskip_jax.functional.step import (
     skip_inputs,
 )
 from dynskip_jax.functional.time_skips import Choice, Dynamic, Every, Fixed, Previous, TimeSkip
+from dynskip_jax.functional.time_skips.calls import decide
 from dynskip_jax.functional.transitions import LSTM, LSTMState
 
 LANES = 128  # width of a register, in units
@@ -149,8 +150,8 @@ def tpu_unroll(
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
     before = histories[0][skip.max_skip - 1 : -1]
-    decision = skip.decide(
-        params.skip, seen, before, Choice(slot if chooses else None), policy.mode
+    decision = decide(
+        skip, params.skip, seen, before, Choice(slot if chooses else None), policy.mode
     )
     output = SkipOutput(h, decision, c if return_cell_state else None)
     if inputs.valid is not None:

@@ -41,7 +41,6 @@ class Mean(BufferSkip):
     """Uniform average of the last K states: the control for attention. `Decision.action` is K."""
 
     name = "mean"
-    has_distribution = True
 
     def choose(self, params, inputs, observation, skip_state, mode):
         shape = (*inputs.step.shape, self.max_skip)
@@ -65,8 +64,6 @@ class Random(BufferSkip):
     """
 
     name = "random"
-    is_stochastic = True
-    has_distribution = True
     rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -61,9 +61,6 @@ class PolicySkip(BufferSkip):
     empty_slots: str = choice_field("initial", "masked")
     among: Candidates = Every()  # noqa: RUF009 (immutable)
 
-    has_agent = True
-    has_distribution = True
-
     def __post_init__(self) -> None:
         if not isinstance(self.among, Candidates):
             raise UserError(
@@ -256,7 +253,6 @@ class Dynamic(PolicySkip):
     """
 
     name = "dynamic"
-    is_stochastic = True
 
     @property
     def num_choices(self) -> int:

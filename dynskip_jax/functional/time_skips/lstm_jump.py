@@ -47,7 +47,6 @@ class LSTMJump(ReadingSkip):
     """
 
     name = "lstm_jump"
-    is_stochastic = True
     max_jump: int = 5
     read_steps: int = 20
     max_jumps: int = 10
