@@ -117,8 +117,7 @@ def crf_decode(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Int[Array, "batch time"]:
-    """Return the most probable tag sequence of each row (Viterbi algorithm), 0 past each row's
-    length.
+    """Return the most probable tag sequence of each row (Viterbi algorithm); 0 at padding.
 
     Ties are broken deterministically. Arguments are those of `crf_log_likelihood`.
     """
@@ -233,7 +232,8 @@ def _exact_log_sum(
 def _of_next_step(
     x: Shaped[Array, "batch time *features"],
 ) -> Shaped[Array, "batch time *features"]:
-    """Return x(t+1) at each step t, and zeros at the last: JAX cannot export a scan over `time` - 1
-    steps.
+    """Return x(t+1) at each step t, and zeros at the last.
+
+    JAX cannot export a scan over `time` - 1 steps.
     """
     return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

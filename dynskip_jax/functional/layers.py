@@ -1,6 +1,4 @@
-"""Stacked recurrent layers, in one or two directions, as one pure function of weights and
-arrays.
-"""
+"""Stacked recurrent layers, in one or two directions, as one pure function."""
 
 import dataclasses
 import math
@@ -69,9 +67,7 @@ class LayersSpec:
     implementation: str = "auto"  # implementation of every unroll; see `unroll`
 
     def sources_below(self, i: int) -> tuple[int, ...]:
-        """Return the indices of the layers that the depth skip of layer `i` reads from, bottom
-        first.
-        """
+        """Return the layers that the depth skip of layer `i` reads from, bottom first."""
         skip = self.layers[i].recurrence.depth_skip
         if skip is None:
             return ()
@@ -90,8 +86,7 @@ class LayersSpec:
         )
 
     def is_noncausal(self, i: int) -> bool:
-        """Return whether choices of layer `i` can affect outputs at steps that the layer processed
-        earlier.
+        """Return whether choices of layer `i` affect outputs at steps that it processed earlier.
 
         This is so with two directions, except in the top layer: a layer above runs in the other
         direction.
@@ -117,8 +112,9 @@ class LayersCall(NamedTuple):
 
 
 class LayersOutput(NamedTuple):
-    """Outputs of the layers. With two directions, tuples alternate: layer 1 forward, layer 1
-    backward, …
+    """Outputs of the layers.
+
+    With two directions, tuples alternate: layer 1 forward, layer 1 backward, …
 
     Attributes:
         h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
@@ -146,8 +142,7 @@ def run_layers(
     *,
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
-    """Run all layers over a batch of sequences; return the last carry of each layer, and the
-    outputs.
+    """Run all layers over a batch of sequences; return the last carries and the outputs.
 
     The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
     `initial` is the learned initial state of each layer, arrays of (hidden,); None for zeros. If
@@ -176,9 +171,7 @@ def run_layers(
 
 
 def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
-    """Return the call with its batch axes, of which there may be none or several, reshaped into
-    one.
-    """
+    """Return the call with its batch axes, none or several, reshaped into one."""
     if batch_axes == 1:
         return call
     size = math.prod(call.x.shape[:batch_axes])
@@ -288,10 +281,9 @@ def _side_by_side(arrays: Sequence[Array]) -> Array:
 def initial_state(
     layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the initial state of every sequence, each array (*batch, hidden), sharded like the
-    batch of `like`.
+    """Return the initial state of every sequence, sharded like the batch of `like`.
 
-    `learned` has arrays of (hidden,); None for zeros.
+    Each array is (*batch, hidden). `learned` has arrays of (hidden,); None for zeros.
     """
     shape = (*batch, layer.hidden)
     zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
@@ -306,9 +298,7 @@ def initial_state(
 def _carries(
     spec: LayersSpec, starts: Sequence[Any], call: LayersCall
 ) -> tuple[tuple[SkipCarry, ...], Key[Array, "..."] | None]:
-    """Return the carries to start from, and the key for everything else that is sampled in this
-    call.
-    """
+    """Return the carries to start from, and the key for all else that is sampled."""
     key = call.key
     if call.carry is not None:
         return _with_keys(match_batch(call.carry, call.x), key), key
@@ -363,8 +353,7 @@ def _dropout_keys(
     batch: int,
     deterministic: bool,
 ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Return the keys for dropout on each input and the output, recurrent masks, and weights of
-    each layer.
+    """Return the keys for dropout on inputs and output, for recurrent masks, and for weights.
 
     The keys for weights are single ones, the others (batch,); None where nothing is dropped.
     """
@@ -391,9 +380,7 @@ def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
 def _with_mask(
     layer: LayerSpec, carry: SkipCarry, key: Key[Array, " batch"] | None, deterministic: bool
 ) -> SkipCarry:
-    """Return the carry with its recurrent dropout mask, or a new one; None if nothing is
-    dropped.
-    """
+    """Return the carry with its recurrent dropout mask, or a new one; None if nothing drops."""
     if deterministic or layer.recurrent_dropout == 0.0:
         return carry._replace(recurrent_mask=None)
     if carry.recurrent_mask is not None:
@@ -413,8 +400,7 @@ def draw_recurrent_mask(
 def zoneout_mask(
     layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool
 ) -> Any:
-    """Return the zoneout masks of the steps that follow a carry, one mask for each array of the
-    state.
+    """Return the zoneout masks of the steps after a carry, one for each array of the state.
 
     `steps` is the size of a time axis after the batch; None for one step without this axis. If
     `deterministic`, the masks are expected values, which need no keys. The result is None for a
@@ -436,8 +422,9 @@ def zoneout_mask(
 
 
 def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None) -> LayerParams:
-    """Return the weights with matrices cast to the layer's `dtype`; with a key, weight dropout is
-    applied.
+    """Return the weights, with matrices in the layer's `dtype`.
+
+    With a key, weight dropout is applied.
     """
     params = cast_matrices(params, layer.dtype)
     if key is None or layer.weight_dropout == 0.0:
@@ -459,9 +446,7 @@ def cast_matrices(params: Any, dtype: Any) -> Any:
 def drop_recurrent_weights(
     weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float
 ) -> Any:
-    """Drop entries of the matrices that multiply the state (DropConnect):
-    `Transition.recurrent`.
-    """
+    """Drop entries of the matrices in `Transition.recurrent` (DropConnect)."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
     keys = jax.random.split(key, len(leaves))
 
@@ -481,9 +466,7 @@ def drop_recurrent_weights(
 def _below(
     spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
 ) -> Float[Array, "batch time below"] | None:
-    """Return the input of the depth skip of layer `i`, from lower layers of its direction; None
-    without.
-    """
+    """Return the input of the depth skip of layer `i`, from its direction; None without a skip."""
     sources = [outputs[source] for source in spec.sources_below(i)]
     if not sources:
         return None
@@ -494,8 +477,9 @@ def _below(
 def _h_before(
     layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
 ) -> Float[Array, "batch time hidden"]:
-    """Return the previous h of each step, in the order of the inputs; in reverse, that of step
-    t+1.
+    """Return the previous h of each step, in the order of the inputs.
+
+    In reverse, it is that of step t+1.
     """
 
     def flip(array: Array) -> Array:

@@ -18,8 +18,7 @@ def pool_states(
     *,
     backward: int = 0,
 ) -> Float[Array, "batch features"]:
-    """Return one vector for each sequence: the last, the mean or the maximum of the states `where`
-    True.
+    """Return the last, the mean or the maximum of each sequence's states `where` True.
 
     A sequence without such a state gets zeros. The last `backward` features come from a layer run
     in reverse: `last` takes them from the first step to pool.

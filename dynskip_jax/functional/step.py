@@ -26,8 +26,9 @@ from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transi
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """The three choices that define a recurrent layer. Hashable, hence a static argument under
-    `jit`.
+    """The three choices that define a recurrent layer.
+
+    It is hashable, hence a static argument under `jit`.
 
     Attributes:
         time_skip: Choice of the earlier state that enters a step.
@@ -77,9 +78,7 @@ class Recurrence:
 
 
 class LayerParams(NamedTuple):
-    """Weights of one layer: of the transition, the time skip and the depth skip; None for what has
-    none.
-    """
+    """Weights of one layer; None for a part that it does not have, or that has none."""
 
     transition: Any
     skip: Any = None
@@ -117,8 +116,7 @@ class SkipCarry(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """Inputs of a step that need no state, so that they can be computed for all steps before the
-    loop.
+    """Inputs of a step that need no state: they are computed for all steps before the loop.
 
     Attributes:
         transition: `Transition.project` of x(t).
@@ -192,9 +190,7 @@ def zero_state(
     dtype: Any = jnp.float32,
     like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
-    """Return a state of zeros, each array (*batch, hidden), sharded like the leading axis of
-    `like`.
-    """
+    """Return a state of zeros, each (*batch, hidden), sharded like the first axis of `like`."""
     if like is None:
         like = jnp.zeros(())
     return transition.state(
@@ -222,8 +218,7 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
 
 
 def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """Return the carry with which the next sequence packed into the same row begins, with new PRNG
-    keys.
+    """Return the carry of the next sequence of a packed row, with new PRNG keys.
 
     The recurrent dropout mask stays the same.
     """
@@ -280,8 +275,9 @@ def skip_inputs(
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:
-    """Return the inputs of a choice that need no state, at one step or at all; `step` counts those
-    before.
+    """Return the inputs of a choice that need no state, at one step or at all.
+
+    `step` counts the steps before.
     """
     skip = recurrence.time_skip
     draws = skip.draws(policy.mode, inputs.action is not None)
@@ -306,17 +302,14 @@ def skip_inputs(
 
 
 def in_dtype(number: Any, dtype: Any) -> Any:
-    """Return a Python number unchanged, and an array in `dtype`, so that it cannot widen the
-    states.
-    """
+    """Return a Python number unchanged, and an array in `dtype`: it must not widen states."""
     if isinstance(number, int | float):
         return number
     return jnp.asarray(number, dtype)
 
 
 def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
-    """Return `inputs` in the dtype of the states in `carry`; wider inputs x(t) may have widened
-    them.
+    """Return `inputs` in the dtype of the states in `carry`: wider ones would widen them.
 
     `skip_inputs` casts the inputs of the time skip.
     """
@@ -471,8 +464,9 @@ def dropped(
 def mixed(
     transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any
 ) -> Any:
-    """Return both states mixed with λ = `mix`; if λ is the Python number 1, return `selected`
-    unchanged.
+    """Return both states mixed with λ = `mix`.
+
+    If λ is the Python number 1, that is `selected` unchanged.
     """
     if isinstance(mix, int | float) and mix == 1:
         return selected
@@ -480,9 +474,7 @@ def mixed(
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
-    """Return `dense` with `mask` applied to the operand of each product, but not to what is carried
-    on.
-    """
+    """Return `dense` with `mask` on the operand of each product; the state keeps its h."""
 
     def masked(w, x, *addends, activations=("linear",)):
         return dense(w, x * mask, *addends, activations=activations)
@@ -491,9 +483,7 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
 
 
 def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
-    """Return the chosen state of the buffer, or a weighted average of states, each array (*batch,
-    hidden).
-    """
+    """Return the chosen state of the buffer, or an average of states, each (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
     if choice.weights is None:
@@ -512,8 +502,9 @@ def _push(
     new: Float[Array, "*batch hidden"],
     forget_newest: Bool[Array, "*batch"] | None,
 ) -> Float[Array, "*batch K hidden"]:
-    """Put the new state in slot 0; where `forget_newest`, the oldest state first replaces the
-    newest one.
+    """Put the new state in slot 0.
+
+    Where `forget_newest`, the oldest state first replaces the newest one.
     """
     older = slots[..., :-1, :]
     if forget_newest is not None and slots.shape[-2] > 1:

@@ -27,8 +27,7 @@ from dynskip_jax.functional.transitions.base import Transition
 def oldest_first(
     slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None = None
 ) -> Float[Array, "batch K hidden"]:
-    """Return the slots of a carry, newest first, as the K states before the steps after the first
-    one.
+    """Return the slots of a carry, newest first, in the order of a history.
 
     Where `first` is True, the state that enters the first step is forgotten after it
     (`TimeSkip.forgets_carried`): the oldest state replaces it.

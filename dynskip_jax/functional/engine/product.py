@@ -1,6 +1,4 @@
-"""Matrix products of recurrent layers in mixed dtypes, with their biases, activations and
-gradients.
-"""
+"""Matrix products of recurrent layers in mixed dtypes, with biases and activations."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -20,16 +18,15 @@ from dynskip_jax.functional.engine.sharding import (
 
 
 def wider(*dtypes: Any) -> Any:
-    """Return the dtype to which these are promoted, also under
-    `jax.numpy_dtype_promotion("strict")`.
-    """
+    """Return the dtype to which these are promoted, also where promotion is strict."""
     with jax.numpy_dtype_promotion("standard"):
         return reduce(jnp.promote_types, dtypes)
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
-    """Return x w, multiplied in the dtype of `w`; sums and the result have the wider of both
-    dtypes.
+    """Return x w, multiplied in the dtype of `w`.
+
+    Sums and the result have the wider of both dtypes.
 
     With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes
     the gradients in the same way; it supports reverse mode only.
@@ -45,8 +42,7 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
 
 
 def _may_be_sharded(x: Array) -> bool:
-    """Return whether the leading axes must stay apart, because one that is not the first may be
-    sharded.
+    """Return whether the leading axes stay apart, because one after the first may be sharded.
 
     On one device they become one axis: with several, XLA's CPU backend transposes, and so copies,
     an operand of each weight's gradient.
@@ -184,8 +180,7 @@ def row(
 def activate(
     x: Float[Array, "*batch features"], activations: Sequence[str]
 ) -> Float[Array, "*batch features"] | tuple[Float[Array, "*batch block"], ...]:
-    """Apply one activation to all features, or one to each of several blocks, which are returned as
-    a tuple.
+    """Apply one activation to all features, or one to each of several blocks, a tuple.
 
     Activations are names from `tanh`, `sigmoid` and `linear` (no change).
     """

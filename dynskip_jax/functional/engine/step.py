@@ -88,8 +88,7 @@ def replay_step(
     fetch: Callable[[Choice], Any],
     choice_probes: Any,
 ) -> tuple[Any, Choice, Any]:
-    """Take a step with the values of `saved`; return State(t), the choice, and the time skip's
-    state.
+    """Take a step with the values of `saved`; return State(t), the choice and the skip's state.
 
     Derivatives are those of `take_step`. `choice_probes` are zeros whose gradients are those of the
     floats of the choice and of the new state of the time skip. See `take_step` for the other

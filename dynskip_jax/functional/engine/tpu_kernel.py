@@ -390,8 +390,7 @@ def _run(
     results_whole: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     reverse: bool = False,
 ) -> SimpleNamespace:
-    """Run `step` once for each step, one after another, and return the results by name, all of them
-    float32.
+    """Run `step` once for each step, one after another; return the results by name, in float32.
 
     Args:
         step: Function of the references of all arrays, by name.

@@ -1,6 +1,4 @@
-"""Trees of arrays as the loops use them: None stands for what has no gradient, or a gradient of
-zero.
-"""
+"""Trees of arrays as the loops use them: None stands for a gradient that is zero or missing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -1,6 +1,4 @@
-"""Time skips without an agent: the previous state, a fixed one, the mean of the last K, or a random
-one.
-"""
+"""Time skips without an agent: State(t-1), State(t-K), the mean of the last K, or a random one."""
 
 import dataclasses
 import math
@@ -55,8 +53,7 @@ class Mean(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Random(BufferSkip):
-    """Random skip, the control for an agent: one of the last K states enters, sampled in every
-    mode.
+    """Random skip, the control for an agent: one of the last K states, sampled in every mode.
 
     Attributes:
         rates: Relative frequency of each k; None for equal frequencies. With the frequencies of a

@@ -12,8 +12,9 @@ from dynskip_jax.functional.checks import check_fields
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Interface: which of the last K states may enter. Hashable, because it is a field of a time
-    skip.
+    """Interface: which of the last K states may enter.
+
+    It is hashable, because it is a field of a time skip.
     """
 
     def __post_init__(self) -> None:
@@ -70,10 +71,10 @@ class Every(Candidates):
 
 @dataclasses.dataclass(frozen=True)
 class Segments(Every):
-    """State(t-1) and the states at the ends of segments of `size` steps, which Memory Caching
-    (2026) stores.
+    """State(t-1) and the states at the ends of segments of `size` steps.
 
-    The initial state stands for the ends of all segments before the sequence.
+    Memory Caching (2026) stores these. The initial state stands for the ends of all segments before
+    the sequence.
     """
 
     def count(self, max_skip):

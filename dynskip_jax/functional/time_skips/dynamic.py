@@ -1,6 +1,4 @@
-"""Attention and dynamic skips: an agent computes a distribution over the last K states (Gui et al.
-2019).
-"""
+"""Attention and dynamic skips: agents over the last K states (Gui et al. 2019)."""
 
 import dataclasses
 from typing import Any
@@ -150,9 +148,7 @@ class PolicySkip(BufferSkip):
     def logits(
         self, params: AgentParams, inputs: SkipInputs, observation: Any, mode: ActionMode = "sample"
     ) -> Float[Array, "*batch n"]:
-        """Return the candidates' logits, unnormalised log π of a policy of this mode and
-        temperature.
-        """
+        """Return the candidates' logits, unnormalised log π of a policy of this mode."""
         if self.agent == "mlp":
             logits = agent_logits(params, inputs.projected, observation)
         else:

@@ -31,14 +31,14 @@ class JumpCounts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTMJump(ReadingSkip):
-    """LSTM-Jump: after R tokens, sample κ in 0..K from softmax(W h + b), and read the κ-th token
-    ahead next.
+    """LSTM-Jump: after R tokens, sample κ in 0..K, and read the κ-th token ahead next.
 
-    Reading stops at κ = 0, or when R tokens have been read after the last of N jumps. A token that
-    is not read changes no state. The softmax is trained by REINFORCE. At a jump,
-    `Decision.log_prob` is the log-probability of κ and `Decision.action` is κ + 1. At all other
-    steps both are 0. The score function trains only the weights of the softmax, as in the paper: no
-    gradient flows into h. Jumps have no relaxation, so they are greedy in relaxed modes.
+    κ is drawn from softmax(W h + b). Reading stops at κ = 0, or when R tokens have been read after
+    the last of N jumps. A token that is not read changes no state. The softmax is trained by
+    REINFORCE. At a jump, `Decision.log_prob` is the log-probability of κ and `Decision.action` is κ
+    + 1. At all other steps both are 0. The score function trains only the weights of the softmax,
+    as in the paper: no gradient flows into h. Jumps have no relaxation, so they are greedy in
+    relaxed modes.
 
     Attributes:
         max_jump: K, the largest κ.

@@ -23,13 +23,12 @@ class SkimGateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SkimRNN(ReadingSkip):
-    """Skim-RNN: read token t with probability p_1, or skim it: (p_1, p_2) = softmax(α(x(t),
-    h(t-1))), Eq. 1.
+    """Skim-RNN: read token t with probability p_1, or skim it, Eq. 1.
 
-    A token that is read updates the whole state. A token that is skimmed updates it by
-    `Transition.unread_state`: a `SkimLSTM` updates its first units, other transitions keep
-    State(t-1). Where the policy samples, Gumbel-softmax mixes both new states (Eq. 5). A greedy
-    policy takes the more probable one.
+    The probabilities are (p_1, p_2) = softmax(α(x(t), h(t-1))). A token that is read updates the
+    whole state. A token that is skimmed updates it by `Transition.unread_state`: a `SkimLSTM`
+    updates its first units, other transitions keep State(t-1). Where the policy samples,
+    Gumbel-softmax mixes both new states (Eq. 5). A greedy policy takes the more probable one.
 
     `Decision.update` is the weight of reading and carries a gradient: add `cost *
     decision.update.sum()` to the loss for a cost per token read. The paper adds the mean of -log

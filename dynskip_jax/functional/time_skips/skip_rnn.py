@@ -1,6 +1,4 @@
-"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step updates or copies the
-state.
-"""
+"""Skip RNN (Campos et al. 2018): a binary gate updates or copies the state at each step."""
 
 import dataclasses
 from typing import NamedTuple

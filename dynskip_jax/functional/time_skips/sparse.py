@@ -1,6 +1,4 @@
-"""Sparse attentive backtracking (Ke et al. 2018): attention over only the few states with the best
-scores.
-"""
+"""Sparse attentive backtracking (Ke et al. 2018): attention over the states with best scores."""
 
 import dataclasses
 

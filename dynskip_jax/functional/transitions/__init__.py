@@ -1,6 +1,4 @@
-"""Transitions: functions from an input and a state to the new state of a cell. One file for
-each.
-"""
+"""Transitions: functions from an input and a state to the new state of a cell."""
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, dense

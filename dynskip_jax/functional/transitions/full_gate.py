@@ -1,6 +1,4 @@
-"""Full gate recurrence (Greff et al. 2015; Eq. 13-18 of the untied LSTM's paper): gates see all
-gates.
-"""
+"""Full gate recurrence (Greff et al. 2015; untied LSTM's paper, Eq. 13-18): gates see all gates."""
 
 import dataclasses
 from typing import NamedTuple
@@ -34,9 +32,8 @@ class FullGateParams(NamedTuple):
     p_i: Float[Array, " hidden"]
     p_f: Float[Array, " hidden"]
     p_o: Float[Array, " hidden"]
-    r: Float[
-        Array, "three_hidden three_hidden"
-    ]  # from the gates i, f, o of step t-1 to those of step t
+    # R, from the gates i, f, o of step t-1 to those of step t
+    r: Float[Array, "three_hidden three_hidden"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,8 +23,9 @@ class LSTMState(NamedTuple):
 
 
 class LSTMParams(NamedTuple):
-    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o; no o without an output
-    gate.
+    """Weights of Eq. 2, gates side by side in the order g, i, f, o.
+
+    Without an output gate there is no o.
     """
 
     w_x: Float[Array, "in gates"]  # input to gates
@@ -34,8 +35,9 @@ class LSTMParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTM(Transition):
-    """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b),
-    Eq. 2.
+    """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), Eq. 2.
+
+    The gates are (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b).
 
     Attributes:
         output_gate: Whether there is an output gate; False fixes o at 1.

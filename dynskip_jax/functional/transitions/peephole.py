@@ -14,16 +14,13 @@ from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
 class PeepholeParams(NamedTuple):
-    """Weights of Eq. 7-12, with the gates side by side in the order g, i, f, o (g is c̃ in the
-    paper).
-    """
+    """Weights of Eq. 7-12, gates side by side in the order g (the paper's c̃), i, f, o."""
 
     w_x: Float[Array, "in gates"]  # W, input to gates
     w_h: Float[Array, "hidden gates"]  # U, state to gates
     b: Float[Array, " gates"]
-    p_i: Float[
-        Array, " hidden"
-    ]  # diagonals of P; the forget gate has its own, although Eq. 8 prints P_i
+    # Diagonals of P. The forget gate has its own, although Eq. 8 prints P_i
+    p_i: Float[Array, " hidden"]
     p_f: Float[Array, " hidden"]
     p_o: Float[Array, " hidden"]
 

@@ -1,6 +1,4 @@
-"""PLSTM, an LSTM with peepholes only into the candidate (Sections 3.2 and 4 of the untied LSTM's
-paper).
-"""
+"""PLSTM: peepholes only into the candidate (untied LSTM's paper, Sections 3.2 and 4)."""
 
 import dataclasses
 from typing import NamedTuple

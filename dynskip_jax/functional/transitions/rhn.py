@@ -21,12 +21,12 @@ class RHNParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentHighway(Transition):
-    """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l), with (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1}
-    + b_l).
+    """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l).
 
-    The carry gate is coupled, c = 1 - t, as in the paper's experiments. `forget_bias` is subtracted
-    from the bias of t: use 2 or more for the paper's initial biases of -2 or lower. `depth` is L,
-    the number of highway layers in a step.
+    In it, (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1} + b_l). The carry gate is coupled, c = 1
+    - t, as in the paper's experiments. `forget_bias` is subtracted from the bias of t: use 2 or
+    more for the paper's initial biases of -2 or lower. `depth` is L, the number of highway layers
+    in a step.
     """
 
     name = "rhn"

@@ -1,6 +1,4 @@
-"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one for tokens that are read, a small one for
-others.
-"""
+"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one to read, a small one to skim."""
 
 import dataclasses
 from typing import NamedTuple

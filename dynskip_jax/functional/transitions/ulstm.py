@@ -1,6 +1,4 @@
-"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell state for the
-candidate.
-"""
+"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a gate reads the cell state for the candidate."""
 
 import dataclasses
 from typing import NamedTuple
@@ -27,10 +25,10 @@ class ULSTMParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ULSTM(Transition):
-    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z takes the place of the previous output
-    gate.
+    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n), with a retrieve gate z.
 
-    `output_gate` says whether there is an output gate; False fixes o at 1.
+    z takes the place of the previous output gate. `output_gate` says whether there is an output
+    gate; False fixes o at 1.
     """
 
     name = "ulstm"
