@@ -137,7 +137,7 @@ def check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], 
     Traced values are not checked.
     """
     # A traced value has a dtype and no value.
-    dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
     is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
     if np.ndim(value) or not is_real:
         raise UserError(f"{name} is a single number, got {described(value)}")
@@ -164,9 +164,13 @@ def check_call(
     the size of each layer's state; None checks no sizes.
     """
     lead = x.shape[:-1]
-    batch, time, steps = lead[:-1], lead[-1], "(batch, time)"
     if time_major:
-        batch, time, steps = lead[1:], lead[0], "(time, batch)"
+        time, *batch = lead
+        steps = "(time, batch)"
+    else:
+        *batch, time = lead
+        steps = "(batch, time)"
+    batch = tuple(batch)
     lengths = np.asarray(time)
     if seq_lengths is not None:
         lengths = check_lengths(seq_lengths, batch, time)
@@ -192,7 +196,7 @@ def check_call(
         # A mask for each example gets an axis of size 1 for time.
         mask = policies[i].mask
         if mask is not None and jnp.ndim(mask) > 1:
-            mask = jnp.expand_dims(mask, 0) if time_major else jnp.expand_dims(mask, -2)
+            mask = mask[None] if time_major else mask[..., None, :]
         check_allowed(recurrence.time_skip, mask, actions[i], valid)
 
 

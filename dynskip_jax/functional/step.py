@@ -211,10 +211,17 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
             lambda s, state: s.at[..., 1:, :].set(state[..., None, :]), carry.slots, initial
         ),
         step=jnp.zeros_like(carry.step),
-        key=None if carry.key is None else fold_in_each(carry.key, carry.step),
+        key=_later_key(carry),
         skip_state=match_batch(skip_state, carry.step),
         inputs=jax.tree.map(jnp.zeros_like, carry.inputs),
     )
+
+
+def _later_key(carry: SkipCarry) -> Key[Array, "*batch"] | None:
+    """Return new keys, with which steps that count from 0 again do not repeat the noise."""
+    if carry.key is None:
+        return None
+    return fold_in_each(carry.key, carry.step)
 
 
 def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
@@ -222,9 +229,7 @@ def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipC
 
     The recurrent dropout mask stays the same.
     """
-    key = None
-    if carry.key is not None:
-        key = fold_in_each(carry.key, carry.step)
+    key = _later_key(carry)
     in_features = None
     if carry.inputs is not None:
         in_features = carry.inputs.shape[-1]
@@ -263,7 +268,9 @@ def project_inputs(
     observed_x = None
     if time_skip.observes_inputs:
         # An agent that samples sends no gradient into the network; see `PolicySkip.project`.
-        observed_x = jax.lax.stop_gradient(x) if time_skip.is_stochastic else x
+        observed_x = x
+        if time_skip.is_stochastic:
+            observed_x = jax.lax.stop_gradient(x)
     return StepInputs(inputs, skip, depth, action=action, valid=valid, x=observed_x)
 
 
@@ -286,19 +293,32 @@ def skip_inputs(
             "choices are drawn, and the carry has no keys: make it with initial_carry(key, …)"
         )
     mask = policy.mask
-    if mask is not None and 1 < mask.ndim <= step.ndim:  # there is a time axis before the batch
+    # A mask for each example gets the time axis before the batch.
+    if mask is not None and 1 < mask.ndim <= step.ndim:
         mask = mask[None]
     allowed = skip.allowed(step, mask)
+
+    projected = jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip)
+    noise = None
+    if draws:
+        noise = choice_noise(key, step, skip.num_choices, dtype)
+    if allowed is not None:
+        allowed = jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1]))
     return SkipInputs(
-        projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
+        projected=projected,
         step=step,
-        noise=choice_noise(key, step, skip.num_choices, dtype) if draws else None,
-        allowed=None
-        if allowed is None
-        else jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1])),
+        noise=noise,
+        allowed=allowed,
         action=inputs.action,
         temperature=jnp.asarray(policy.temperature, dtype),
     )
+
+
+def mix_of(skip: TimeSkip, policy: Policy) -> Any:
+    """Return the skip weight λ: the policy's, or the time skip's where it has none."""
+    if policy.mix is None:
+        return skip.mix
+    return policy.mix
 
 
 def in_dtype(number: Any, dtype: Any) -> Any:
@@ -313,9 +333,10 @@ def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
 
     `skip_inputs` casts the inputs of the time skip.
     """
-    projected = inputs.transition, inputs.depth, inputs.zoneout_mask, inputs.x
-    projected = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
-    transition, depth, zoneout_mask, x = projected
+    dtype = carry.slots[0].dtype
+    floats = (inputs.transition, inputs.depth, inputs.zoneout_mask, inputs.x)
+    floats = jax.tree.map(lambda leaf: leaf.astype(dtype), floats)
+    transition, depth, zoneout_mask, x = floats
     return inputs._replace(transition=transition, depth=depth, zoneout_mask=zoneout_mask, x=x)
 
 
@@ -331,6 +352,7 @@ def recurrent_step(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute one step, Eq. 1 and 2; `jax.lax.scan` runs this function.
 
+    The stages are: the choice of k, the state that enters, the cell, and the buffer of K states.
     `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial
     state of the sequences that begin where `inputs.restart` is True.
     """
@@ -342,10 +364,11 @@ def recurrent_step(
     if inputs.restart is not None:
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
 
-    # Choose k.
+    # Choose k, Eq. 1, by what the agent sees of x(t) and of the last K states.
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
     recent_inputs = None
     if skip.observes_inputs:
+        # x(t) followed State(t-1), and x(t-1) State(t-2): newest first, as the slots.
         followed = jnp.concatenate([inputs.x[..., None, :], carry.inputs], axis=-2)
         seen = seen._replace(followed=Memory.of_slots(followed))
         recent_inputs = followed[..., :-1, :]
@@ -356,24 +379,25 @@ def recurrent_step(
     )
     decision = decide(skip, params.skip, seen, observation, choice, policy.mode)
 
-    # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
+    # The state that enters, λ State(t-k) + (1 - λ) State(t-1), Eq. 2. A carried state that is
+    # forgotten afterwards enters the first step in any case.
     first = None
     if skip.forgets_carried:
         first = carry.step == 0
     entering = carry.state
     if skip.fixed_slot != 0:
-        mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
+        mix = in_dtype(mix_of(skip, policy), dtype)
         selected = _read(transition, carry.slots, choice, skip.fixed_slot)
         entering = mixed(transition, mix, selected, entering)
     if first is not None:
         entering = where_each(first, carry.state, entering)
 
-    # The cell.
+    # The cell, with the projected x(t).
     mask = carry.recurrent_mask
     entering = dropped(entering, mask, transition)
     new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
 
-    # Put the new state in slot 0.
+    # The new state is put in slot 0, and the oldest one leaves the buffer.
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
     after = carry._replace(
         slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs
@@ -416,6 +440,7 @@ def cell_step(
     """
     transition = recurrence.transition
     depth = recurrence.depth_skip
+    # Of a state that is h only, dropout must not touch the h that is carried on; see `dropped`.
     if recurrent_mask is not None and not transition.carries_cell:
         dense = _masked(dense, recurrent_mask)
     cell_entered = []
@@ -430,13 +455,14 @@ def cell_step(
     new = transition.step(params.transition, inputs.transition, entering, dense, cell_hook)
     if depth is not None and depth.enters == "cell" and not cell_entered:
         raise UserError(
-            f"{type(transition).__name__} calls no cell_hook: a skip over depth to the internal state "
-            "has nowhere to go"
+            f"{type(transition).__name__} calls no cell_hook: "
+            "a skip over depth to the internal state has nowhere to go"
         )
     if depth is not None and depth.enters == "output":
         new = new._replace(
             h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense)
         )
+    # Zoneout keeps a part of State(t-1), which need not be the state that entered.
     if inputs.zoneout_mask is not None:
         kept = transition.state(*inputs.zoneout_mask)
         new = jax.tree.map(lambda new, old, mask: new + mask * (old - new), new, previous, kept)
@@ -486,11 +512,13 @@ def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | 
     """Return the chosen state of the buffer, or an average of states, each (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
+    # One chosen state.
     if choice.weights is None:
         row = choice.slot[..., None, None]
         return jax.tree.map(
             lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots
         )
+    # A weighted average of all K states, or of those in some slots.
     if choice.slot is not None:
         rows = choice.slot[..., None]
         slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)

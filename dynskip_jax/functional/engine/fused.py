@@ -42,6 +42,7 @@ from dynskip_jax.functional.step import (
     StepInputs,
     in_dtype,
     in_dtype_of,
+    mix_of,
     skip_inputs,
 )
 from dynskip_jax.functional.time_skips import Previous, SkipInputs
@@ -71,7 +72,7 @@ def fused_unroll(
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
     inputs = in_dtype_of(carry, inputs)
-    mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
+    mix = in_dtype(mix_of(skip, policy), dtype)
     clock = make_clock(carry, inputs, skip.max_skip)
     given = skip_inputs(recurrence, inputs, clock.step, clock.key, dtype, policy)
 

@@ -40,9 +40,10 @@ from dynskip_jax.functional.step import (
     SkipOutput,
     StepInputs,
     in_dtype_of,
+    mix_of,
     skip_inputs,
 )
-from dynskip_jax.functional.time_skips import Choice, Dynamic, Every, Fixed, Previous, TimeSkip
+from dynskip_jax.functional.time_skips import Choice, Dynamic, Every, Fixed, Previous
 from dynskip_jax.functional.time_skips.calls import decide
 from dynskip_jax.functional.transitions import LSTM, LSTMState
 
@@ -85,7 +86,7 @@ def misfit(
         and (skip.agent != "mlp" or skip.agent_input != "previous" or skip.among != Every()),
         f"chooses among at most {LANES} states": chosen and skip.max_skip > LANES,
         "has no relaxed choices": chosen and policy.mode not in ("sample", "greedy"),
-        "takes λ as a number, not as an array": not isinstance(_mix(skip, policy), int | float),
+        "takes λ as a number, not as an array": not isinstance(mix_of(skip, policy), int | float),
         "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype
         != jnp.float32
         or any(w.dtype not in (jnp.float32, jnp.bfloat16) for w in jax.tree.leaves(params)),
@@ -123,7 +124,7 @@ def tpu_unroll(
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
     chooses = type(skip) is Dynamic
     plan = Plan(
-        skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy)
+        skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, mix_of(skip, policy)
     )
     scores = a = agent = None
     if chooses:
@@ -162,10 +163,6 @@ def tpu_unroll(
 
 def _rows(history: Float[Array, "rows batch hidden"], rows: Int[Array, "n batch"]) -> Array:
     return history[rows, jnp.arange(history.shape[1])[None]]
-
-
-def _mix(skip: TimeSkip, policy: Policy) -> Any:
-    return skip.mix if policy.mix is None else policy.mix
 
 
 def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, Array, Array]:

@@ -74,10 +74,11 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
     if stride > 1:
         if name.startswith("log_"):
             raise UserError(f"{name} has the distances 1, 2, 4, …: leave out the stride")
-        options["among"] = (
-            Segments(stride) if name.startswith(("segment_", "sparse")) else Every(stride)
-        )
-    if issubclass(kind, Attention):  # the name determines the kind of agent
+        options["among"] = Every(stride)
+        if name.startswith(("segment_", "sparse")):
+            options["among"] = Segments(stride)
+    # The name determines the kind of agent.
+    if issubclass(kind, Attention):
         fields -= {"agent"}
     options = {name: value for name, value in options.items() if name in fields}
     return kind(**options | _IMPLIED.get(name, {}) | {"max_skip": int(number)})

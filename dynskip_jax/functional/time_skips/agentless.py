@@ -96,4 +96,6 @@ class Random(BufferSkip):
         return jnp.broadcast_to(log_probs, (*step.shape, self.max_skip))
 
     def _rates(self) -> Float[Array, " K"]:
-        return jnp.ones(self.max_skip) if self.rates is None else jnp.asarray(self.rates)
+        if self.rates is None:
+            return jnp.ones(self.max_skip)
+        return jnp.asarray(self.rates)

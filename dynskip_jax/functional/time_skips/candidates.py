@@ -81,6 +81,7 @@ class Segments(Every):
         return 1 + (max_skip - 1) // self.size
 
     def slots(self, max_skip, step):
+        # The slot of the end of the last segment before State(t-1): 1..size.
         last_end = (step[..., None] - 1) % self.size + 1
         segments = jnp.arange(self.count(max_skip) - 1, dtype=last_end.dtype)
         older = last_end + self.size * segments.reshape((1,) * step.ndim + (-1,))

@@ -39,7 +39,10 @@ class SkimRNN(ReadingSkip):
     num_choices = 2
 
     def mode_of(self, mode) -> str:
-        return "gumbel_softmax" if mode == "sample" else mode
+        # A sample is relaxed, as the paper trains the gate (Eq. 5).
+        if mode == "sample":
+            return "gumbel_softmax"
+        return mode
 
     def init(self, key, in_features, hidden, units, init) -> SkimGateParams:
         w_key, b_key = jax.random.split(key)
@@ -52,6 +55,7 @@ class SkimRNN(ReadingSkip):
     def choose(self, params: SkimGateParams, inputs, observation, skip_state, mode):
         if inputs.action is not None:
             return Choice(update=(inputs.action <= 1).astype(observation.dtype)), skip_state
+        # α, Eq. 1: the logits of reading and of skimming.
         logits = inputs.projected + product(observation, params.w_h)
         logits = logits + row(params.b, logits)
         if mode == "greedy":
