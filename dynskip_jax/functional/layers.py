@@ -40,14 +40,12 @@ class LayerSpec:
     hidden: int  # size of each array of the state
     in_features: int | None = None  # size of the input, for a time skip that observes inputs
     reverse: bool = False  # whether the layer runs from each sequence's end to its start
-    recurrent_dropout: float = (
-        0.0  # dropout rate of the h that enters a step, with one mask for all steps
-    )
+    # Dropout rate of the h that enters a step, with one mask for all steps
+    recurrent_dropout: float = 0.0
     # Dropout rate of entries of the recurrent matrices, with one mask for the whole call
     weight_dropout: float = 0.0
-    zoneout: tuple[
-        float, ...
-    ] = ()  # one zoneout rate for each array of the state; empty for no zoneout
+    # One zoneout rate for each array of the state; empty for no zoneout
+    zoneout: tuple[float, ...] = ()
     dtype: Any = jnp.float32  # dtype of matrix multiplications
     state_dtype: Any = jnp.float32  # dtype of the state
 
@@ -71,6 +69,7 @@ class LayersSpec:
         skip = self.layers[i].recurrence.depth_skip
         if skip is None:
             return ()
+        # Entries of one direction are `num_directions` apart.
         nearest = i - skip.layers_below * self.num_directions
         lowest = nearest
         if skip.all_below:
@@ -101,9 +100,8 @@ class LayersCall(NamedTuple):
     # Carry of each layer to start from; None starts from the initial states
     carry: Sequence[SkipCarry] | None
     seq_lengths: Int[Array, "..."] | None  # true lengths, (*batch,)
-    segment_ids: (
-        Int[Array, "..."] | None
-    )  # ids of the sequences that are packed in a row, (*batch, time)
+    # Ids of the sequences that are packed in a row, (*batch, time)
+    segment_ids: Int[Array, "..."] | None
     # Actions of each layer to replay, (*batch, time); None for a layer that chooses
     actions: tuple[Int[Array, "..."] | None, ...]
     policies: tuple[Policy, ...]  # policy of each layer
@@ -150,7 +148,8 @@ def run_layers(
     """
     batch_axes = call.x.ndim - 2
     if spec.time_major:
-        moved = call.x, call.segment_ids, call.actions
+        # The layers run on (*batch, time, ...).
+        moved = (call.x, call.segment_ids, call.actions)
         x, segment_ids, actions = jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved
         )
@@ -210,6 +209,8 @@ def _run_batch(
     x = call.x
     batch = x.shape[0]
     ways = spec.num_directions
+
+    # States to start from, and keys for all that is sampled.
     starts = [
         initial_state(layer, state, (batch,), x)
         for layer, state in zip(spec.layers, initial, strict=True)
@@ -218,10 +219,12 @@ def _run_batch(
     dropout_keys, mask_keys, weight_keys = _dropout_keys(
         spec, key, call.weight_key, batch, deterministic
     )
+    # Variational dropout has one mask along the time axis.
     same_along = (1,) if spec.variational else ()
     valid = None
     if call.seq_lengths is not None:
         valid = length_mask(call.seq_lengths, x.shape[1])
+    # Run the layers. Those of two directions read the same x, which then becomes both outputs.
     ends = []
     outputs = []
     observations = []
@@ -249,24 +252,36 @@ def _run_batch(
         )
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
+        # An agent's critic must meet no NaN of padding.
         seen = x
         if valid is not None:
-            seen = where_each(valid, x, 0)  # an agent's critic meets no NaN of padding
+            seen = where_each(valid, x, 0)
         observations.append((seen, _h_before(layer, carry, starts[i], output, call)))
-        trace = DecisionTrace.of(
-            output.decision,
-            layer.recurrence.time_skip,
-            valid,
-            mode=call.policies[i].mode,
-            replayed=call.actions[i] is not None,
-            reverse=layer.reverse,
-            noncausal=spec.is_noncausal(i),
-        )
-        traces.append(trace)
+        traces.append(_trace_of(spec, i, call, output, valid))
         if direction == ways - 1:
             x = _side_by_side([output.h for output in outputs[-ways:]])
     h = dropout(dropout_keys[-1], spec.dropout[-1], x, same_along)
     return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
+
+
+def _trace_of(
+    spec: LayersSpec,
+    i: int,
+    call: LayersCall,
+    output: SkipOutput,
+    valid: Bool[Array, "batch time"] | None,
+) -> DecisionTrace:
+    """Return the trace of the decisions of layer `i`."""
+    layer = spec.layers[i]
+    return DecisionTrace.of(
+        output.decision,
+        layer.recurrence.time_skip,
+        valid,
+        mode=call.policies[i].mode,
+        replayed=call.actions[i] is not None,
+        reverse=layer.reverse,
+        noncausal=spec.is_noncausal(i),
+    )
 
 
 def _side_by_side(arrays: Sequence[Array]) -> Array:
@@ -332,6 +347,7 @@ def _with_keys(
     """Return the carries with keys derived from `key` where they have none, as after evaluation."""
     if key is None or all(carry.key is not None for carry in carries):
         return carries
+    # Keys of their own, which no other use of the call's key repeats.
     batch = carries[0].step.shape
     own_keys = split_each(example_keys(fold_in_each(key, _REKEY), batch), len(carries))
 
@@ -373,7 +389,9 @@ def _dropout_keys(
 
 def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
     """Return a key for masks that all examples share, derived from the first of a call's keys."""
-    first = keys.reshape(-1)[0] if keys.size else jax.random.key(0)
+    first = jax.random.key(0)
+    if keys.size:
+        first = keys.reshape(-1)[0]
     return jax.random.fold_in(first, SHARED)
 
 
@@ -410,7 +428,8 @@ def zoneout_mask(
         return None
     keys = carry.key
     step = carry.step
-    if keys is None:  # in evaluation only
+    # Only evaluation has no keys, and draws nothing with this one.
+    if keys is None:
         keys = jax.random.key(0)
     elif steps is not None:
         keys = keys[:, None]
@@ -447,6 +466,7 @@ def drop_recurrent_weights(
     weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float
 ) -> Any:
     """Drop entries of the matrices in `Transition.recurrent` (DropConnect)."""
+    # The path of a leaf begins with the field of the params that it belongs to.
     leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
     keys = jax.random.split(key, len(leaves))
 
@@ -470,8 +490,9 @@ def _below(
     sources = [outputs[source] for source in spec.sources_below(i)]
     if not sources:
         return None
-    is_output = spec.layers[i].recurrence.depth_skip.source == "output"
-    return _side_by_side([each.h if is_output else each.cell_state for each in sources])
+    if spec.layers[i].recurrence.depth_skip.source == "output":
+        return _side_by_side([source.h for source in sources])
+    return _side_by_side([source.cell_state for source in sources])
 
 
 def _h_before(
@@ -484,8 +505,11 @@ def _h_before(
 
     def flip(array: Array) -> Array:
         """Exchange the order of the inputs and that of the steps."""
-        return flip_sequences(array, call.seq_lengths) if layer.reverse else array
+        if not layer.reverse:
+            return array
+        return flip_sequences(array, call.seq_lengths)
 
+    # In the order of the steps, the h before a step is that of the step before.
     shifted = jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)
     before = flip(shifted[:, : call.x.shape[1]])
     if call.segment_ids is None:

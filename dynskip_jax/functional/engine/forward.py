@@ -1,5 +1,7 @@
 """The forward loop, and what is computed from its histories for all steps at once."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +16,7 @@ from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
 from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
 from dynskip_jax.functional.step import Recurrence, observation_of
-from dynskip_jax.functional.time_skips import Choice
+from dynskip_jax.functional.time_skips import Choice, SkipInputs
 
 
 class Result(NamedTuple):
@@ -52,45 +54,10 @@ class Kept(NamedTuple):
 def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept]:
     """Run all steps; return the result, and what the backward loop needs if `keep`."""
     given, unpack = pack(args.given)
-    # Kept results overwrite projected inputs that nothing else reads: one array less to allocate.
-    owned = layer.input_of_product if keep else {}
+    owned = _owned_inputs(layer, keep)
 
-    def step(passed: Passed, x: LoopInputs):
-        t = passed.t
-        histories_RBH = passed.histories_RBH
-        x = x._replace(
-            inputs=with_rows(x.inputs, owned.values(), passed.rows),
-            given=given_at(layer, args, t, unpack(x.given), x.flags),
-        )
-
-        def fetch(choice: Choice) -> Any:
-            return layer.read(choice).fetch(histories_RBH, t, x.flags.alive)
-
-        results: list[Any] = []
-        dense = keep_results(args.matrices, results)
-        window_KBH = window_at(layer, histories_RBH, t)
-        taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
-
-        # State(t) is written into the histories if later steps read it there.
-        emitted = taken.new
-        if layer.reaches_back:
-            histories_RBH = jax.tree.map(
-                lambda rows, row: hist.write(rows, t + layer.K, row), histories_RBH, taken.new
-            )
-            emitted = None
-        kept = None
-        buffers = passed.buffers
-        rows = passed.rows
-        if keep:
-            buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
-            # A state that was chosen is read from the histories again.
-            average = None
-            if taken.choice.weights is not None:
-                average = taken.entering
-            kept = without(results, owned), average
-        passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
-        return passed, (emitted, taken.choice, taken.before, kept)
-
+    # What passes from step to step. Histories have K rows before the first step, and zeros where
+    # the loop will write.
     histories_RBH = None
     if layer.reaches_back:
         histories_RBH = jax.tree.map(
@@ -100,8 +67,12 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     rows = [hist.at(buffer, 0) for buffer in buffers]
     first = jnp.zeros((), jnp.int32)
     start = Passed(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
+
+    step = partial(_step_forward, layer, args, unpack, keep)
     steps = LoopInputs(without(args.inputs, owned.values()), given, args.flags)
     passed, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
+
+    # If steps read State(t-1) only, the loop emits the states, and the histories are made of them.
     histories_RBH = passed.histories_RBH
     if not layer.reaches_back:
         histories_RBH = jax.tree.map(
@@ -110,6 +81,65 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     results, entering_TBH = kept or (None, None)
     result = Result(histories_RBH, choices, before, passed.before)
     return result, Kept(results, entering_TBH, passed.buffers)
+
+
+def _owned_inputs(layer: Layer, keep: bool) -> dict[int, int]:
+    """Return which projected input the result of each product overwrites.
+
+    Nothing else reads these inputs, so that there is one array less to allocate.
+    """
+    if keep:
+        return layer.input_of_product
+    return {}
+
+
+def _step_forward(
+    layer: Layer,
+    args: Arguments,
+    unpack: Callable[[Any], SkipInputs],
+    keep: bool,
+    passed: Passed,
+    x: LoopInputs,
+) -> tuple[Passed, tuple[Any, Choice, Any, Any]]:
+    """Take step t; return what passes on, and State(t), the choice, what was before, and is kept.
+
+    State(t) is None if it is written into the histories.
+    """
+    t = passed.t
+    histories_RBH = passed.histories_RBH
+    owned = _owned_inputs(layer, keep)
+    x = x._replace(
+        inputs=with_rows(x.inputs, owned.values(), passed.rows),
+        given=given_at(layer, args, t, unpack(x.given), x.flags),
+    )
+
+    def fetch(choice: Choice) -> Any:
+        return layer.read(choice).fetch(histories_RBH, t, x.flags.alive)
+
+    results: list[Any] = []
+    dense = keep_results(args.matrices, results)
+    window_KBH = window_at(layer, histories_RBH, t)
+    taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
+
+    # State(t) is written into the histories if later steps read it there.
+    emitted = taken.new
+    if layer.reaches_back:
+        histories_RBH = jax.tree.map(
+            lambda rows, row: hist.write(rows, t + layer.K, row), histories_RBH, taken.new
+        )
+        emitted = None
+    kept = None
+    buffers = passed.buffers
+    rows = passed.rows
+    if keep:
+        buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
+        # A state that was chosen is read from the histories again; an average is kept.
+        average = None
+        if taken.choice.weights is not None:
+            average = taken.entering
+        kept = (without(results, owned), average)
+    passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
+    return passed, (emitted, taken.choice, taken.before, kept)
 
 
 # Values of all steps at once.
