@@ -79,9 +79,13 @@ def find_products(
         def dense(w, x, *addends, activations=("linear",)):
             if not isinstance(w, Matrix):
                 raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
+            # Addends are recognised by identity, as the arrays that the step has got.
             added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
             if len(added) > 1:
                 raise UserError("`dense` adds one projected input: add them up in `project`")
+            input_index = None
+            if added:
+                input_index = added[0]
             biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
             width = matrices[w.index].shape[1]
             check_addends(addends, width)
@@ -91,7 +95,7 @@ def find_products(
             products.append(
                 Product(
                     matrix=w.index,
-                    input=added[0] if added else None,
+                    input=input_index,
                     vectors=biases,
                     activations=tuple(activations),
                     width=width,
@@ -107,12 +111,14 @@ def find_products(
         return *cell(dense, params, inputs, entering, *others), *results
 
     program = jax.make_jaxpr(record)(tuple(inputs), params, entering, *others).jaxpr
+    # A result that the program itself does not make was made inside another program.
     made = {id(var) for equation in program.eqns for var in equation.outvars}
     if any(id(var) not in made for var in program.outvars[len(entering) :]):
         raise OutOfReach
     read = {id(var) for equation in program.eqns for var in equation.invars} | set(
         map(id, program.outvars)
     )
+    # A product owns an input that it alone adds, and that nothing else reads.
     added = [product.input for product in products]
     alone = {
         i for i in range(len(inputs)) if added.count(i) == 1 and id(program.invars[i]) not in read
@@ -165,6 +171,7 @@ def replayed(
 ) -> Float[Array, "batch width"]:
     """Return the kept result y, with the derivative of activation(x w + probe + others)."""
 
+    # y has no derivative: it depends on x through the derivative that is given here.
     @jax.custom_vjp
     def replay(y, x, probe, others):
         return y
@@ -177,9 +184,12 @@ def replayed(
     def backward(y, dy):
         d = dy * _slope(y, activations)
         # An addend that is a vector was added to each row, and may be narrower than the sum.
-        d_others = [
-            (d if ndim == d.ndim else jnp.sum(d, axis=0)).astype(dtype) for ndim, dtype in kinds
-        ]
+        d_others = []
+        for ndim, dtype in kinds:
+            d_addend = d
+            if ndim != d.ndim:
+                d_addend = jnp.sum(d, axis=0)
+            d_others.append(d_addend.astype(dtype))
         return None, transpose(d), d, d_others
 
     replay.defvjp(forward, backward)
@@ -222,7 +232,8 @@ def _scale(
     """
     if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None
-    scales = [1.0 if name == "tanh" else 0.5 for name in activations]
+    # σ(z) = ½ tanh(½ z) + ½.
+    scales = [{"tanh": 1.0, "sigmoid": 0.5}[name] for name in activations]
     if len(set(scales)) == 1:
         return scales[0]
     return jnp.concatenate([jnp.full((1, width // len(scales)), s, dtype) for s in scales], axis=1)

@@ -1,4 +1,4 @@
-"""States over time: what a step reads of the last K, and where gradients of these reads are added.
+"""States over time: how rows of them are read at a step, and how gradients are added to rows.
 
 A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states
 before the first step, then one state per step. State(t-k) is row t + K - k, and slot s,
@@ -6,9 +6,8 @@ State(t-1-s), is row t + K - 1 - s.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -16,12 +15,10 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.functional.engine.sharding import (
     explicit_spec,
-    match_batch,
     vary_along,
     varying_axes,
     zeros_like_batch,
 )
-from dynskip_jax.functional.transitions.base import Transition
 
 
 def oldest_first(
@@ -218,7 +215,7 @@ def average(
     weights: Float[Array, "batch K"], history: Float[Array, "rows batch hidden"], t: Int[Array, ""]
 ) -> Float[Array, "batch hidden"]:
     """Return the sum of the K states before step t, times their weights, newest first."""
-    share = _shares(weights)
+    share = shares(weights)
 
     def at_once(share, history, t):
         return jnp.sum(share * read_window(history, t, share.shape[0]), axis=0)
@@ -254,8 +251,8 @@ def average_adjoint(histories: Any, t: Int[Array, ""], d: Any, K: int) -> Float[
     return jnp.flip(d_weights_KB, axis=0).T
 
 
-def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
-    """Return weights, newest first, in the order of a window."""
+def shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
+    """Return weights, newest first, in the order of a window, with an axis for features."""
     return jnp.flip(weights, axis=1).T[..., None]
 
 
@@ -267,116 +264,6 @@ def living(
         return window
     slots = jnp.arange(window.shape[0])[::-1].reshape(-1, *(1,) * (window.ndim - 1))
     return jnp.where(slots < alive[None, ..., None], window, initial[None])
-
-
-class Read(NamedTuple):
-    """How the states of a choice are read from histories.
-
-    The methods take `alive`, the number of slots that belong to the present sequence of a packed
-    row, (batch,); None if no row is packed.
-    """
-
-    transition: Transition  # transition of the layer
-    K: int  # number of slots
-    # The slot of the state that enters, a number or (batch,); slots of several states, (batch, n);
-    # or None
-    slot: Any
-    weights: Any  # weights of these states, or of all K; None for one state
-
-    @property
-    def means(self) -> bool:
-        """Whether a linear mean of all K states is read."""
-        return self.slot is None and self.transition.averages == "linear"
-
-    def fetch(self, histories: Any, t: Int[Array, ""], alive: Any) -> Any:
-        """Read one state, some states, the window of K states, or its mean, of each array."""
-        if self.means:
-            weights = self._living_weights(alive)
-
-        def read(history: Array) -> Array:
-            if self.means:
-                return average(weights, history, t)
-            if self.slot is None:
-                return read_window(history, t, self.K)
-            if jnp.ndim(self.slot) == 0:
-                return at(history, t + self.K - 1 - self.slot)
-            return read_slots(history, t, self.K, self.slot)
-
-        return jax.tree.map(read, histories)
-
-    def again(self, histories: Any, t: Int[Array, ""], alive: Any, reads: Any) -> Any:
-        """Return `reads`, the result of `fetch`, with the derivative of a mean in the weights."""
-        if not self.means:
-            return reads
-
-        @jax.custom_vjp
-        def mean(weights, reads):
-            return reads
-
-        def forward(_, reads):
-            return reads, None
-
-        def backward(_, d):
-            return average_adjoint(histories, t, d, self.K), d
-
-        mean.defvjp(forward, backward)
-        return mean(match_batch(self._living_weights(alive), jax.tree.leaves(reads)[0]), reads)
-
-    def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
-        """Add `d`, the gradient of `fetch`; return the histories, and their rows State(t-1)."""
-
-        def add(history, d):
-            if self.means:
-                return add_window(history, t, _shares(self._living_weights(alive)) * d[None])
-            if self.slot is None:
-                return add_window(history, t, d)
-            if jnp.ndim(self.slot) == 0:
-                history, _ = add_window(history, t + self.K - 1 - self.slot, d[None])
-                return history, at(history, t + self.K - 1)
-            return add_slots(history, t, self.K, self.slot, d)
-
-        pairs = map(add, adjoints, d)
-        return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
-
-    def fetch_all(self, histories: Any, time: int) -> Any:
-        """Read the state of all steps at once, (time, batch, hidden) each."""
-
-        def read(history: Array) -> Array:
-            if jnp.ndim(self.slot) == 0:
-                start = self.K - 1 - self.slot
-                return history[start : start + time]
-            return read_slots_of_all(history, self.K, self.slot)
-
-        return jax.tree.map(read, histories)
-
-    def combine(self, fetched: Any, alive: Any, initial: Any) -> Any:
-        """Return the chosen state, or the average of states, from the result of `fetch`."""
-        if self.means:
-            if initial is None:
-                return fetched
-            rest = jnp.sum(self.weights - self._living_weights(alive), axis=1, keepdims=True)
-            return jax.tree.map(lambda mean, initial: mean + rest * initial, fetched, initial)
-        if self.slot is None:
-            if initial is not None:
-                fetched = jax.tree.map(lambda window, i: living(window, alive, i), fetched, initial)
-            fetched = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), fetched)
-        elif initial is not None:
-            if self.weights is not None:
-                # There are several slots: (batch, n).
-                alive = alive[:, None]
-                initial = jax.tree.map(lambda i: i[:, None], initial)
-            is_living = (self.slot < alive)[..., None]
-            fetched = jax.tree.map(lambda rows, i: jnp.where(is_living, rows, i), fetched, initial)
-        return (
-            fetched
-            if self.weights is None
-            else self.transition.average_states(self.weights, fetched)
-        )
-
-    def _living_weights(self, alive: Any) -> Float[Array, "batch K"]:
-        if alive is None:
-            return self.weights
-        return jnp.where(jnp.arange(self.K)[None] < alive[:, None], self.weights, 0)
 
 
 def lengths_of(valid: Bool[Array, "time batch"] | None, dtype: Any) -> Int[Array, " batch"] | None:

@@ -14,6 +14,7 @@ from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import with_value
 from dynskip_jax.functional.engine.memory import Memory, followed_memory
 from dynskip_jax.functional.engine.problem import Arguments, Flags, Layer
+from dynskip_jax.functional.engine.read import Read
 from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.trees import added, combined, floats
 from dynskip_jax.functional.sequence import where_each
@@ -160,7 +161,7 @@ def choose(
 
 
 def enter(
-    layer: Layer, args: Arguments, flags: Flags, read: hist.Read, fetched: Any, newest: Any
+    layer: Layer, args: Arguments, flags: Flags, read: Read, fetched: Any, newest: Any
 ) -> Any:
     """Return the state that enters, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2)."""
     chosen = read.combine(fetched, flags.alive, args.initial)
