@@ -20,9 +20,8 @@ def activation_regularisation(
     `dropped_output` is m ⊙ h(t), the last layer's output after dropout, and `coef` is α, 2 in the
     paper. `valid` is False at padding, which is excluded from the mean.
     """
-    wide = wider(
-        dropped_output.dtype, jnp.float32
-    )  # in float16, sums and counts above 65,504 are infinite
+    # In float16, sums and counts above 65,504 are infinite.
+    wide = wider(dropped_output.dtype, jnp.float32)
     x = dropped_output.astype(wide)
     if valid is None:
         size = max(x.size, 1)

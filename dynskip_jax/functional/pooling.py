@@ -25,7 +25,8 @@ def pool_states(
     """
     counts = where[..., None]
     if pooling == "mean":
-        wide = wider(states.dtype, jnp.float32)  # float16 ends at 65,504
+        # Sums in float16 end at 65,504.
+        wide = wider(states.dtype, jnp.float32)
         total = jnp.where(counts, states, 0).sum(axis=1, dtype=wide)
         return (total / jnp.maximum(counts.sum(axis=1, dtype=wide), 1)).astype(states.dtype)
     if pooling == "max":

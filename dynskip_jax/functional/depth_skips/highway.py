@@ -43,6 +43,7 @@ class Highway(DepthSkip):
         return below, product(x, params.w_x) + row(params.w_l, below) * below
 
     def add(self, params: HighwayGateParams, inputs, entering, h, new, dense):
+        # The part of the gate that needs no state is in the projected inputs.
         below, gate = inputs
         gate = sigmoid(gate + row(params.w_c, entering) * entering + row(params.b, entering))
         return new + gate * below

@@ -148,6 +148,7 @@ class _Gateable(_Mapped):
         return mapped, gate
 
     def add(self, params: MappingParams, inputs, entering, h, new, dense: Dense):
+        # The gate, Eq. 49, sees the h that enters at every step.
         mapped, gate = inputs
         if self.gated:
             mapped = dense(params.w_gh, h, gate, params.b_g, activations=("sigmoid",)) * mapped

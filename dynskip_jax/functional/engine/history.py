@@ -201,7 +201,7 @@ def _is_slot(
     slot: Int[Array, " batch"], K: int, shape: tuple[int, int]
 ) -> Bool[Array, "K batch hidden"]:
     """Return which state of a window, oldest first, each example chose."""
-    # A constant: a TPU would count in every step.
+    # State r of the window is in slot K - 1 - r. A constant: a TPU would count in every step.
     slots_K = np.arange(K - 1, -1, -1, dtype=slot.dtype)
     slots_KBH = lax.broadcast_in_dim(slots_K, (K, *shape), (0,))
     return slots_KBH == lax.broadcast_in_dim(slot, (K, *shape), (1,))
@@ -217,6 +217,7 @@ def average(
     """Return the sum of the K states before step t, times their weights, newest first."""
     share = shares(weights)
 
+    # Row t of a history is the oldest state of the window before step t.
     def at_once(share, history, t):
         return jnp.sum(share * read_window(history, t, share.shape[0]), axis=0)
 
@@ -279,6 +280,7 @@ def last_rows(
     """Return the last K rows of each sequence, of which a full row has all."""
     if seq_lengths is None:
         return history[history.shape[0] - K :]
+    # A sequence of n steps ends with row K - 1 + n, so its last K rows begin at n.
     rows = jnp.arange(K)[:, None] + seq_lengths[None, :]
     return jnp.take_along_axis(
         history, rows.reshape(*rows.shape, *(1,) * (history.ndim - 2)), axis=0

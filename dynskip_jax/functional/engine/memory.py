@@ -25,6 +25,8 @@ _BLOCK = 64  # smallest number of steps per block in `Memory.compare`
 class Memory:
     """The last K states before one step, or before each of several steps.
 
+    All results have the newest state first, as the slots of a carry.
+
     Attributes:
         rows: States, oldest first. For one step: h(t-K), …, h(t-1), (*batch, K, hidden). For
             several steps: the K states before the first one, then those of all steps except the
@@ -66,6 +68,7 @@ class Memory:
     @property
     def slots(self) -> Float[Array, "*steps K hidden"]:
         """All K states, newest first."""
+        # Of step t, slot s is row t + K - 1 - s.
         if self.has_time:
             time = self.rows.shape[1] - self.max_skip + 1
             slots = self.rows[:, jnp.arange(time)[:, None] + jnp.arange(self.max_skip)[None, ::-1]]
@@ -77,10 +80,14 @@ class Memory:
 
     @property
     def _initial_of_steps(self) -> Float[Array, "*steps_or_1 hidden"]:
-        return self.initial[:, None] if self.has_time else self.initial
+        """Return the initial state, with an axis for time where there is one."""
+        if self.has_time:
+            return self.initial[:, None]
+        return self.initial
 
     @property
     def _is_alive(self) -> Bool[Array, "*steps K"]:
+        """Return whether each slot belongs to the present sequence."""
         return self._lives(np.arange(self.max_skip))
 
     def _lives(self, slots: np.ndarray | Int[Array, "*steps n"]) -> Bool[Array, "*steps n"]:
@@ -91,6 +98,7 @@ class Memory:
     @property
     def mean(self) -> Float[Array, "*steps hidden"]:
         """Mean of the K states."""
+        # Slots of earlier sequences are the initial state, so neighbours share no sums.
         if self.alive is not None:
             return self.slots.mean(-2)
         if self.has_time:
@@ -117,11 +125,14 @@ class Memory:
         block = max(K, _BLOCK)
         if not isinstance(time, int) or time <= 2 * block:
             return _band(query, self.rows, K)
-        # Compare in blocks of steps, each with the rows of its block and of the next one. Memory
-        # then grows linearly with time, not quadratically.
+        # Compare in blocks of steps, each with the rows of its block and of the next one. The size
+        # of the products then grows linearly with time, not quadratically.
         count = -(-time // block)
-        query = jnp.pad(query, ((0, 0), (0, count * block - time), (0, 0)))
-        rows = jnp.pad(self.rows, ((0, 0), (0, (count + 1) * block - self.rows.shape[1]), (0, 0)))
+        missing_steps = count * block - time
+        missing_rows = (count + 1) * block - self.rows.shape[1]
+        query = jnp.pad(query, ((0, 0), (0, missing_steps), (0, 0)))
+        rows = jnp.pad(self.rows, ((0, 0), (0, missing_rows), (0, 0)))
+        # Each row of blocks has the rows of its own block, then those of the next one.
         rows = rows.reshape(batch, count + 1, block, hidden)
         rows = jnp.concatenate([rows[:, :-1], rows[:, 1:]], axis=2)[:, :, : K + block - 1]
         of_blocks = (batch * count, -1, hidden)
@@ -140,14 +151,17 @@ class Memory:
     def _compare_rows_at(
         self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
     ) -> Float[Array, "*steps n"]:
+        """Return the product of each query with the rows of n slots before its step."""
         newest = self.max_skip - 1
         if not self.has_time:
             rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
             return jnp.einsum(
                 "...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2)
             )
+        # Slots that differ between steps are taken out of all K products.
         if slots.ndim > 1:
             return jnp.take_along_axis(self._compare_rows(query), slots, axis=-1)
+        # The same slots at all steps are n slices of the rows, one row later at each step.
         starts = [newest - int(slot) for slot in slots]
         compared = (self.rows[:, start : start + query.shape[1]] for start in starts)
         return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)

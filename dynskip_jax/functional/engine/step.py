@@ -67,12 +67,18 @@ def take_step(
     before the step, and `fetch` reads the states of a choice.
     """
     newest, before = _begin(layer, args, x.flags, newest, before)
+
+    # Choose k.
     choice, after = choose(layer, args, x, newest, window_KBH, before)
     after = _held(x.flags, after, before)
+
+    # The state that enters.
     entering = newest
     if layer.reaches_back:
         read = layer.read(choice)
         entering = enter(layer, args, x.flags, read, fetch(choice), newest)
+
+    # The cell.
     new = _new_state(layer, args, dense, x, entering, newest, choice)
     return Taken(new, entering, choice, before, after)
 
@@ -151,6 +157,7 @@ def choose(
 ) -> tuple[Choice, Any]:
     """Make the choice of a step; return it, and the state of the time skip after it."""
     skip = layer.recurrence.time_skip
+    # An observation of State(t-1) only needs no window of the histories.
     observation = observation_of(layer.recurrence, newest)
     if window_KBH is not None:
         initial = args.initial and observation_of(layer.recurrence, args.initial)

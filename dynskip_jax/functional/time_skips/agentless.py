@@ -84,6 +84,7 @@ class Random(BufferSkip):
         return "sample"
 
     def choose(self, params, inputs, observation, skip_state, mode):
+        # Gumbel noise on the logarithms of the rates makes the largest a sample.
         if inputs.action is not None:
             return Choice(slot=self.slot_of(inputs.action)), skip_state
         log_rates = jnp.broadcast_to(jnp.log(self._rates()), inputs.noise.shape)

@@ -189,6 +189,7 @@ class TimeSkip:
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
         """Return whether choices are sampled and need keys; replayed actions are not."""
+        # `soft` weighs all options, without noise.
         is_random = self.mode_of(mode) not in ("none", "greedy", "soft")
         return is_random and self.num_choices > 0 and not replayed
 
@@ -197,6 +198,7 @@ class TimeSkip:
 
         If not, choices and the skip's state are constants.
         """
+        # A fixed slot and whole new states leave nothing to choose, and actions are whole numbers.
         is_chosen = self.fixed_slot is None or not self.writes_all
         is_replayed = replayed and self.num_choices > 0
         return is_chosen and not is_replayed and self.mode_of(mode) in (*RELAXATIONS, "none")
@@ -281,6 +283,7 @@ class TimeSkip:
 
         By default it is k, or K for a weighted mean, without a log-probability.
         """
+        # State(t-k) is in slot k - 1.
         slot = choice.slot
         if self.fixed_slot is not None:
             slot = self.fixed_slot

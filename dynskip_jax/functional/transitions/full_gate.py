@@ -56,6 +56,7 @@ class FullGateRecurrence(Transition):
     ) -> FullGateState:
         g, i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * 4)
         before = jnp.concatenate([state.i, state.f, state.o], axis=-1)
+        # R multiplies all gates of the step before, and adds to each gate of this one.
         r_i, r_f, r_o = dense(params.r, before, activations=("linear",) * 3)
         i = sigmoid(i + r_i + row(params.p_i, state.c) * state.c)
         f = sigmoid(f + r_f + row(params.p_f, state.c) * state.c)

@@ -84,6 +84,7 @@ class GRU(Transition):
     ) -> GRUState:
         gates, candidate = inputs
         h = state.h
+        # With the reset after the product, r multiplies its result, so it is no addend of `dense`.
         r, z = activated_gates(dense, params.w_h, h, gates, params.b, functions=(self.gate_fn,) * 2)
         if self.reset == "before":
             of_n = dict(functions=(self.activation_fn,))

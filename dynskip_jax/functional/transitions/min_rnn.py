@@ -78,6 +78,7 @@ class MinLSTM(LinearTransition):
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 3), b)
 
     def coefficients(self, inputs):
+        # f / (f + i) = σ(log f - log i), which no small gate divides by 0.
         f, i, n = jnp.split(inputs, 3, axis=-1)
         log_ratio = log_sigmoid(f) - log_sigmoid(i)
         return sigmoid(log_ratio), sigmoid(-log_ratio) * n

@@ -46,6 +46,7 @@ class Peephole(Transition):
         self, params: PeepholeParams, inputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
         g, i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * 4)
+        # i and f see c(t-1); o sees c(t).
         i = sigmoid(i + row(params.p_i, state.c) * state.c)
         f = sigmoid(f + row(params.p_f, state.c) * state.c)
         c = cell_hook(i * jnp.tanh(g) + f * state.c)

@@ -42,6 +42,7 @@ class PLSTM(Transition):
     def step(
         self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
+        # What the cell state adds: P c(t-1) to the candidate, and zeros to the gates.
         seen = row(params.p_g, state.c) * state.c
         seen = jnp.concatenate([seen, *[jnp.zeros_like(seen)] * (2 + self.output_gate)], axis=-1)
         activations = ("tanh", "sigmoid", "sigmoid", *["sigmoid"] * self.output_gate)

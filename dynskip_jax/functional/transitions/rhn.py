@@ -44,7 +44,8 @@ class RecurrentHighway(Transition):
 
     def init(self, key, in_features, hidden, init) -> RHNParams:
         x_key, r_key, b_key = jax.random.split(key, 3)
-        r_keys, b_keys = jax.random.split(r_key, self.depth), jax.random.split(b_key, self.depth)
+        r_keys = jax.random.split(r_key, self.depth)
+        b_keys = jax.random.split(b_key, self.depth)
         return RHNParams(
             init.blocks(init.kernel, x_key, in_features, hidden, 2),
             tuple(init.blocks(init.recurrent, k, hidden, hidden, 2) for k in r_keys),
@@ -56,6 +57,7 @@ class RecurrentHighway(Transition):
     ) -> GRUState:
         s = state.h
         for layer, (r, b) in enumerate(zip(params.r, params.b, strict=True)):
+            # Only the first layer sees x.
             addends = (inputs, b) if layer == 0 else (b,)
             h, t = dense(r, s, *addends, activations=("tanh", "sigmoid"))
             s = h * t + s * (1 - t)

@@ -54,6 +54,7 @@ class ULSTM(Transition):
     ) -> LSTMState:
         gates, candidate = inputs
         sigmoids = ("sigmoid",) * (3 + self.output_gate)
+        # z reads c(t-1) for the candidate n.
         i, f, z, *o = dense(params.w_h, state.h, gates, params.b, activations=sigmoids)
         n = dense(params.w_n, z * jnp.tanh(state.c), candidate, params.b_n, activations=("tanh",))
         c = cell_hook(i * n + f * state.c)
