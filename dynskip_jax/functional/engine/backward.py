@@ -9,8 +9,10 @@ that read this state. It differentiates the step at the values that the forward 
 A name d_x is the gradient of x, and `adjoints` are those of the histories. Each of the four ways
 has a comment at its place, "Difference 1" to "Difference 4":
 
-1. Results of products, choices and states that entered are known from the forward loop.
-2. Matrices get their gradients after the loop, from all steps at once.
+1. Results of products, choices and states that entered are known from the forward loop, so no
+   product is computed twice.
+2. Matrices get their gradients after the loop, from all steps at once: one large product instead
+   of a small one for each step.
 3. Gradients of reads are added to one array in place: nothing that grows with K is kept for a step.
 4. A choice without a derivative, as a sampled or a greedy one, is not even made again: log π gets
    its gradient outside the loop, from the histories.
@@ -101,6 +103,16 @@ class Variables(NamedTuple):
     before: Any  # floats of the time skip's state before the step
 
 
+class Loop(NamedTuple):
+    """What is the same at all steps of the backward loop."""
+
+    layer: Layer
+    args: Arguments
+    histories_RBH: Any  # states, (K + time, batch, hidden) each
+    transposes: list[Callable[[Array], Array]]  # the function d -> d wᵀ of each matrix
+    unpack: Callable[[Any], SkipInputs]  # of `pack`
+
+
 class Emitted(NamedTuple):
     """What each step of the backward loop emits, and after it (time, batch, ...)."""
 
@@ -186,8 +198,8 @@ def _run_loop(
     last = jnp.full((), args.time - 1, jnp.int32)
     start = Passed(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
 
-    step = partial(_step_back, layer, args, result.histories, transposes, unpack)
-    passed, emitted = lax.scan(step, start, steps, reverse=True)
+    loop = Loop(layer, args, result.histories, transposes, unpack)
+    passed, emitted = lax.scan(partial(_step_back, loop), start, steps, reverse=True)
     # The buffers are now the gradients of the inputs that the forward loop has overwritten.
     d_inputs = with_rows(emitted.d_inputs, owned.values(), time_slowest(passed.buffers))
     return passed, emitted._replace(d_inputs=d_inputs)
@@ -214,29 +226,23 @@ def _gradients_of_states(
 
 
 def _step_back(
-    layer: Layer,
-    args: Arguments,
-    histories_RBH: Any,
-    transposes: Any,
-    unpack: Callable[[Any], SkipInputs],
-    passed: Passed,
-    steps: tuple[LoopInputs, Saved, StepCotangents],
+    loop: Loop, passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]
 ) -> tuple[Passed, Emitted]:
     """Send the gradients of the results of step t back to what it read."""
+    layer = loop.layer
+    args = loop.args
     x, saved, d = steps
     t = passed.t
     owned = layer.input_of_product
     x = x._replace(
         inputs=with_rows(x.inputs, owned.values(), passed.rows),
-        given=given_at(layer, args, t, unpack(x.given), x.flags),
+        given=given_at(layer, args, t, loop.unpack(x.given), x.flags),
     )
     # The row of an owned input now holds the result that overwrote it. `dense` alone would read
     # it, and takes the kept result instead.
     saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
     d = d._replace(new=added(passed.d_newest, d.new))
-    undone, operands = _undo_step(
-        layer, args, transposes, histories_RBH, t, x, saved, d, passed.d_after
-    )
+    undone, operands = _undo_step(loop, t, x, saved, d, passed.d_after)
 
     # An input that is added to a product has the gradient of the product.
     d_inputs = undone.inputs
@@ -270,28 +276,22 @@ def _step_back(
 
 
 def _undo_step(
-    layer: Layer,
-    args: Arguments,
-    transposes: Any,
-    histories_RBH: Any,
-    t: Int[Array, ""],
-    x: LoopInputs,
-    saved: Saved,
-    d: StepCotangents,
-    d_after: Any,
+    loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, d: StepCotangents, d_after: Any
 ) -> tuple[Variables, list[Array | None]]:
     """Return the gradients of a step, and the operands of its products, None for h.
 
     `d_after` is the gradient of the time skip's state after the step.
     """
+    layer = loop.layer
+    args = loop.args
     # Difference 4: without a derivative of the choice it has no probes, and no window is read.
     made = window_KBH = reads = None
     product_probes = zeros_like(saved.results)
     if layer.differentiable:
         made = zeros_like(floats((saved.choice, saved.before)))
-        window_KBH = window_at(layer, histories_RBH, t)
+        window_KBH = window_at(layer, loop.histories_RBH, t)
     if layer.reaches_back:
-        reads = layer.read(saved.choice).fetch(histories_RBH, t, x.flags.alive)
+        reads = layer.read(saved.choice).fetch(loop.histories_RBH, t, x.flags.alive)
     variables = Variables(
         products=product_probes,
         made=made,
@@ -303,8 +303,7 @@ def _undo_step(
         before=floats(saved.before),
     )
     # The step is an ordinary function of these variables, so JAX differentiates it.
-    step = partial(_replay, layer, args, transposes, histories_RBH, t, x, saved)
-    _, undo, operands = jax.vjp(step, variables, has_aux=True)
+    _, undo, operands = jax.vjp(partial(_replay, loop, t, x, saved), variables, has_aux=True)
     d_choice = combined(d.choice, zeros_like(floats(saved.choice)))
     d_new = layer.recurrence.transition.state(*d.new)
     (undone,) = undo((d_new, (d_choice, d_after)))
@@ -312,32 +311,27 @@ def _undo_step(
 
 
 def _replay(
-    layer: Layer,
-    args: Arguments,
-    transposes: Any,
-    histories_RBH: Any,
-    t: Int[Array, ""],
-    x: LoopInputs,
-    saved: Saved,
-    variables: Variables,
+    loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, variables: Variables
 ) -> tuple[Any, list[Array | None]]:
     """Return the results of step t as a function of `variables`, and the operands of its products.
 
     The results are State(t), and the floats of the choice and of the time skip's new state.
     """
+    layer = loop.layer
     params, mask, mix, initial = variables.shared
-    own = args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
+    own = loop.args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
 
     # Difference 1: `dense` multiplies nothing, but returns the kept results. Their derivative in
     # the operands is d wᵀ; in the weights there is none here (Difference 2).
     operands: list[Array] = []
     known = [*jax.tree.leaves(params), *variables.inputs]
     dense = replay_results(
-        iter(saved.results), iter(variables.products), transposes, known, operands
+        iter(saved.results), iter(variables.products), loop.transposes, known, operands
     )
 
     def fetch(choice: Choice) -> Any:
-        return layer.read(choice).again(histories_RBH, t, x.flags.alive, variables.reads)
+        read = layer.read(choice)
+        return read.again(loop.histories_RBH, t, x.flags.alive, variables.reads)
 
     new, choice, after = replay_step(
         layer,
@@ -366,10 +360,9 @@ def _send_back(
     saved: Saved,
     undone: Variables,
 ) -> tuple[Any, Any]:
-    """Add the gradients of a step's reads to the adjoints; return these, and their rows State(t-1).
-
-    Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
-    """
+    """Add the gradients of a step's reads to the adjoints; return these, and their rows State(t-1)."""
+    # Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
+    # First the states that the choice read, then those that it observed.
     read = layer.read(saved.choice)
     adjoints_RBH, rows = read.send_back(adjoints_RBH, t, x.flags.alive, undone.reads)
     if undone.window is None:

@@ -80,13 +80,12 @@ def find_products(
             if not isinstance(w, Matrix):
                 raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
             # Addends are recognised by identity, as the arrays that the step has got.
-            added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
+            added = _places(addends, inputs)
             if len(added) > 1:
                 raise UserError("`dense` adds one projected input: add them up in `project`")
             input_index = None
             if added:
                 input_index = added[0]
-            biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
             width = matrices[w.index].shape[1]
             check_addends(addends, width)
             shapes = {(width,), (*x.shape[:1], width)}
@@ -96,7 +95,7 @@ def find_products(
                 Product(
                     matrix=w.index,
                     input=input_index,
-                    vectors=biases,
+                    vectors=tuple(_places(addends, vectors)),
                     activations=tuple(activations),
                     width=width,
                     of_h=x is entering[0],
@@ -111,19 +110,29 @@ def find_products(
         return *cell(dense, params, inputs, entering, *others), *results
 
     program = jax.make_jaxpr(record)(tuple(inputs), params, entering, *others).jaxpr
+    made = set()
+    read = set(map(id, program.outvars))
+    for equation in program.eqns:
+        made |= set(map(id, equation.outvars))
+        read |= set(map(id, equation.invars))
+
     # A result that the program itself does not make was made inside another program.
-    made = {id(var) for equation in program.eqns for var in equation.outvars}
-    if any(id(var) not in made for var in program.outvars[len(entering) :]):
+    results = program.outvars[len(entering) :]
+    if not set(map(id, results)) <= made:
         raise OutOfReach
-    read = {id(var) for equation in program.eqns for var in equation.invars} | set(
-        map(id, program.outvars)
-    )
+
     # A product owns an input that it alone adds, and that nothing else reads.
     added = [product.input for product in products]
-    alone = {
-        i for i in range(len(inputs)) if added.count(i) == 1 and id(program.invars[i]) not in read
-    }
-    return tuple(product._replace(owns_input=product.input in alone) for product in products)
+    for n, product in enumerate(products):
+        i = product.input
+        owns = added.count(i) == 1 and i is not None and id(program.invars[i]) not in read
+        products[n] = product._replace(owns_input=owns)
+    return tuple(products)
+
+
+def _places(some: Sequence[Any], among: Sequence[Any]) -> list[int]:
+    """Return the indices in `among` of the arrays that are in `some`, too, in their order."""
+    return [i for array in some for i, other in enumerate(among) if array is other]
 
 
 def keep_results(matrices: Sequence[Array], kept: list[Array]) -> Callable[..., Any]:

@@ -177,15 +177,7 @@ def prepare(
     else:
         mix_array = mix
 
-    # A `Matrix` takes the place of each matrix, which only `dense` can use.
-    of_cell = params.transition, params.depth
-    matrices = [leaf for leaf in jax.tree.leaves(of_cell) if leaf.ndim > 1]
-    placeholders = map(Matrix, range(len(matrices)))
-
-    def hide_matrix(leaf: Any) -> Any:
-        if leaf.ndim > 1:
-            return next(placeholders)
-        return leaf
+    matrices, cell_params = _hide_matrices((params.transition, params.depth))
 
     # Projected inputs are a flat list, so that a product can own one of them.
     projected, input_structure = jax.tree.flatten(
@@ -212,8 +204,8 @@ def prepare(
         initial_of_packed = initial
     args = Arguments(
         inputs=tuple(projected),
-        matrices=tuple(matrices),
-        params=jax.tree.map(hide_matrix, of_cell),
+        matrices=matrices,
+        params=cell_params,
         newest=newest,
         slots=slots_KBH,
         skip_state=carry.skip_state,
@@ -232,6 +224,17 @@ def prepare(
         inputs=input_structure,
     )
     return dataclasses.replace(layer, products=_products(layer, args, carry)), args
+
+
+def _hide_matrices(params: Any) -> tuple[tuple[Array, ...], Any]:
+    """Return the matrices of a tree, and the tree with a `Matrix` in the place of each."""
+    leaves, structure = jax.tree.flatten(params)
+    matrices = []
+    for i, leaf in enumerate(leaves):
+        if leaf.ndim > 1:
+            leaves[i] = Matrix(len(matrices))
+            matrices.append(leaf)
+    return tuple(matrices), structure.unflatten(leaves)
 
 
 def _products(layer: Layer, args: Arguments, carry: SkipCarry) -> tuple[Product, ...]:
