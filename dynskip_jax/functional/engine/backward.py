@@ -360,7 +360,7 @@ def _send_back(
     saved: Saved,
     undone: Variables,
 ) -> tuple[Any, Any]:
-    """Add the gradients of a step's reads to the adjoints; return these, and their rows State(t-1)."""
+    """Add the gradients of a step's reads to the adjoints; return these and row State(t-1)."""
     # Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
     # First the states that the choice read, then those that it observed.
     read = layer.read(saved.choice)
