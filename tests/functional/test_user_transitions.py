@@ -14,6 +14,7 @@ from recurrences import assert_same, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import choose
 from dynskip_jax.nn import SkipCell, SkipLSTM
 from dynskip_jax.nn.base import Weights
 
@@ -145,8 +146,26 @@ def test_what_a_skip_is_follows_from_its_parts(name):
     assert (skip.has_agent, skip.has_distribution, skip.is_stochastic) == DERIVED[name]
 
 
+@dataclasses.dataclass(frozen=True)
+class Coin(F.TimeSkip):
+    """A skip that tosses a coin for State(t-1) or State(t-2)."""
+
+    num_choices = 2
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        logits = jnp.zeros((*inputs.step.shape, 2))
+        return F.Choice(slot=choose(logits, inputs.noise)), skip_state
+
+
 def test_an_own_skip_that_samples_declares_only_the_number_of_its_options():
-    own = type("Coin", (F.TimeSkip,), {"num_choices": 2})(2)
+    own = Coin(2)
+    recurrence = F.Recurrence(own)
+    params, carry, x, _ = problem(recurrence, np.float32)
+    for implementation in ("fused", "reference"):
+        for policy, known in ((F.Policy("sample"), {1, 2}), (F.Policy("greedy"), {1})):
+            options = dict(policy=policy, implementation=implementation)
+            _, out = F.unroll(params, carry, x, recurrence, **options)
+            assert {*np.asarray(out.decision.action).ravel().tolist()} == known
     assert own.is_stochastic and own.draws("sample", False) and own.draws("gumbel_softmax", False)
     assert not own.draws("greedy", False) and not own.draws("sample", True)
     assert [own.differentiable(mode, False) for mode in ("sample", "greedy", "soft")] == [0, 0, 1]

@@ -69,8 +69,8 @@ class SkipInputs(NamedTuple):
             if everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
         temperature: Temperature τ of the policy, a number; see `policy_temperature`.
-        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a
-            `Memory`; None if the skip does not observe them.
+        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a `Memory`; None
+            if the skip does not observe them.
     """
 
     projected: Any = None

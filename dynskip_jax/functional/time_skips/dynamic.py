@@ -70,9 +70,19 @@ class PolicySkip(BufferSkip):
                 f"agent_keys='followed' is for agent='content', got agent={self.agent!r}"
             )
 
+    # What choices observe.
+
     @property
     def observes_inputs(self) -> bool:
         return self.agent_keys == "followed"
+
+    @property
+    def observation_kind(self) -> str:
+        if self.agent == "content":
+            return "memory"
+        return self.agent_input
+
+    # The candidates.
 
     @property
     def num_candidates(self) -> int:
@@ -100,11 +110,7 @@ class PolicySkip(BufferSkip):
             return slots
         return jnp.clip(slots, 0, self.max_skip - 1)
 
-    @property
-    def observation_kind(self) -> str:
-        if self.agent == "content":
-            return "memory"
-        return self.agent_input
+    # The agent and its distribution.
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
         first_key, b_key, out_key, b_out_key = jax.random.split(key, 4)
@@ -200,6 +206,8 @@ class PolicySkip(BufferSkip):
         lowest = jnp.finfo(log_probs.dtype).min / 8
         return jnp.where(is_slot, log_probs[..., None], lowest).max(axis=-2)
 
+    # Choices, in terms of slots.
+
     def slots_of(
         self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]
     ) -> Int[Array, "*batch m"]:
@@ -213,7 +221,7 @@ class PolicySkip(BufferSkip):
             candidates = match_batch(candidates, index)
         return jnp.take_along_axis(candidates, index, axis=-1).astype(jnp.int32)
 
-    def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
+    def mean_choice(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
         """Return the choice of the candidates' mean under `weights`."""
         if self.among == Every():
             return Choice(weights=weights)
@@ -221,7 +229,7 @@ class PolicySkip(BufferSkip):
             jnp.broadcast_to(self.candidates(step), weights.shape).astype(jnp.int32), weights
         )
 
-    def weighted(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
+    def mean_decision(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
         """Return the trace of a choice with weights on several states.
 
         The action is the k of the largest weight, the log-probability is 0, and the entropy is that
@@ -257,10 +265,10 @@ class Attention(PolicySkip):
 
     def choose(self, params, inputs, observation, skip_state, mode):
         logits = self.logits(params, inputs, observation)
-        return self.weigh(inputs.step, jax.nn.softmax(logits)), skip_state
+        return self.mean_choice(inputs.step, jax.nn.softmax(logits)), skip_state
 
     def trace(self, params, inputs, observation, choice, mode) -> Decision:
-        return self.weighted(choice, log_softmax(self.logits(params, inputs, observation)))
+        return self.mean_decision(choice, log_softmax(self.logits(params, inputs, observation)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,7 +299,7 @@ class Dynamic(PolicySkip):
             if mode == "soft":
                 temperature = 1.0  # its logits have been divided by τ
             weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, temperature)
-            return self.weigh(inputs.step, weights.astype(logits.dtype)), skip_state
+            return self.mean_choice(inputs.step, weights.astype(logits.dtype)), skip_state
         # One candidate, sampled or the most probable: greedy policies have no noise.
         index = choose(logits, inputs.noise)
         return Choice(self.slots_of(inputs.step, index[..., None])[..., 0]), skip_state
@@ -301,7 +309,7 @@ class Dynamic(PolicySkip):
             self.logits(params, inputs, jax.lax.stop_gradient(observation), mode)
         )
         if choice.weights is not None:
-            return self.weighted(choice, log_probs)
+            return self.mean_decision(choice, log_probs)
         # A replayed action may be no candidate, and of equal slots all but the first are masked.
         is_slot = self.candidates(inputs.step) == choice.slot[..., None]
         log_prob = jnp.where(is_slot, log_probs, masked_logit(log_probs.dtype)).max(axis=-1)

@@ -44,7 +44,7 @@ class SparseAttention(Attention):
 
     def trace(self, params, inputs, observation, choice: Choice, mode) -> Decision:
         """Return the trace; the entropy is that of the weights."""
-        return self.weighted(choice, _log(choice.weights))
+        return self.mean_decision(choice, _log(choice.weights))
 
     def log_weights(self, logits):
         index, weights = self._best(logits)
