@@ -224,6 +224,7 @@ def _run_batch(
     valid = None
     if call.seq_lengths is not None:
         valid = length_mask(call.seq_lengths, x.shape[1])
+
     # Run the layers. Those of two directions read the same x, which then becomes both outputs.
     ends = []
     outputs = []
