@@ -361,6 +361,8 @@ def recurrent_step(
     dtype = carry.slots[0].dtype
     before = carry
     inputs = in_dtype_of(carry, inputs)
+
+    # Where the next sequence of a packed row begins, its carry is a new one.
     if inputs.restart is not None:
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
 
@@ -443,6 +445,8 @@ def cell_step(
     # Of a state that is h only, dropout must not touch the h that is carried on; see `dropped`.
     if recurrent_mask is not None and not transition.carries_cell:
         dense = _masked(dense, recurrent_mask)
+
+    # The transition, to whose new cell state a depth skip may add.
     cell_entered = []
 
     def cell_hook(cell_state):
@@ -458,14 +462,18 @@ def cell_step(
             f"{type(transition).__name__} calls no cell_hook: "
             "a skip over depth to the internal state has nowhere to go"
         )
+
+    # A depth skip to the output.
     if depth is not None and depth.enters == "output":
-        new = new._replace(
-            h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense)
-        )
+        h = depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense)
+        new = new._replace(h=h)
+
     # Zoneout keeps a part of State(t-1), which need not be the state that entered.
     if inputs.zoneout_mask is not None:
         kept = transition.state(*inputs.zoneout_mask)
         new = jax.tree.map(lambda new, old, mask: new + mask * (old - new), new, previous, kept)
+
+    # A token that is read only in part leaves the rest of what an unread one leaves.
     if update is None:
         return new
     unread = transition.unread_state(
