@@ -9,6 +9,7 @@ import numpy as np
 from dynskip_jax.console import print_table, say
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.settings import Settings
+from dynskip_jax.training.model_names import PLAIN
 
 # Symbols of swept settings in tables and plots.
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
@@ -118,10 +119,10 @@ def curves_of(
 def row_name(row: Mapping[str, Any]) -> str:
     """Return the name of a row: the model's name, and the settings that distinguish it from others.
 
-    A plain layer (`lstm`) with another transition is named after the transition only.
+    A layer without a skip over time is named after its transition only.
     """
     more = {name: text.format(row[name]) for name, text in _VARIANT.items() if name in row}
-    model = (
-        more.pop("transition") if row["model"] == "lstm" and "transition" in more else row["model"]
-    )
+    model = row["model"]
+    if model in PLAIN:
+        model = more.pop("transition", "lstm")
     return ", ".join([model, *more.values()])

@@ -49,9 +49,10 @@ class Run:
     """Which models are trained, and where the results are kept."""
 
     model: str | None = None
-    """The skip over time: lstm (none), fixed:k, attention:k, content:k, sparse:k, dynamic:k,
-    log_dynamic:k, log_attention:k, segment_dynamic:k, segment_attention:k, mean:k, random:k,
-    skip_rnn, skim_rnn or lstm_jump; k is the longest skip. Your own: my_module:MySkip(16).
+    """The skip over time: previous or lstm (none), fixed:k, attention:k, content:k, sparse:k,
+    dynamic:k, log_dynamic:k, log_attention:k, segment_dynamic:k, segment_attention:k, mean:k,
+    random:k, skip_rnn, skim_rnn or lstm_jump; k is the longest skip. Your own:
+    my_module:MySkip(16).
     """
     compare: str | None = None
     """Train several models, separated by commas, into one table; a resumed run may gain some."""

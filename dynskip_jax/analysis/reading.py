@@ -107,7 +107,7 @@ def distribution(
     x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
     # Before the sequence, all K states are the initial one.
     history = jnp.concatenate([jnp.repeat(before[:1], skip.max_skip, axis=0), before[1:]])
-    seen = F.observed_in(history[None], skip.observed, skip.max_skip, len(x))
+    seen = F.observations_in(history[None], skip.observation_kind, skip.max_skip, len(x))
     mask = None if policy.mask is None else jnp.asarray(policy.mask)
     temperature = policy_temperature(skip.mode_of(policy.mode), policy.temperature)
     also_seen = {}

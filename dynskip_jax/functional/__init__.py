@@ -42,11 +42,13 @@ from dynskip_jax.functional.dropout import zoneout as zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale as GradientScale
 from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
 from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
-from dynskip_jax.functional.engine.history import followed_in as followed_in
-from dynskip_jax.functional.engine.history import observed_in as observed_in
 from dynskip_jax.functional.engine.history import oldest_first as oldest_first
+from dynskip_jax.functional.engine.memory import followed_in as followed_in
+from dynskip_jax.functional.engine.memory import observations_in as observations_in
 from dynskip_jax.functional.engine.product import product as product
 from dynskip_jax.functional.engine.unroll import unroll as unroll
+from dynskip_jax.functional.gated_window import WindowGates as WindowGates
+from dynskip_jax.functional.gated_window import gated_window as gated_window
 from dynskip_jax.functional.keys import rollouts as rollouts
 from dynskip_jax.functional.layers import LayersOutput as LayersOutput
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
@@ -114,8 +116,6 @@ from dynskip_jax.functional.transitions import SkimLSTM as SkimLSTM
 from dynskip_jax.functional.transitions import SLSTMState as SLSTMState
 from dynskip_jax.functional.transitions import Transition as Transition
 from dynskip_jax.functional.transitions import parse_transition as parse_transition
-from dynskip_jax.functional.window import WindowGates as WindowGates
-from dynskip_jax.functional.window import gated_window as gated_window
 
 # Exported programs may take and return any named tuple of this package.
 for _kind in tuple.__subclasses__():

@@ -1,6 +1,4 @@
-"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states and a choice from
-it.
-"""
+"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states, and a choice."""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -9,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 
@@ -66,46 +64,48 @@ def agent_logits(
 def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
-    stored: Window,
+    memory: Memory,
     slots: Any = None,
-    followed: Window | None = None,
+    followed: Memory | None = None,
 ) -> Float[Array, "*batch K"]:
-    """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) +
-    b).
+    """Return dot-product logits: q · h(t-k) / √hidden + b_k.
 
-    `stored` are the last K h. The query meets those in `slots` (see `Window.compare_at`), or all if
-    it is None. With `followed`, the inputs x(t-k+1) that followed these states, the query has a
-    second part, and q_x · x(t-k+1) / √in is added.
+    The query is q = W_out tanh(W s(t) + b). `memory` has the last K h. The query meets those in
+    `slots` (see `Memory.compare_at`), or all if it is None. With `followed`, the inputs x(t-k+1)
+    that followed these states, the query has a second part, and q_x · x(t-k+1) / √in is added.
     """
-    h = stored.previous
+    # The query q of each step, for both parts of a key: (*batch, hidden), or (*batch, hidden + in).
+    h = memory.previous
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     hidden = h.shape[-1]
-    logits = _similarity(query[..., :hidden], stored, slots)
+    logits = _similarity(query[..., :hidden], memory, slots)
     if followed is not None:
         logits = logits + _similarity(query[..., hidden:], followed, slots)
     return logits + row(params.b_out, logits)
 
 
 def _similarity(
-    query: Float[Array, "*batch features"], keys: Window, slots: Any
+    query: Float[Array, "*batch features"], keys: Memory, slots: Any
 ) -> Float[Array, "*batch n"]:
-    """Return scaled dot products of the query with the keys in `slots`, or with all keys if it is
-    None.
-    """
-    products = keys.compare(query) if slots is None else keys.compare_at(query, slots)
+    """Return scaled dot products of the query with the keys in `slots`; None stands for all."""
+    if slots is None:
+        products = keys.compare(query)
+    else:
+        products = keys.compare_at(query, slots)
     return products / math.sqrt(query.shape[-1])
 
 
 def where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    """Return the logits with a large negative value where `allowed` is False, so that the
-    probability is 0.
+    """Return the logits, with a large negative value where `allowed` is False.
 
-    The value is -1e9, or -8188 in float16: differences and p log p stay finite.
-    Infinities would make gradients NaN (0 times infinity).
+    The probability there is 0. The value is -1e9, or -8188 in float16, so that differences and
+    p log p stay finite. Infinities would make gradients NaN (0 times infinity).
     """
-    return logits if allowed is None else jnp.where(allowed, logits, masked_logit(logits.dtype))
+    if allowed is None:
+        return logits
+    return jnp.where(allowed, logits, masked_logit(logits.dtype))
 
 
 def masked_logit(dtype: Any) -> float:
@@ -140,7 +140,9 @@ def choose(
     trick, as in `jax.random.categorical`). Without noise it is the most probable slot. Logits need
     not be normalised.
     """
-    scores = logits if noise is None else logits.astype(noise.dtype) + noise
+    scores = logits
+    if noise is not None:
+        scores = logits.astype(noise.dtype) + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 

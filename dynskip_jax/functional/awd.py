@@ -1,6 +1,4 @@
-"""Penalties of the AWD-LSTM (Merity et al. 2018): AR and TAR. Its dropouts are those of
-`dropout`.
-"""
+"""Penalties of the AWD-LSTM (Merity et al. 2018): AR and TAR. `dropout` has its dropouts."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -22,9 +20,8 @@ def activation_regularisation(
     `dropped_output` is m ⊙ h(t), the last layer's output after dropout, and `coef` is α, 2 in the
     paper. `valid` is False at padding, which is excluded from the mean.
     """
-    wide = wider(
-        dropped_output.dtype, jnp.float32
-    )  # in float16, sums and counts above 65,504 are infinite
+    # In float16, sums and counts above 65,504 are infinite.
+    wide = wider(dropped_output.dtype, jnp.float32)
     x = dropped_output.astype(wide)
     if valid is None:
         size = max(x.size, 1)
@@ -40,8 +37,7 @@ def temporal_activation_regularisation(
     coef: float | Float[Array, ""],
     valid: Bool[Array, "batch time"] | None = None,
 ) -> Float[Array, ""]:
-    """Return the TAR penalty β · mean of (h(t) - h(t+1))², which keeps activations from changing
-    fast.
+    """Return the TAR penalty β · mean of (h(t) - h(t+1))², which keeps activations slow.
 
     Merity et al. (2018), Section 4.6, averaged as in `activation_regularisation`. The change from
     one segment to the next is excluded. A segment of one step has the penalty 0.

@@ -18,8 +18,9 @@ class CharFilters(NamedTuple):
 
 
 class HighwayParams(NamedTuple):
-    """Weights W_T, W_H and biases b_T, b_H of a highway layer, Kim et al. (2016), Eq. 8, side by
-    side.
+    """Weights W_T, W_H and biases b_T, b_H of a highway layer, Kim et al. (2016), Eq. 8.
+
+    The two are side by side.
     """
 
     w: Float[Array, "features two_features"]
@@ -31,12 +32,11 @@ def char_cnn(
     characters: Float[Array, "*words length char"],
     lengths: Int[Array, "*words"] | None = None,
 ) -> Float[Array, "*words features"]:
-    """Return the max over windows of tanh(window · filter + b) for each filter, Kim et al. (2016),
-    Eq. 5-6.
+    """Return the max over windows of tanh(window · filter + b), Kim et al. (2016), Eq. 5-6.
 
-    A window begins at each character of the word and is zero past the word's end. So the features
-    do not depend on padding. In Kim et al.'s released code, the maximum also includes windows that
-    contain only padding (of value tanh(b)).
+    There is one maximum for each filter. A window begins at each character of the word and is zero
+    past the word's end. So the features do not depend on padding. In Kim et al.'s released code,
+    the maximum also includes windows that contain only padding (of value tanh(b)).
 
     Args:
         filters: Filters of each width, whose feature maps are concatenated.
@@ -81,8 +81,9 @@ def char_cnn(
 def highway(
     params: HighwayParams, x: Float[Array, "*batch features"]
 ) -> Float[Array, "*batch features"]:
-    """Return t ⊙ relu(W_H x + b_H) + (1 - t) ⊙ x with t = σ(W_T x + b_T), Kim et al. (2016), Eq.
-    8.
+    """Return t ⊙ relu(W_H x + b_H) + (1 - t) ⊙ x with t = σ(W_T x + b_T): a highway layer.
+
+    This is Eq. 8 of Kim et al. (2016).
     """
     t, h = jnp.split(affine(x, params.w, params.b), 2, axis=-1)
     t = jax.nn.sigmoid(t)

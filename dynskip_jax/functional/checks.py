@@ -1,6 +1,4 @@
-"""Checks of arguments: types and shapes always, values only if they are known before the program
-runs.
-"""
+"""Checks of arguments: types and shapes always, values only if they are already known."""
 
 import contextlib
 import dataclasses
@@ -30,9 +28,7 @@ def check_rates(name: str, *rates: float) -> None:
 
 
 def check_whole(name: str, value: Any, at_least: int = 1) -> int:
-    """Return a whole number as a Python int; raise a `UserError` unless it is one of at least
-    `at_least`.
-    """
+    """Return a whole number of at least `at_least` as a Python int, or raise a `UserError`."""
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or value < at_least:
         raise UserError(
@@ -55,6 +51,7 @@ def check_fields(piece: Any) -> None:
     wanted = {int: "a whole number", bool: "True or False", float: "a number"}
     for field in dataclasses.fields(piece):
         value = getattr(piece, field.name)
+        # True and False are numbers to Python.
         if field.type not in kinds or isinstance(value, jax.core.Tracer):
             continue
         is_flag = isinstance(value, bool | np.bool_)
@@ -62,14 +59,15 @@ def check_fields(piece: Any) -> None:
         if not is_kind or (field.type is float and math.isnan(value)):
             name = f"{type(piece).__name__}.{field.name}"
             raise UserError(f"expected {name} to be {wanted[field.type]}, got {value!r}")
-        object.__setattr__(
-            piece, field.name, value.item() if isinstance(value, np.generic) else value
-        )
+        if isinstance(value, np.generic):
+            value = value.item()
+        object.__setattr__(piece, field.name, value)
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """Check that `array` has whole numbers and this shape; `meaning` names its axes: `(batch,
-    time)`.
+    """Check that `array` has whole numbers and this shape.
+
+    `meaning` names its axes: `(batch, time)`.
     """
     if (
         not hasattr(array, "dtype")
@@ -81,9 +79,7 @@ def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: 
 
 
 def known_values(array: Any) -> np.ndarray | None:
-    """Return the values of an array; None if it is traced or partly on devices of other
-    processes.
-    """
+    """Return the values of an array; None if they are traced, or on devices of other processes."""
     if isinstance(array, jax.core.Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -100,8 +96,9 @@ def check_range(name: str, values: np.ndarray, low: int, high: Any) -> None:
 
 
 def check_lengths(seq_lengths: Any, batch: tuple[int, ...], num_steps: int) -> np.ndarray | None:
-    """Check that lengths are whole numbers in 0..`num_steps`, (*batch,); return them if they are
-    known.
+    """Check that lengths are whole numbers in 0..`num_steps`, (*batch,).
+
+    Return them if they are known.
     """
     check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
     values = known_values(seq_lengths)
@@ -135,9 +132,11 @@ def check_temperature(temperature: Any) -> None:
 
 
 def check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
-    """Raise a `UserError` unless `value` is a single real number inside; traced values are not
-    checked.
+    """Raise a `UserError` unless `value` is a single real number inside the range.
+
+    Traced values are not checked.
     """
+    # A traced value has a dtype and no value.
     dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
     is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
     if np.ndim(value) or not is_real:
@@ -165,36 +164,45 @@ def check_call(
     the size of each layer's state; None checks no sizes.
     """
     lead = x.shape[:-1]
-    batch, time = (lead[1:], lead[0]) if time_major else (lead[:-1], lead[-1])
-    steps = "(time, batch)" if time_major else "(batch, time)"
+    if time_major:
+        time, *batch = lead
+        steps = "(time, batch)"
+    else:
+        *batch, time = lead
+        steps = "(batch, time)"
+    batch = tuple(batch)
     lengths = np.asarray(time)
     if seq_lengths is not None:
         lengths = check_lengths(seq_lengths, batch, time)
     if segment_ids is not None:
         check_whole_numbers("segment_ids", segment_ids, lead, steps)
+    sizes = hidden
+    if hidden is None:
+        sizes = [None] * len(recurrences)
     for i, recurrence in enumerate(recurrences):
         if carry is not None:
-            check_carry(recurrence, carry[i], batch, None if hidden is None else hidden[i])
+            check_carry(recurrence, carry[i], batch, sizes[i])
         check_policy(policies[i], recurrence.time_skip.max_skip, batch)
         if actions is None or actions[i] is None:
             continue
         valid = None
         if lengths is not None and isinstance(time, int):
             valid = np.broadcast_to(np.arange(time) < lengths[..., None], (*batch, time))
-            valid = np.moveaxis(valid, -1, 0) if time_major else valid
+            if time_major:
+                valid = np.moveaxis(valid, -1, 0)
         check_actions(recurrence.time_skip, actions[i], lead, steps, valid)
-        if valid is not None:
-            mask = policies[i].mask
-            if mask is not None and jnp.ndim(mask) > 1:
-                mask = mask[None] if time_major else mask[..., None, :]
-            check_allowed(recurrence.time_skip, mask, actions[i], valid)
+        if valid is None:
+            continue
+        # A mask for each example gets an axis of size 1 for time.
+        mask = policies[i].mask
+        if mask is not None and jnp.ndim(mask) > 1:
+            mask = mask[None] if time_major else mask[..., None, :]
+        check_allowed(recurrence.time_skip, mask, actions[i], valid)
 
 
 @contextlib.contextmanager
 def naming_reference() -> Iterator[None]:
-    """Turn JAX's error about forward-mode derivatives into one that names the implementation with
-    them.
-    """
+    """Name the implementation with forward-mode derivatives in JAX's error about them."""
     try:
         yield
     except TypeError as error:
@@ -215,13 +223,17 @@ def check_implementation(implementation: str) -> None:
 
 
 def check_inputs(x: Any, shape: str = "(batch, time, in)", in_features: int | None = None) -> None:
-    """Check that `x` are vectors of floats; an axis with `*` in `shape` stands for any number of
-    axes.
+    """Check that `x` are vectors of floats.
+
+    An axis with `*` in `shape` stands for any number of axes.
     """
-    axes, expected = shape.count(",") + 1, shape
+    axes = shape.count(",") + 1
+    expected = shape
     if in_features is not None:
         expected = shape.replace("in)", f"{in_features})")
-    fits = hasattr(x, "dtype") and (x.ndim >= axes - 1 if "*" in shape else x.ndim == axes)
+    fits = hasattr(x, "dtype") and x.ndim == axes
+    if "*" in shape:
+        fits = hasattr(x, "dtype") and x.ndim >= axes - 1
     if not fits or (in_features is not None and x.shape[-1] != in_features):
         raise UserError(f"expected inputs {expected}, got {described(x)}")
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -231,9 +243,7 @@ def check_inputs(x: Any, shape: str = "(batch, time, in)", in_features: int | No
 
 
 def check_below(recurrence: Any, below: Any, lead: tuple[int, ...], hidden: int) -> None:
-    """Check the input of the depth skip, (*lead, features), for a layer of size `hidden`; None
-    passes.
-    """
+    """Check the depth skip's input, (*lead, features), for a layer of size `hidden`."""
     if below is None:
         return
     if recurrence.depth_skip is None:
@@ -264,8 +274,7 @@ def check_actions(
 def check_allowed(
     skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, "..."] | bool = True
 ) -> None:
-    """Raise a `UserError` if known actions to replay are skips that a known mask of a policy
-    forbids.
+    """Raise a `UserError` if a known mask of a policy forbids known actions to replay.
 
     Their probability is 0, so that their log π would be a huge negative number. `mask` is (K,), or
     has the axes of `actions` before K, of which some may have size 1.
@@ -282,18 +291,19 @@ def check_allowed(
     )
     allowed = allowed | (leaves_nothing & (np.arange(skip.max_skip) == 0))
     allowed = np.broadcast_to(allowed, (*chosen.shape, skip.max_skip))
+    # Padding, where the action is 0, is not valid.
     slots = np.clip(chosen - 1, 0, skip.max_skip - 1)
     is_allowed = np.take_along_axis(allowed, slots[..., None], axis=-1)[..., 0]
     forbidden = chosen[~is_allowed & np.broadcast_to(valid, chosen.shape)]
     if forbidden.size:
         raise UserError(
-            f"the policy's mask forbids the action {forbidden[0]}, which is to be replayed: allow it"
+            f"the policy's mask forbids the action {forbidden[0]}, "
+            "which is to be replayed: allow it"
         )
 
 
 def check_dtypes(params: Any, carry: Any) -> None:
-    """Check that no parameter is wider than the state, so that a step does not change the state's
-    dtype.
+    """Check that no parameter is wider than the state, because a step keeps the state's dtype.
 
     Narrower ones are fine: products are multiplied in the dtype of the parameters, and summed in
     that of the state.
@@ -302,8 +312,9 @@ def check_dtypes(params: Any, carry: Any) -> None:
     for path, leaf in jax.tree.leaves_with_path(params):
         if jnp.issubdtype(leaf.dtype, jnp.floating) and wider(leaf.dtype, state) != state:
             raise UserError(
-                f"expected parameters no wider than the state, which is {state}, got {leaf.dtype} in "
-                f"params{jax.tree_util.keystr(path)}: make the carry in {leaf.dtype}, or cast the parameters"
+                f"expected parameters no wider than the state, which is {state}, "
+                f"got {leaf.dtype} in params{jax.tree_util.keystr(path)}: "
+                f"make the carry in {leaf.dtype}, or cast the parameters"
             )
 
 
@@ -315,8 +326,8 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
         raise UserError(f"a policy's mask is an array of booleans, got {described(policy.mask)}")
     if policy.mask is not None and jnp.shape(policy.mask) not in ((max_skip,), (*batch, max_skip)):
         raise UserError(
-            f"a policy's mask is (K,) = {(max_skip,)} or (batch, K), got {described(policy.mask)}: give "
-            "layers of different K a tuple of masks"
+            f"a policy's mask is (K,) = {(max_skip,)} or (batch, K), got {described(policy.mask)}: "
+            "give layers of different K a tuple of masks"
         )
     if policy.mix is not None:
         check_mix(policy.mix)
@@ -325,9 +336,7 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
 
 @functools.lru_cache
 def _skip_state_structure(time_skip: Any) -> Any:
-    """Return the structure of a time skip's state; steps outside of `jit` ask for it again and
-    again.
-    """
+    """Return the structure of a time skip's state, cached: steps outside of `jit` ask often."""
     return jax.tree.structure(jax.eval_shape(lambda: time_skip.init_skip_state((), jnp.float32)))
 
 
@@ -339,7 +348,8 @@ def check_carry(
         raise UserError(
             f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}"
         )
-    kind, K = recurrence.transition.state, recurrence.time_skip.max_skip
+    kind = recurrence.transition.state
+    K = recurrence.time_skip.max_skip
     if not isinstance(carry.slots, kind):
         raise UserError(
             f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}"

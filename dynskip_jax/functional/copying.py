@@ -1,8 +1,7 @@
 """Copying of recent words: those that followed the states among which a time skip chooses.
 
 This is a pointer sentinel (Merity et al. 2017, "Pointer sentinel mixture models"). Its pointer is
-the time
-skip's choice among the last K states, either sampled or in expectation:
+the time skip's choice among the last K states, either sampled or in expectation:
 
     p(w) = Σ_k π_k p_k(w),    p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w],
 
@@ -23,21 +22,20 @@ class Copies(NamedTuple):
 
     words: Int[Array, "batch time choices"]  # token ids; `NO_WORD` where there is no word to copy
     weights: Float[Array, "batch time choices"]  # probability π of each choice
-    gates: Float[
-        Array, "batch time #choices"
-    ]  # log-odds log(g / (1 - g)), of each choice or one for all
+    # Log-odds log(g / (1 - g)), of each choice or one for all
+    gates: Float[Array, "batch time #choices"]
 
 
 def followers(
     tokens: Int[Array, "batch time"], earlier: Int[Array, "batch K_less_one"]
 ) -> tuple[Int[Array, "batch time K"], Int[Array, "batch K_less_one"]]:
-    """Return the word that followed State(t-k), the input of step t-k+1, for each step t and k =
-    1..K.
+    """Return the word that followed State(t-k), for each step t and k = 1..K.
 
-    `earlier` has the last K - 1 inputs before the segment; `NO_WORD` before the first input. Return
-    it for the next segment, too.
+    That is the input of step t-k+1. `earlier` has the last K - 1 inputs before the segment;
+    `NO_WORD` before the first input. Return it for the next segment, too.
     """
-    K, time = earlier.shape[1] + 1, tokens.shape[1]
+    K = earlier.shape[1] + 1
+    time = tokens.shape[1]
     words = jnp.concatenate([earlier, tokens], axis=1)
     places = jnp.arange(time)[:, None] + (K - 1) - jnp.arange(K)[None]
     return words[:, places], words[:, time:]
@@ -77,9 +75,7 @@ def copied_log_likelihood(
 def copied_log_probs(
     copies: Copies, log_probs: Float[Array, "batch time vocabulary"]
 ) -> Float[Array, "batch time vocabulary"]:
-    """Return log p of every word of the vocabulary with copying, from log p_softmax of every
-    word.
-    """
+    """Return log p of every word with copying, from log p_softmax of every word."""
 
     def add(row, words, weights):
         return row.at[words].add(weights, mode="drop")
@@ -93,7 +89,8 @@ def log_likelihood_of_each(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time choices"]:
     """Return log p_k of the targets for each choice k, from their log p_softmax."""
-    log_g, log_kept = jax.nn.log_sigmoid(copies.gates), jax.nn.log_sigmoid(-copies.gates)
+    log_g = jax.nn.log_sigmoid(copies.gates)
+    log_kept = jax.nn.log_sigmoid(-copies.gates)
     log_missed = log_kept + log_likelihood[..., None]
     log_p = jnp.where(
         copies.words == targets[..., None], jnp.logaddexp(log_missed, log_g), log_missed
@@ -117,8 +114,7 @@ def chosen_log_likelihood(
 def chosen_log_likelihood_with_greedy_gates(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time"]:
-    """Return `chosen_log_likelihood`, with the gradient of the gates from the most probable choice
-    only.
+    """Return `chosen_log_likelihood`; only the most probable choice gives gates a gradient.
 
     Evaluation copies by this choice, which is right more often than the average one, and a gate
     must know how often. So the gradient of the gates is that of log p_k(w) of the most probable k.
@@ -143,7 +139,6 @@ def _mixed(copies: Copies, log_probs: Array, hit: Array) -> Array:
     log_kept = jax.nn.logsumexp(log_kept, axis=-1, b=copies.weights)
     log_kept = log_kept.reshape(log_kept.shape + (1,) * (log_probs.ndim - 2))
     is_hit = hit > 0
-    log_hit = jnp.where(
-        is_hit, jnp.log(jnp.where(is_hit, hit, 1)), -jnp.inf
-    )  # log 0 has no gradient
+    # log 0 has no gradient.
+    log_hit = jnp.where(is_hit, jnp.log(jnp.where(is_hit, hit, 1)), -jnp.inf)
     return jnp.logaddexp(log_kept + log_probs, log_hit)

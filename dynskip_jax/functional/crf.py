@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.errors import UserError, described
@@ -25,6 +26,7 @@ from dynskip_jax.functional.checks import (
     valid_lengths,
 )
 from dynskip_jax.functional.engine.product import wider
+from dynskip_jax.functional.engine.sharding import explicit_spec, on_mesh_of
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
 # Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite
@@ -76,12 +78,11 @@ def crf_log_likelihood(
     """
     rows = _prepared(params, emissions, seq_lengths, tags)
     emitted = jnp.take_along_axis(rows.emissions, rows.tags[:, :, None], axis=-1).sum(axis=(1, 2))
-    followed = rows.params.transitions[rows.tags[:, :-1], rows.tags[:, 1:]]
+    followed = _entries(rows.params.transitions, rows.tags[:, :-1], rows.tags[:, 1:])
     score = emitted + jnp.where(rows.valid[:, 1:], followed, 0).sum(axis=-1)
-    score += (
-        rows.params.start[rows.tags[:, 0]]
-        + rows.params.end[last_valid(rows.tags, rows.seq_lengths)]
-    )
+    first = _entries(rows.params.start, rows.tags[:, 0])
+    last = _entries(rows.params.end, last_valid(rows.tags, rows.seq_lengths))
+    score += first + last
     prefix, _ = _prefixes(rows, _log_sum)
     log_z = jax.nn.logsumexp(prefix + rows.params.end[None], axis=-1)
     return jnp.where(rows.seq_lengths > 0, score - log_z, 0)
@@ -117,8 +118,7 @@ def crf_decode(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Int[Array, "batch time"]:
-    """Return the most probable tag sequence of each row (Viterbi algorithm), 0 past each row's
-    length.
+    """Return the most probable tag sequence of each row (Viterbi algorithm); 0 at padding.
 
     Ties are broken deterministically. Arguments are those of `crf_log_likelihood`.
     """
@@ -129,7 +129,8 @@ def crf_decode(
         # Computing the best previous tag here, only for tags on the path, is cheaper than storing
         # it for all.
         prefix, continued = inputs
-        before = jnp.argmax(prefix + rows.params.transitions.T[tag], axis=-1).astype(jnp.int32)
+        before = prefix + _entries(rows.params.transitions.T, tag)
+        before = jnp.argmax(before, axis=-1).astype(jnp.int32)
         tag = jnp.where(continued, before, tag)
         return tag, tag
 
@@ -160,18 +161,23 @@ def _prepared(params: CRFParams, emissions: Any, seq_lengths: Any, tags: Any = N
         if jnp.shape(score) != shape:
             given = f"params.{name} of shape {shape} for {n} tags, got {described(score)}"
             raise UserError(f"expected {given}: emissions and parameters are of different tag sets")
-    seq_lengths = jnp.full(batch, time, jnp.int32) if seq_lengths is None else seq_lengths
+    if seq_lengths is None:
+        seq_lengths = jnp.full(batch, time, jnp.int32)
     seq_lengths = valid_lengths(seq_lengths, time, (batch,))
     if tags is not None:
         check_whole_numbers("tags", tags, (batch, time), "(batch, time)")
-        known, ends = known_values(tags), known_values(seq_lengths)
+        known = known_values(tags)
+        ends = known_values(seq_lengths)
         if known is not None and ends is not None:
             check_range("tags", known[np.arange(time) < ends[:, None]], 0, n - 1)
-    if time == 0:  # the first step must exist
+    # The first step must exist, so rows without steps get one of padding.
+    if time == 0:
         emissions = jnp.zeros((batch, 1, n), emissions.dtype)
-        tags = None if tags is None else jnp.zeros((batch, 1), jnp.int32)
+        if tags is not None:
+            tags = jnp.zeros((batch, 1), jnp.int32)
     valid = length_mask(seq_lengths, emissions.shape[1])
-    tags = None if tags is None else jnp.where(valid, jnp.clip(tags, 0, n - 1), 0)
+    if tags is not None:
+        tags = jnp.where(valid, jnp.clip(tags, 0, n - 1), 0)
     dtype = wider(emissions.dtype, *(score.dtype for score in params), jnp.float32)
     emissions = where_each(valid, emissions, 0).astype(dtype)
     # This changes no probability. Sums over steps are then small, and so are their rounding errors.
@@ -198,6 +204,20 @@ def _prefixes(rows: _Rows, combine: Callable[[Array, Array], Array]) -> tuple[Ar
     inputs = jnp.moveaxis(_of_next_step(rows.emissions), 1, 0), _of_next_step(rows.valid).T
     last, prefixes = jax.lax.scan(extend, first, inputs)
     return last, jnp.moveaxis(prefixes, 0, 1)
+
+
+def _entries(
+    scores: Float[Array, "tags *rest"], *indices: Int[Array, "batch *steps"]
+) -> Float[Array, "batch *rest"]:
+    """Return entries of scores that all rows share, sharded as the rows of the indices."""
+    spec = explicit_spec(indices[0])
+    if spec is None:
+        return scores[indices]
+    # JAX does not infer this sharding, nor that of entries of an array on no mesh.
+    scores = on_mesh_of(scores, indices[0])
+    rest = (None,) * (scores.ndim - len(indices))
+    sharding = NamedSharding(jax.typeof(indices[0]).sharding.mesh, PartitionSpec(*spec, *rest))
+    return scores.at[indices].get(out_sharding=sharding)
 
 
 def _largest(prefix: Float[Array, "batch tags"], transitions: Array) -> Float[Array, "batch tags"]:
@@ -233,7 +253,8 @@ def _exact_log_sum(
 def _of_next_step(
     x: Shaped[Array, "batch time *features"],
 ) -> Shaped[Array, "batch time *features"]:
-    """Return x(t+1) at each step t, and zeros at the last: JAX cannot export a scan over `time` - 1
-    steps.
+    """Return x(t+1) at each step t, and zeros at the last.
+
+    JAX cannot export a scan over `time` - 1 steps.
     """
     return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

@@ -66,10 +66,8 @@ class DecisionTrace:
         chosen.
         """
         differentiable = skip.differentiable(mode, replayed)
-        has_params = type(skip).init is not TimeSkip.init
-        if (
-            not skip.is_stochastic or not has_params
-        ):  # random skips sample, and nothing in them can learn
+        # Random skips sample, and nothing in them can learn.
+        if not skip.is_stochastic or not skip.has_params:
             mode = "none"
         elif replayed:
             mode = "replayed"

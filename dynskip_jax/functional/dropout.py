@@ -10,16 +10,14 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import fold_in_each
 
-_ZONEOUT = (
-    2**31 - 1
-)  # folded into the key for zoneout of h; the other arrays use the next smaller numbers
+# Folded into the key for zoneout of h. The other arrays use the next smaller numbers.
+_ZONEOUT = 2**31 - 1
 
 
 def dropout_mask(
     keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype: Any
 ) -> Float[Array, "..."]:
-    """Return random factors: 0 with probability `rate`, otherwise 1 / (1 - rate), so that the mean
-    is 1.
+    """Return random factors of mean 1: 0 with probability `rate`, otherwise 1 / (1 - rate).
 
     `keys` is one key, or one for each element of the leading axes of `shape`. With one key per
     example, the mask of an example depends neither on the other examples nor on the device.
@@ -40,18 +38,20 @@ def dropout(
     x: Float[Array, "..."],
     broadcast_dims: Sequence[int] = (),
 ) -> Float[Array, "..."]:
-    """Drop elements of x (Srivastava et al. 2014), alike along `broadcast_dims`; divide others by 1
-    - rate.
+    """Drop elements of x (Srivastava et al. 2014), and divide the others by 1 - rate.
 
-    The AWD-LSTM (Merity et al. 2018) drops features alike at all steps (variational dropout, Gal &
-    Ghahramani 2016; locked dropout in their code), words alike in all features of an embedding
-    table, and the hidden-to-hidden weights of all gates (DropConnect, Wan et al. 2013). With tied
-    weights, pass the dropped table only to the lookup, not to the softmax. See `dropout_mask` for
-    `keys`; None returns `x` unchanged.
+    They are dropped alike along `broadcast_dims`. The AWD-LSTM (Merity et al. 2018) drops features
+    alike at all steps (variational dropout, Gal & Ghahramani 2016; locked dropout in their code),
+    words alike in all features of an embedding table, and the hidden-to-hidden weights of all gates
+    (DropConnect, Wan et al. 2013). With tied weights, pass the dropped table only to the lookup,
+    not to the softmax. See `dropout_mask` for `keys`; None returns `x` unchanged.
     """
     if keys is None or rate == 0.0:
         return x
-    shape = tuple(1 if axis in broadcast_dims else size for axis, size in enumerate(x.shape))
+    shape = list(x.shape)
+    for axis in broadcast_dims:
+        shape[axis] = 1
+    shape = tuple(shape)
     return x * dropout_mask(keys, rate, shape, x.dtype)
 
 
@@ -87,8 +87,7 @@ def zoneout(
         if deterministic or rate == 0.0:
             kept.append(jnp.full(shape, rate, dtype))
         else:
-            # Time skips and packed sequences fold in step numbers, which never reach a number this
-            # high.
+            # Time skips and packed sequences fold in step numbers, which never get this high.
             own = fold_in_each(keys, _ZONEOUT - number)
             kept.append(draw(fold_in_each(own, step), rate).astype(dtype))
     return tuple(kept)

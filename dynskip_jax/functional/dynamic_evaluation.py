@@ -36,8 +36,7 @@ def adapt(
     decay: Float[Array, ""] | float,
     epsilon: Float[Array, ""] | float,
 ) -> PyTree:
-    """Return the parameters after one update, which fits a segment and decays towards the trained
-    parameters.
+    """Return the parameters after one update: it fits a segment, and decays towards the trained.
 
     Krause et al. (2018), Section 5, "RMS with a global prior":
 

@@ -1,6 +1,4 @@
-"""PRNG keys for single examples: an example's noise depends neither on other examples nor on
-devices.
-"""
+"""PRNG keys for single examples, whose noise depends on neither other examples nor devices."""
 
 from typing import Any
 
@@ -18,8 +16,9 @@ def check_keys(key: Any) -> None:
     if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
         return
     found = described(key)
-    legacy = " (jax.random.PRNGKey makes legacy ones)" if "uint32" in found else ""
-    raise UserError(f"expected a PRNG key, such as jax.random.key(0), got {found}{legacy}")
+    if "uint32" in found:
+        found += " (jax.random.PRNGKey makes legacy ones)"
+    raise UserError(f"expected a PRNG key, such as jax.random.key(0), got {found}")
 
 
 def check_key_of(key: Any, batch: tuple[int, ...]) -> None:
@@ -30,11 +29,11 @@ def check_key_of(key: Any, batch: tuple[int, ...]) -> None:
 
 
 def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
-    """Return one key per example, (*batch,): `key` itself if it has this shape; a single key is
-    split.
-    """
+    """Return one key per example, (*batch,): `key` if it has this shape, else its parts."""
     check_key_of(key, batch)
-    return key if key.shape == batch else jax.random.split(key, batch)
+    if key.shape == batch:
+        return key
+    return jax.random.split(key, batch)
 
 
 def check_rollouts(x: Any, keys: Any, axis: int = 0) -> None:
@@ -42,6 +41,7 @@ def check_rollouts(x: Any, keys: Any, axis: int = 0) -> None:
 
     Rollouts are the first batch axis, `axis` of `x` and axis 0 of `keys`; other keys pass.
     """
+    # Only values that are known here can be compared.
     is_traced = isinstance(x, jax.core.Tracer) or isinstance(keys, jax.core.Tracer)
     if is_traced or not isinstance(keys, jax.Array) or keys.ndim < 2 or len(keys) < 2:
         return
@@ -61,8 +61,8 @@ def rollouts(tree: Any, num: int) -> Any:
     """Return arrays with `num` rollouts of each row along a new leading axis.
 
     Arrays are repeated, and every PRNG key is split into `num`: with copies of one key, all
-    rollouts of a row
-    would make the same choices. Use it for inputs and targets, and for a carry with keys::
+    rollouts of a row would make the same choices. Use it for inputs and targets, and for a carry
+    with keys::
 
         x, lengths, y, carry = F.rollouts((x, lengths, y, carry), 4)
     """
@@ -91,12 +91,13 @@ def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ..
 
 
 def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."] | int) -> Key[Array, "..."]:
-    """Apply `jax.random.fold_in` to each key, with one number for each of them, or one int for
-    all.
-    """
-    fold_in, axes = jax.random.fold_in, (0, None if isinstance(numbers, int) else 0)
+    """Apply `jax.random.fold_in` to each key, with a number of its own or one int for all."""
+    fold_in = jax.random.fold_in
+    axes = (0, 0)
+    if isinstance(numbers, int):
+        axes = (0, None)
+    elif keys.ndim:
+        numbers = match_batch(numbers, keys)
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in, axes)
-    if keys.ndim and not isinstance(numbers, int):
-        numbers = match_batch(numbers, keys)
     return fold_in(keys, numbers)

@@ -1,6 +1,4 @@
-"""Stacked recurrent layers, in one or two directions, as one pure function of weights and
-arrays.
-"""
+"""Stacked recurrent layers, in one or two directions, as one pure function."""
 
 import dataclasses
 import math
@@ -42,14 +40,12 @@ class LayerSpec:
     hidden: int  # size of each array of the state
     in_features: int | None = None  # size of the input, for a time skip that observes inputs
     reverse: bool = False  # whether the layer runs from each sequence's end to its start
-    recurrent_dropout: float = (
-        0.0  # dropout rate of the h that enters a step, with one mask for all steps
-    )
+    # Dropout rate of the h that enters a step, with one mask for all steps
+    recurrent_dropout: float = 0.0
     # Dropout rate of entries of the recurrent matrices, with one mask for the whole call
     weight_dropout: float = 0.0
-    zoneout: tuple[
-        float, ...
-    ] = ()  # one zoneout rate for each array of the state; empty for no zoneout
+    # One zoneout rate for each array of the state; empty for no zoneout
+    zoneout: tuple[float, ...] = ()
     dtype: Any = jnp.float32  # dtype of matrix multiplications
     state_dtype: Any = jnp.float32  # dtype of the state
 
@@ -69,12 +65,11 @@ class LayersSpec:
     implementation: str = "auto"  # implementation of every unroll; see `unroll`
 
     def sources_below(self, i: int) -> tuple[int, ...]:
-        """Return the indices of the layers that the depth skip of layer `i` reads from, bottom
-        first.
-        """
+        """Return the layers that the depth skip of layer `i` reads from, bottom first."""
         skip = self.layers[i].recurrence.depth_skip
         if skip is None:
             return ()
+        # Entries of one direction are `num_directions` apart.
         nearest = i - skip.layers_below * self.num_directions
         lowest = nearest
         if skip.all_below:
@@ -90,8 +85,7 @@ class LayersSpec:
         )
 
     def is_noncausal(self, i: int) -> bool:
-        """Return whether choices of layer `i` can affect outputs at steps that the layer processed
-        earlier.
+        """Return whether choices of layer `i` affect outputs at steps that it processed earlier.
 
         This is so with two directions, except in the top layer: a layer above runs in the other
         direction.
@@ -106,9 +100,8 @@ class LayersCall(NamedTuple):
     # Carry of each layer to start from; None starts from the initial states
     carry: Sequence[SkipCarry] | None
     seq_lengths: Int[Array, "..."] | None  # true lengths, (*batch,)
-    segment_ids: (
-        Int[Array, "..."] | None
-    )  # ids of the sequences that are packed in a row, (*batch, time)
+    # Ids of the sequences that are packed in a row, (*batch, time)
+    segment_ids: Int[Array, "..."] | None
     # Actions of each layer to replay, (*batch, time); None for a layer that chooses
     actions: tuple[Int[Array, "..."] | None, ...]
     policies: tuple[Policy, ...]  # policy of each layer
@@ -117,8 +110,9 @@ class LayersCall(NamedTuple):
 
 
 class LayersOutput(NamedTuple):
-    """Outputs of the layers. With two directions, tuples alternate: layer 1 forward, layer 1
-    backward, …
+    """Outputs of the layers.
+
+    With two directions, tuples alternate: layer 1 forward, layer 1 backward, …
 
     Attributes:
         h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
@@ -146,8 +140,7 @@ def run_layers(
     *,
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
-    """Run all layers over a batch of sequences; return the last carry of each layer, and the
-    outputs.
+    """Run all layers over a batch of sequences; return the last carries and the outputs.
 
     The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
     `initial` is the learned initial state of each layer, arrays of (hidden,); None for zeros. If
@@ -155,7 +148,8 @@ def run_layers(
     """
     batch_axes = call.x.ndim - 2
     if spec.time_major:
-        moved = call.x, call.segment_ids, call.actions
+        # The layers run on (*batch, time, ...).
+        moved = (call.x, call.segment_ids, call.actions)
         x, segment_ids, actions = jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved
         )
@@ -176,9 +170,7 @@ def run_layers(
 
 
 def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
-    """Return the call with its batch axes, of which there may be none or several, reshaped into
-    one.
-    """
+    """Return the call with its batch axes, none or several, reshaped into one."""
     if batch_axes == 1:
         return call
     size = math.prod(call.x.shape[:batch_axes])
@@ -217,6 +209,8 @@ def _run_batch(
     x = call.x
     batch = x.shape[0]
     ways = spec.num_directions
+
+    # States to start from, and keys for all that is sampled.
     starts = [
         initial_state(layer, state, (batch,), x)
         for layer, state in zip(spec.layers, initial, strict=True)
@@ -225,10 +219,13 @@ def _run_batch(
     dropout_keys, mask_keys, weight_keys = _dropout_keys(
         spec, key, call.weight_key, batch, deterministic
     )
+    # Variational dropout has one mask along the time axis.
     same_along = (1,) if spec.variational else ()
     valid = None
     if call.seq_lengths is not None:
         valid = length_mask(call.seq_lengths, x.shape[1])
+
+    # Run the layers. Those of two directions read the same x, which then becomes both outputs.
     ends = []
     outputs = []
     observations = []
@@ -256,24 +253,36 @@ def _run_batch(
         )
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
+        # An agent's critic must meet no NaN of padding.
         seen = x
         if valid is not None:
-            seen = where_each(valid, x, 0)  # an agent's critic meets no NaN of padding
+            seen = where_each(valid, x, 0)
         observations.append((seen, _h_before(layer, carry, starts[i], output, call)))
-        trace = DecisionTrace.of(
-            output.decision,
-            layer.recurrence.time_skip,
-            valid,
-            mode=call.policies[i].mode,
-            replayed=call.actions[i] is not None,
-            reverse=layer.reverse,
-            noncausal=spec.is_noncausal(i),
-        )
-        traces.append(trace)
+        traces.append(_trace_of(spec, i, call, output, valid))
         if direction == ways - 1:
             x = _side_by_side([output.h for output in outputs[-ways:]])
     h = dropout(dropout_keys[-1], spec.dropout[-1], x, same_along)
     return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
+
+
+def _trace_of(
+    spec: LayersSpec,
+    i: int,
+    call: LayersCall,
+    output: SkipOutput,
+    valid: Bool[Array, "batch time"] | None,
+) -> DecisionTrace:
+    """Return the trace of the decisions of layer `i`."""
+    layer = spec.layers[i]
+    return DecisionTrace.of(
+        output.decision,
+        layer.recurrence.time_skip,
+        valid,
+        mode=call.policies[i].mode,
+        replayed=call.actions[i] is not None,
+        reverse=layer.reverse,
+        noncausal=spec.is_noncausal(i),
+    )
 
 
 def _side_by_side(arrays: Sequence[Array]) -> Array:
@@ -288,10 +297,9 @@ def _side_by_side(arrays: Sequence[Array]) -> Array:
 def initial_state(
     layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the initial state of every sequence, each array (*batch, hidden), sharded like the
-    batch of `like`.
+    """Return the initial state of every sequence, sharded like the batch of `like`.
 
-    `learned` has arrays of (hidden,); None for zeros.
+    Each array is (*batch, hidden). `learned` has arrays of (hidden,); None for zeros.
     """
     shape = (*batch, layer.hidden)
     zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
@@ -306,9 +314,7 @@ def initial_state(
 def _carries(
     spec: LayersSpec, starts: Sequence[Any], call: LayersCall
 ) -> tuple[tuple[SkipCarry, ...], Key[Array, "..."] | None]:
-    """Return the carries to start from, and the key for everything else that is sampled in this
-    call.
-    """
+    """Return the carries to start from, and the key for all else that is sampled."""
     key = call.key
     if call.carry is not None:
         return _with_keys(match_batch(call.carry, call.x), key), key
@@ -342,6 +348,7 @@ def _with_keys(
     """Return the carries with keys derived from `key` where they have none, as after evaluation."""
     if key is None or all(carry.key is not None for carry in carries):
         return carries
+    # Keys of their own, which no other use of the call's key repeats.
     batch = carries[0].step.shape
     own_keys = split_each(example_keys(fold_in_each(key, _REKEY), batch), len(carries))
 
@@ -363,8 +370,7 @@ def _dropout_keys(
     batch: int,
     deterministic: bool,
 ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Return the keys for dropout on each input and the output, recurrent masks, and weights of
-    each layer.
+    """Return the keys for dropout on inputs and output, for recurrent masks, and for weights.
 
     The keys for weights are single ones, the others (batch,); None where nothing is dropped.
     """
@@ -384,16 +390,16 @@ def _dropout_keys(
 
 def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
     """Return a key for masks that all examples share, derived from the first of a call's keys."""
-    first = keys.reshape(-1)[0] if keys.size else jax.random.key(0)
+    first = jax.random.key(0)
+    if keys.size:
+        first = keys.reshape(-1)[0]
     return jax.random.fold_in(first, SHARED)
 
 
 def _with_mask(
     layer: LayerSpec, carry: SkipCarry, key: Key[Array, " batch"] | None, deterministic: bool
 ) -> SkipCarry:
-    """Return the carry with its recurrent dropout mask, or a new one; None if nothing is
-    dropped.
-    """
+    """Return the carry with its recurrent dropout mask, or a new one; None if nothing drops."""
     if deterministic or layer.recurrent_dropout == 0.0:
         return carry._replace(recurrent_mask=None)
     if carry.recurrent_mask is not None:
@@ -413,8 +419,7 @@ def draw_recurrent_mask(
 def zoneout_mask(
     layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool
 ) -> Any:
-    """Return the zoneout masks of the steps that follow a carry, one mask for each array of the
-    state.
+    """Return the zoneout masks of the steps after a carry, one for each array of the state.
 
     `steps` is the size of a time axis after the batch; None for one step without this axis. If
     `deterministic`, the masks are expected values, which need no keys. The result is None for a
@@ -424,7 +429,8 @@ def zoneout_mask(
         return None
     keys = carry.key
     step = carry.step
-    if keys is None:  # in evaluation only
+    # Only evaluation has no keys, and draws nothing with this one.
+    if keys is None:
         keys = jax.random.key(0)
     elif steps is not None:
         keys = keys[:, None]
@@ -436,8 +442,9 @@ def zoneout_mask(
 
 
 def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None) -> LayerParams:
-    """Return the weights with matrices cast to the layer's `dtype`; with a key, weight dropout is
-    applied.
+    """Return the weights, with matrices in the layer's `dtype`.
+
+    With a key, weight dropout is applied.
     """
     params = cast_matrices(params, layer.dtype)
     if key is None or layer.weight_dropout == 0.0:
@@ -459,9 +466,8 @@ def cast_matrices(params: Any, dtype: Any) -> Any:
 def drop_recurrent_weights(
     weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float
 ) -> Any:
-    """Drop entries of the matrices that multiply the state (DropConnect):
-    `Transition.recurrent`.
-    """
+    """Drop entries of the matrices in `Transition.recurrent` (DropConnect)."""
+    # The path of a leaf begins with the field of the params that it belongs to.
     leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
     keys = jax.random.split(key, len(leaves))
 
@@ -481,27 +487,30 @@ def drop_recurrent_weights(
 def _below(
     spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
 ) -> Float[Array, "batch time below"] | None:
-    """Return the input of the depth skip of layer `i`, from lower layers of its direction; None
-    without.
-    """
+    """Return the input of the depth skip of layer `i`, from its direction; None without a skip."""
     sources = [outputs[source] for source in spec.sources_below(i)]
     if not sources:
         return None
-    is_output = spec.layers[i].recurrence.depth_skip.source == "output"
-    return _side_by_side([each.h if is_output else each.cell_state for each in sources])
+    if spec.layers[i].recurrence.depth_skip.source == "output":
+        return _side_by_side([source.h for source in sources])
+    return _side_by_side([source.cell_state for source in sources])
 
 
 def _h_before(
     layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
 ) -> Float[Array, "batch time hidden"]:
-    """Return the previous h of each step, in the order of the inputs; in reverse, that of step
-    t+1.
+    """Return the previous h of each step, in the order of the inputs.
+
+    In reverse, it is that of step t+1.
     """
 
     def flip(array: Array) -> Array:
         """Exchange the order of the inputs and that of the steps."""
-        return flip_sequences(array, call.seq_lengths) if layer.reverse else array
+        if not layer.reverse:
+            return array
+        return flip_sequences(array, call.seq_lengths)
 
+    # In the order of the steps, the h before a step is that of the step before.
     shifted = jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)
     before = flip(shifted[:, : call.x.shape[1]])
     if call.segment_ids is None:

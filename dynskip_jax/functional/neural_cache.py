@@ -13,9 +13,8 @@ class CacheCarry(NamedTuple):
     """The last N states of each stream with the words that followed them, oldest first."""
 
     states: Float[Array, "batch N hidden"]
-    words: Int[
-        Array, "batch N"
-    ]  # token ids; `NO_WORD` in empty slots, while fewer than N words were read
+    # Token ids; `NO_WORD` in empty slots, while fewer than N words were read
+    words: Int[Array, "batch N"]
 
 
 def empty_cache(batch_size: int, size: int, features: int) -> CacheCarry:
@@ -33,15 +32,13 @@ def cached_log_likelihood(
     flatness: Float[Array, ""] | float,
     weight: Float[Array, ""] | float,
 ) -> tuple[CacheCarry, Float[Array, "batch time"]]:
-    """Mix the model's and the cache's probability of each word, for the next segment of each
-    stream.
+    """Mix the model's and the cache's probability of each word of the next segment.
 
     Grave et al. (2017), "Improving neural language models with a continuous cache", Eq. 2-3. Here
-    h_t is the
-    state that predicts w_{t+1}, and i runs over the last N steps before t:
+    h_t is the state that predicts w_{t+1}, and i runs over the last N steps before t:
 
-        p_cache(w) ∝ Σ_i 1[w = w_{i+1}] exp(θ h_t · h_i),    p(w) = (1 - λ) p_model(w) + λ
-        p_cache(w).
+        p_cache(w) ∝ Σ_i 1[w = w_{i+1}] exp(θ h_t · h_i)
+        p(w) = (1 - λ) p_model(w) + λ p_cache(w).
 
     While the cache is empty, p is p_model.
 

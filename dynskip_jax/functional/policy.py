@@ -21,8 +21,9 @@ MODES = ("sample", "greedy", *RELAXATIONS)
 )
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Policy with which a layer chooses its skips. A pytree with a static `mode`: valid as a `jit`
-    argument.
+    """Policy with which a layer chooses its skips.
+
+    It is a pytree with a static `mode`, and so a valid `jit` argument.
 
     Attributes:
         mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights

@@ -18,15 +18,15 @@ def pool_states(
     *,
     backward: int = 0,
 ) -> Float[Array, "batch features"]:
-    """Return one vector for each sequence: the last, the mean or the maximum of the states `where`
-    True.
+    """Return the last, the mean or the maximum of each sequence's states `where` True.
 
     A sequence without such a state gets zeros. The last `backward` features come from a layer run
     in reverse: `last` takes them from the first step to pool.
     """
     counts = where[..., None]
     if pooling == "mean":
-        wide = wider(states.dtype, jnp.float32)  # float16 ends at 65,504
+        # Sums in float16 end at 65,504.
+        wide = wider(states.dtype, jnp.float32)
         total = jnp.where(counts, states, 0).sum(axis=1, dtype=wide)
         return (total / jnp.maximum(counts.sum(axis=1, dtype=wide), 1)).astype(states.dtype)
     if pooling == "max":

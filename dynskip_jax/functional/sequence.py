@@ -34,9 +34,7 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
 
 
 def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
-    """Return a mask that is True where the next sequence of a row begins: where `segment_ids`
-    changes.
-    """
+    """Return a mask that is True where `segment_ids` changes: the next sequence begins."""
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     return segment_ids != before
 
@@ -44,10 +42,9 @@ def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch 
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:
-    """Reverse each sequence within its own length; padding stays at the end. Without lengths,
-    reverse rows.
+    """Reverse each sequence within its own length; padding stays at the end.
 
-    Applying it twice returns `x`.
+    Without lengths, whole rows are reversed. Applying it twice returns `x`.
     """
     if seq_lengths is None:
         return jnp.flip(x, axis=1)

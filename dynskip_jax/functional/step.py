@@ -14,19 +14,21 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
+from dynskip_jax.functional.time_skips.calls import decide, make_choice
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """The three choices that define a recurrent layer. Hashable, hence a static argument under
-    `jit`.
+    """The three choices that define a recurrent layer.
+
+    It is hashable, hence a static argument under `jit`.
 
     Attributes:
         time_skip: Choice of the earlier state that enters a step.
@@ -76,9 +78,7 @@ class Recurrence:
 
 
 class LayerParams(NamedTuple):
-    """Weights of one layer: of the transition, the time skip and the depth skip; None for what has
-    none.
-    """
+    """Weights of one layer; None for a part that it does not have, or that has none."""
 
     transition: Any
     skip: Any = None
@@ -116,8 +116,7 @@ class SkipCarry(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """Inputs of a step that need no state, so that they can be computed for all steps before the
-    loop.
+    """Inputs of a step that need no state: they are computed for all steps before the loop.
 
     Attributes:
         transition: `Transition.project` of x(t).
@@ -191,9 +190,7 @@ def zero_state(
     dtype: Any = jnp.float32,
     like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
-    """Return a state of zeros, each array (*batch, hidden), sharded like the leading axis of
-    `like`.
-    """
+    """Return a state of zeros, each (*batch, hidden), sharded like the first axis of `like`."""
     if like is None:
         like = jnp.zeros(())
     return transition.state(
@@ -214,21 +211,25 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
             lambda s, state: s.at[..., 1:, :].set(state[..., None, :]), carry.slots, initial
         ),
         step=jnp.zeros_like(carry.step),
-        key=None if carry.key is None else fold_in_each(carry.key, carry.step),
+        key=_later_key(carry),
         skip_state=match_batch(skip_state, carry.step),
         inputs=jax.tree.map(jnp.zeros_like, carry.inputs),
     )
 
 
+def _later_key(carry: SkipCarry) -> Key[Array, "*batch"] | None:
+    """Return new keys, with which steps that count from 0 again do not repeat the noise."""
+    if carry.key is None:
+        return None
+    return fold_in_each(carry.key, carry.step)
+
+
 def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """Return the carry with which the next sequence packed into the same row begins, with new PRNG
-    keys.
+    """Return the carry of the next sequence of a packed row, with new PRNG keys.
 
     The recurrent dropout mask stays the same.
     """
-    key = None
-    if carry.key is not None:
-        key = fold_in_each(carry.key, carry.step)
+    key = _later_key(carry)
     in_features = None
     if carry.inputs is not None:
         in_features = carry.inputs.shape[-1]
@@ -267,7 +268,9 @@ def project_inputs(
     observed_x = None
     if time_skip.observes_inputs:
         # An agent that samples sends no gradient into the network; see `PolicySkip.project`.
-        observed_x = jax.lax.stop_gradient(x) if time_skip.is_stochastic else x
+        observed_x = x
+        if time_skip.is_stochastic:
+            observed_x = jax.lax.stop_gradient(x)
     return StepInputs(inputs, skip, depth, action=action, valid=valid, x=observed_x)
 
 
@@ -279,8 +282,9 @@ def skip_inputs(
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:
-    """Return the inputs of a choice that need no state, at one step or at all; `step` counts those
-    before.
+    """Return the inputs of a choice that need no state, at one step or at all.
+
+    `step` counts the steps before.
     """
     skip = recurrence.time_skip
     draws = skip.draws(policy.mode, inputs.action is not None)
@@ -289,39 +293,50 @@ def skip_inputs(
             "choices are drawn, and the carry has no keys: make it with initial_carry(key, …)"
         )
     mask = policy.mask
-    if mask is not None and 1 < mask.ndim <= step.ndim:  # there is a time axis before the batch
+    # A mask for each example gets the time axis before the batch.
+    if mask is not None and 1 < mask.ndim <= step.ndim:
         mask = mask[None]
     allowed = skip.allowed(step, mask)
+
+    projected = jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip)
+    noise = None
+    if draws:
+        noise = choice_noise(key, step, skip.num_choices, dtype)
+    if allowed is not None:
+        allowed = jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1]))
     return SkipInputs(
-        projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
+        projected=projected,
         step=step,
-        noise=choice_noise(key, step, skip.num_choices, dtype) if draws else None,
-        allowed=None
-        if allowed is None
-        else jnp.broadcast_to(allowed, (*step.shape, allowed.shape[-1])),
+        noise=noise,
+        allowed=allowed,
         action=inputs.action,
         temperature=jnp.asarray(policy.temperature, dtype),
     )
 
 
+def mix_of(skip: TimeSkip, policy: Policy) -> Any:
+    """Return the skip weight λ: the policy's, or the time skip's where it has none."""
+    if policy.mix is None:
+        return skip.mix
+    return policy.mix
+
+
 def in_dtype(number: Any, dtype: Any) -> Any:
-    """Return a Python number unchanged, and an array in `dtype`, so that it cannot widen the
-    states.
-    """
+    """Return a Python number unchanged, and an array in `dtype`: it must not widen states."""
     if isinstance(number, int | float):
         return number
     return jnp.asarray(number, dtype)
 
 
 def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
-    """Return `inputs` in the dtype of the states in `carry`; wider inputs x(t) may have widened
-    them.
+    """Return `inputs` in the dtype of the states in `carry`: wider ones would widen them.
 
     `skip_inputs` casts the inputs of the time skip.
     """
-    projected = inputs.transition, inputs.depth, inputs.zoneout_mask, inputs.x
-    projected = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
-    transition, depth, zoneout_mask, x = projected
+    dtype = carry.slots[0].dtype
+    floats = (inputs.transition, inputs.depth, inputs.zoneout_mask, inputs.x)
+    floats = jax.tree.map(lambda leaf: leaf.astype(dtype), floats)
+    transition, depth, zoneout_mask, x = floats
     return inputs._replace(transition=transition, depth=depth, zoneout_mask=zoneout_mask, x=x)
 
 
@@ -337,6 +352,7 @@ def recurrent_step(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute one step, Eq. 1 and 2; `jax.lax.scan` runs this function.
 
+    The stages are: the choice of k, the state that enters, the cell, and the buffer of K states.
     `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial
     state of the sequences that begin where `inputs.restart` is True.
     """
@@ -345,40 +361,45 @@ def recurrent_step(
     dtype = carry.slots[0].dtype
     before = carry
     inputs = in_dtype_of(carry, inputs)
+
+    # Where the next sequence of a packed row begins, its carry is a new one.
     if inputs.restart is not None:
         carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
 
-    # Choose k.
+    # Choose k, Eq. 1, by what the agent sees of x(t) and of the last K states.
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
     recent_inputs = None
     if skip.observes_inputs:
+        # x(t) followed State(t-1), and x(t-1) State(t-2): newest first, as the slots.
         followed = jnp.concatenate([inputs.x[..., None, :], carry.inputs], axis=-2)
-        seen = seen._replace(followed=Window.of_slots(followed))
+        seen = seen._replace(followed=Memory.of_slots(followed))
         recent_inputs = followed[..., :-1, :]
-    observation = Window.of_slots(observed(recurrence, carry.slots)).observe(skip.observed)
-    choice, skip_state = skip.make_choice(
-        params.skip, seen, observation, carry.skip_state, policy.mode
+    memory = Memory.of_slots(observation_of(recurrence, carry.slots))
+    observation = memory.as_observation(skip.observation_kind)
+    choice, skip_state = make_choice(
+        skip, params.skip, seen, observation, carry.skip_state, policy.mode
     )
-    decision = skip.decide(params.skip, seen, observation, choice, policy.mode)
+    decision = decide(skip, params.skip, seen, observation, choice, policy.mode)
 
-    # The state that enters, λ State(t-k) + (1 - λ) State(t-1).
+    # The state that enters, λ State(t-k) + (1 - λ) State(t-1), Eq. 2. A carried state that is
+    # forgotten afterwards enters the first step in any case.
     first = None
     if skip.forgets_carried:
         first = carry.step == 0
     entering = carry.state
     if skip.fixed_slot != 0:
-        mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
+        mix = in_dtype(mix_of(skip, policy), dtype)
         selected = _read(transition, carry.slots, choice, skip.fixed_slot)
         entering = mixed(transition, mix, selected, entering)
     if first is not None:
         entering = where_each(first, carry.state, entering)
 
-    # The cell.
+    # The cell, with the projected x(t).
     mask = carry.recurrent_mask
     entering = dropped(entering, mask, transition)
     new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
 
-    # Put the new state in slot 0.
+    # The new state is put in slot 0, and the oldest one leaves the buffer.
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
     after = carry._replace(
         slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs
@@ -394,9 +415,9 @@ def recurrent_step(
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
-def observed(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
+def observation_of(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
     """Return the arrays of a state that choices observe, side by side."""
-    names = recurrence.time_skip.observed_arrays(recurrence.transition)
+    names = recurrence.time_skip.observation_arrays(recurrence.transition)
     arrays = [getattr(state, name) for name in names]
     if len(arrays) == 1:
         return arrays[0]
@@ -421,8 +442,11 @@ def cell_step(
     """
     transition = recurrence.transition
     depth = recurrence.depth_skip
+    # Of a state that is h only, dropout must not touch the h that is carried on; see `dropped`.
     if recurrent_mask is not None and not transition.carries_cell:
         dense = _masked(dense, recurrent_mask)
+
+    # The transition, to whose new cell state a depth skip may add.
     cell_entered = []
 
     def cell_hook(cell_state):
@@ -435,16 +459,21 @@ def cell_step(
     new = transition.step(params.transition, inputs.transition, entering, dense, cell_hook)
     if depth is not None and depth.enters == "cell" and not cell_entered:
         raise UserError(
-            f"{type(transition).__name__} calls no cell_hook: a skip over depth to the internal state "
-            "has nowhere to go"
+            f"{type(transition).__name__} calls no cell_hook: "
+            "a skip over depth to the internal state has nowhere to go"
         )
+
+    # A depth skip to the output.
     if depth is not None and depth.enters == "output":
-        new = new._replace(
-            h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense)
-        )
+        h = depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense)
+        new = new._replace(h=h)
+
+    # Zoneout keeps a part of State(t-1), which need not be the state that entered.
     if inputs.zoneout_mask is not None:
         kept = transition.state(*inputs.zoneout_mask)
         new = jax.tree.map(lambda new, old, mask: new + mask * (old - new), new, previous, kept)
+
+    # A token that is read only in part leaves the rest of what an unread one leaves.
     if update is None:
         return new
     unread = transition.unread_state(
@@ -469,8 +498,9 @@ def dropped(
 def mixed(
     transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any
 ) -> Any:
-    """Return both states mixed with λ = `mix`; if λ is the Python number 1, return `selected`
-    unchanged.
+    """Return both states mixed with λ = `mix`.
+
+    If λ is the Python number 1, that is `selected` unchanged.
     """
     if isinstance(mix, int | float) and mix == 1:
         return selected
@@ -478,9 +508,7 @@ def mixed(
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
-    """Return `dense` with `mask` applied to the operand of each product, but not to what is carried
-    on.
-    """
+    """Return `dense` with `mask` on the operand of each product; the state keeps its h."""
 
     def masked(w, x, *addends, activations=("linear",)):
         return dense(w, x * mask, *addends, activations=activations)
@@ -489,16 +517,16 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
 
 
 def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
-    """Return the chosen state of the buffer, or a weighted average of states, each array (*batch,
-    hidden).
-    """
+    """Return the chosen state of the buffer, or an average of states, each (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
+    # One chosen state.
     if choice.weights is None:
         row = choice.slot[..., None, None]
         return jax.tree.map(
             lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots
         )
+    # A weighted average of all K states, or of those in some slots.
     if choice.slot is not None:
         rows = choice.slot[..., None]
         slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)
@@ -510,8 +538,9 @@ def _push(
     new: Float[Array, "*batch hidden"],
     forget_newest: Bool[Array, "*batch"] | None,
 ) -> Float[Array, "*batch K hidden"]:
-    """Put the new state in slot 0; where `forget_newest`, the oldest state first replaces the
-    newest one.
+    """Put the new state in slot 0.
+
+    Where `forget_newest`, the oldest state first replaces the newest one.
     """
     older = slots[..., :-1, :]
     if forget_newest is not None and slots.shape[-2] > 1:

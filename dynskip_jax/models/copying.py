@@ -120,7 +120,9 @@ class Copier(nnx.Module):
             # began has the initial state there.
             alive = steps
             initial = cell.initial_state((x.shape[0],)).h
-        seen = F.observed_in(history, skip.observed, skip.max_skip, x.shape[1], alive, initial)
+        seen = F.observations_in(
+            history, skip.observation_kind, skip.max_skip, x.shape[1], alive, initial
+        )
         also_seen = {}
         if skip.observes_inputs:
             also_seen["followed"] = F.followed_in(start.inputs, x, alive)

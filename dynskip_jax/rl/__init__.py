@@ -15,4 +15,4 @@ from dynskip_jax.rl.losses import loss as loss
 from dynskip_jax.rl.losses import network_loss as network_loss
 from dynskip_jax.rl.losses import paper_loss as paper_loss
 from dynskip_jax.rl.losses import reinforce as reinforce
-from dynskip_jax.rl.losses import updates as updates
+from dynskip_jax.rl.losses import tokens_read as tokens_read

@@ -138,10 +138,10 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     return sum(sums, _nothing(traces))
 
 
-def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
+def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
     """Return the number of tokens read by layers that learn by gradient which ones to read.
 
-    Add it to the loss: `+ cost * rl.updates(out.decisions)`, with λ of Skip RNN (Campos et al.
+    Add it to the loss: `+ cost * rl.tokens_read(out.decisions)`, with λ of Skip RNN (Campos et al.
     2018, Eq. 8) as cost. Arguments are those of `reinforce`.
     """
     traces, weights = _batch_major(decisions, weights=weights)

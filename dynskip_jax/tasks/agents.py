@@ -44,7 +44,7 @@ def agents_loss(
     step_weights: Shaped[Array, "rows time"] | None = None,
     axis_name: str | None = None,
 ) -> Float[Array, ""]:
-    """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
+    """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of tokens read.
 
     J_1 is the cross-entropy. While choices are relaxed, it trains the agents, and J_2 contains only
     the exact entropy. The rollouts of an example are adjacent rows.
@@ -85,5 +85,5 @@ def agents_loss(
     return (
         loss
         + objective.rl_coef * of_agents
-        + scheduled.update_cost * rl.updates(decisions, weights=steps)
+        + scheduled.update_cost * rl.tokens_read(decisions, weights=steps)
     )

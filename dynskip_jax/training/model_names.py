@@ -18,7 +18,10 @@ REWARDED = (*CHOOSING, "lstm_jump")
 # The layer learns by gradient which words to read.
 READING_LESS = ("skip_rnn", "skim_rnn")
 
-MODELS = ("lstm", *WITH_K, *READING_LESS, "lstm_jump")
+# No skip over time, with any transition; `lstm` is its name in tables and stored runs.
+PLAIN = ("previous", "lstm")
+
+MODELS = (*PLAIN, *WITH_K, *READING_LESS, "lstm_jump")
 MODEL_NAMES = tuple(sorted(name.partition(":")[0] for name in MODELS))
 
 

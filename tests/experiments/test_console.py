@@ -99,6 +99,8 @@ def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal
         ("dynamic:10", {"max_skip": (3, 5)}, 10, "dynamic:10"),
         ("lstm", {"max_skip": 3}, 1, "lstm"),
         ("lstm", {"transition": "ulstm"}, 1, "ulstm"),
+        ("previous", {"transition": "gru"}, 1, "gru"),
+        ("previous", {}, 1, "lstm"),
         ("sparse:10", {"top": 3}, 10, "sparse:10, top 3"),
         ("fixed:3", {"agent": "content", "control": "untrained"}, 3, "fixed:3"),
         (

@@ -114,7 +114,7 @@ def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entro
 ):
     """Regression: samples ignored it, and so did the entropies of soft choices."""
     x = jnp.asarray(np.repeat(normal(3, 1, 1, INPUT), 4000, axis=0))
-    seen = F.observed_in(jnp.zeros((4000, K, HIDDEN)), skip.observed, K, 1)
+    seen = F.observations_in(jnp.zeros((4000, K, HIDDEN)), skip.observation_kind, K, 1)
     distribution = functools.partial(
         skip.log_distribution, layer(skip).skip, x, jnp.zeros((4000, 1), int), seen
     )
@@ -290,7 +290,7 @@ def test_equal_slots_are_one_candidate(agent, mask):
     K, x = len(mask), jnp.asarray(normal(3, 1, 8, INPUT))
     skip = F.Dynamic(K, agent=agent, among=Halves())
     decision = run(x, skip, policy=F.Policy("sample", mask=mask))[1].decision
-    seen = F.observed_in(jnp.zeros((1, K + 8, HIDDEN)), skip.observed, K, 8)
+    seen = F.observations_in(jnp.zeros((1, K + 8, HIDDEN)), skip.observation_kind, K, 8)
     log_probs = skip.log_distribution(layer(skip).skip, x, jnp.arange(8)[None], seen, mask)
     np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1, rtol=1e-6)
     for t, slots in enumerate(np.asarray(skip.candidates(jnp.arange(8)))):

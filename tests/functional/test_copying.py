@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 
 BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
 mixed, chosen = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood))
@@ -114,22 +114,22 @@ def test_the_word_behind_each_state_by_a_loop_and_across_segments(cuts):
             np.testing.assert_array_equal(found[:, t, k - 1], expected)
 
 
-@pytest.mark.parametrize("kind", ["previous", "mean", "slots", "stored"])
+@pytest.mark.parametrize("kind", ["previous", "mean", "slots", "memory"])
 def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_precision):
     rng = np.random.default_rng(0)
     history, query = rng.normal(size=(BATCH, K + TIME, 2)), rng.normal(size=(BATCH, TIME, 2))
-    found = F.observed_in(jax.device_put(history), kind, K, TIME)
-    compare = jax.jit(lambda slots, query: Window.of_slots(slots).compare(query))
-    compared = None if kind != "stored" else np.asarray(jax.jit(found.compare)(query))
+    found = F.observations_in(jax.device_put(history), kind, K, TIME)
+    compare = jax.jit(lambda slots, query: Memory.of_slots(slots).compare(query))
+    compared = None if kind != "memory" else np.asarray(jax.jit(found.compare)(query))
     for t in range(TIME):
         slots = np.flip(history[:, t : t + K], axis=1)
         expected = {
             "previous": slots[:, 0],
             "mean": slots.mean(1),
             "slots": slots,
-            "stored": slots,
+            "memory": slots,
         }[kind]
-        if kind == "stored":
+        if kind == "memory":
             np.testing.assert_allclose(np.asarray(found.previous)[:, t], slots[:, 0])
             one_step = compare(slots, query[:, t])
             np.testing.assert_allclose(compared[:, t], one_step, rtol=1e-12)

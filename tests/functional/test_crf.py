@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.tag_schemes import allowed_transitions
@@ -273,3 +275,43 @@ def test_it_is_pytorch_crf():
     found = zip(decode(params, emissions, n), lengths, strict=True)
     theirs = peer.decode(peer_emissions, mask=mask)
     assert [list(map(int, row[:length])) for row, length in found] == theirs
+
+
+@pytest.mark.parametrize("way", ["explicit", "automatic", "shard_map"])
+def test_rows_on_several_devices_have_the_results_of_one(way):
+    """Regression: on an explicit mesh, entries of the scores had no known sharding."""
+    rows = 3
+    params, emissions = draw(0, batch=rows)
+    tags = np.random.default_rng(0).integers(0, TAGS, (rows, TIME))
+    lengths = np.array([TIME, 0, 2])
+
+    def of_each(params, emissions, tags, lengths):
+        return (
+            F.crf_log_likelihood(params, emissions, tags, lengths),
+            F.crf_marginals(params, emissions, lengths),
+            F.crf_decode(params, emissions, lengths),
+        )
+
+    def total(params, *rows):
+        likelihood, log_probs, _ = of_each(params, *rows)
+        return likelihood.sum() + jnp.sin(log_probs).sum()
+
+    def results(params, emissions, tags, lengths):
+        rows = (emissions, tags, lengths)
+        return of_each(params, *rows), jax.grad(total, (0, 1))(params, *rows)
+
+    expected = jax.jit(results)(params, emissions, tags, lengths)
+    kind = AxisType.Explicit if way == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((rows,), ("batch",), axis_types=(kind,), devices=jax.devices()[:rows])
+    run = results
+    if way == "shard_map":
+        # Gradients of what all devices share are summed over them.
+        out_specs = (P("batch"), (P(), P("batch")))
+        run = jax.shard_map(results, in_specs=(P(), *(P("batch"),) * 3), out_specs=out_specs)
+    with jax.set_mesh(mesh):
+        shared = jax.device_put(params, NamedSharding(mesh, P()))
+        divided = jax.device_put((emissions, tags, lengths), NamedSharding(mesh, P("batch")))
+        found = jax.jit(run)(shared, *divided)
+    if way == "explicit":
+        assert all(jax.typeof(leaf).sharding.spec[0] == "batch" for leaf in found[0])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), found, expected)

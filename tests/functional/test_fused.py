@@ -31,7 +31,7 @@ from recurrences import (
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.engine.deferred import activated
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.product import activate, times_transposed
 
 # The default cases contain each transition, time skip and depth skip at least once, and one
@@ -150,7 +150,7 @@ class CountedWeights(F.TimeSkip):
     count.
     """
 
-    observed: ClassVar[str] = "slots"
+    observation_kind: ClassVar[str] = "slots"
 
     def init(self, key, in_features, hidden, agent_features, init):
         return init.draw(init.kernel, key, (in_features, hidden))
@@ -176,7 +176,7 @@ class SeesCell(F.Dynamic):
 
     name: ClassVar[str] = "sees_cell"
 
-    def observed_arrays(self, transition):
+    def observation_arrays(self, transition):
         return "h", transition.cell_state
 
     def init(self, key, in_features, hidden, units, init):
@@ -187,7 +187,7 @@ class SeesCell(F.Dynamic):
 class Surprise(F.TimeSkip):
     """A skip that reads a token as far as the last K states differ; State(t-1) enters."""
 
-    observed: ClassVar[str] = "slots"
+    observation_kind: ClassVar[str] = "slots"
     fixed_slot: ClassVar[int] = 0
     writes_all: ClassVar[bool] = False
 
@@ -310,8 +310,8 @@ def test_states_before_each_step_are_compared_in_blocks_and_averaged(double_prec
 
         @jax.jit
         def both(rows, query, K=K):
-            window = Window(rows, K, has_time=True)
-            return window.compare(query), window.mean
+            memory = Memory(rows, K, has_time=True)
+            return memory.compare(query), memory.mean
 
         compared, mean = both(rows, query)
         np.testing.assert_allclose(compared, np.einsum("bth,btkh->btk", query, windows), atol=1e-12)
@@ -322,7 +322,7 @@ def test_states_before_each_step_are_compared_in_blocks_and_averaged(double_prec
 
 def test_memory_of_choices_by_content_grows_as_time():
     def needed(time):
-        compare = jax.jit(lambda rows, query: Window(rows, 5, has_time=True).compare(query))
+        compare = jax.jit(lambda rows, query: Memory(rows, 5, has_time=True).compare(query))
         program = compare.lower(np.zeros((2, time + 4, 8)), np.zeros((2, time, 8))).compile()
         return program.memory_analysis().temp_size_in_bytes
 

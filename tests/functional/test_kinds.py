@@ -228,8 +228,8 @@ CASES = {
         lambda b, t: (whole(0, t, b), floats(b, t)),
     ),
     "moving_average": (moved_on, lambda b, t: (floats(b, t),)),
-    "observed_in": (
-        lambda rows, x: F.observed_in(rows, "slots", K, x.shape[1]),
+    "observations_in": (
+        lambda rows, x: F.observations_in(rows, "slots", K, x.shape[1]),
         lambda b, t: (floats(b, t + K, HIDDEN), floats(b, t)),
     ),
     "oldest_first": (F.oldest_first, lambda b, t: (floats(b, K, HIDDEN), flags(b))),
@@ -280,8 +280,8 @@ CASES = {
     "reinforce": of_decisions(
         lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)
     ),
-    "updates": of_decisions(
-        lambda trace, x: rl.updates(
+    "tokens_read": of_decisions(
+        lambda trace, x: rl.tokens_read(
             dataclasses.replace(trace, update=x, update_is_differentiable=True)
         )
     ),

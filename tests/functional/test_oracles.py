@@ -26,7 +26,7 @@ from recurrences import (
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.engine.history import Window
+from dynskip_jax.functional.engine.memory import Memory
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -205,7 +205,7 @@ def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
 
     gradient = jax.jit(jax.grad(total))(carry.slots)
     log_weights = compiled(recurrence.time_skip.log_distribution)(
-        params.skip, x[:, 0], carry.step, Window.of_slots(carry.slots.h)
+        params.skip, x[:, 0], carry.step, Memory.of_slots(carry.slots.h)
     )
     chosen = np.exp(log_weights) > 1e-9
     assert (chosen.sum(axis=1) == 2).all()
@@ -303,7 +303,8 @@ def test_pieces_are_read_by_name():
     assert {type(F.parse_transition(name)) for name in F.TRANSITIONS} == set(F.TRANSITIONS.values())
     assert F.parse_depth_skip("gated_output") == F.ToOutput(gated=True)
     parse, by_content = F.parse_time_skip, dict(agent="content")
-    assert parse("lstm", mix=0.5, agent_input="mean") == F.Previous()
+    for plain in ("previous", "lstm"):
+        assert parse(plain, mix=0.5, agent_input="mean") == F.Previous()
     assert parse("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
     assert parse("attention:4", **by_content) == F.Attention(4)
     assert parse("content:4", agent_input="mean") == F.Attention(

@@ -14,6 +14,7 @@ from recurrences import assert_same, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import choose
 from dynskip_jax.nn import SkipCell, SkipLSTM
 from dynskip_jax.nn.base import Weights
 
@@ -114,9 +115,7 @@ def test_what_a_transition_does_not_declare_is_said():
     with pytest.raises(TypeError, match="set averages = 'own'"):
         type("Wrong", (F.Transition,), {"mix_states": F.SLSTM.mix_states})
     with pytest.raises(TypeError, match="return log π of the choice in `trace`"):
-        type("Own", (F.TimeSkip,), {"is_stochastic": True, "init": F.Dynamic.init})
-    with pytest.raises(TypeError, match="Own samples: set num_choices"):
-        type("Own", (F.TimeSkip,), {"is_stochastic": True})
+        type("Own", (F.TimeSkip,), {"num_choices": 2, "init": F.Dynamic.init})(2)
     bare = type("Bare", (F.Transition,), {"state": F.LSTMState})()
     with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
         SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))
@@ -124,3 +123,50 @@ def test_what_a_transition_does_not_declare_is_said():
         UserError, match="unknown gate_fn 'sigmoids': use a function or sigmoid, tanh, relu"
     ):
         F.LSTM(gate_fn="sigmoids")
+
+
+# Agent, distribution, samples: what follows from the parts that a skip has.
+DERIVED = {
+    "previous": (False, False, False),
+    "fixed:4": (False, False, False),
+    "mean:4": (False, True, False),
+    "random:4": (False, True, True),
+    "attention:4": (True, True, False),
+    "dynamic:4": (True, True, True),
+    "sparse:4": (True, True, False),
+    "skip_rnn": (False, False, False),
+    "skim_rnn": (False, False, False),
+    "lstm_jump": (False, False, True),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_a_skip_is_follows_from_its_parts(name):
+    skip = F.parse_time_skip(name)
+    assert (skip.has_agent, skip.has_distribution, skip.is_stochastic) == DERIVED[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coin(F.TimeSkip):
+    """A skip that tosses a coin for State(t-1) or State(t-2)."""
+
+    num_choices = 2
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        logits = jnp.zeros((*inputs.step.shape, 2))
+        return F.Choice(slot=choose(logits, inputs.noise)), skip_state
+
+
+def test_an_own_skip_that_samples_declares_only_the_number_of_its_options():
+    own = Coin(2)
+    recurrence = F.Recurrence(own)
+    params, carry, x, _ = problem(recurrence, np.float32)
+    for implementation in ("fused", "reference"):
+        for policy, known in ((F.Policy("sample"), {1, 2}), (F.Policy("greedy"), {1})):
+            options = dict(policy=policy, implementation=implementation)
+            _, out = F.unroll(params, carry, x, recurrence, **options)
+            assert {*np.asarray(out.decision.action).ravel().tolist()} == known
+    assert own.is_stochastic and own.draws("sample", False) and own.draws("gumbel_softmax", False)
+    assert not own.draws("greedy", False) and not own.draws("sample", True)
+    assert [own.differentiable(mode, False) for mode in ("sample", "greedy", "soft")] == [0, 0, 1]
+    assert not (own.has_agent or own.has_distribution)

@@ -88,10 +88,11 @@ def own(kind, **attributes):
     return type("Own", (kind,), attributes)
 
 
-def choosing(skip_state=(), observed="previous", **choice):
+def choosing(skip_state=(), kind="previous", **choice):
     """Return what layers compute with a skip of one's own that makes this choice."""
     made = F.Choice(**choice) if skip_state is None else (F.Choice(**choice), skip_state)
-    return stack(skip=[own(F.TimeSkip, observed=observed, choose=lambda *_: made)(4)])(X)
+    skip = own(F.TimeSkip, observation_kind=kind, choose=lambda *_: made)(4)
+    return stack(skip=[skip])(X)
 
 
 def among(*slots):
@@ -203,7 +204,10 @@ REFUSED = {
     "a number as slot": (lambda: choosing(slot=2), r"slot of Own.choose to be integer \(2,\), got a int"),
     "weights of 3": (lambda: choosing(weights=filled((2, 3))), r"floating \(2, 4\), got float32 \(2, 3\)"),
     "an update": (lambda: choosing(slot=whole(2), update=filled(2)), "if writes_all is False"),
-    "observed": (lambda: choosing(observed="all"), "unknown Own.observed 'all': choose one of previous"),
+    "kind of observation": (
+        lambda: choosing(kind="all"),
+        "unknown Own.observation_kind 'all': choose one of previous",
+    ),
     "an addend": (lambda: multiplying(1.0), "`dense` adds arrays of 32 features, got a float"),
     "relu": (lambda: multiplying(activations=("relu",)), r"tanh, sigmoid or linear, got \('relu',"),
     "a dict": (lambda: cell(transition=own(F.LSTM, init=lambda *_: {})()), "named tuple of .* got a dict"),
@@ -218,7 +222,7 @@ REFUSED = {
         r"log_prob of Own.trace to be floating \(2, 6\), got float32 \(2, 6, 1\)",
     ),
     "a forgotten state": (
-        lambda: own(F.TimeSkip, observed="slots", forgets_carried=True, writes_all=False)(3),
+        lambda: own(F.TimeSkip, observation_kind="slots", forgets_carried=True, writes_all=False)(3),
         "with forgets_carried it observes `previous`",
     ),
     "candidates": (lambda: F.Dynamic(3, among=F.LogSpaced), r"to be Candidates, such as LogSpaced\(\)"),

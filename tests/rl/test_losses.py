@@ -371,12 +371,12 @@ def test_traced_actions_out_of_range_are_clipped():
         module(X, actions=[odd])
 
 
-def test_updates_of_a_skip_rnn_are_paid_for():
+def test_tokens_read_by_a_skip_rnn_are_paid_for():
     out = compiled(layers(skip=[F.SkipRNN(), F.Dynamic(3)]))(
         X, seq_lengths=ENDS, rngs=jax.random.key(0)
     )
     expected = np.asarray(out.decisions[0].update)[INSIDE].sum() / 3
-    np.testing.assert_allclose(rl.updates(out), expected, rtol=1e-6)
+    np.testing.assert_allclose(rl.tokens_read(out), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

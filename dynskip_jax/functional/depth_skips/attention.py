@@ -41,14 +41,14 @@ class AttentionToOutput(DepthSkip):
     def check_below(self, below: int, hidden: int) -> None:
         if below % hidden:
             raise UserError(
-                f"attention over lower layers needs layers of one size, {hidden}, got {below} features in all"
+                f"attention over lower layers needs layers of one size, {hidden}, "
+                f"got {below} features in all"
             )
 
     def project(self, params: AttentionParams, x, below) -> Float[Array, "*batch hidden"]:
+        # The outputs h^i of the lower layers, (*batch, layers, hidden).
         hidden = params.w.shape[0]
-        outputs = below.reshape(
-            *below.shape[:-1], below.shape[-1] // hidden, hidden
-        )  # (*batch, layers, ·)
+        outputs = below.reshape(*below.shape[:-1], below.shape[-1] // hidden, hidden)
         mean_square = jnp.mean(outputs * outputs, axis=-1, keepdims=True)
         keys = outputs * jax.lax.rsqrt(mean_square + self.epsilon)
         weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)

@@ -15,20 +15,17 @@ from dynskip_jax.functional.transitions.base import Dense, Initializers, Transit
 
 @dataclasses.dataclass(frozen=True)
 class DepthSkip:
-    """Interface of a skip over depth: which lower layers are its sources, and where their arrays
-    enter.
+    """Interface of a skip over depth: which lower layers are its sources, and where they enter.
 
-    Depth skips are hashable, so they can be static arguments under `jit`. The class attributes say
-    what the
-    rest of the library has to know:
+    Depth skips are hashable, so they can be static arguments under `jit`. A skip declares, by class
+    attributes:
 
-    | attribute | meaning |
-    | --- | --- |
-    | `enters` | `gates` (the skip has `into_gates`), `cell` or `output` (it has `add`) |
-    | `layers_below` | distance from the layer down to its nearest source; 1 is the layer just below
-    | | `all_below` | whether all layers from there down are sources, concatenated, bottom layer
-    first | | `source` | array of each source that enters: its `output` h, or its `cell_state` |
-    | `same_size` | whether every source needs the size of the layer |
+    * `enters`: `gates` (the skip has `into_gates`), `cell` or `output` (it has `add`).
+    * `layers_below` (2): distance from the layer down to its nearest source; 1 is the layer just
+      below.
+    * `all_below` (False): all layers from there down are sources, concatenated, bottom layer first.
+    * `source` (`output`): array of each source that enters: its `output` h, or its `cell_state`.
+    * `same_size` (False): every source needs the size of the layer.
     """
 
     enters: ClassVar[Literal["gates", "cell", "output"]]
@@ -79,9 +76,7 @@ class DepthSkip:
         raise NotImplementedError
 
     def into_gates(self, params: Any, below: Float[Array, "*batch below"], inputs: Any) -> Any:
-        """Return the transition's projected `inputs` plus the skip; only for skips that enter the
-        gates.
-        """
+        """Return the transition's projected `inputs` plus the skip; for skips to the gates."""
         raise NotImplementedError
 
     def add(
@@ -93,10 +88,10 @@ class DepthSkip:
         new: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
-        """Return `new`, the new cell state or the new h, plus the skip; only for skips that enter
-        there.
+        """Return `new` plus the skip; for skips to the cell state or the output.
 
-        `inputs` is the result of `project`, `entering` the cell state or h that enters the step,
-        and `h` the h that enters it. `dense` multiplies by a matrix.
+        `new` is the new cell state or the new h. `inputs` is the result of `project`, `entering`
+        the cell state or h that enters the step, and `h` the h that enters it. `dense` multiplies
+        by a matrix.
         """
         raise NotImplementedError

@@ -22,8 +22,9 @@ class HighwayGateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Highway(DepthSkip):
-    """Depth skip that adds the gated cell state of the layer below (Zhang et al. 2016; Yao et al.
-    2015).
+    """Depth skip that adds the gated cell state of the layer below (Zhang et al. 2016).
+
+    It was proposed by Yao et al. (2015), too.
 
     c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g, where the depth gate is
     d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
@@ -42,6 +43,7 @@ class Highway(DepthSkip):
         return below, product(x, params.w_x) + row(params.w_l, below) * below
 
     def add(self, params: HighwayGateParams, inputs, entering, h, new, dense):
+        # The part of the gate that needs no state is in the projected inputs.
         below, gate = inputs
         gate = sigmoid(gate + row(params.w_c, entering) * entering + row(params.b, entering))
         return new + gate * below

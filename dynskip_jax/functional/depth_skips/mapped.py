@@ -21,9 +21,7 @@ _OTHER_SIZE = "this transition has gates of another size than the layer's: skip 
 
 
 class GatesParams(NamedTuple):
-    """Matrices I^l, one for each array that `Transition.project` returns; empty if I^l is not
-    learned.
-    """
+    """Matrices I^l, one for each array of `Transition.project`; empty if I^l is not learned."""
 
     w: tuple[Float[Array, "below gates"], ...] = ()
 
@@ -58,8 +56,7 @@ class _Mapped(DepthSkip):
 
 @dataclasses.dataclass(frozen=True)
 class ToGates(_Mapped):
-    """Depth skip that adds I^l h^{l-2} to the projections of all gates and of the candidate, Eq.
-    32.
+    """Depth skip that adds I^l h^{l-2} to all gates and to the candidate, Eq. 32.
 
     I^l is learned with `mapping="linear"`, and otherwise the identity for each gate.
     """
@@ -76,6 +73,7 @@ class ToGates(_Mapped):
             return GatesParams()
 
         def draw(key: Key[Array, ""], width: int) -> Float[Array, "below gates"]:
+            # One block for each gate of the layer's size.
             if width % hidden:
                 return init.draw(init.kernel, key, (below, width))
             return init.blocks(init.kernel, key, below, hidden, width // hidden)
@@ -86,6 +84,7 @@ class ToGates(_Mapped):
         """Return None: `into_gates` computes the whole skip."""
 
     def into_gates(self, params: GatesParams, below, inputs):
+        # The projected inputs are arrays with one or several gates side by side.
         leaves, structure = jax.tree.flatten(inputs)
         if self.mapping == "linear":
             added = [product(below, w) for w in params.w]
@@ -100,8 +99,7 @@ class ToGates(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class DenseToGates(ToGates):
-    """Dense connections (Huang et al. 2017; Ding et al. 2018): gates receive all lower layers'
-    outputs.
+    """Dense connections (Huang et al. 2017; Ding et al. 2018): gates see all lower layers' h.
 
     It adds I^l [h^1; …; h^{l-2}] to the projections of all gates and of the candidate, with a
     learned I^l. Together with the layer's input h^{l-1}, these are the outputs of all lower layers,
@@ -128,7 +126,9 @@ class _Gateable(_Mapped):
 
     def init(self, key, in_features, below, hidden, widths, init) -> MappingParams:
         m_key, x_key, h_key, b_key = jax.random.split(key, 4)
-        w_m = init.draw(init.kernel, m_key, (below, hidden)) if self.mapping == "linear" else None
+        w_m = None
+        if self.mapping == "linear":
+            w_m = init.draw(init.kernel, m_key, (below, hidden))
         if not self.gated:
             return MappingParams(w_m)
         w_gx = init.draw(init.kernel, x_key, (in_features, hidden))
@@ -137,11 +137,18 @@ class _Gateable(_Mapped):
 
     def project(self, params: MappingParams, x, below):
         """Return m(h^{l-2}) and the gate's projected input, None without a gate."""
-        if self.mapping != "identity":
-            below = product(below, params.w_m) if self.mapping == "linear" else sigmoid(below)
-        return below, product(x, params.w_gx) if self.gated else None
+        mapped = below
+        if self.mapping == "linear":
+            mapped = product(below, params.w_m)
+        elif self.mapping == "sigmoid":
+            mapped = sigmoid(below)
+        gate = None
+        if self.gated:
+            gate = product(x, params.w_gx)
+        return mapped, gate
 
     def add(self, params: MappingParams, inputs, entering, h, new, dense: Dense):
+        # The gate, Eq. 49, sees the h that enters at every step.
         mapped, gate = inputs
         if self.gated:
             mapped = dense(params.w_gh, h, gate, params.b_g, activations=("sigmoid",)) * mapped
@@ -150,10 +157,9 @@ class _Gateable(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class ToInternal(_Gateable):
-    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34; g ⊙ h^{l-2} if
-    gated.
+    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34.
 
-    For transitions whose cell state is h, the skip is added to h.
+    A gated one adds g ⊙ h^{l-2}. For transitions whose cell state is h, the skip is added to h.
     """
 
     enters = "cell"

@@ -1,14 +1,25 @@
 """The backward loop, which differs from JAX's own derivative of the forward loop in four ways.
 
-Each way has a comment at its place, "Difference 1" to "Difference 4":
+Read it from `run_backward` down. The loop goes from the last step to the first (`_run_loop`). At
+step t (`_step_back`) it has the gradient of State(t): from the caller, and from the later steps
+that read this state. It differentiates the step at the values that the forward loop has saved
+(`_undo_step`, `_replay`), and adds the gradients of the states that the step read to their rows
+(`_send_back`). Weights get their gradients after the loop.
 
-1. Results of products, choices and states that entered are known from the forward loop.
-2. Matrices get their gradients after the loop, from all steps at once.
+A name d_x is the gradient of x, and `adjoints` are those of the histories. Each of the four ways
+has a comment at its place, "Difference 1" to "Difference 4":
+
+1. Results of products, choices and states that entered are known from the forward loop, so no
+   product is computed twice.
+2. Matrices get their gradients after the loop, from all steps at once: one large product instead
+   of a small one for each step.
 3. Gradients of reads are added to one array in place: nothing that grows with K is kept for a step.
 4. A choice without a derivative, as a sampled or a greedy one, is not even made again: log π gets
    its gradient outside the loop, from the histories.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +58,7 @@ from dynskip_jax.functional.engine.trees import (
 )
 from dynskip_jax.functional.step import dropped
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
+from dynskip_jax.functional.time_skips.calls import make_choice
 
 
 class Residuals(NamedTuple):
@@ -89,6 +101,16 @@ class Variables(NamedTuple):
     window: Any  # what the choice observes of the last K states
     reads: Any  # states that the choice reads
     before: Any  # floats of the time skip's state before the step
+
+
+class Loop(NamedTuple):
+    """What is the same at all steps of the backward loop."""
+
+    layer: Layer
+    args: Arguments
+    histories_RBH: Any  # states, (K + time, batch, hidden) each
+    transposes: list[Callable[[Array], Array]]  # the function d -> d wᵀ of each matrix
+    unpack: Callable[[Any], SkipInputs]  # of `pack`
 
 
 class Emitted(NamedTuple):
@@ -158,138 +180,118 @@ def _run_loop(
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
     owned = layer.input_of_product
 
-    def step(passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]):
-        x, saved, d = steps
-        t = passed.t
-        x = x._replace(
-            inputs=with_rows(x.inputs, owned.values(), passed.rows),
-            given=given_at(layer, args, t, unpack(x.given), x.flags),
-        )
-        # The row of an owned input now holds the result that overwrote it. `dense` alone would read
-        # it, and takes the kept result instead.
-        saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
-        d = d._replace(new=added(passed.d_newest, d.new))
-        undone, operands = _undo_step(
-            layer, args, transposes, result.histories, t, x, saved, d, passed.d_after
-        )
-
-        # An input that is added to a product has the gradient of the product.
-        d_inputs = undone.inputs
-        for product, d_product in zip(layer.products, undone.products, strict=True):
-            if product.input is not None:
-                d_inputs[product.input] = d_inputs[product.input] + d_product
-        owned_rows = [d_inputs[i] for i in owned.values()]
-        buffers, rows = hist.overwrite(passed.buffers, owned_rows, t, -1)
-
-        # What this step sends to State(t-1), also by reads, and to older states.
-        d_newest = undone.newest
-        adjoints_RBH = passed.adjoints_RBH
-        if layer.reaches_back:
-            adjoints_RBH, of_newest = _send_back(layer, adjoints_RBH, t, x, saved, undone)
-            if args.flags.first is not None:
-                # The history has another state in place of State(-1).
-                of_newest = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), of_newest)
-            d_newest = jax.tree.map(jnp.add, d_newest, of_newest)
-        d_before = added(undone.before, d.before)
-        d_shared = jax.tree.map(jnp.add, passed.d_shared, undone.shared)
-        emitted = Emitted(
-            d_inputs=without(d_inputs, owned.values()),
-            d_products=without(undone.products, owned),
-            operands=operands,
-            d_made=undone.made,
-        )
-        passed = Passed(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows)
-        return passed, emitted
-
-    d_newest = zeros_like(args.newest)
-    adjoints_RBH = None
-    d_new_TBH = jax.tree.map(lambda rows: rows[layer.K :], d_result.histories)
-    if layer.reaches_back:
-        # Difference 3: one array collects the gradients of all reads. It begins with the gradients
-        # that the caller has for the histories, so no step adds those to State(t).
-        adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
-        d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints_RBH)
-        d_new_TBH = layer.recurrence.transition.state(*(None for _ in adjoints_RBH))
+    # What each step gets, (time, batch, ...): its inputs, its saved values, and the gradients that
+    # the caller has for its results.
+    d_newest, adjoints_RBH, d_new_TBH = _gradients_of_states(layer, args, result, d_result)
+    newest_TBH = newest_of_all(args, result.histories)
     steps = (
         LoopInputs(without(args.inputs, owned.values()), given, args.flags),
-        Saved(
-            newest_of_all(args, result.histories),
-            entering_TBH,
-            result.choices,
-            result.before,
-            results,
-        ),
+        Saved(newest_TBH, entering_TBH, result.choices, result.before, results),
         StepCotangents(d_new_TBH, d_result.choices, d_result.before),
     )
+
+    # What passes from a step to the one before it.
     d_shared = zeros_like((args.params, args.recurrent_mask, args.mix, args.initial))
     d_last = combined(d_result.last, zeros_like(floats(args.skip_state)))
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
     last = jnp.full((), args.time - 1, jnp.int32)
     start = Passed(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
-    passed, emitted = lax.scan(step, start, steps, reverse=True)
+
+    loop = Loop(layer, args, result.histories, transposes, unpack)
+    passed, emitted = lax.scan(partial(_step_back, loop), start, steps, reverse=True)
+    # The buffers are now the gradients of the inputs that the forward loop has overwritten.
     d_inputs = with_rows(emitted.d_inputs, owned.values(), time_slowest(passed.buffers))
     return passed, emitted._replace(d_inputs=d_inputs)
 
 
+def _gradients_of_states(
+    layer: Layer, args: Arguments, result: Result, d_result: ResultCotangents
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of states that the caller has, as the loop takes them.
+
+    These are the gradient of the last state, the histories to which the loop adds, and gradients
+    that each step adds to State(t), (time, batch, hidden) each.
+    """
+    d_newest = zeros_like(args.newest)
+    d_new_TBH = jax.tree.map(lambda rows: rows[layer.K :], d_result.histories)
+    if not layer.reaches_back:
+        return d_newest, None, d_new_TBH
+    # Difference 3: one array collects the gradients of all reads. It begins with the gradients
+    # that the caller has for the histories, so no step adds those to State(t).
+    adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
+    d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints_RBH)
+    nothing = layer.recurrence.transition.state(*(None for _ in adjoints_RBH))
+    return d_newest, adjoints_RBH, nothing
+
+
+def _step_back(
+    loop: Loop, passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]
+) -> tuple[Passed, Emitted]:
+    """Send the gradients of the results of step t back to what it read."""
+    layer = loop.layer
+    args = loop.args
+    x, saved, d = steps
+    t = passed.t
+    owned = layer.input_of_product
+    x = x._replace(
+        inputs=with_rows(x.inputs, owned.values(), passed.rows),
+        given=given_at(layer, args, t, loop.unpack(x.given), x.flags),
+    )
+    # The row of an owned input now holds the result that overwrote it. `dense` alone would read
+    # it, and takes the kept result instead.
+    saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
+    d = d._replace(new=added(passed.d_newest, d.new))
+    undone, operands = _undo_step(loop, t, x, saved, d, passed.d_after)
+
+    # An input that is added to a product has the gradient of the product.
+    d_inputs = undone.inputs
+    for product, d_product in zip(layer.products, undone.products, strict=True):
+        if product.input is not None:
+            d_inputs[product.input] = d_inputs[product.input] + d_product
+    owned_rows = [d_inputs[i] for i in owned.values()]
+    buffers, rows = hist.overwrite(passed.buffers, owned_rows, t, -1)
+
+    # What this step sends to State(t-1), also by reads, and to older states.
+    d_newest = undone.newest
+    adjoints_RBH = passed.adjoints_RBH
+    if layer.reaches_back:
+        adjoints_RBH, of_newest = _send_back(layer, adjoints_RBH, t, x, saved, undone)
+        if args.flags.first is not None:
+            # The history has another state in place of State(-1).
+            of_newest = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), of_newest)
+        d_newest = jax.tree.map(jnp.add, d_newest, of_newest)
+    d_before = added(undone.before, d.before)
+    # What all steps share: the loop adds up the gradients of vectors, but not of matrices
+    # (Difference 2).
+    d_shared = jax.tree.map(jnp.add, passed.d_shared, undone.shared)
+
+    emitted = Emitted(
+        d_inputs=without(d_inputs, owned.values()),
+        d_products=without(undone.products, owned),
+        operands=operands,
+        d_made=undone.made,
+    )
+    return Passed(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows), emitted
+
+
 def _undo_step(
-    layer: Layer,
-    args: Arguments,
-    transposes: Any,
-    histories_RBH: Any,
-    t: Int[Array, ""],
-    x: LoopInputs,
-    saved: Saved,
-    d: StepCotangents,
-    d_after: Any,
+    loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, d: StepCotangents, d_after: Any
 ) -> tuple[Variables, list[Array | None]]:
     """Return the gradients of a step, and the operands of its products, None for h.
 
     `d_after` is the gradient of the time skip's state after the step.
     """
-    alive = x.flags.alive
-
-    def step(variables: Variables):
-        params, mask, mix, initial = variables.shared
-        own = args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
-
-        # Difference 1: `dense` multiplies nothing, but returns the kept results. Their derivative
-        # in the operands is d wᵀ; in the weights there is none here (Difference 2).
-        operands: list[Array] = []
-        known = [*jax.tree.leaves(params), *variables.inputs]
-        dense = replay_results(
-            iter(saved.results), iter(variables.products), transposes, known, operands
-        )
-
-        def fetch(choice: Choice) -> Any:
-            return layer.read(choice).again(histories_RBH, t, alive, variables.reads)
-
-        new, choice, after = replay_step(
-            layer,
-            own,
-            dense,
-            x._replace(inputs=variables.inputs),
-            saved,
-            variables.newest,
-            variables.window,
-            combined(variables.before, saved.before),
-            fetch,
-            variables.made,
-        )
-        operands = [
-            None if product.of_h else operand
-            for product, operand in zip(layer.products, operands, strict=True)
-        ]
-        return (new, floats((choice, after))), operands
-
+    layer = loop.layer
+    args = loop.args
     # Difference 4: without a derivative of the choice it has no probes, and no window is read.
     made = window_KBH = reads = None
     product_probes = zeros_like(saved.results)
     if layer.differentiable:
         made = zeros_like(floats((saved.choice, saved.before)))
-        window_KBH = window_at(layer, histories_RBH, t)
+        window_KBH = window_at(layer, loop.histories_RBH, t)
     if layer.reaches_back:
-        reads = layer.read(saved.choice).fetch(histories_RBH, t, alive)
+        reads = layer.read(saved.choice).fetch(loop.histories_RBH, t, x.flags.alive)
     variables = Variables(
         products=product_probes,
         made=made,
@@ -300,11 +302,54 @@ def _undo_step(
         reads=reads,
         before=floats(saved.before),
     )
-    _, undo, operands = jax.vjp(step, variables, has_aux=True)
+    # The step is an ordinary function of these variables, so JAX differentiates it.
+    _, undo, operands = jax.vjp(partial(_replay, loop, t, x, saved), variables, has_aux=True)
     d_choice = combined(d.choice, zeros_like(floats(saved.choice)))
     d_new = layer.recurrence.transition.state(*d.new)
     (undone,) = undo((d_new, (d_choice, d_after)))
     return undone, operands
+
+
+def _replay(
+    loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, variables: Variables
+) -> tuple[Any, list[Array | None]]:
+    """Return the results of step t as a function of `variables`, and the operands of its products.
+
+    The results are State(t), and the floats of the choice and of the time skip's new state.
+    """
+    layer = loop.layer
+    params, mask, mix, initial = variables.shared
+    own = loop.args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
+
+    # Difference 1: `dense` multiplies nothing, but returns the kept results. Their derivative in
+    # the operands is d wᵀ; in the weights there is none here (Difference 2).
+    operands: list[Array] = []
+    known = [*jax.tree.leaves(params), *variables.inputs]
+    dense = replay_results(
+        iter(saved.results), iter(variables.products), loop.transposes, known, operands
+    )
+
+    def fetch(choice: Choice) -> Any:
+        read = layer.read(choice)
+        return read.again(loop.histories_RBH, t, x.flags.alive, variables.reads)
+
+    new, choice, after = replay_step(
+        layer,
+        own,
+        dense,
+        x._replace(inputs=variables.inputs),
+        saved,
+        variables.newest,
+        variables.window,
+        combined(variables.before, saved.before),
+        fetch,
+        variables.made,
+    )
+    # The h that entered is known for all steps; see `run_backward`.
+    for n, product in enumerate(layer.products):
+        if product.of_h:
+            operands[n] = None
+    return (new, floats((choice, after))), operands
 
 
 def _send_back(
@@ -315,15 +360,14 @@ def _send_back(
     saved: Saved,
     undone: Variables,
 ) -> tuple[Any, Any]:
-    """Add the gradients of a step's reads to the adjoints; return these, and their rows State(t-1).
-
-    Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
-    """
+    """Add the gradients of a step's reads to the adjoints; return these and row State(t-1)."""
+    # Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
+    # First the states that the choice read, then those that it observed.
     read = layer.read(saved.choice)
     adjoints_RBH, rows = read.send_back(adjoints_RBH, t, x.flags.alive, undone.reads)
     if undone.window is None:
         return adjoints_RBH, rows
-    names = layer.recurrence.time_skip.observed_arrays(layer.recurrence.transition)
+    names = layer.recurrence.time_skip.observation_arrays(layer.recurrence.transition)
     parts = jnp.split(undone.window, len(names), -1)
     for name, part_KBH in zip(names, parts, strict=True):
         adjoint, row = hist.add_window(getattr(adjoints_RBH, name), t, part_KBH)
@@ -383,7 +427,9 @@ def _gradients_of_params(
         d = d_product
         if product.owns_input:
             d = emitted.d_inputs[product.input]
-        x = h_TBH if product.of_h else operand
+        x = operand
+        if product.of_h:
+            x = h_TBH
         gradient = outer_products(x, d, args.matrices[product.matrix])
         matrices[product.matrix] = added(matrices[product.matrix], gradient)
         for i in product.vectors:
@@ -406,7 +452,7 @@ def _gradients_of_choices(
         followed = followed_of_all(recent_inputs, layer.K, args.flags.alive)
         own = given._replace(projected=projected, temperature=temperature, followed=followed)
         time_skip = layer.recurrence.time_skip
-        return floats(time_skip.make_choice(skip, own, observations, before, layer.mode))
+        return floats(make_choice(time_skip, skip, own, observations, before, layer.mode))
 
     temperature = args.given.temperature
     _, undo = jax.vjp(choose, args.skip, given.projected, temperature, args.recent_inputs)

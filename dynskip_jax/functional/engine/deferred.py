@@ -79,10 +79,13 @@ def find_products(
         def dense(w, x, *addends, activations=("linear",)):
             if not isinstance(w, Matrix):
                 raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
-            added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
+            # Addends are recognised by identity, as the arrays that the step has got.
+            added = _places(addends, inputs)
             if len(added) > 1:
                 raise UserError("`dense` adds one projected input: add them up in `project`")
-            biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
+            input_index = None
+            if added:
+                input_index = added[0]
             width = matrices[w.index].shape[1]
             check_addends(addends, width)
             shapes = {(width,), (*x.shape[:1], width)}
@@ -91,8 +94,8 @@ def find_products(
             products.append(
                 Product(
                     matrix=w.index,
-                    input=added[0] if added else None,
-                    vectors=biases,
+                    input=input_index,
+                    vectors=tuple(_places(addends, vectors)),
                     activations=tuple(activations),
                     width=width,
                     of_h=x is entering[0],
@@ -107,17 +110,29 @@ def find_products(
         return *cell(dense, params, inputs, entering, *others), *results
 
     program = jax.make_jaxpr(record)(tuple(inputs), params, entering, *others).jaxpr
-    made = {id(var) for equation in program.eqns for var in equation.outvars}
-    if any(id(var) not in made for var in program.outvars[len(entering) :]):
+    made = set()
+    read = set(map(id, program.outvars))
+    for equation in program.eqns:
+        made |= set(map(id, equation.outvars))
+        read |= set(map(id, equation.invars))
+
+    # A result that the program itself does not make was made inside another program.
+    results = program.outvars[len(entering) :]
+    if not set(map(id, results)) <= made:
         raise OutOfReach
-    read = {id(var) for equation in program.eqns for var in equation.invars} | set(
-        map(id, program.outvars)
-    )
+
+    # A product owns an input that it alone adds, and that nothing else reads.
     added = [product.input for product in products]
-    alone = {
-        i for i in range(len(inputs)) if added.count(i) == 1 and id(program.invars[i]) not in read
-    }
-    return tuple(product._replace(owns_input=product.input in alone) for product in products)
+    for n, product in enumerate(products):
+        i = product.input
+        owns = added.count(i) == 1 and i is not None and id(program.invars[i]) not in read
+        products[n] = product._replace(owns_input=owns)
+    return tuple(products)
+
+
+def _places(some: Sequence[Any], among: Sequence[Any]) -> list[int]:
+    """Return the indices in `among` of the arrays that are in `some`, too, in their order."""
+    return [i for array in some for i, other in enumerate(among) if array is other]
 
 
 def keep_results(matrices: Sequence[Array], kept: list[Array]) -> Callable[..., Any]:
@@ -165,6 +180,7 @@ def replayed(
 ) -> Float[Array, "batch width"]:
     """Return the kept result y, with the derivative of activation(x w + probe + others)."""
 
+    # y has no derivative: it depends on x through the derivative that is given here.
     @jax.custom_vjp
     def replay(y, x, probe, others):
         return y
@@ -177,9 +193,12 @@ def replayed(
     def backward(y, dy):
         d = dy * _slope(y, activations)
         # An addend that is a vector was added to each row, and may be narrower than the sum.
-        d_others = [
-            (d if ndim == d.ndim else jnp.sum(d, axis=0)).astype(dtype) for ndim, dtype in kinds
-        ]
+        d_others = []
+        for ndim, dtype in kinds:
+            d_addend = d
+            if ndim != d.ndim:
+                d_addend = jnp.sum(d, axis=0)
+            d_others.append(d_addend.astype(dtype))
         return None, transpose(d), d, d_others
 
     replay.defvjp(forward, backward)
@@ -222,7 +241,8 @@ def _scale(
     """
     if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None
-    scales = [1.0 if name == "tanh" else 0.5 for name in activations]
+    # σ(z) = ½ tanh(½ z) + ½.
+    scales = [{"tanh": 1.0, "sigmoid": 0.5}[name] for name in activations]
     if len(set(scales)) == 1:
         return scales[0]
     return jnp.concatenate([jnp.full((1, width // len(scales)), s, dtype) for s in scales], axis=1)

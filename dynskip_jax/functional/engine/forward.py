@@ -1,5 +1,7 @@
 """The forward loop, and what is computed from its histories for all steps at once."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +11,12 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
+from dynskip_jax.functional.engine.memory import Memory, followed_memory, observations_in
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
 from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
-from dynskip_jax.functional.step import Recurrence, observed
-from dynskip_jax.functional.time_skips import Choice
+from dynskip_jax.functional.step import Recurrence, observation_of
+from dynskip_jax.functional.time_skips import Choice, SkipInputs
 
 
 class Result(NamedTuple):
@@ -51,45 +54,10 @@ class Kept(NamedTuple):
 def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept]:
     """Run all steps; return the result, and what the backward loop needs if `keep`."""
     given, unpack = pack(args.given)
-    # Kept results overwrite projected inputs that nothing else reads: one array less to allocate.
-    owned = layer.input_of_product if keep else {}
+    owned = _owned_inputs(layer, keep)
 
-    def step(passed: Passed, x: LoopInputs):
-        t = passed.t
-        histories_RBH = passed.histories_RBH
-        x = x._replace(
-            inputs=with_rows(x.inputs, owned.values(), passed.rows),
-            given=given_at(layer, args, t, unpack(x.given), x.flags),
-        )
-
-        def fetch(choice: Choice) -> Any:
-            return layer.read(choice).fetch(histories_RBH, t, x.flags.alive)
-
-        results: list[Any] = []
-        dense = keep_results(args.matrices, results)
-        window_KBH = window_at(layer, histories_RBH, t)
-        taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
-
-        # State(t) is written into the histories if later steps read it there.
-        emitted = taken.new
-        if layer.reaches_back:
-            histories_RBH = jax.tree.map(
-                lambda rows, row: hist.write(rows, t + layer.K, row), histories_RBH, taken.new
-            )
-            emitted = None
-        kept = None
-        buffers = passed.buffers
-        rows = passed.rows
-        if keep:
-            buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
-            # A state that was chosen is read from the histories again.
-            average = None
-            if taken.choice.weights is not None:
-                average = taken.entering
-            kept = without(results, owned), average
-        passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
-        return passed, (emitted, taken.choice, taken.before, kept)
-
+    # What passes from step to step. Histories have K rows before the first step, and zeros where
+    # the loop will write.
     histories_RBH = None
     if layer.reaches_back:
         histories_RBH = jax.tree.map(
@@ -99,8 +67,12 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     rows = [hist.at(buffer, 0) for buffer in buffers]
     first = jnp.zeros((), jnp.int32)
     start = Passed(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
+
+    step = partial(_step_forward, layer, args, unpack, keep)
     steps = LoopInputs(without(args.inputs, owned.values()), given, args.flags)
     passed, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
+
+    # If steps read State(t-1) only, the loop emits the states, and the histories are made of them.
     histories_RBH = passed.histories_RBH
     if not layer.reaches_back:
         histories_RBH = jax.tree.map(
@@ -109,6 +81,65 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     results, entering_TBH = kept or (None, None)
     result = Result(histories_RBH, choices, before, passed.before)
     return result, Kept(results, entering_TBH, passed.buffers)
+
+
+def _owned_inputs(layer: Layer, keep: bool) -> dict[int, int]:
+    """Return which projected input the result of each product overwrites.
+
+    Nothing else reads these inputs, so that there is one array less to allocate.
+    """
+    if keep:
+        return layer.input_of_product
+    return {}
+
+
+def _step_forward(
+    layer: Layer,
+    args: Arguments,
+    unpack: Callable[[Any], SkipInputs],
+    keep: bool,
+    passed: Passed,
+    x: LoopInputs,
+) -> tuple[Passed, tuple[Any, Choice, Any, Any]]:
+    """Take step t; return what passes on, and State(t), the choice, what was before, and is kept.
+
+    State(t) is None if it is written into the histories.
+    """
+    t = passed.t
+    histories_RBH = passed.histories_RBH
+    owned = _owned_inputs(layer, keep)
+    x = x._replace(
+        inputs=with_rows(x.inputs, owned.values(), passed.rows),
+        given=given_at(layer, args, t, unpack(x.given), x.flags),
+    )
+
+    def fetch(choice: Choice) -> Any:
+        return layer.read(choice).fetch(histories_RBH, t, x.flags.alive)
+
+    results: list[Any] = []
+    dense = keep_results(args.matrices, results)
+    window_KBH = window_at(layer, histories_RBH, t)
+    taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
+
+    # State(t) is written into the histories if later steps read it there.
+    emitted = taken.new
+    if layer.reaches_back:
+        histories_RBH = jax.tree.map(
+            lambda rows, row: hist.write(rows, t + layer.K, row), histories_RBH, taken.new
+        )
+        emitted = None
+    kept = None
+    buffers = passed.buffers
+    rows = passed.rows
+    if keep:
+        buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
+        # A state that was chosen is read from the histories again; an average is kept.
+        average = None
+        if taken.choice.weights is not None:
+            average = taken.entering
+        kept = (without(results, owned), average)
+    passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
+    return passed, (emitted, taken.choice, taken.before, kept)
 
 
 # Values of all steps at once.
@@ -128,28 +159,30 @@ def observations_of_all(recurrence: Recurrence, args: Arguments, histories_RBH: 
     """Return the observations of all steps, with the batch axis first."""
     skip = recurrence.time_skip
     alive_TB = args.flags.alive
-    initial = args.initial and observed(recurrence, args.initial)[None]
-    if skip.observed == "previous":
-        newest_TBH = observed(recurrence, newest_of_all(args, histories_RBH))
+    initial = args.initial and observation_of(recurrence, args.initial)[None]
+    if skip.observation_kind == "previous":
+        newest_TBH = observation_of(recurrence, newest_of_all(args, histories_RBH))
         if alive_TB is not None:
             newest_TBH = jnp.where((alive_TB == 0)[..., None], initial, newest_TBH)
         return swap_time_and_batch(newest_TBH)
-    rows_RBH = observed(recurrence, histories_RBH)
+    rows_RBH = observation_of(recurrence, histories_RBH)
     if alive_TB is None:
-        return hist.observed_in(
-            swap_time_and_batch(rows_RBH), skip.observed, skip.max_skip, args.time
+        return observations_in(
+            swap_time_and_batch(rows_RBH), skip.observation_kind, skip.max_skip, args.time
         )
     rows_BRH, alive_BT = swap_time_and_batch((rows_RBH, alive_TB))
-    return hist.observed_in(rows_BRH, skip.observed, skip.max_skip, args.time, alive_BT, initial[0])
+    return observations_in(
+        rows_BRH, skip.observation_kind, skip.max_skip, args.time, alive_BT, initial[0]
+    )
 
 
 def followed_of_all(
     recent_inputs_RBF: Float[Array, "rows batch in"] | None,
     K: int,
     alive_TB: Int[Array, "time batch"] | None,
-) -> hist.Window | None:
+) -> Memory | None:
     """Return the inputs that followed the last K states of all steps, with the batch axis first."""
     if recent_inputs_RBF is None:
         return None
     rows_BRF, alive_BT = swap_time_and_batch((recent_inputs_RBF, alive_TB))
-    return hist.followed_window(rows_BRF, K, alive_BT, has_time=True)
+    return followed_memory(rows_BRF, K, alive_BT, has_time=True)

@@ -42,9 +42,11 @@ from dynskip_jax.functional.step import (
     StepInputs,
     in_dtype,
     in_dtype_of,
+    mix_of,
     skip_inputs,
 )
 from dynskip_jax.functional.time_skips import Previous, SkipInputs
+from dynskip_jax.functional.time_skips.calls import decide, make_choice
 
 
 def fused_unroll(
@@ -69,8 +71,10 @@ def fused_unroll(
     """
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
+
+    # What needs no state, for all steps at once.
     inputs = in_dtype_of(carry, inputs)
-    mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
+    mix = in_dtype(mix_of(skip, policy), dtype)
     clock = make_clock(carry, inputs, skip.max_skip)
     given = skip_inputs(recurrence, inputs, clock.step, clock.key, dtype, policy)
 
@@ -101,16 +105,17 @@ def fused_unroll(
         args = args._replace(recent_inputs=recent_inputs_RBF)
     result = _run(layer, args)
 
-    # The decisions of all steps.
+    # The decisions of all steps, from what each observed. Here, outside the loop, log π has its
+    # gradient.
     histories_RBH = result.histories
     observations = observations_of_all(recurrence, args, histories_RBH)
     given, before, choices = swap_time_and_batch((given, result.before, result.choices))
     given = given._replace(followed=followed_of_all(recent_inputs_RBF, skip.max_skip, clock.alive))
     if inert:
-        choices, _ = skip.make_choice(params.skip, given, observations, before, policy.mode)
-    decision = skip.decide(params.skip, given, observations, choices, policy.mode)
+        choices, _ = make_choice(skip, params.skip, given, observations, before, policy.mode)
+    decision = decide(skip, params.skip, given, observations, choices, policy.mode)
 
-    # Outputs, and the carry after the last step.
+    # Outputs, and the carry after the last step. Row K + t of a history is State(t).
     cell_state_RBH = None
     if return_cell_state:
         cell_state_RBH = getattr(histories_RBH, recurrence.transition.cell_state)
@@ -145,6 +150,7 @@ def _run(layer: Layer, args: Arguments) -> Result:
 
 
 def _forward(layer: Layer, args: Arguments) -> tuple[Result, Residuals]:
+    # With `symbolic_zeros`, JAX wraps each argument.
     def is_primal(leaf: Any) -> bool:
         return isinstance(leaf, CustomVJPPrimal)
 
@@ -156,8 +162,9 @@ def _forward(layer: Layer, args: Arguments) -> tuple[Result, Residuals]:
 
 def _backward(layer: Layer, residuals: Residuals, d_result: Result) -> tuple[Arguments]:
     def none_if_zero(leaf: Any) -> Any:
-        is_zero = isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
-        return None if is_zero else leaf
+        if isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0:
+            return None
+        return leaf
 
     d_result = time_slowest(jax.tree.map(none_if_zero, d_result))
     return (run_backward(layer, residuals, ResultCotangents(*d_result)),)
@@ -202,7 +209,10 @@ def _end(
         return jnp.moveaxis(jnp.flip(slots_KBH, 0), 0, 1)
 
     slots_KBH = jax.tree.map(last_rows, result.histories)
-    step = carry.step + (args.time if lengths is None else lengths)
+    count = lengths
+    if lengths is None:
+        count = args.time
+    step = carry.step + count
     key = carry.key
     if clock.last is not None:
         step, key, alive = clock.last

@@ -1,17 +1,13 @@
-"""States over time: what a step reads of the last K, and where gradients of these reads are added.
+"""States over time: how rows of them are read at a step, and how gradients are added to rows.
 
 A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states
 before the first step, then one state per step. State(t-k) is row t + K - k, and slot s,
-State(t-1-s), is row t + K - 1 - s. The windows of neighbouring steps overlap, so comparing them
-with a query, or taking their mean, allocates no array of size (batch, time, K, hidden).
+State(t-1-s), is row t + K - 1 - s.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -19,203 +15,16 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.functional.engine.sharding import (
     explicit_spec,
-    match_batch,
     vary_along,
     varying_axes,
     zeros_like_batch,
 )
-from dynskip_jax.functional.transitions.base import Transition
-
-_BLOCK = 64  # smallest number of steps per block in `Window.compare`
-
-
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("rows", "alive", "initial"),
-    meta_fields=("max_skip", "has_time"),
-)
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """The last K states before one step, or before each of several steps.
-
-    Attributes:
-        rows: States, oldest first. For one step: h(t-K), …, h(t-1), (*batch, K, hidden). For
-            several steps: the K states before the first one, then those of all steps except the
-            last, (batch, K + time - 1, hidden).
-        max_skip: K.
-        has_time: Whether there are several steps. Results then have a time axis after the batch.
-        alive: Number of slots that belong to the present sequence of a packed row, (*steps,). The
-            other slots contain `initial`. None if no row is packed.
-        initial: State in the other slots, (*batch, hidden).
-    """
-
-    rows: Float[Array, "*batch rows hidden"]
-    max_skip: int
-    has_time: bool = False
-    alive: Int[Array, "*steps"] | None = None
-    initial: Float[Array, "*batch hidden"] | None = None
-
-    @classmethod
-    def of_slots(cls, slots: Float[Array, "*batch K hidden"]) -> "Window":
-        """Return the window of the slots of a carry, which are newest first."""
-        return cls(jnp.flip(slots, axis=-2), slots.shape[-2])
-
-    @property
-    def dtype(self) -> Any:
-        """Dtype of the states."""
-        return self.rows.dtype
-
-    @property
-    def previous(self) -> Float[Array, "*steps hidden"]:
-        """Newest state, h(t-1)."""
-        if self.has_time:
-            newest = self.rows[:, self.max_skip - 1 :]
-        else:
-            newest = self.rows[..., -1, :]
-        if self.alive is None:
-            return newest
-        return jnp.where((self.alive > 0)[..., None], newest, self._initial_of_steps)
-
-    @property
-    def slots(self) -> Float[Array, "*steps K hidden"]:
-        """All K states, newest first."""
-        if self.has_time:
-            time = self.rows.shape[1] - self.max_skip + 1
-            slots = self.rows[:, jnp.arange(time)[:, None] + jnp.arange(self.max_skip)[None, ::-1]]
-        else:
-            slots = jnp.flip(self.rows, axis=-2)
-        if self.alive is None:
-            return slots
-        return jnp.where(self._is_alive[..., None], slots, self._initial_of_steps[..., None, :])
-
-    @property
-    def _initial_of_steps(self) -> Float[Array, "*steps_or_1 hidden"]:
-        return self.initial[:, None] if self.has_time else self.initial
-
-    @property
-    def _is_alive(self) -> Bool[Array, "*steps K"]:
-        return self._lives(np.arange(self.max_skip))
-
-    def _lives(self, slots: np.ndarray | Int[Array, "*steps n"]) -> Bool[Array, "*steps n"]:
-        """Return whether slots belong to the present sequence; the slots may be (n,)."""
-        missing = self.alive.ndim + 1 - slots.ndim
-        return slots.reshape((1,) * missing + slots.shape) < self.alive[..., None]
-
-    @property
-    def mean(self) -> Float[Array, "*steps hidden"]:
-        """Mean of the K states."""
-        if self.alive is not None:
-            return self.slots.mean(-2)
-        if self.has_time:
-            return _window_sums(self.rows, self.max_skip) / self.max_skip
-        return self.rows.mean(-2)
-
-    def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
-        """Return q · h(t-k) for k = 1..K, newest state first; `query` contains q of each step."""
-        products = self._compare_rows(query)
-        if self.alive is None:
-            return products
-        return jnp.where(self._is_alive, products, self._compare_initial(query))
-
-    def _compare_initial(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps one"]:
-        """Return the product of each query with the initial state: cheaper than to fill it in."""
-        return jnp.sum(query * self._initial_of_steps, axis=-1, keepdims=True)
-
-    def _compare_rows(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
-        """Return the product of each query with the K rows before its step, newest first."""
-        if not self.has_time:
-            return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
-        batch, time, hidden = query.shape
-        K = self.max_skip
-        block = max(K, _BLOCK)
-        if not isinstance(time, int) or time <= 2 * block:
-            return _band(query, self.rows, K)
-        # Compare in blocks of steps, each with the rows of its block and of the next one. Memory
-        # then grows linearly with time, not quadratically.
-        count = -(-time // block)
-        query = jnp.pad(query, ((0, 0), (0, count * block - time), (0, 0)))
-        rows = jnp.pad(self.rows, ((0, 0), (0, (count + 1) * block - self.rows.shape[1]), (0, 0)))
-        rows = rows.reshape(batch, count + 1, block, hidden)
-        rows = jnp.concatenate([rows[:, :-1], rows[:, 1:]], axis=2)[:, :, : K + block - 1]
-        of_blocks = (batch * count, -1, hidden)
-        products = _band(query.reshape(of_blocks), rows.reshape(of_blocks), K)
-        return products.reshape(batch, count * block, K)[:, :time]
-
-    def compare_at(
-        self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
-    ) -> Float[Array, "*steps n"]:
-        """Return q · State(t-1-slot) for n of the K slots, the same at all steps if (n,)."""
-        products = self._compare_rows_at(query, slots)
-        if self.alive is None:
-            return products
-        return jnp.where(self._lives(slots), products, self._compare_initial(query))
-
-    def _compare_rows_at(
-        self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
-    ) -> Float[Array, "*steps n"]:
-        newest = self.max_skip - 1
-        if not self.has_time:
-            rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
-            return jnp.einsum(
-                "...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2)
-            )
-        if slots.ndim > 1:
-            return jnp.take_along_axis(self._compare_rows(query), slots, axis=-1)
-        starts = [newest - int(slot) for slot in slots]
-        compared = (self.rows[:, start : start + query.shape[1]] for start in starts)
-        return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)
-
-    def observe(self, kind: str) -> Any:
-        """Return the observation of a time skip, of a kind of `TimeSkip.observed`.
-
-        It is one state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored`
-        the window.
-        """
-        if kind == "stored":
-            return self
-        return getattr(self, kind)
-
-
-def _window_sums(
-    rows: Float[Array, "batch rows hidden"], K: int
-) -> Float[Array, "batch time hidden"]:
-    """Return the sums of K neighbouring rows, from sums of 1, 2, 4, … rows, exact as pairwise."""
-    time = rows.shape[1] - K + 1
-    start = 0
-    total = None
-    size = 1
-    # `rows` are sums of `size` rows. Those sizes that are binary digits of K add up to the window.
-    while True:
-        if K & size:
-            part = rows[:, start : start + time]
-            total = part if total is None else total + part
-            start += size
-        if 2 * size > K:
-            return total
-        rows = rows[:, :-size] + rows[:, size:]
-        size *= 2
-
-
-def _band(
-    query: Float[Array, "batch time hidden"], rows: Float[Array, "batch rows hidden"], K: int
-) -> Float[Array, "batch time K"]:
-    """Return the product of each query with each of the K rows before its step, newest first."""
-    batch, time = query.shape[:2]
-    if batch == 0 or time == 0:
-        return jnp.zeros((batch, time, K), query.dtype)
-    # Multiply every query with every row. The K products to keep for step t start at column t.
-    # Reshaping to rows that are one longer shifts row t left by t columns, so the products are
-    # sliced without a gather.
-    products = jnp.einsum("bth,brh->btr", query, rows)
-    flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
-    return jnp.flip(flat.reshape(batch, time, -1)[..., :K], axis=-1)
 
 
 def oldest_first(
     slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None = None
 ) -> Float[Array, "batch K hidden"]:
-    """Return the slots of a carry, newest first, as the K states before the steps after the first
-    one.
+    """Return the slots of a carry, newest first, in the order of a history.
 
     Where `first` is True, the state that enters the first step is forgotten after it
     (`TimeSkip.forgets_carried`): the oldest state replaces it.
@@ -224,51 +33,6 @@ def oldest_first(
         newest = jnp.where(first[:, None, None], slots[:, -1:], slots[:, :1])
         slots = jnp.concatenate([newest, slots[:, 1:]], axis=1)
     return jnp.flip(slots, axis=1)
-
-
-def observed_in(
-    history: Float[Array, "batch rows hidden"],
-    kind: str,
-    max_skip: int,
-    time: int,
-    alive: Int[Array, "batch time"] | None = None,
-    initial: Float[Array, "batch hidden"] | None = None,
-) -> Any:
-    """Return the observations of `time` steps, of a kind of `TimeSkip.observed`, with time after
-    the batch.
-
-    `history` has the K states before the first step, then those of the steps, oldest first. See
-    `Window` for `alive` and `initial`.
-    """
-    rows = history[:, : max_skip - 1 + time]
-    return Window(rows, max_skip, has_time=True, alive=alive, initial=initial).observe(kind)
-
-
-def followed_in(
-    earlier: Float[Array, "batch K_less_one in"],
-    x: Float[Array, "batch time in"],
-    alive: Int[Array, "batch time"] | None = None,
-) -> Window:
-    """Return the inputs x(t-k+1) that followed State(t-k), for each step t.
-
-    `earlier` has the inputs before the first step, newest first (`SkipCarry.inputs`). Where `alive`
-    slots belong to the present sequence, one more slot contains its initial state, which its first
-    input followed. Nothing followed the others: zeros.
-    """
-    rows = jnp.concatenate([jnp.flip(earlier, axis=1), x], axis=1)
-    return followed_window(rows, earlier.shape[1] + 1, alive, has_time=True)
-
-
-def followed_window(
-    rows: Float[Array, "batch rows in"],
-    max_skip: int,
-    alive: Int[Array, "*steps"] | None,
-    has_time: bool = False,
-) -> Window:
-    """Return the inputs that followed the last K states; see `followed_in` for `alive`."""
-    if alive is None:
-        return Window(rows, max_skip, has_time)
-    return Window(rows, max_skip, has_time, alive + 1, jnp.zeros_like(rows[:, 0]))
 
 
 # Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is
@@ -437,7 +201,7 @@ def _is_slot(
     slot: Int[Array, " batch"], K: int, shape: tuple[int, int]
 ) -> Bool[Array, "K batch hidden"]:
     """Return which state of a window, oldest first, each example chose."""
-    # A constant: a TPU would count in every step.
+    # State r of the window is in slot K - 1 - r. A constant: a TPU would count in every step.
     slots_K = np.arange(K - 1, -1, -1, dtype=slot.dtype)
     slots_KBH = lax.broadcast_in_dim(slots_K, (K, *shape), (0,))
     return slots_KBH == lax.broadcast_in_dim(slot, (K, *shape), (1,))
@@ -451,8 +215,9 @@ def average(
     weights: Float[Array, "batch K"], history: Float[Array, "rows batch hidden"], t: Int[Array, ""]
 ) -> Float[Array, "batch hidden"]:
     """Return the sum of the K states before step t, times their weights, newest first."""
-    share = _shares(weights)
+    share = shares(weights)
 
+    # Row t of a history is the oldest state of the window before step t.
     def at_once(share, history, t):
         return jnp.sum(share * read_window(history, t, share.shape[0]), axis=0)
 
@@ -487,8 +252,8 @@ def average_adjoint(histories: Any, t: Int[Array, ""], d: Any, K: int) -> Float[
     return jnp.flip(d_weights_KB, axis=0).T
 
 
-def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
-    """Return weights, newest first, in the order of a window."""
+def shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
+    """Return weights, newest first, in the order of a window, with an axis for features."""
     return jnp.flip(weights, axis=1).T[..., None]
 
 
@@ -500,116 +265,6 @@ def living(
         return window
     slots = jnp.arange(window.shape[0])[::-1].reshape(-1, *(1,) * (window.ndim - 1))
     return jnp.where(slots < alive[None, ..., None], window, initial[None])
-
-
-class Read(NamedTuple):
-    """How the states of a choice are read from histories.
-
-    The methods take `alive`, the number of slots that belong to the present sequence of a packed
-    row, (batch,); None if no row is packed.
-    """
-
-    transition: Transition  # transition of the layer
-    K: int  # number of slots
-    # The slot of the state that enters, a number or (batch,); slots of several states, (batch, n);
-    # or None
-    slot: Any
-    weights: Any  # weights of these states, or of all K; None for one state
-
-    @property
-    def means(self) -> bool:
-        """Whether a linear mean of all K states is read."""
-        return self.slot is None and self.transition.averages == "linear"
-
-    def fetch(self, histories: Any, t: Int[Array, ""], alive: Any) -> Any:
-        """Read one state, some states, the window of K states, or its mean, of each array."""
-        if self.means:
-            weights = self._living_weights(alive)
-
-        def read(history: Array) -> Array:
-            if self.means:
-                return average(weights, history, t)
-            if self.slot is None:
-                return read_window(history, t, self.K)
-            if jnp.ndim(self.slot) == 0:
-                return at(history, t + self.K - 1 - self.slot)
-            return read_slots(history, t, self.K, self.slot)
-
-        return jax.tree.map(read, histories)
-
-    def again(self, histories: Any, t: Int[Array, ""], alive: Any, reads: Any) -> Any:
-        """Return `reads`, the result of `fetch`, with the derivative of a mean in the weights."""
-        if not self.means:
-            return reads
-
-        @jax.custom_vjp
-        def mean(weights, reads):
-            return reads
-
-        def forward(_, reads):
-            return reads, None
-
-        def backward(_, d):
-            return average_adjoint(histories, t, d, self.K), d
-
-        mean.defvjp(forward, backward)
-        return mean(match_batch(self._living_weights(alive), jax.tree.leaves(reads)[0]), reads)
-
-    def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
-        """Add `d`, the gradient of `fetch`; return the histories, and their rows State(t-1)."""
-
-        def add(history, d):
-            if self.means:
-                return add_window(history, t, _shares(self._living_weights(alive)) * d[None])
-            if self.slot is None:
-                return add_window(history, t, d)
-            if jnp.ndim(self.slot) == 0:
-                history, _ = add_window(history, t + self.K - 1 - self.slot, d[None])
-                return history, at(history, t + self.K - 1)
-            return add_slots(history, t, self.K, self.slot, d)
-
-        pairs = map(add, adjoints, d)
-        return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
-
-    def fetch_all(self, histories: Any, time: int) -> Any:
-        """Read the state of all steps at once, (time, batch, hidden) each."""
-
-        def read(history: Array) -> Array:
-            if jnp.ndim(self.slot) == 0:
-                start = self.K - 1 - self.slot
-                return history[start : start + time]
-            return read_slots_of_all(history, self.K, self.slot)
-
-        return jax.tree.map(read, histories)
-
-    def combine(self, fetched: Any, alive: Any, initial: Any) -> Any:
-        """Return the chosen state, or the average of states, from the result of `fetch`."""
-        if self.means:
-            if initial is None:
-                return fetched
-            rest = jnp.sum(self.weights - self._living_weights(alive), axis=1, keepdims=True)
-            return jax.tree.map(lambda mean, initial: mean + rest * initial, fetched, initial)
-        if self.slot is None:
-            if initial is not None:
-                fetched = jax.tree.map(lambda window, i: living(window, alive, i), fetched, initial)
-            fetched = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), fetched)
-        elif initial is not None:
-            if self.weights is not None:
-                # There are several slots: (batch, n).
-                alive = alive[:, None]
-                initial = jax.tree.map(lambda i: i[:, None], initial)
-            is_living = (self.slot < alive)[..., None]
-            fetched = jax.tree.map(lambda rows, i: jnp.where(is_living, rows, i), fetched, initial)
-        return (
-            fetched
-            if self.weights is None
-            else self.transition.average_states(self.weights, fetched)
-        )
-
-    def _living_weights(self, alive: Any) -> Float[Array, "batch K"]:
-        if alive is None:
-            return self.weights
-        return jnp.where(jnp.arange(self.K)[None] < alive[:, None], self.weights, 0)
 
 
 def lengths_of(valid: Bool[Array, "time batch"] | None, dtype: Any) -> Int[Array, " batch"] | None:
@@ -625,6 +280,7 @@ def last_rows(
     """Return the last K rows of each sequence, of which a full row has all."""
     if seq_lengths is None:
         return history[history.shape[0] - K :]
+    # A sequence of n steps ends with row K - 1 + n, so its last K rows begin at n.
     rows = jnp.arange(K)[:, None] + seq_lengths[None, :]
     return jnp.take_along_axis(
         history, rows.reshape(*rows.shape, *(1,) * (history.ndim - 2)), axis=0

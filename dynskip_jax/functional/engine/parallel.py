@@ -15,6 +15,7 @@ from dynskip_jax.functional.step import (
     in_dtype_of,
 )
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
+from dynskip_jax.functional.time_skips.calls import decide
 from dynskip_jax.functional.transitions import LinearTransition
 
 
@@ -44,22 +45,33 @@ def parallel_unroll(
     """
     inputs = in_dtype_of(carry, inputs)
     a, b = recurrence.transition.coefficients(inputs.transition)
+    # Padding passes the state on: h -> 1 h + 0.
     if inputs.valid is not None:
         a = where_each(inputs.valid, a, 1)
         b = where_each(inputs.valid, b, 0)
     grown, added = jax.lax.associative_scan(_compose, (a, b), axis=0)
+    # The composition of all steps up to t, applied to h(-1), is h(t).
     h = grown * carry.state.h[None] + added
+
+    # The carry after the last step of each sequence.
     skip = recurrence.time_skip
     time, batch = h.shape[:2]
     history = jnp.concatenate([jnp.moveaxis(oldest_first(carry.slots.h, None), 1, 0), h])
     lengths = lengths_of(inputs.valid, carry.step.dtype)
     slots = jnp.moveaxis(jnp.flip(last_rows(history, lengths, skip.max_skip), 0), 0, 1)
-    step = carry.step + (time if lengths is None else lengths)
+    count = lengths
+    if lengths is None:
+        count = time
+    step = carry.step + count
     end = carry._replace(slots=recurrence.transition.state(slots), step=step)
+
+    # Outputs, (batch, time, hidden).
     h = jnp.moveaxis(h, 0, 1)
     steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
-    decision = skip.decide(None, steps, h, Choice(), "greedy")
-    output = SkipOutput(h, decision, h if return_cell_state else None)
+    decision = decide(skip, None, steps, h, Choice(), "greedy")
+    output = SkipOutput(h, decision)
+    if return_cell_state:
+        output = output._replace(cell_state=h)
     if inputs.valid is not None:
         output = where_each(inputs.valid.T, output, 0)
     return end, output

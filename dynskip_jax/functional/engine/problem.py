@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import Matrix, Product, find_products
+from dynskip_jax.functional.engine.read import Read
 from dynskip_jax.functional.engine.trees import floats, time_slowest, with_rows, without
 from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.sequence import where_each
@@ -43,13 +44,19 @@ def make_clock(carry: SkipCarry, inputs: StepInputs, K: int) -> Clock:
     time, batch = jax.tree.leaves(inputs.transition)[0].shape[:2]
     if inputs.restart is None:
         step_TB = carry.step[None] + jnp.arange(time, dtype=carry.step.dtype)[:, None]
-        key_TB = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
+        key_TB = None
+        if carry.key is not None:
+            key_TB = jnp.broadcast_to(carry.key, (time, batch))
         return Clock(step_TB, key_TB)
 
+    # In a packed row a sequence begins at step 0 with a new key and no slots of its own, as
+    # `reset_carry` makes it. Padding stops the clock.
     def tick(state, x):
         restart, valid = x
         step, key, alive = state
-        new_key = None if key is None else fold_in_each(key, step)
+        new_key = None
+        if key is not None:
+            new_key = fold_in_each(key, step)
         begun = (jnp.zeros_like(step), new_key, jnp.zeros_like(alive))
         step, key, alive = where_each(restart, begun, state)
         after = (step + 1, key, alive + 1)
@@ -119,18 +126,23 @@ class Layer:
     def reaches_back(self) -> bool:
         """Whether a step reads a state other than State(t-1)."""
         skip = self.recurrence.time_skip
-        return skip.fixed_slot != 0 or skip.observed != "previous"
+        return skip.fixed_slot != 0 or skip.observation_kind != "previous"
 
     @property
     def input_of_product(self) -> dict[int, int]:
-        """Projected input that a product's result overwrites, as only this product reads it."""
+        """Index of the projected input that each product owns: nothing else reads this input.
+
+        The forward loop overwrites a row of an owned input by the product's result, which the
+        backward loop needs, and the backward loop overwrites that by the input's gradient.
+        """
         return {n: product.input for n, product in enumerate(self.products) if product.owns_input}
 
-    def read(self, choice: Choice) -> hist.Read:
+    def read(self, choice: Choice) -> Read:
         """Return how the states of a choice are read from the histories."""
-        skip = self.recurrence.time_skip
-        slot = choice.slot if skip.fixed_slot is None else skip.fixed_slot
-        return hist.Read(self.recurrence.transition, self.K, slot, choice.weights)
+        slot = self.recurrence.time_skip.fixed_slot
+        if slot is None:
+            slot = choice.slot
+        return Read(self.recurrence.transition, self.K, slot, choice.weights)
 
     def cell(self, dense, params, inputs, entering, newest, update, recurrent_mask) -> Any:
         """Return the result of `cell_step`, called with a placeholder for each matrix."""
@@ -157,56 +169,77 @@ def prepare(
 ) -> tuple[Layer, Arguments]:
     """Return the static facts about an unroll, and its arrays."""
     skip = recurrence.time_skip
-    is_number = isinstance(mix, int | float)
 
-    # A `Matrix` takes the place of each matrix, which only `dense` can use.
-    of_cell = params.transition, params.depth
-    matrices = [leaf for leaf in jax.tree.leaves(of_cell) if leaf.ndim > 1]
-    placeholders = map(Matrix, range(len(matrices)))
+    # A number λ is a static fact, because λ = 1 saves the mixing. An array is an argument.
+    mix_number = mix_array = None
+    if isinstance(mix, int | float):
+        mix_number = float(mix)
+    else:
+        mix_array = mix
 
-    def hide_matrix(leaf: Any) -> Any:
-        return next(placeholders) if leaf.ndim > 1 else leaf
+    matrices, cell_params = _hide_matrices((params.transition, params.depth))
 
+    # Projected inputs are a flat list, so that a product can own one of them.
     projected, input_structure = jax.tree.flatten(
         (inputs.transition, inputs.depth, inputs.zoneout_mask)
     )
 
     # The carried state of a skip that forgets it is no longer there after the first step.
-    first = is_forgotten = None
+    is_forgotten = None
     if skip.forgets_carried:
-        first = is_forgotten = carry.step == 0
+        is_forgotten = carry.step == 0
         if inputs.valid is not None:
-            is_forgotten = first & inputs.valid[0]
+            is_forgotten = is_forgotten & inputs.valid[0]
 
     def oldest_first(slots_BKH: Any) -> Array:
         return jnp.moveaxis(hist.oldest_first(slots_BKH, is_forgotten), 1, 0)
 
+    newest = carry.state
+    slots_KBH = jax.tree.map(oldest_first, carry.slots)
+    first_TB = None
+    if skip.forgets_carried:
+        first_TB = clock.step == 0
+    initial_of_packed = None
+    if clock.alive is not None:
+        initial_of_packed = initial
     args = Arguments(
         inputs=tuple(projected),
-        matrices=tuple(matrices),
-        params=jax.tree.map(hide_matrix, of_cell),
-        newest=carry.state,
-        slots=jax.tree.map(oldest_first, carry.slots),
+        matrices=matrices,
+        params=cell_params,
+        newest=newest,
+        slots=slots_KBH,
         skip_state=carry.skip_state,
         skip=params.skip,
         given=given,
-        mix=None if is_number else mix,
+        mix=mix_array,
         recurrent_mask=carry.recurrent_mask,
-        initial=None if clock.alive is None else initial,
-        flags=Flags(inputs.valid, None if first is None else clock.step == 0, clock.alive),
+        initial=initial_of_packed,
+        flags=Flags(inputs.valid, first_TB, clock.alive),
     )
     layer = Layer(
         recurrence,
         mode,
-        mix=float(mix) if is_number else None,
+        mix=mix_number,
         differentiable=skip.differentiable(mode, inputs.action is not None),
         inputs=input_structure,
     )
     return dataclasses.replace(layer, products=_products(layer, args, carry)), args
 
 
+def _hide_matrices(params: Any) -> tuple[tuple[Array, ...], Any]:
+    """Return the matrices of a tree, and the tree with a `Matrix` in the place of each."""
+    leaves, structure = jax.tree.flatten(params)
+    matrices = []
+    for i, leaf in enumerate(leaves):
+        if leaf.ndim > 1:
+            leaves[i] = Matrix(len(matrices))
+            matrices.append(leaf)
+    return tuple(matrices), structure.unflatten(leaves)
+
+
 def _products(layer: Layer, args: Arguments, carry: SkipCarry) -> tuple[Product, ...]:
     """Trace a step with the shapes of its arrays, and return its products."""
+    # A skip that writes only a part needs a product for the rest, as `SkimLSTM` does.
     update = None
     if not layer.recurrence.time_skip.writes_all:
         update = jax.ShapeDtypeStruct(carry.step.shape, carry.slots[0].dtype)
@@ -224,6 +257,8 @@ def pack(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
     Floats stand side by side in one array, because each row that a step reads has its price on a
     TPU.
     """
+    # Arrays (time, batch, features) of floats stand side by side, if they have one dtype. τ is the
+    # same at all steps, so the loop does not scan over it.
     leaves, structure = jax.tree.flatten(given._replace(temperature=None))
     wide = [i for i, leaf in enumerate(floats(leaves)) if leaf is not None and leaf.ndim == 3]
     if len({leaves[i].dtype for i in wide}) != 1:

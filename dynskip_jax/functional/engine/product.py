@@ -1,6 +1,4 @@
-"""Matrix products of recurrent layers in mixed dtypes, with their biases, activations and
-gradients.
-"""
+"""Matrix products of recurrent layers in mixed dtypes, with biases and activations."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -20,20 +18,20 @@ from dynskip_jax.functional.engine.sharding import (
 
 
 def wider(*dtypes: Any) -> Any:
-    """Return the dtype to which these are promoted, also under
-    `jax.numpy_dtype_promotion("strict")`.
-    """
+    """Return the dtype to which these are promoted, also where promotion is strict."""
     with jax.numpy_dtype_promotion("standard"):
         return reduce(jnp.promote_types, dtypes)
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
-    """Return x w, multiplied in the dtype of `w`; sums and the result have the wider of both
-    dtypes.
+    """Return x w, multiplied in the dtype of `w`.
+
+    Sums and the result have the wider of both dtypes.
 
     With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes
     the gradients in the same way; it supports reverse mode only.
     """
+    # One axis of rows where that is allowed: a faster product than with several.
     rows = x
     if not _may_be_sharded(x):
         rows = x.reshape(-1, x.shape[-1])
@@ -45,8 +43,7 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
 
 
 def _may_be_sharded(x: Array) -> bool:
-    """Return whether the leading axes must stay apart, because one that is not the first may be
-    sharded.
+    """Return whether the leading axes stay apart, because one after the first may be sharded.
 
     On one device they become one axis: with several, XLA's CPU backend transposes, and so copies,
     an operand of each weight's gradient.
@@ -91,6 +88,7 @@ def _narrow_product_forward(x, w):
 
 
 def _narrow_product_backward(residuals, d):
+    # Both gradients are multiplied in the narrow dtype, and summed in that of d.
     x, w = residuals
     narrow = d.astype(w.dtype)
     last = narrow.ndim - 1
@@ -125,11 +123,14 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
         products = [_times(d_part, part, axis=0) for d_part, part in pairs]
         return sum(products[1:], products[0])
 
+    # Which of the three methods a CPU takes.
     size = rows * w.shape[0]
     gates = 1
     if w.shape[1] % w.shape[0] == 0:
         gates = w.shape[1] // w.shape[0]
-    count = 1 if size <= 4096 else gates
+    count = gates
+    if size <= 4096:
+        count = 1
     if size > 8192 or (size > 4096 and gates == 1) or explicit_spec(w) is not None:
         return lambda d: plain(d, w, ())
 
@@ -140,6 +141,7 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
         zeros = [jnp.zeros(part.shape, part.dtype) for part in jax.eval_shape(transpose, w)]
         return vary_along(tuple(zeros), varying_axes(w))
 
+    # Other platforms pass zeros of the parts' shapes into the loop, which XLA removes.
     parts = jax.lax.platform_dependent(w, cpu=transpose, default=unused)
     return lambda d: jax.lax.platform_dependent(d, w, parts, cpu=in_parts, default=plain)
 
@@ -160,6 +162,7 @@ def outer_products(
     """Return the gradient of `w`: x dᵀ summed over examples, multiplied in the dtype of `w`."""
     if not _may_be_sharded(x):
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
+    # A sum over sharded examples is a sum over devices, whose result JAX does not place by itself.
     axes = tuple(range(x.ndim - 1))
     out_sharding = None
     if explicit_spec(x) is not None:
@@ -184,8 +187,7 @@ def row(
 def activate(
     x: Float[Array, "*batch features"], activations: Sequence[str]
 ) -> Float[Array, "*batch features"] | tuple[Float[Array, "*batch block"], ...]:
-    """Apply one activation to all features, or one to each of several blocks, which are returned as
-    a tuple.
+    """Apply one activation to all features, or one to each of several blocks, a tuple.
 
     Activations are names from `tanh`, `sigmoid` and `linear` (no change).
     """

@@ -50,7 +50,9 @@ def explicit_spec(array: Array) -> PartitionSpec | None:
 def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
     """Return the sharding of a gradient: that of its parameter, on the mesh of `like`."""
     sharding = jax.typeof(parameter).sharding
-    spec = PartitionSpec() if sharding.mesh.empty else sharding.spec
+    spec = sharding.spec
+    if sharding.mesh.empty:
+        spec = PartitionSpec()
     return NamedSharding(jax.typeof(like).sharding.mesh, spec)
 
 
@@ -59,6 +61,7 @@ def match_batch(tree: Any, like: Array) -> Any:
     spec = explicit_spec(like)
     mesh = jax.typeof(like).sharding.mesh
 
+    # The leading axis gets the axis of the batch; the other axes keep theirs.
     def match(leaf: Array) -> Array:
         own = jax.typeof(leaf).sharding
         if own.spec[0] == spec[0] and own.mesh == mesh:

@@ -12,12 +12,15 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import with_value
+from dynskip_jax.functional.engine.memory import Memory, followed_memory
 from dynskip_jax.functional.engine.problem import Arguments, Flags, Layer
+from dynskip_jax.functional.engine.read import Read
 from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.trees import added, combined, floats
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.step import dropped, mixed, observed
+from dynskip_jax.functional.step import dropped, mixed, observation_of
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
+from dynskip_jax.functional.time_skips.calls import make_choice
 
 
 class LoopInputs(NamedTuple):
@@ -64,12 +67,18 @@ def take_step(
     before the step, and `fetch` reads the states of a choice.
     """
     newest, before = _begin(layer, args, x.flags, newest, before)
+
+    # Choose k.
     choice, after = choose(layer, args, x, newest, window_KBH, before)
     after = _held(x.flags, after, before)
+
+    # The state that enters.
     entering = newest
     if layer.reaches_back:
         read = layer.read(choice)
         entering = enter(layer, args, x.flags, read, fetch(choice), newest)
+
+    # The cell.
     new = _new_state(layer, args, dense, x, entering, newest, choice)
     return Taken(new, entering, choice, before, after)
 
@@ -86,8 +95,7 @@ def replay_step(
     fetch: Callable[[Choice], Any],
     choice_probes: Any,
 ) -> tuple[Any, Choice, Any]:
-    """Take a step with the values of `saved`; return State(t), the choice, and the time skip's
-    state.
+    """Take a step with the values of `saved`; return State(t), the choice and the skip's state.
 
     Derivatives are those of `take_step`. `choice_probes` are zeros whose gradients are those of the
     floats of the choice and of the new state of the time skip. See `take_step` for the other
@@ -149,17 +157,18 @@ def choose(
 ) -> tuple[Choice, Any]:
     """Make the choice of a step; return it, and the state of the time skip after it."""
     skip = layer.recurrence.time_skip
-    observation = observed(layer.recurrence, newest)
+    # An observation of State(t-1) only needs no window of the histories.
+    observation = observation_of(layer.recurrence, newest)
     if window_KBH is not None:
-        initial = args.initial and observed(layer.recurrence, args.initial)
+        initial = args.initial and observation_of(layer.recurrence, args.initial)
         window_BKH = jnp.moveaxis(window_KBH, 0, 1)
-        known = hist.Window(window_BKH, layer.K, alive=x.flags.alive, initial=initial)
-        observation = known.observe(skip.observed)
-    return skip.make_choice(args.skip, x.given, observation, before, layer.mode)
+        known = Memory(window_BKH, layer.K, alive=x.flags.alive, initial=initial)
+        observation = known.as_observation(skip.observation_kind)
+    return make_choice(skip, args.skip, x.given, observation, before, layer.mode)
 
 
 def enter(
-    layer: Layer, args: Arguments, flags: Flags, read: hist.Read, fetched: Any, newest: Any
+    layer: Layer, args: Arguments, flags: Flags, read: Read, fetched: Any, newest: Any
 ) -> Any:
     """Return the state that enters, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2)."""
     chosen = read.combine(fetched, flags.alive, args.initial)
@@ -200,10 +209,10 @@ def window_at(
     layer: Layer, histories_RBH: Any, t: Int[Array, ""]
 ) -> Float[Array, "K batch observed"] | None:
     """Return what choices observe of the K states before step t; None for State(t-1) only."""
-    if layer.recurrence.time_skip.observed == "previous":
+    if layer.recurrence.time_skip.observation_kind == "previous":
         return None
     window = jax.tree.map(lambda rows: hist.read_window(rows, t, layer.K), histories_RBH)
-    return observed(layer.recurrence, window)
+    return observation_of(layer.recurrence, window)
 
 
 def given_at(
@@ -214,4 +223,4 @@ def given_at(
         return given
     inputs_KBF = hist.read_window(args.recent_inputs, t, layer.K)
     inputs_BKF = jnp.moveaxis(inputs_KBF, 0, 1)
-    return given._replace(followed=hist.followed_window(inputs_BKF, layer.K, flags.alive))
+    return given._replace(followed=followed_memory(inputs_BKF, layer.K, flags.alive))

@@ -40,9 +40,11 @@ from dynskip_jax.functional.step import (
     SkipOutput,
     StepInputs,
     in_dtype_of,
+    mix_of,
     skip_inputs,
 )
-from dynskip_jax.functional.time_skips import Choice, Dynamic, Every, Fixed, Previous, TimeSkip
+from dynskip_jax.functional.time_skips import Choice, Dynamic, Every, Fixed, Previous
+from dynskip_jax.functional.time_skips.calls import decide
 from dynskip_jax.functional.transitions import LSTM, LSTMState
 
 LANES = 128  # width of a register, in units
@@ -84,7 +86,7 @@ def misfit(
         and (skip.agent != "mlp" or skip.agent_input != "previous" or skip.among != Every()),
         f"chooses among at most {LANES} states": chosen and skip.max_skip > LANES,
         "has no relaxed choices": chosen and policy.mode not in ("sample", "greedy"),
-        "takes λ as a number, not as an array": not isinstance(_mix(skip, policy), int | float),
+        "takes λ as a number, not as an array": not isinstance(mix_of(skip, policy), int | float),
         "computes states in float32, with weights in float32 or bfloat16": carry.slots[0].dtype
         != jnp.float32
         or any(w.dtype not in (jnp.float32, jnp.bfloat16) for w in jax.tree.leaves(params)),
@@ -118,11 +120,14 @@ def tpu_unroll(
     inputs = in_dtype_of(carry, inputs)
     time, batch = inputs.transition.shape[:2]
     steps = carry.step[None] + jnp.arange(time)[:, None]
-    keys = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
+    keys = None
+    if carry.key is not None:
+        keys = jnp.broadcast_to(carry.key, (time, batch))
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
+    # The kernel draws nothing: the noise, the masks and the actions come as scores.
     chooses = type(skip) is Dynamic
     plan = Plan(
-        skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, _mix(skip, policy)
+        skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, mix_of(skip, policy)
     )
     scores = a = agent = None
     if chooses:
@@ -139,20 +144,30 @@ def tpu_unroll(
                 scores = jnp.where(seen.allowed, scores, _NEVER)
         else:
             scores = jax.nn.one_hot(skip.slot_of(inputs.action), skip.max_skip)
+
+    # The loop. No gradient flows through a choice.
     z = inputs.transition + row(params.transition.b, inputs.transition)
     start = jax.tree.map(lambda slots: jnp.moveaxis(slots[:, ::-1], 1, 0), carry.slots)
     stopped = jax.lax.stop_gradient((a, scores, agent))
     h, c, slot = _padded_states(plan, z, start, params.transition.w_h, *stopped)
 
-    ends = jnp.full(batch, time) if inputs.valid is None else inputs.valid.sum(axis=0)
+    # The last K states of each sequence, newest first, for the next carry.
+    ends = jnp.full(batch, time)
+    if inputs.valid is not None:
+        ends = inputs.valid.sum(axis=0)
     histories = [jnp.concatenate([old, new]) for old, new in zip(start, (h, c), strict=True)]
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
+
+    # Decisions, from the h before each step, and outputs.
     before = histories[0][skip.max_skip - 1 : -1]
-    decision = skip.decide(
-        params.skip, seen, before, Choice(slot if chooses else None), policy.mode
-    )
-    output = SkipOutput(h, decision, c if return_cell_state else None)
+    choice = Choice()
+    if chooses:
+        choice = Choice(slot)
+    decision = decide(skip, params.skip, seen, before, choice, policy.mode)
+    output = SkipOutput(h, decision)
+    if return_cell_state:
+        output = output._replace(cell_state=c)
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
     carry = carry._replace(slots=LSTMState(*slots), step=carry.step + ends.astype(carry.step.dtype))
@@ -161,10 +176,6 @@ def tpu_unroll(
 
 def _rows(history: Float[Array, "rows batch hidden"], rows: Int[Array, "n batch"]) -> Array:
     return history[rows, jnp.arange(history.shape[1])[None]]
-
-
-def _mix(skip: TimeSkip, policy: Policy) -> Any:
-    return skip.mix if policy.mix is None else policy.mix
 
 
 def _padded_states(plan: Plan, z, start, w_h, a, scores, agent) -> tuple[Array, Array, Array]:
@@ -245,6 +256,7 @@ def _forward_step(plan: Plan, ref: SimpleNamespace) -> None:
         slot = jnp.min(jnp.where(best, lane, LANES - 1), axis=1, keepdims=True)
         place = jax.lax.rem(t + K - 1 - slot, K)
 
+        # Examples choose different rows, and registers have no gather: look at all K.
         def read(j: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
             is_here = place == j
             new = _at(ref.past_h, j, K), _at(ref.past_c, j, K)
@@ -302,6 +314,7 @@ def _backward(plan, residuals, gradients):
         name="lstm_backward",
         reverse=True,
     )
+    # The gradient of W_h, from all steps at once.
     flat = (entered(h_0, h).astype(w_h.dtype), result.dz.astype(w_h.dtype))
     dw_h = jnp.einsum("tbh,tbz->hz", *flat, preferred_element_type=jnp.float32).astype(w_h.dtype)
     none = jax.tree.map(jnp.zeros_like, (a, scores, agent))
@@ -389,8 +402,7 @@ def _run(
     results_whole: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     reverse: bool = False,
 ) -> SimpleNamespace:
-    """Run `step` once for each step, one after another, and return the results by name, all of them
-    float32.
+    """Run `step` once for each step, one after another; return the results by name, in float32.
 
     Args:
         step: Function of the references of all arrays, by name.

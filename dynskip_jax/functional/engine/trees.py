@@ -1,6 +1,4 @@
-"""Trees of arrays as the loops use them: None stands for what has no gradient, or a gradient of
-zero.
-"""
+"""Trees of arrays as the loops use them: None stands for a gradient that is zero or missing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,7 +16,9 @@ def floats(tree: Any) -> Any:
     """Return `tree` with None for leaves that are not floats."""
 
     def only_float(leaf: Any) -> Any:
-        return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        return None
 
     return jax.tree.map(only_float, tree)
 
@@ -27,7 +27,9 @@ def combined(some: Any, tree: Any) -> Any:
     """Return `tree` with the leaves that `some` has, where it has any."""
 
     def first(a: Any, b: Any) -> Any:
-        return b if a is None else a
+        if a is None:
+            return b
+        return a
 
     return _map_with_none(first, some, tree)
 
@@ -46,6 +48,7 @@ def added(a: Any, b: Any) -> Any:
 
 
 def _map_with_none(function: Callable[..., Any], *trees: Any) -> Any:
+    # JAX takes None for an empty tree, not for a leaf.
     return jax.tree.map(function, *trees, is_leaf=lambda leaf: leaf is None)
 
 
@@ -74,7 +77,9 @@ def swap_time_and_batch(tree: Any) -> Any:
     """Return a tree with the first two axes of each array exchanged; numbers stay."""
 
     def exchange(leaf: Any) -> Any:
-        return jnp.swapaxes(leaf, 0, 1) if jnp.ndim(leaf) > 1 else leaf
+        if jnp.ndim(leaf) < 2:
+            return leaf
+        return jnp.swapaxes(leaf, 0, 1)
 
     return jax.tree.map(exchange, tree)
 
@@ -86,6 +91,7 @@ def time_slowest(tree: Any) -> Any:
     much.
     """
 
+    # A layout lists the axes from the slowest to the fastest in memory.
     def constrain(leaf: Any) -> Any:
         return with_layout_constraint(leaf, Layout(tuple(range(leaf.ndim))))
 

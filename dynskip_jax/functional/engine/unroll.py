@@ -113,6 +113,7 @@ def unroll(
     axes = varying_axes((params, rows, policy))
     params, rows, policy = vary_along((params, rows, policy), axes)
 
+    # A reversed layer runs the same loop over sequences that are reversed, and back again.
     if reverse:
         rows = rows.flipped()
     end, outputs = _run_steps(
@@ -191,6 +192,7 @@ def _run_steps(
         return tpu_unroll(
             params, carry, inputs, recurrence, policy=policy, return_cell_state=return_cell_state
         )
+    # The implementations, as functions of the weights, the carry and the inputs.
     fits = parallel.fits(recurrence, inputs)
     if implementation == "parallel" and not fits:
         raise UserError(
@@ -214,11 +216,14 @@ def _run_steps(
     in_parallel = partial(
         parallel.parallel_unroll, recurrence=recurrence, return_cell_state=return_cell_state
     )
+
+    # Which of them runs.
     time = jax.tree.leaves(inputs.transition)[0].shape[0]
     if implementation == "reference" or time == 0:
         return reference(params, carry, inputs)
     run = fused
-    if fits and isinstance(time, int):  # JAX has no parallel scan over a symbolic length
+    # JAX has no parallel scan over a symbolic length.
+    if fits and isinstance(time, int):
         if implementation == "parallel":
             run = in_parallel
         elif implementation == "auto":

@@ -35,6 +35,8 @@ _KINDS = (
 )
 TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 TIME_SKIPS |= dict(content=Attention, log_attention=Attention, log_dynamic=Dynamic)
+# Tables and stored runs call the baseline after the default transition.
+TIME_SKIPS |= dict(lstm=Previous)
 TIME_SKIPS |= dict(segment_attention=Attention, segment_dynamic=Dynamic)
 _IMPLIED = dict(content=dict(agent="content"), segment_attention=dict(agent="content"))
 _IMPLIED |= dict(log_attention=dict(among=LogSpaced()), log_dynamic=dict(among=LogSpaced()))
@@ -45,7 +47,8 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
 
     Args:
         text: Name from `TIME_SKIPS`, followed by a colon and K, such as `dynamic:5`. The names
-            `lstm` (no skip), `skip_rnn`, `lstm_jump` and `skim_rnn` have no K.
+            `previous` (no skip), `lstm` (the same), `skip_rnn`, `lstm_jump` and `skim_rnn` have no
+            K.
         stride: Size of `Segments` for `segment_…` and `sparse`, and of `Every` for other agents.
         **options: Values of the skip's other fields. Fields that the skip does not have are
             ignored.
@@ -71,10 +74,11 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
     if stride > 1:
         if name.startswith("log_"):
             raise UserError(f"{name} has the distances 1, 2, 4, …: leave out the stride")
-        options["among"] = (
-            Segments(stride) if name.startswith(("segment_", "sparse")) else Every(stride)
-        )
-    if issubclass(kind, Attention):  # the name determines the kind of agent
+        options["among"] = Every(stride)
+        if name.startswith(("segment_", "sparse")):
+            options["among"] = Segments(stride)
+    # The name determines the kind of agent.
+    if issubclass(kind, Attention):
         fields -= {"agent"}
     options = {name: value for name, value in options.items() if name in fields}
     return kind(**options | _IMPLIED.get(name, {}) | {"max_skip": int(number)})

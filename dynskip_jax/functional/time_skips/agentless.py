@@ -1,6 +1,4 @@
-"""Time skips without an agent: the previous state, a fixed one, the mean of the last K, or a random
-one.
-"""
+"""Time skips without an agent: State(t-1), State(t-K), the mean of the last K, or a random one."""
 
 import dataclasses
 import math
@@ -17,7 +15,7 @@ from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, TimeSkip
 class Previous(TimeSkip):
     """No skip over time: State(t-1) enters, as in an ordinary recurrent network."""
 
-    name = "lstm"  # the baseline's name in every table, for any transition
+    name = "previous"
     fixed_slot = 0
 
 
@@ -41,7 +39,6 @@ class Mean(BufferSkip):
     """Uniform average of the last K states: the control for attention. `Decision.action` is K."""
 
     name = "mean"
-    has_distribution = True
 
     def choose(self, params, inputs, observation, skip_state, mode):
         shape = (*inputs.step.shape, self.max_skip)
@@ -56,8 +53,7 @@ class Mean(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Random(BufferSkip):
-    """Random skip, the control for an agent: one of the last K states enters, sampled in every
-    mode.
+    """Random skip, the control for an agent: one of the last K states, sampled in every mode.
 
     Attributes:
         rates: Relative frequency of each k; None for equal frequencies. With the frequencies of a
@@ -65,8 +61,6 @@ class Random(BufferSkip):
     """
 
     name = "random"
-    is_stochastic = True
-    has_distribution = True
     rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -90,6 +84,7 @@ class Random(BufferSkip):
         return "sample"
 
     def choose(self, params, inputs, observation, skip_state, mode):
+        # Gumbel noise on the logarithms of the rates makes the largest a sample.
         if inputs.action is not None:
             return Choice(slot=self.slot_of(inputs.action)), skip_state
         log_rates = jnp.broadcast_to(jnp.log(self._rates()), inputs.noise.shape)
@@ -102,4 +97,6 @@ class Random(BufferSkip):
         return jnp.broadcast_to(log_probs, (*step.shape, self.max_skip))
 
     def _rates(self) -> Float[Array, " K"]:
-        return jnp.ones(self.max_skip) if self.rates is None else jnp.asarray(self.rates)
+        if self.rates is None:
+            return jnp.ones(self.max_skip)
+        return jnp.asarray(self.rates)

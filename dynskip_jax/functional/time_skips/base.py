@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.errors import UserError, described
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
 from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
-Observed = Literal["previous", "mean", "slots", "stored"]
+ObservationKind = Literal["previous", "mean", "slots", "memory"]
 
 
 class Choice(NamedTuple):
@@ -69,8 +69,8 @@ class SkipInputs(NamedTuple):
             if everything is allowed.
         action: Action to replay instead of choosing, (*batch,); None to choose.
         temperature: Temperature τ of the policy, a number; see `policy_temperature`.
-        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a
-            `history.Window`; None if the skip does not observe them.
+        followed: Inputs that followed the last K states, x(t-k+1) for each k, as a `Memory`; None
+            if the skip does not observe them.
     """
 
     projected: Any = None
@@ -86,24 +86,25 @@ class SkipInputs(NamedTuple):
 class TimeSkip:
     """Interface of a skip over time: which state enters a step, and what is written.
 
-    Time skips are hashable, so they can be static arguments under `jit`. To write your own, derive
-    a frozen dataclass, declare what differs from the defaults of this table, and make a `Choice` in
-    `choose`. The reference and the fused unroll read and write the buffer of states.
+    To write your own, derive a frozen dataclass, declare what differs from the defaults below, and
+    make a `Choice` in `choose`. The reference and the fused unroll read and write the buffer of
+    states. Time skips are hashable, so they can be static arguments under `jit`.
 
-    | attribute (or property) | default | meaning |
-    | --- | --- | --- |
-    | `name` | | name on the command line, followed by a colon and K for a skip over K states |
-    | `has_agent` | False | an agent or attention with weights computes a distribution over K states
-    | | `has_distribution` | False | there is such a distribution, with weights or without:
-    `log_distribution` | | `is_stochastic` | False | choices are sampled; losses train `params` by
-    log π of the `trace` | | `writes_all` | True | every new state is written as a whole, so that
-    `Choice.update` is None | | `fixed_slot` | None | slot of the state that enters every step; None
-    if it is chosen | | `forgets_carried` | False | the carried state enters the first step, and the
-    initial one replaces it | | `observed` | `previous` | what `choose` sees of the stored states;
-    see there | | `observes_inputs` | False | `choose` also sees the inputs that followed them:
-    `SkipInputs.followed` | | `num_choices` | 0 | number of options from which one is sampled or
-    replayed; 0 if there are none | | `action_range` | 1, K | smallest and largest action that can
-    be replayed |
+    A skip declares, by class attributes or properties:
+
+    * `name`: name on the command line, followed by a colon and K for a skip over K states.
+    * `observation_kind` (`previous`): what `choose` observes of the last K states; see there.
+    * `observes_inputs` (False): `choose` also observes the inputs that followed these states,
+      `SkipInputs.followed`.
+    * `num_choices` (0): number of options from which one is sampled or replayed; 0 if a choice is
+      computed without options.
+    * `action_range` (1, K): smallest and largest action that can be replayed.
+    * `fixed_slot` (None): slot of the state that enters every step; None if it is chosen.
+    * `writes_all` (True): every new state is written as a whole, so that `Choice.update` is None.
+    * `forgets_carried` (False): the carried state enters the first step, and the initial one
+      replaces it.
+
+    Everything else follows: `has_agent`, `has_distribution` and `is_stochastic` are derived.
 
     Attributes:
         max_skip: K, the number of states in the buffer.
@@ -112,39 +113,24 @@ class TimeSkip:
     """
 
     name: ClassVar[str] = ""
-    has_agent: ClassVar[bool] = False
-    has_distribution: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
-    writes_all: ClassVar[bool] = True
-    fixed_slot: ClassVar[int | None] = None
-    forgets_carried: ClassVar[bool] = False
-    observed: ClassVar[Observed] = "previous"
+    observation_kind: ClassVar[ObservationKind] = "previous"
     observes_inputs: ClassVar[bool] = False
     num_choices: ClassVar[int] = 0
+    fixed_slot: ClassVar[int | None] = None
+    writes_all: ClassVar[bool] = True
+    forgets_carried: ClassVar[bool] = False
     max_skip: int = 1
     mix: float = 1.0
 
-    def __init_subclass__(cls) -> None:
-        """Refuse a class whose choices would not be sampled, or whose parameters no gradient would
-        reach.
-        """
-        if cls.is_stochastic and cls.init is not TimeSkip.init and cls.trace is TimeSkip.trace:
-            raise TypeError(
-                f"{cls.__name__} samples with parameters: return log π of the choice in `trace`"
-            )
-        if cls.is_stochastic and cls.num_choices == 0:
-            raise TypeError(f"{cls.__name__} samples: set num_choices, the number of its options")
-
     def __post_init__(self) -> None:
-        """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the
-        values.
-        """
-        name = type(self).__name__
+        """Make the fields hashable, and check them and what the class declares."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            # Arrays become Python numbers and tuples.
             if hasattr(value, "tolist") and not isinstance(value, jax.core.Tracer):
                 value = value.tolist()
-            value = tuple(value) if isinstance(value, list) else value
+            if isinstance(value, list):
+                value = tuple(value)
             object.__setattr__(self, field.name, value)
             known = field.metadata.get("choices")
             if known is not None and value not in known:
@@ -152,36 +138,58 @@ class TimeSkip:
         check_mix(self.mix)
         check_whole("max_skip (K)", self.max_skip)
         check_fields(self)
-        if self.observed not in get_args(Observed):
-            known = ", ".join(get_args(Observed))
-            raise UserError(f"unknown {name}.observed {self.observed!r}: choose one of {known}")
-        writes_more = (
-            not self.writes_all or type(self).init_skip_state is not TimeSkip.init_skip_state
-        )
-        if self.forgets_carried and self.observed != "previous" and writes_more:
+        self._check_declarations()
+
+    def _check_declarations(self) -> None:
+        """Check that what the class declares fits together."""
+        cls = type(self)
+        kind = self.observation_kind
+        if kind not in get_args(ObservationKind):
+            known = ", ".join(get_args(ObservationKind))
+            name = f"{cls.__name__}.observation_kind"
+            raise UserError(f"unknown {name} {kind!r}: choose one of {known}")
+        # Without log π in the trace, no gradient would reach the parameters.
+        if self.is_stochastic and self.has_params and cls.trace is TimeSkip.trace:
+            raise TypeError(
+                f"{cls.__name__} samples with parameters: return log π of the choice in `trace`"
+            )
+        # Histories have another state in place of the forgotten one. Loops mend what enters the
+        # first step and State(t-1), but no update or state that depends on older states.
+        has_state = cls.init_skip_state is not TimeSkip.init_skip_state
+        if self.forgets_carried and kind != "previous" and (has_state or not self.writes_all):
             raise UserError(
-                f"{name} has an update or a state: with forgets_carried it observes `previous`"
+                f"{cls.__name__} has an update or a state: "
+                "with forgets_carried it observes `previous`"
             )
 
+    # What follows from the declarations and from the methods below.
+
     @property
-    def action_range(self) -> tuple[int, int]:
-        return 1, self.max_skip
+    def has_params(self) -> bool:
+        """Whether the skip has parameters: it overrides `init`."""
+        return type(self).init is not TimeSkip.init
 
-    def observed_arrays(self, transition: Transition) -> tuple[str, ...]:
-        """Return the names of the state's arrays that `choose` observes, side by side."""
-        return ("h",)
+    @property
+    def has_agent(self) -> bool:
+        """Whether parameters decide which state enters: those of an agent or of attention."""
+        return self.has_params and self.fixed_slot is None
 
-    def mode_of(self, mode: ActionMode) -> str:
-        """Return how the skip makes its choices where the policy has `mode`.
+    @property
+    def has_distribution(self) -> bool:
+        """Whether there is a distribution over the K states: the skip has `log_distribution`."""
+        return type(self).log_distribution is not TimeSkip.log_distribution
 
-        That is `sample`, `greedy`, a relaxation, or `none` if the skip computes its choices without
-        options to select from. A gradient flows through the choices of the last two. A relaxation
-        that a skip does not have becomes another mode. By default a stochastic skip has all modes.
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether a policy that samples makes the skip sample one of its options.
+
+        Losses train the parameters of such a skip by log π of the `trace`.
         """
-        return mode if self.is_stochastic else "none"
+        return self.num_choices > 0 and self.mode_of("sample") == "sample"
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
         """Return whether choices are sampled and need keys; replayed actions are not."""
+        # `soft` weighs all options, without noise.
         is_random = self.mode_of(mode) not in ("none", "greedy", "soft")
         return is_random and self.num_choices > 0 and not replayed
 
@@ -190,24 +198,45 @@ class TimeSkip:
 
         If not, choices and the skip's state are constants.
         """
+        # A fixed slot and whole new states leave nothing to choose, and actions are whole numbers.
         is_chosen = self.fixed_slot is None or not self.writes_all
         is_replayed = replayed and self.num_choices > 0
         return is_chosen and not is_replayed and self.mode_of(mode) in (*RELAXATIONS, "none")
 
+    # What a skip may define.
+
+    @property
+    def action_range(self) -> tuple[int, int]:
+        """Smallest and largest action that can be replayed."""
+        return 1, self.max_skip
+
+    def observation_arrays(self, transition: Transition) -> tuple[str, ...]:
+        """Return the names of the state's arrays that `choose` observes, side by side."""
+        return ("h",)
+
+    def mode_of(self, mode: ActionMode) -> str:
+        """Return how the skip makes its choices where the policy has `mode`.
+
+        That is `sample`, `greedy`, a relaxation, or `none` if the skip computes its choices without
+        options to select from. A gradient flows through the choices of the last two. A relaxation
+        that a skip does not have becomes another mode. By default a skip with options has all
+        modes.
+        """
+        if self.num_choices == 0:
+            return "none"
+        return mode
+
     def init(
         self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers
     ) -> Any:
-        """Draw the parameters, with `units` hidden units of an agent; None for a skip without
-        parameters.
+        """Draw the parameters, with `units` hidden units of an agent; None without parameters.
 
         Layers take a named tuple of arrays, or of tuples of arrays.
         """
         return None
 
     def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
-        """Return the skip's own state before the first step: a pytree whose leaves have the `batch`
-        axes.
-        """
+        """Return the skip's own state before the first step: a pytree with the `batch` axes."""
         return ()
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
@@ -215,16 +244,16 @@ class TimeSkip:
         return None
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch_or_1 n"]:
-        """Return the slots among which the skip chooses, by default all K, with as many axes as
-        `step`.
+        """Return the slots among which the skip chooses, with as many axes as `step`.
+
+        By default these are all K.
         """
         return np.arange(self.max_skip, dtype=np.int32).reshape((1,) * step.ndim + (-1,))
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
     ) -> Bool[Array, "*batch_or_1 n"] | None:
-        """Return a mask of the candidates that may be chosen at each step; None if all may be
-        chosen.
+        """Return a mask of the candidates that may be chosen at each step; None allows all.
 
         `policy_mask` is False for skips that the policy forbids: (K,), or with the axes of `step`
         before K.
@@ -236,29 +265,16 @@ class TimeSkip:
     ) -> tuple[Choice, Any]:
         """Make the choice of a step, or of all steps at once: accept any leading axes.
 
-        The observation is of the kind `observed`. `previous`: State(t-1), (*batch, hidden). `mean`:
-        the mean of the last K states. `slots`: all of them, newest first, (*batch, K, hidden).
-        `stored`: a `history.Window`, which compares a query with all of them at less cost.
+        `observation` is of this `observation_kind`:
+
+        * `previous`: State(t-1), (*batch, hidden);
+        * `mean`: the mean of the last K states, (*batch, hidden);
+        * `slots`: all of them, newest first, (*batch, K, hidden);
+        * `memory`: a `Memory`, which compares a query with all of them at less cost.
+
         `skip_state` is the skip's own state before the step; return it after the step, too.
         """
         return Choice(), skip_state
-
-    def make_choice(
-        self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
-    ) -> tuple[Choice, Any]:
-        """Return the result of `choose`, checked.
-
-        Slots are clipped to 0..K-1. Those of a distribution over the K states are among them, and
-        each operation of a step has its price on a TPU.
-        """
-        made = self.choose(params, inputs, observation, skip_state, mode)
-        _check_choice(self, made, inputs.step.shape)
-        choice, skip_state = made
-        if choice.slot is not None and not self.has_distribution:
-            choice = choice._replace(slot=jnp.clip(choice.slot, 0, self.max_skip - 1))
-        if self.differentiable(mode, inputs.action is not None):
-            return choice, skip_state
-        return jax.lax.stop_gradient((choice, skip_state))
 
     def trace(
         self, params: Any, inputs: SkipInputs, observation: Any, choice: Choice, mode: ActionMode
@@ -267,23 +283,15 @@ class TimeSkip:
 
         By default it is k, or K for a weighted mean, without a log-probability.
         """
-        slot = choice.slot if self.fixed_slot is None else self.fixed_slot
-        slot = self.max_skip - 1 if slot is None or choice.weights is not None else slot
+        # State(t-k) is in slot k - 1.
+        slot = choice.slot
+        if self.fixed_slot is not None:
+            slot = self.fixed_slot
+        if slot is None or choice.weights is not None:
+            slot = self.max_skip - 1
         zeros = jnp.zeros(inputs.step.shape, observation.dtype)
-        return Decision(
-            jnp.broadcast_to(slot + 1, inputs.step.shape).astype(jnp.int32), zeros, zeros
-        )
-
-    def decide(self, params: Any, inputs: SkipInputs, *others: Any) -> Decision:
-        """Return the `trace`, without credit for a first step that uses the carried state."""
-        decision, lead = self.trace(params, inputs, *others), inputs.step.shape
-        _check_arrays(f"{type(self).__name__}.trace", decision, Decision(lead, lead, lead, lead))
-        if not self.forgets_carried:
-            return decision
-        first = inputs.step == 0
-        return jax.tree.map(
-            lambda new, old: jnp.where(first, new, old), Decision(1, 0, 0), decision
-        )
+        k = jnp.broadcast_to(slot + 1, inputs.step.shape).astype(jnp.int32)
+        return Decision(k, zeros, zeros)
 
     def log_distribution(
         self,
@@ -303,54 +311,17 @@ class TimeSkip:
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 
 
-def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
-    """Check what `skip.choose` has returned for steps with the axes `lead`."""
-    name = f"{type(skip).__name__}.choose"
-    if type(made) is not tuple or len(made) != 2 or not isinstance(made[0], Choice):
-        raise UserError(
-            f"expected {name} to return a Choice and the skip's state, got {described(made)}"
-        )
-    choice = made[0]
-    if skip.fixed_slot is None and choice.slot is None and choice.weights is None:
-        raise UserError(f"expected a slot or weights from {name}, got neither")
-    if skip.writes_all == (choice.update is not None):
-        raise UserError(f"expected an update from {name} if writes_all is False, and only then")
-    num_weighted = () if choice.weights is None else (skip.max_skip,)
-    if num_weighted and choice.slot is not None:
-        num_weighted = jnp.shape(choice.slot)[-1:]
-    _check_arrays(name, choice, Choice((*lead, *num_weighted), (*lead, *num_weighted), lead, lead))
-
-
-def _check_arrays(name: str, made: Any, shapes: Choice | Decision) -> None:
-    """Check the arrays of what the method `name` has returned; None passes."""
-    if not isinstance(made, type(shapes)):
-        raise UserError(
-            f"expected {name} to return a {type(shapes).__name__}, got {described(made)}"
-        )
-    for field, value, shape in zip(made._fields, made, shapes, strict=True):
-        kind = jnp.integer if field in ("slot", "action") else jnp.floating
-        dtype = getattr(value, "dtype", None)
-        if value is not None and (
-            dtype is None or not jnp.issubdtype(dtype, kind) or value.shape != shape
-        ):
-            raise UserError(
-                f"expected {field} of {name} to be {kind.__name__} {shape}, got {described(value)}"
-            )
-
-
 def choice_field(*known: str) -> Any:
-    """Return a dataclass field that accepts only the strings `known`; the first one is the
-    default.
-    """
+    """Return a dataclass field that accepts only the strings `known`, by default the first."""
     return dataclasses.field(default=known[0], metadata={"choices": known})
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadingSkip(TimeSkip):
-    """A time skip that decides which tokens are read: State(t-1) enters, and not every state is
-    written.
+    """A time skip that decides which tokens are read: a new state is not always written.
 
-    By default `Decision.action` is 1 where a token is read, and 2 where it is not.
+    State(t-1) enters every step. By default `Decision.action` is 1 where a token is read, and 2
+    where it is not.
     """
 
     writes_all = False
@@ -385,7 +356,5 @@ class BufferSkip(TimeSkip):
         return self.first_step == "carried"
 
     def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
-        """Return the slot in 0..K-1 of each `action` k in 1..K; 0 at padding, where the action is
-        0.
-        """
+        """Return the slot in 0..K-1 of each `action` k in 1..K; 0 at padding, of action 0."""
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)

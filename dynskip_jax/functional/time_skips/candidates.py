@@ -12,8 +12,9 @@ from dynskip_jax.functional.checks import check_fields
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Interface: which of the last K states may enter. Hashable, because it is a field of a time
-    skip.
+    """Interface: which of the last K states may enter.
+
+    It is hashable, because it is a field of a time skip.
     """
 
     def __post_init__(self) -> None:
@@ -70,16 +71,17 @@ class Every(Candidates):
 
 @dataclasses.dataclass(frozen=True)
 class Segments(Every):
-    """State(t-1) and the states at the ends of segments of `size` steps, which Memory Caching
-    (2026) stores.
+    """State(t-1) and the states at the ends of segments of `size` steps.
 
-    The initial state stands for the ends of all segments before the sequence.
+    Memory Caching (2026) stores these. The initial state stands for the ends of all segments before
+    the sequence.
     """
 
     def count(self, max_skip):
         return 1 + (max_skip - 1) // self.size
 
     def slots(self, max_skip, step):
+        # The slot of the end of the last segment before State(t-1): 1..size.
         last_end = (step[..., None] - 1) % self.size + 1
         segments = jnp.arange(self.count(max_skip) - 1, dtype=last_end.dtype)
         older = last_end + self.size * segments.reshape((1,) * step.ndim + (-1,))

@@ -1,6 +1,4 @@
-"""Attention and dynamic skips: an agent computes a distribution over the last K states (Gui et al.
-2019).
-"""
+"""Attention and dynamic skips: agents over the last K states (Gui et al. 2019)."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn import log_softmax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import (
@@ -61,9 +59,6 @@ class PolicySkip(BufferSkip):
     empty_slots: str = choice_field("initial", "masked")
     among: Candidates = Every()  # noqa: RUF009 (immutable)
 
-    has_agent = True
-    has_distribution = True
-
     def __post_init__(self) -> None:
         if not isinstance(self.among, Candidates):
             raise UserError(
@@ -75,9 +70,19 @@ class PolicySkip(BufferSkip):
                 f"agent_keys='followed' is for agent='content', got agent={self.agent!r}"
             )
 
+    # What choices observe.
+
     @property
     def observes_inputs(self) -> bool:
         return self.agent_keys == "followed"
+
+    @property
+    def observation_kind(self) -> str:
+        if self.agent == "content":
+            return "memory"
+        return self.agent_input
+
+    # The candidates.
 
     @property
     def num_candidates(self) -> int:
@@ -90,17 +95,22 @@ class PolicySkip(BufferSkip):
 
     def _candidate_slots(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"]:
         """Return `among.slots`, checked if they are known, and otherwise clipped to 0..K-1."""
-        slots, n = self.among.slots(self.max_skip, step), self.num_candidates
-        is_known = isinstance(slots, np.ndarray)
-        known = slots.tolist() if is_known else range(n)
-        if slots.shape[-1] != n or known[0] != 0 or len({*known} & {*range(self.max_skip)}) != n:
+        slots = self.among.slots(self.max_skip, step)
+        n = self.num_candidates
+        # Slots that are the same at all steps are NumPy's, so their values are known.
+        if isinstance(slots, np.ndarray):
+            inside = {*slots.tolist()} & {*range(self.max_skip)}
+            fits = len(slots) == len(inside) == n and slots[0] == 0
+        else:
+            fits = slots.shape[-1] == n <= self.max_skip
+        if not fits:
             wanted = f"{n} different slots in 0..{self.max_skip - 1}, 0 first"
             raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
-        return slots if is_known else jnp.clip(slots, 0, self.max_skip - 1)
+        if isinstance(slots, np.ndarray):
+            return slots
+        return jnp.clip(slots, 0, self.max_skip - 1)
 
-    @property
-    def observed(self) -> str:
-        return "stored" if self.agent == "content" else self.agent_input
+    # The agent and its distribution.
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
         first_key, b_key, out_key, b_out_key = jax.random.split(key, 4)
@@ -111,9 +121,12 @@ class PolicySkip(BufferSkip):
             w_x = init.draw(
                 init.agent_input, jax.random.fold_in(first_key, 1), (in_features, units)
             )
+        # The last layer computes logits, or the query that is compared with h, or with h ⊕ x.
         out = self.num_candidates
         if self.agent == "content":
-            out = hidden + in_features if self.observes_inputs else hidden
+            out = hidden
+            if self.observes_inputs:
+                out += in_features
         return AgentParams(
             first[:hidden],
             w_x,
@@ -128,7 +141,9 @@ class PolicySkip(BufferSkip):
         No gradient flows from an agent that samples (`is_stochastic`) into the input x. Attention
         is an ordinary differentiable part of the network.
         """
-        return project_agent_input(params, jax.lax.stop_gradient(x) if self.is_stochastic else x)
+        if self.is_stochastic:
+            x = jax.lax.stop_gradient(x)
+        return project_agent_input(params, x)
 
     def allowed(self, step, policy_mask):
         """Combine `policy_mask` with the mask of empty slots.
@@ -136,30 +151,32 @@ class PolicySkip(BufferSkip):
         If both together leave no candidate, State(t-1) may still be chosen.
         """
         slots = self.candidates(step)
+        allowed = None
         # Slot 0 holds the initial state before the first step, so there are step + 1 states.
-        allowed = slots <= step[..., None] if self.empty_slots == "masked" else None
+        if self.empty_slots == "masked":
+            allowed = slots <= step[..., None]
         if policy_mask is not None:
-            policy_mask = policy_mask.reshape(
-                (1,) * (slots.ndim - policy_mask.ndim) + policy_mask.shape
-            )
+            lead = (1,) * (slots.ndim - policy_mask.ndim)
+            policy_mask = policy_mask.reshape(lead + policy_mask.shape)
             by_policy = jnp.take_along_axis(policy_mask, slots, axis=-1)
-            allowed = by_policy if allowed is None else by_policy & allowed
+            allowed = _both(by_policy, allowed)
             allowed = allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
-        if not isinstance(slots, np.ndarray):  # equal slots are one candidate
+        # Equal slots are one candidate, the first of them.
+        if not isinstance(slots, np.ndarray):
             is_first = ~jnp.tril(slots[..., None] == slots[..., None, :], -1).any(axis=-1)
-            allowed = is_first if allowed is None else is_first & allowed
+            allowed = _both(is_first, allowed)
         return allowed
 
     def logits(
         self, params: AgentParams, inputs: SkipInputs, observation: Any, mode: ActionMode = "sample"
     ) -> Float[Array, "*batch n"]:
-        """Return the candidates' logits, unnormalised log π of a policy of this mode and
-        temperature.
-        """
+        """Return the candidates' logits, unnormalised log π of a policy of this mode."""
         if self.agent == "mlp":
             logits = agent_logits(params, inputs.projected, observation)
         else:
-            slots = None if self.among == Every() else self._candidate_slots(inputs.step)
+            slots = None
+            if self.among != Every():
+                slots = self._candidate_slots(inputs.step)
             logits = content_logits(params, inputs.projected, observation, slots, inputs.followed)
         # Masked after the division, so that no temperature lets a masked candidate in.
         logits = logits / policy_temperature(self.mode_of(mode), inputs.temperature)
@@ -184,10 +201,12 @@ class PolicySkip(BufferSkip):
         log_probs = self.log_weights(self.logits(params, inputs, observation))
         if self.among == Every():
             return log_probs
+        # Candidate i is state `slots[i]` of the K. Equal candidates count once, as the largest.
         is_slot = jax.nn.one_hot(self.candidates(step), self.max_skip, dtype=bool)
-        return jnp.where(is_slot, log_probs[..., None], jnp.finfo(log_probs.dtype).min / 8).max(
-            axis=-2
-        )
+        lowest = jnp.finfo(log_probs.dtype).min / 8
+        return jnp.where(is_slot, log_probs[..., None], lowest).max(axis=-2)
+
+    # Choices, in terms of slots.
 
     def slots_of(
         self, step: Int[Array, "*batch"], index: Int[Array, "*batch m"]
@@ -202,7 +221,7 @@ class PolicySkip(BufferSkip):
             candidates = match_batch(candidates, index)
         return jnp.take_along_axis(candidates, index, axis=-1).astype(jnp.int32)
 
-    def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
+    def mean_choice(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
         """Return the choice of the candidates' mean under `weights`."""
         if self.among == Every():
             return Choice(weights=weights)
@@ -210,7 +229,7 @@ class PolicySkip(BufferSkip):
             jnp.broadcast_to(self.candidates(step), weights.shape).astype(jnp.int32), weights
         )
 
-    def weighted(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
+    def mean_decision(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
         """Return the trace of a choice with weights on several states.
 
         The action is the k of the largest weight, the log-probability is 0, and the entropy is that
@@ -222,6 +241,13 @@ class PolicySkip(BufferSkip):
         return Decision(
             heaviest + 1, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs)
         )
+
+
+def _both(mask: Bool[Array, "..."], other: Bool[Array, "..."] | None) -> Bool[Array, "..."]:
+    """Return where both masks are True; None allows all."""
+    if other is None:
+        return mask
+    return mask & other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,10 +265,10 @@ class Attention(PolicySkip):
 
     def choose(self, params, inputs, observation, skip_state, mode):
         logits = self.logits(params, inputs, observation)
-        return self.weigh(inputs.step, jax.nn.softmax(logits)), skip_state
+        return self.mean_choice(inputs.step, jax.nn.softmax(logits)), skip_state
 
     def trace(self, params, inputs, observation, choice, mode) -> Decision:
-        return self.weighted(choice, log_softmax(self.logits(params, inputs, observation)))
+        return self.mean_decision(choice, log_softmax(self.logits(params, inputs, observation)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +282,6 @@ class Dynamic(PolicySkip):
     """
 
     name = "dynamic"
-    is_stochastic = True
 
     @property
     def num_choices(self) -> int:
@@ -265,14 +290,17 @@ class Dynamic(PolicySkip):
     def choose(self, params, inputs, observation, skip_state, mode):
         if inputs.action is not None:
             return Choice(slot=self.slot_of(inputs.action)), skip_state
+        # Only a relaxed content-based agent sends a gradient into what it observes.
         if mode not in RELAXATIONS or self.agent != "content":
             observation = jax.lax.stop_gradient(observation)
         logits = self.logits(params, inputs, observation, mode)
         if mode in RELAXATIONS:
-            # The logits of `soft` have been divided by the temperature.
-            temperature = 1.0 if mode == "soft" else inputs.temperature
+            temperature = inputs.temperature
+            if mode == "soft":
+                temperature = 1.0  # its logits have been divided by τ
             weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, temperature)
-            return self.weigh(inputs.step, weights.astype(logits.dtype)), skip_state
+            return self.mean_choice(inputs.step, weights.astype(logits.dtype)), skip_state
+        # One candidate, sampled or the most probable: greedy policies have no noise.
         index = choose(logits, inputs.noise)
         return Choice(self.slots_of(inputs.step, index[..., None])[..., 0]), skip_state
 
@@ -281,7 +309,7 @@ class Dynamic(PolicySkip):
             self.logits(params, inputs, jax.lax.stop_gradient(observation), mode)
         )
         if choice.weights is not None:
-            return self.weighted(choice, log_probs)
+            return self.mean_decision(choice, log_probs)
         # A replayed action may be no candidate, and of equal slots all but the first are masked.
         is_slot = self.candidates(inputs.step) == choice.slot[..., None]
         log_prob = jnp.where(is_slot, log_probs, masked_logit(log_probs.dtype)).max(axis=-1)

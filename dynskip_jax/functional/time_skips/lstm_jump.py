@@ -31,14 +31,14 @@ class JumpCounts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTMJump(ReadingSkip):
-    """LSTM-Jump: after R tokens, sample κ in 0..K from softmax(W h + b), and read the κ-th token
-    ahead next.
+    """LSTM-Jump: after R tokens, sample κ in 0..K, and read the κ-th token ahead next.
 
-    Reading stops at κ = 0, or when R tokens have been read after the last of N jumps. A token that
-    is not read changes no state. The softmax is trained by REINFORCE. At a jump,
-    `Decision.log_prob` is the log-probability of κ and `Decision.action` is κ + 1. At all other
-    steps both are 0. The score function trains only the weights of the softmax, as in the paper: no
-    gradient flows into h. Jumps have no relaxation, so they are greedy in relaxed modes.
+    κ is drawn from softmax(W h + b). Reading stops at κ = 0, or when R tokens have been read after
+    the last of N jumps. A token that is not read changes no state. The softmax is trained by
+    REINFORCE. At a jump, `Decision.log_prob` is the log-probability of κ and `Decision.action` is κ
+    + 1. At all other steps both are 0. The score function trains only the weights of the softmax,
+    as in the paper: no gradient flows into h. Jumps have no relaxation, so they are greedy in
+    relaxed modes.
 
     Attributes:
         max_jump: K, the largest κ.
@@ -47,7 +47,6 @@ class LSTMJump(ReadingSkip):
     """
 
     name = "lstm_jump"
-    is_stochastic = True
     max_jump: int = 5
     read_steps: int = 20
     max_jumps: int = 10
@@ -69,7 +68,9 @@ class LSTMJump(ReadingSkip):
         return 0, self.max_jump + 1
 
     def mode_of(self, mode) -> str:
-        return "sample" if mode == "sample" else "greedy"
+        if mode == "sample":
+            return "sample"
+        return "greedy"
 
     def init(self, key, in_features, hidden, units, init) -> JumpParams:
         w_key, b_key = jax.random.split(key)
@@ -81,14 +82,18 @@ class LSTMJump(ReadingSkip):
         return JumpCounts(*(jnp.full(batch, count, jnp.int32) for count in counts))
 
     def choose(self, params: JumpParams, inputs, observation, skip_state: JumpCounts, mode):
+        # κ, the jump that would be made at this step.
         to_read, to_skip, jumps = skip_state
         if inputs.action is None:
             jump = choose(self._logits(params, inputs, observation), inputs.noise)
         else:
             jump = jnp.clip(inputs.action.astype(jnp.int32) - 1, 0, self.max_jump)
+        # A jump is made where nothing is left to skip and to read. Reading ends at κ = 0, and where
+        # a jump is due and none is left.
         is_due = (to_skip == 0) & (to_read == 0)
         at_jump = is_due & (jumps > 0)
         ended = (jumps < 0) | (is_due & (jumps == 0)) | (at_jump & (jump == 0))
+        # The κ-th token ahead is read next: κ - 1 tokens are skipped, this one first.
         to_skip = jnp.where(at_jump, jnp.maximum(jump - 1, 0), to_skip)
         to_read = jnp.where(at_jump, self.read_steps, to_read)
         reads = ~ended & (to_skip == 0)
@@ -104,9 +109,11 @@ class LSTMJump(ReadingSkip):
         log_probs = log_softmax(self._logits(params, inputs, observation))
         jump = jnp.maximum(choice.action - 1, 0)
         log_prob = jnp.take_along_axis(log_probs, jump[..., None], axis=-1)[..., 0]
+        # Only steps with a jump have a distribution.
         drawn = choice.action > 0
-        of_jump = jnp.where(drawn, log_prob, 0), jnp.where(drawn, entropy(log_probs), 0)
-        return Decision(choice.action, *of_jump, choice.update)
+        log_prob = jnp.where(drawn, log_prob, 0)
+        jump_entropy = jnp.where(drawn, entropy(log_probs), 0)
+        return Decision(choice.action, log_prob, jump_entropy, choice.update)
 
     def _logits(self, params: JumpParams, inputs, observation: Float[Array, "*batch hidden"]):
         logits = affine(jax.lax.stop_gradient(observation), params.w, params.b)

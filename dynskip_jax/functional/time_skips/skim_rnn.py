@@ -23,13 +23,12 @@ class SkimGateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SkimRNN(ReadingSkip):
-    """Skim-RNN: read token t with probability p_1, or skim it: (p_1, p_2) = softmax(α(x(t),
-    h(t-1))), Eq. 1.
+    """Skim-RNN: read token t with probability p_1, or skim it, Eq. 1.
 
-    A token that is read updates the whole state. A token that is skimmed updates it by
-    `Transition.unread_state`: a `SkimLSTM` updates its first units, other transitions keep
-    State(t-1). Where the policy samples, Gumbel-softmax mixes both new states (Eq. 5). A greedy
-    policy takes the more probable one.
+    The probabilities are (p_1, p_2) = softmax(α(x(t), h(t-1))). A token that is read updates the
+    whole state. A token that is skimmed updates it by `Transition.unread_state`: a `SkimLSTM`
+    updates its first units, other transitions keep State(t-1). Where the policy samples,
+    Gumbel-softmax mixes both new states (Eq. 5). A greedy policy takes the more probable one.
 
     `Decision.update` is the weight of reading and carries a gradient: add `cost *
     decision.update.sum()` to the loss for a cost per token read. The paper adds the mean of -log
@@ -40,7 +39,10 @@ class SkimRNN(ReadingSkip):
     num_choices = 2
 
     def mode_of(self, mode) -> str:
-        return "gumbel_softmax" if mode == "sample" else mode
+        # A sample is relaxed, as the paper trains the gate (Eq. 5).
+        if mode == "sample":
+            return "gumbel_softmax"
+        return mode
 
     def init(self, key, in_features, hidden, units, init) -> SkimGateParams:
         w_key, b_key = jax.random.split(key)
@@ -53,6 +55,7 @@ class SkimRNN(ReadingSkip):
     def choose(self, params: SkimGateParams, inputs, observation, skip_state, mode):
         if inputs.action is not None:
             return Choice(update=(inputs.action <= 1).astype(observation.dtype)), skip_state
+        # α, Eq. 1: the logits of reading and of skimming.
         logits = inputs.projected + product(observation, params.w_h)
         logits = logits + row(params.b, logits)
         if mode == "greedy":

@@ -1,6 +1,4 @@
-"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step updates or copies the
-state.
-"""
+"""Skip RNN (Campos et al. 2018): a binary gate updates or copies the state at each step."""
 
 import dataclasses
 from typing import NamedTuple
@@ -37,7 +35,7 @@ class SkipRNN(ReadingSkip):
     name = "skip_rnn"
     update_bias: float = 1.0
 
-    def observed_arrays(self, transition) -> tuple[str, ...]:
+    def observation_arrays(self, transition) -> tuple[str, ...]:
         """Return the name of the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
         return (transition.cell_state,)
 
@@ -53,11 +51,13 @@ class SkipRNN(ReadingSkip):
         return jnp.zeros(batch, dtype)
 
     def choose(self, params: UpdateParams, inputs, observation, skip_state, mode):
-        # A sum of products is faster than a matrix with one column.
+        # Δũ = σ(W_p s + b_p), Eq. 4. A sum of products is faster than a matrix with one column.
         delta = jax.nn.sigmoid(
             jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0]
         )
+        # The first token is always read.
         delta = jnp.where(inputs.step == 0, 1, delta)
         pending = skip_state + jnp.minimum(delta, 1 - skip_state)
+        # u = round(ũ), with the derivative of the identity.
         update = pending + jax.lax.stop_gradient((pending > 0.5).astype(pending.dtype) - pending)
         return Choice(update=update), (1 - update) * pending

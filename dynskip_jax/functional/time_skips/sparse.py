@@ -1,6 +1,4 @@
-"""Sparse attentive backtracking (Ke et al. 2018): attention over only the few states with the best
-scores.
-"""
+"""Sparse attentive backtracking (Ke et al. 2018): attention over the states with best scores."""
 
 import dataclasses
 
@@ -46,7 +44,7 @@ class SparseAttention(Attention):
 
     def trace(self, params, inputs, observation, choice: Choice, mode) -> Decision:
         """Return the trace; the entropy is that of the weights."""
-        return self.weighted(choice, _log(choice.weights))
+        return self.mean_decision(choice, _log(choice.weights))
 
     def log_weights(self, logits):
         index, weights = self._best(logits)
@@ -59,12 +57,14 @@ class SparseAttention(Attention):
 
         The weights are equal if all these candidates have the same score as the next best one.
         """
+        # One score more than enters: exp(a_(top+1)) is subtracted from all, as a constant.
         top = min(self.top, self.num_candidates)
         best, index = jax.lax.top_k(scores, min(top + 1, self.num_candidates))
         powers = jnp.exp(best - jax.lax.stop_gradient(best[..., :1]))
         excess = powers[..., :top]
         if top < self.num_candidates:
             excess = excess - jax.lax.stop_gradient(powers[..., top:])
+        # 0 / 0 if all are equal; neither its value nor its derivative may be NaN.
         total = jnp.sum(excess, axis=-1, keepdims=True)
         weights = jnp.where(total > 0, excess / jnp.where(total > 0, total, 1), 1 / top)
         return index[..., :top].astype(jnp.int32), weights

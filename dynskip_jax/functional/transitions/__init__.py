@@ -1,6 +1,4 @@
-"""Transitions: functions from an input and a state to the new state of a cell. One file for
-each.
-"""
+"""Transitions: functions from an input and a state to the new state of a cell."""
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, dense
@@ -12,7 +10,7 @@ from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU,
 from dynskip_jax.functional.transitions.peephole import Peephole
 from dynskip_jax.functional.transitions.plstm import PLSTM
 from dynskip_jax.functional.transitions.rhn import RecurrentHighway
-from dynskip_jax.functional.transitions.skim import SkimLSTM, SkimParams
+from dynskip_jax.functional.transitions.skim_lstm import SkimLSTM, SkimParams
 from dynskip_jax.functional.transitions.slstm import SLSTM, SLSTMState
 from dynskip_jax.functional.transitions.ulstm import ULSTM
 

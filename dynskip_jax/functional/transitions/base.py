@@ -24,8 +24,7 @@ def dense(
     *addends: Float[Array, "..."],
     activations: Sequence[str] = ("linear",),
 ) -> Any:
-    """Return activation(x w + addends): the function through which `Transition.step` multiplies by
-    matrices.
+    """Return activation(x w + addends), by which `Transition.step` multiplies by matrices.
 
     The reference unroll passes this function. The fused unroll passes one that keeps the results
     for the backward pass. It then computes the gradient of every matrix, and of every vector that
@@ -53,11 +52,18 @@ def activated_gates(
     `dense` applies tanh and sigmoid itself, because their values determine their derivatives. Any
     other function is applied to the linear result of `dense`.
     """
-    names = tuple(f if f in ("tanh", "sigmoid") else "linear" for f in functions)
-    results = dense(w, x, *addends, activations=names)
-    results = (results,) if len(names) == 1 else results
-    triples = zip(functions, names, results, strict=True)
-    return [applied(f, gate) if name == "linear" else gate for f, name, gate in triples]
+    names = ["linear"] * len(functions)
+    for i, function in enumerate(functions):
+        if function in ("tanh", "sigmoid"):
+            names[i] = function
+    results = dense(w, x, *addends, activations=tuple(names))
+    if len(names) == 1:
+        results = (results,)
+    gates = list(results)
+    for i, name in enumerate(names):
+        if name == "linear":
+            gates[i] = applied(functions[i], gates[i])
+    return gates
 
 
 def applied(
@@ -114,32 +120,27 @@ class Initializers(NamedTuple):
     def biases(
         self, key: Key[Array, ""], width: int, count: int, forget_gate: int, sign: float = 1.0
     ) -> Float[Array, " all"]:
-        """Return the biases of `count` gates, with `sign` times `forget_bias` added to those of one
-        gate.
-        """
+        """Return the biases of `count` gates; one has `sign` times `forget_bias` added."""
         b = self.draw(self.bias, key, (count * width,))
         return b.at[forget_gate * width : (forget_gate + 1) * width].add(sign * self.forget_bias)
 
 
 @dataclasses.dataclass(frozen=True)
 class Transition:
-    """Function from an input and a state to the new state. Hashable, hence a static argument under
-    `jit`.
+    """Function from an input and a state to the new state.
 
-    To write your own, derive a frozen dataclass with `state`, `recurrent`, `init`, `project` and
-    `step`; docs/own_pieces.md has an example of twenty lines. The class attributes say what the
-    rest of the library
-    has to know:
+    It is hashable, hence a static argument under `jit`. To write your own, derive a frozen
+    dataclass with `state`, `recurrent`, `init`, `project` and `step`; docs/own_pieces.md has an
+    example of twenty lines. A transition declares, by class attributes:
 
-    | attribute | meaning |
-    | --- | --- |
-    | `name` | name on the command line |
-    | `number` | name of the field that a number after a colon sets, as in `rhn:5`; None for no such
-    field | | `state` | `NamedTuple` class of the state's arrays, h first, each (*batch, hidden) |
-    | `cell_state` | name of the array that is the cell state (Wu et al. 2016, Eq. 33) |
-    | `recurrent` | names of the params that multiply the state: weight dropout acts on their
-    matrices | | `has_small_gates` | whether a gate has another size than the state |
-    | `averages` | `linear`, or `own` if the class has its own `average_states` |
+    * `name`: name on the command line.
+    * `number` (None): name of the field that a number after a colon sets, as in `rhn:5`.
+    * `state`: `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
+    * `cell_state` (`h`): name of the array that is the cell state (Wu et al. 2016, Eq. 33).
+    * `recurrent`: names of the params that multiply the state: weight dropout acts on their
+      matrices.
+    * `has_small_gates` (False): a gate has another size than the state.
+    * `averages` (`linear`): `own` if the class has its own `average_states`.
     """
 
     name: ClassVar[str] = ""
@@ -156,9 +157,7 @@ class Transition:
             raise TypeError(f"{cls.__name__} mixes states in its own way: set averages = 'own'")
 
     def __post_init__(self) -> None:
-        """Check numbers; replace known activations by their names, so that transitions compare by
-        value.
-        """
+        """Check numbers; name known activations, so that transitions compare by value."""
         check_fields(self)
         names = {function: name for name, function in ACTIVATIONS.items()}
         for field in dataclasses.fields(self):
@@ -206,8 +205,7 @@ class Transition:
             [Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]
         ] = identity,
     ) -> Any:
-        """Return the new state from the `state` that enters and `inputs`, the result of `project`
-        for x(t).
+        """Return the new state from the `state` that enters and the projected `inputs` of x(t).
 
         Multiply by a matrix through `dense`. Call `cell_hook` once with the new cell state, before
         it is used: its result replaces the cell state, because a depth skip may add to it.
@@ -217,8 +215,7 @@ class Transition:
     def unread_state(
         self, params: Any, inputs: Any, state: Any, previous: Any, dense: Dense
     ) -> Any:
-        """Return the state after a token that the time skip does not read; by default State(t-1),
-        `previous`.
+        """Return the state after a token that is not read; by default State(t-1), `previous`.
 
         Override this for a smaller step, as `SkimLSTM` does. `state` is the state that enters, with
         recurrent dropout applied to h.
@@ -235,14 +232,14 @@ class Transition:
         """
         if self.averages == "linear":
             return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
+        # Otherwise it is the average of two states with the weights λ and 1 - λ.
         h = previous[0]
         share = jnp.broadcast_to(jnp.asarray(mix, h.dtype), (*h.shape[:-1], 1))
         both = jax.tree.map(lambda *arrays: jnp.stack(arrays, axis=-2), selected, previous)
         return self.average_states(jnp.concatenate([share, 1 - share], axis=-1), both)
 
     def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
-        """Return the average of K states, each array (*batch, K, hidden), under weights that sum to
-        one.
+        """Return the average of K states, each (*batch, K, hidden), under weights of sum 1.
 
         Override this for arrays without a linear mean, such as the logarithm of a scale, and set
         `averages`.

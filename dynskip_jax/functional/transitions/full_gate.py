@@ -1,6 +1,4 @@
-"""Full gate recurrence (Greff et al. 2015; Eq. 13-18 of the untied LSTM's paper): gates see all
-gates.
-"""
+"""Full gate recurrence (Greff et al. 2015; untied LSTM's paper, Eq. 13-18): gates see all gates."""
 
 import dataclasses
 from typing import NamedTuple
@@ -34,9 +32,8 @@ class FullGateParams(NamedTuple):
     p_i: Float[Array, " hidden"]
     p_f: Float[Array, " hidden"]
     p_o: Float[Array, " hidden"]
-    r: Float[
-        Array, "three_hidden three_hidden"
-    ]  # from the gates i, f, o of step t-1 to those of step t
+    # R, from the gates i, f, o of step t-1 to those of step t
+    r: Float[Array, "three_hidden three_hidden"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +56,7 @@ class FullGateRecurrence(Transition):
     ) -> FullGateState:
         g, i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * 4)
         before = jnp.concatenate([state.i, state.f, state.o], axis=-1)
+        # R multiplies all gates of the step before, and adds to each gate of this one.
         r_i, r_f, r_o = dense(params.r, before, activations=("linear",) * 3)
         i = sigmoid(i + r_i + row(params.p_i, state.c) * state.c)
         f = sigmoid(f + r_f + row(params.p_f, state.c) * state.c)

@@ -1,6 +1,4 @@
-"""GRU with the reset gate before the product (Cho et al. 2014) or after it (cuDNN, Flax,
-PyTorch).
-"""
+"""GRU with the reset gate before the product (Cho et al. 2014) or after it (cuDNN, PyTorch)."""
 
 import dataclasses
 from typing import NamedTuple
@@ -34,9 +32,8 @@ class GRUParams(NamedTuple):
     w_xn: Float[Array, "in hidden"]  # W_n, input to candidate
     w_n: Float[Array, "hidden hidden"]  # U_n, state to candidate
     b_n: Float[Array, " hidden"]
-    b_hn: Float[Array, " hidden"] | None = (
-        None  # that r multiplies; None with the reset before the product
-    )
+    # Bias that r multiplies; None with the reset before the product
+    b_hn: Float[Array, " hidden"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +63,9 @@ class GRU(Transition):
 
     def init(self, key, in_features, hidden, init) -> GRUParams:
         keys = jax.random.split(key, 7)
+        b_hn = None
+        if self.reset == "after":
+            b_hn = init.draw(init.bias, keys[6], (hidden,))
         return GRUParams(
             init.blocks(init.kernel, keys[0], in_features, hidden, 2),
             init.blocks(init.recurrent, keys[1], hidden, hidden, 2),
@@ -73,7 +73,7 @@ class GRU(Transition):
             init.draw(init.kernel, keys[3], (in_features, hidden)),
             init.draw(init.recurrent, keys[4], (hidden, hidden)),
             init.draw(init.bias, keys[5], (hidden,)),
-            init.draw(init.bias, keys[6], (hidden,)) if self.reset == "after" else None,
+            b_hn,
         )
 
     def project(self, params: GRUParams, x):
@@ -82,7 +82,9 @@ class GRU(Transition):
     def step(
         self, params: GRUParams, inputs, state: GRUState, dense, cell_hook=identity
     ) -> GRUState:
-        (gates, candidate), h = inputs, state.h
+        gates, candidate = inputs
+        h = state.h
+        # With the reset after the product, r multiplies its result, so it is no addend of `dense`.
         r, z = activated_gates(dense, params.w_h, h, gates, params.b, functions=(self.gate_fn,) * 2)
         if self.reset == "before":
             of_n = dict(functions=(self.activation_fn,))

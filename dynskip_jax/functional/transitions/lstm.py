@@ -23,8 +23,9 @@ class LSTMState(NamedTuple):
 
 
 class LSTMParams(NamedTuple):
-    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o; no o without an output
-    gate.
+    """Weights of Eq. 2, gates side by side in the order g, i, f, o.
+
+    Without an output gate there is no o.
     """
 
     w_x: Float[Array, "in gates"]  # input to gates
@@ -34,8 +35,9 @@ class LSTMParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTM(Transition):
-    """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b),
-    Eq. 2.
+    """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), Eq. 2.
+
+    The gates are (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b).
 
     Attributes:
         output_gate: Whether there is an output gate; False fixes o at 1.
@@ -57,12 +59,8 @@ class LSTM(Transition):
     def step(
         self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
-        functions = (
-            self.activation_fn,
-            self.gate_fn,
-            self.gate_fn,
-            *[self.gate_fn] * self.output_gate,
-        )
+        # g, i, f, and o if there is an output gate.
+        functions = [self.activation_fn] + [self.gate_fn] * (2 + self.output_gate)
         g, i, f, *o = activated_gates(
             dense, params.w_h, state.h, inputs, params.b, functions=functions
         )
@@ -76,7 +74,10 @@ def output(
     function: Activation = "tanh",
 ) -> Float[Array, "*batch hidden"]:
     """Return h = o ⊙ f(c), or f(c) if `o` is empty: an output gate fixed at 1."""
-    return o[0] * applied(function, c) if o else applied(function, c)
+    h = applied(function, c)
+    if o:
+        h = o[0] * h
+    return h
 
 
 def lstm_params(
@@ -90,7 +91,8 @@ def lstm_params(
     width: int | None = None,
 ) -> LSTMParams:
     """Draw the weights of `gates` gates of size `width` (default: `hidden`), side by side."""
-    width = hidden if width is None else width
+    if width is None:
+        width = hidden
     x_key, h_key, b_key = jax.random.split(key, 3)
     return LSTMParams(
         init.blocks(init.kernel, x_key, in_features, width, gates),

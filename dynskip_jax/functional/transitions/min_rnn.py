@@ -1,6 +1,4 @@
-"""minLSTM and minGRU (Feng et al. 2024): gates see only the input, so that steps can run in
-parallel.
-"""
+"""minLSTM and minGRU (Feng et al. 2024): gates see only the input; steps run in parallel."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -16,9 +14,7 @@ from dynskip_jax.functional.transitions.gru import GRUState
 
 
 class MinParams(NamedTuple):
-    """Weights of the gates and the candidate, side by side: f, i, n of a minLSTM, or z, n of a
-    minGRU.
-    """
+    """Weights of gates and candidate, side by side: f, i, n of a minLSTM, or z, n of a minGRU."""
 
     w_x: Float[Array, "in gates"]
     b: Float[Array, " gates"]
@@ -26,8 +22,7 @@ class MinParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LinearTransition(Transition):
-    """A transition that is linear in the state: h(t) = a ⊙ h(t-1) + b, where a and b depend only on
-    x(t).
+    """A transition that is linear in the state: h(t) = a ⊙ h(t-1) + b, with a and b of x(t).
 
     Without a time skip, and without a depth skip into the state, all steps can be one parallel scan
     (`parallel_unroll`). Recurrent and weight dropout change nothing here, because no matrix
@@ -51,10 +46,9 @@ class LinearTransition(Transition):
 
 @dataclasses.dataclass(frozen=True)
 class MinGRU(LinearTransition):
-    """minGRU, Section 3.1: h = (1 - z) ⊙ h(t-1) + z ⊙ n, with z = σ(W_z x + b_z) and n = W_n x +
-    b_n.
+    """minGRU, Section 3.1: h = (1 - z) ⊙ h(t-1) + z ⊙ n.
 
-    `forget_bias` is subtracted from the bias of z.
+    z = σ(W_z x + b_z) and n = W_n x + b_n. `forget_bias` is subtracted from the bias of z.
     """
 
     name = "min_gru"
@@ -84,6 +78,7 @@ class MinLSTM(LinearTransition):
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 3), b)
 
     def coefficients(self, inputs):
+        # f / (f + i) = σ(log f - log i), which no small gate divides by 0.
         f, i, n = jnp.split(inputs, 3, axis=-1)
         log_ratio = log_sigmoid(f) - log_sigmoid(i)
         return sigmoid(log_ratio), sigmoid(-log_ratio) * n

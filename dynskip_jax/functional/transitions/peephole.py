@@ -14,16 +14,13 @@ from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
 class PeepholeParams(NamedTuple):
-    """Weights of Eq. 7-12, with the gates side by side in the order g, i, f, o (g is c̃ in the
-    paper).
-    """
+    """Weights of Eq. 7-12, gates side by side in the order g (the paper's c̃), i, f, o."""
 
     w_x: Float[Array, "in gates"]  # W, input to gates
     w_h: Float[Array, "hidden gates"]  # U, state to gates
     b: Float[Array, " gates"]
-    p_i: Float[
-        Array, " hidden"
-    ]  # diagonals of P; the forget gate has its own, although Eq. 8 prints P_i
+    # Diagonals of P. The forget gate has its own, although Eq. 8 prints P_i
+    p_i: Float[Array, " hidden"]
     p_f: Float[Array, " hidden"]
     p_o: Float[Array, " hidden"]
 
@@ -49,6 +46,7 @@ class Peephole(Transition):
         self, params: PeepholeParams, inputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
         g, i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * 4)
+        # i and f see c(t-1); o sees c(t).
         i = sigmoid(i + row(params.p_i, state.c) * state.c)
         f = sigmoid(f + row(params.p_f, state.c) * state.c)
         c = cell_hook(i * jnp.tanh(g) + f * state.c)

@@ -1,6 +1,4 @@
-"""PLSTM, an LSTM with peepholes only into the candidate (Sections 3.2 and 4 of the untied LSTM's
-paper).
-"""
+"""PLSTM: peepholes only into the candidate (untied LSTM's paper, Sections 3.2 and 4)."""
 
 import dataclasses
 from typing import NamedTuple
@@ -44,6 +42,7 @@ class PLSTM(Transition):
     def step(
         self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
+        # What the cell state adds: P c(t-1) to the candidate, and zeros to the gates.
         seen = row(params.p_g, state.c) * state.c
         seen = jnp.concatenate([seen, *[jnp.zeros_like(seen)] * (2 + self.output_gate)], axis=-1)
         activations = ("tanh", "sigmoid", "sigmoid", *["sigmoid"] * self.output_gate)

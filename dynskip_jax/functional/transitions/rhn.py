@@ -21,12 +21,12 @@ class RHNParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentHighway(Transition):
-    """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l), with (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1}
-    + b_l).
+    """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l).
 
-    The carry gate is coupled, c = 1 - t, as in the paper's experiments. `forget_bias` is subtracted
-    from the bias of t: use 2 or more for the paper's initial biases of -2 or lower. `depth` is L,
-    the number of highway layers in a step.
+    In it, (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1} + b_l). The carry gate is coupled, c = 1
+    - t, as in the paper's experiments. `forget_bias` is subtracted from the bias of t: use 2 or
+    more for the paper's initial biases of -2 or lower. `depth` is L, the number of highway layers
+    in a step.
     """
 
     name = "rhn"
@@ -44,7 +44,8 @@ class RecurrentHighway(Transition):
 
     def init(self, key, in_features, hidden, init) -> RHNParams:
         x_key, r_key, b_key = jax.random.split(key, 3)
-        r_keys, b_keys = jax.random.split(r_key, self.depth), jax.random.split(b_key, self.depth)
+        r_keys = jax.random.split(r_key, self.depth)
+        b_keys = jax.random.split(b_key, self.depth)
         return RHNParams(
             init.blocks(init.kernel, x_key, in_features, hidden, 2),
             tuple(init.blocks(init.recurrent, k, hidden, hidden, 2) for k in r_keys),
@@ -56,6 +57,7 @@ class RecurrentHighway(Transition):
     ) -> GRUState:
         s = state.h
         for layer, (r, b) in enumerate(zip(params.r, params.b, strict=True)):
+            # Only the first layer sees x.
             addends = (inputs, b) if layer == 0 else (b,)
             h, t = dense(r, s, *addends, activations=("tanh", "sigmoid"))
             s = h * t + s * (1 - t)

@@ -54,7 +54,9 @@ class SLSTM(Transition):
         # Eq. 15. If n is 0, there is no old cell state to keep, and the input gate sets the
         # stabiliser.
         m = jax.lax.stop_gradient(jnp.where(n > 0, jnp.maximum(log_kept, log_i), log_i))
-        i, kept = jnp.exp(log_i - m), _bounded_exp(log_kept - m) * n  # Eq. 16, 17
+        # Eq. 16, 17.
+        i = jnp.exp(log_i - m)
+        kept = _bounded_exp(log_kept - m) * n
         n = kept + i
         c = cell_hook((kept * state.c + i * g) / n)
         return SLSTMState(o * c, c, n, m)

@@ -1,6 +1,4 @@
-"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell state for the
-candidate.
-"""
+"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a gate reads the cell state for the candidate."""
 
 import dataclasses
 from typing import NamedTuple
@@ -27,10 +25,10 @@ class ULSTMParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ULSTM(Transition):
-    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z takes the place of the previous output
-    gate.
+    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n), with a retrieve gate z.
 
-    `output_gate` says whether there is an output gate; False fixes o at 1.
+    z takes the place of the previous output gate. `output_gate` says whether there is an output
+    gate; False fixes o at 1.
     """
 
     name = "ulstm"
@@ -56,6 +54,7 @@ class ULSTM(Transition):
     ) -> LSTMState:
         gates, candidate = inputs
         sigmoids = ("sigmoid",) * (3 + self.output_gate)
+        # z reads c(t-1) for the candidate n.
         i, f, z, *o = dense(params.w_h, state.h, gates, params.b, activations=sigmoids)
         n = dense(params.w_n, z * jnp.tanh(state.c), candidate, params.b_n, activations=("tanh",))
         c = cell_hook(i * n + f * state.c)

@@ -1,6 +1,4 @@
-"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one for tokens that are read, a small one for
-others.
-"""
+"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one to read, a small one to skim."""
 
 import dataclasses
 from typing import NamedTuple
@@ -67,6 +65,7 @@ class SkimLSTM(Transition):
         self, params: SkimParams, inputs, state, previous: LSTMState, dense
     ) -> LSTMState:
         """Take one step of the small LSTM, and keep the other units of `previous`."""
+        # It reads all of h, and the part of c that it writes.
         state = LSTMState(state.h, state.c[..., : self.small])
         new = LSTM().step(LSTMParams(*params[3:]), inputs[1], state, dense)
         pairs = zip(new, previous, strict=True)
