@@ -48,7 +48,6 @@ from dynskip_jax.functional.engine.history import oldest_first as oldest_first
 from dynskip_jax.functional.engine.product import product as product
 from dynskip_jax.functional.engine.unroll import unroll as unroll
 from dynskip_jax.functional.keys import rollouts as rollouts
-from dynskip_jax.functional.layers import LayersOutput as LayersOutput
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
 from dynskip_jax.functional.layers import shared_key as shared_key
 from dynskip_jax.functional.neural_cache import NO_WORD as NO_WORD

@@ -101,23 +101,20 @@ MODELS = {
     ),
 )
 def test_a_padded_row_is_read_as_it_is_alone(name, training):
-    """With its own key, also in training: neither padding nor other rows change what is dropped or
-    chosen.
-    """
+    """Rows have keys of their own: no other row changes what is dropped or chosen, nor padding."""
     make, inputs = MODELS[name]
-    run, keys = compiled(make()), jax.random.split(KEY, 4)
+    run = compiled(make())
+    keys = jax.random.split(KEY, 4)
     padded = run(*inputs(TOKENS), rngs=keys, seq_lengths=LENGTHS, deterministic=not training)
+    of_rows = np.asarray(padded[0])
     for row in (1, 2):  # of one length, which is compiled once
-        end = slice(row, row + 1), slice(LENGTHS[row])
-        expected = run(*inputs(TOKENS[end]), rngs=keys[row : row + 1], deterministic=not training)[
-            0
-        ]
-        found = (
-            np.asarray(padded[0])[end]
-            if padded[0].ndim == 3
-            else np.asarray(padded[0])[row : row + 1]
-        )
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        rows = slice(row, row + 1)
+        steps = slice(LENGTHS[row])
+        alone = run(*inputs(TOKENS[rows, steps]), rngs=keys[rows], deterministic=not training)
+        found = of_rows[rows]
+        if found.ndim == 3:
+            found = found[:, steps]
+        np.testing.assert_allclose(found, alone[0], rtol=1e-5, atol=1e-6)
     for leaf in jax.tree.leaves(padded.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
     if training:
@@ -145,23 +142,22 @@ def test_rates_are_checked_when_a_model_is_made(make, options):
 @pytest.mark.parametrize(("make", "inputs"), [(embedded, alone), (pair, pairs), (tagger, ids)])
 @pytest.mark.usefixtures("as_users")
 def test_rare_words_are_unknown_ones_in_training_alone(make, inputs):
-    """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key
-    per row.
-    """
+    """In training, ids from `num_frequent` on are sometimes unknown, with a key for each row."""
     tokens = np.tile(np.arange(1, 6), (40, 4))
     definition, state = nnx.split(make(**RARE))
 
     def seen(state, key, deterministic):
-        asked, model = [], nnx.merge(definition, state)
-        name = "words" if make is tagger else "embedding"
+        asked = []
+        model = nnx.merge(definition, state)
+        name = {tagger: "words"}.get(make, "embedding")
         size = getattr(model, name).features
         setattr(model, name, lambda ids: asked.append(ids) or jnp.zeros((*ids.shape, size)))
         model(*inputs(tokens), rngs=key, deterministic=deterministic)
         return asked[0]
 
-    found, same = (
-        np.asarray(jax.jit(seen, static_argnums=2)(state, KEY, still)) for still in (False, True)
-    )
+    seen = jax.jit(seen, static_argnums=2)
+    found = np.asarray(seen(state, KEY, False))
+    same = np.asarray(seen(state, KEY, True))
     np.testing.assert_array_equal(same, tokens)
     np.testing.assert_array_equal(found[tokens < 3], tokens[tokens < 3])
     assert set(np.unique(found[tokens >= 3])) == {0, 3, 4, 5}
@@ -201,16 +197,13 @@ def test_dropped_words_say_nothing_and_the_others_more():
 
 @pytest.mark.parametrize("bidirectional", and_slow([False, True], bool))
 def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectional):
-    model, sentences, ends = (
-        pair(bidirectional=bidirectional),
-        (np.array([1, 4, 2]), np.array([3, 0])),
-        [],
-    )
-    row, of = np.concatenate([*sentences, [2, 2]])[None], np.array([[0, 0, 0, 1, 1, 0, 0]])
-    inputs, options = (
-        dict(tokens=row, sentences=of),
-        dict(seq_lengths=np.array([5]), deterministic=True),
-    )
+    model = pair(bidirectional=bidirectional)
+    sentences = (np.array([1, 4, 2]), np.array([3, 0]))
+    ends = []
+    row = np.concatenate([*sentences, [2, 2]])[None]
+    of = np.array([[0, 0, 0, 1, 1, 0, 0]])
+    inputs = dict(tokens=row, sentences=of)
+    options = dict(seq_lengths=np.array([5]), deterministic=True)
     found = compiled(model)(inputs, **options).logits
     for sentence in sentences:
         x = np.asarray(model.embedding.embedding[...])[sentence[None]]
@@ -227,7 +220,8 @@ def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectiona
 
 
 def test_sequences_follow_the_scheme():
-    emissions, lengths = 5 * RNG.normal(size=(50, 7, 9)), np.arange(50) % 7 + 1
+    emissions = 5 * RNG.normal(size=(50, 7, 9))
+    lengths = np.arange(50) % 7 + 1
     tags = jax.jit(F.crf_decode)(
         compiled(tagger().crf_params)(), emissions.astype(np.float32), lengths
     )
@@ -269,7 +263,8 @@ def deaf(model):
 
 def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
     def states(model, key):
-        carry, read = model.initialize_carry(4, KEY), compiled(model)
+        carry = model.initialize_carry(4, KEY)
+        read = compiled(model)
         for _ in range(2):  # the second segment starts from a state that is not zero
             how = dict(rngs=key, deterministic=key is None, return_carry=True)
             carry, _ = read(TOKENS, initial_carry=carry, **how)
@@ -284,7 +279,8 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
 
 
 def test_initializers_reach_their_own_weights():
-    constant, skips = nnx.initializers.constant, (F.Previous(), F.Dynamic(3))
+    constant = nnx.initializers.constant
+    skips = (F.Previous(), F.Dynamic(3))
     how = dict(
         weight_init=constant(0.5), cell=[dict(kernel_init=constant(value)) for value in (1.0, 2.0)]
     )

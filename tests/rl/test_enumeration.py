@@ -107,7 +107,8 @@ def test_a_baseline_that_knows_the_action_is_noticed():
 
 
 def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
-    pairs, pi = tuples(2).T, probabilities()
+    pairs = tuples(2).T
+    pi = probabilities()
     weights = pi[pairs].prod(axis=0, keepdims=True) * len(pairs[0])
 
     def expected(agent):
@@ -128,7 +129,8 @@ def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
 
 def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective():
     size = 2
-    of, places = problem(), tuples(size).T
+    of = problem()
+    places = tuples(size).T
     weights = probabilities()[places].prod(axis=0) * len(places[0])
 
     def expected(lstm, agent, head):
@@ -150,7 +152,8 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
 
 def test_expected_critic_loss_is_smallest_at_the_expected_return():
     runs = jax.jit(runs_of)(problem().agent)
-    pi, R = probabilities(), np.asarray(runs.rewards)[:, -1]
+    pi = probabilities()
+    R = np.asarray(runs.rewards)[:, -1]
     alike = [(SEQUENCES[:, None, :t] == SEQUENCES[None, :, :t]).all(axis=-1) for t in range(TIME)]
     values = np.stack([(same @ (pi * R)) / (same @ pi) for same in alike], axis=1)
     loss = lambda v: rl.critic_loss(trace_of(runs), [v], R, weights=pi * len(pi))
