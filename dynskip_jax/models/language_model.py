@@ -225,13 +225,9 @@ class LanguageModel(nnx.Module):
             deterministic = self.stack.deterministic
         policy = policy_or_default(policy, deterministic)
 
-        # The masks of words and weights are the same in all streams, which have keys of their own.
         words_key = weight_key = None
         if (self.dropout.words or self.dropout.weights) and not deterministic:
-            if shared_key is None:
-                rngs = self.stack.require_key(rngs, "this model")
-                shared_key = F.shared_key(rngs)
-            words_key, weight_key = jax.random.split(shared_key)
+            rngs, words_key, weight_key = self._split_shared(rngs, shared_key)
 
         # A model that copies words needs those before the segment, so it always has a carry.
         layers = initial_carry
@@ -285,6 +281,19 @@ class LanguageModel(nnx.Module):
         if return_carry:
             return carry, output
         return output
+
+    def _split_shared(
+        self, rngs: Rngs, shared_key: Key[Array, ""] | None
+    ) -> tuple[Rngs, Key[Array, ""], Key[Array, ""]]:
+        """Return `rngs`, and the keys of two masks that all streams share: of words and of weights.
+
+        Without `shared_key` they come from `rngs`, which is then returned as a key.
+        """
+        if shared_key is None:
+            rngs = self.stack.require_key(rngs, "this model")
+            shared_key = F.shared_key(rngs)
+        words_key, weight_key = jax.random.split(shared_key)
+        return rngs, words_key, weight_key
 
     def _copied(
         self,

@@ -9,7 +9,7 @@ activations of the gates (σ by default) and of the candidate and c (tanh).
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +32,15 @@ ORDERS = {
     3: {"torch.nn": "rzn", "flax": "rzn", "ours": "rzn"},
 }
 _FUNCTIONS = ("gate_fn", "activation_fn")
-# w_x (in, gates * hidden), w_h (hidden, gates * hidden), b and b_h (gates * hidden,). The two
-# biases, on the products with input and state, differ only inside a GRU's reset.
-Arrays = Sequence[np.ndarray]
+
+
+class CellArrays(NamedTuple):
+    """Weights of a cell, with the blocks of its gates side by side."""
+
+    w_x: np.ndarray  # (in, gates * hidden)
+    w_h: np.ndarray  # (hidden, gates * hidden)
+    b: np.ndarray  # added to the product with the input, (gates * hidden,)
+    b_h: np.ndarray  # added to that with the state; it matters only inside a GRU's reset
 
 
 def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
@@ -66,14 +72,14 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
             f"{wrong[0]} {problem}"
         )
 
-    def of_cell(place: str) -> Arrays:
+    def of_cell(place: str) -> CellArrays:
         # PyTorch multiplies by the transposed matrices.
         w_x = arrays[f"weight_ih_{place}"].T
         w_h = arrays[f"weight_hh_{place}"].T
         no_bias = np.zeros(w_h.shape[1], w_h.dtype)
         b = arrays.get(f"bias_ih_{place}", no_bias)
         b_h = arrays.get(f"bias_hh_{place}", no_bias)
-        return _reordered((w_x, w_h, b, b_h), "torch.nn", "ours")
+        return _reordered(CellArrays(w_x, w_h, b, b_h), "torch.nn", "ours")
 
     make = partial(SkipLSTM, num_layers=depth, bidirectional=len(suffixes) == 2)
     return _filled(make, [of_cell(place) for place in places], options)
@@ -138,12 +144,17 @@ def from_flax(params: nnx.Module | Mapping[str, Any], **options: Any) -> SkipCel
     def joined(side: str, part: str) -> np.ndarray:
         blocks = []
         for name in names[side]:
+            # A matrix without a bias has one of 0.
             no_bias = np.zeros(found[name]["kernel"].shape[1])
             blocks.append(found[name].get(part, no_bias))
         return np.concatenate(blocks, axis=-1)
 
-    # In the order of `Arrays`.
-    arrays = [joined(side, part) for part in ("kernel", "bias") for side in "ih"]
+    arrays = CellArrays(
+        w_x=joined("i", "kernel"),
+        w_h=joined("h", "kernel"),
+        b=joined("i", "bias"),
+        b_h=joined("h", "bias"),
+    )
     return _filled(SkipCell, [_reordered(arrays, "flax", "ours")], options)
 
 
@@ -199,15 +210,15 @@ def _blocks(array: np.ndarray, order: str) -> dict[str, np.ndarray]:
     return dict(zip(order, np.split(array, len(order), axis=-1), strict=True))
 
 
-def _reordered(arrays: Arrays, source: str, target: str) -> Arrays:
+def _reordered(arrays: CellArrays, source: str, target: str) -> CellArrays:
     """Return weights in one library's order of gates in that of another."""
-    orders = _orders(arrays[1])
+    orders = _orders(arrays.w_h)
 
     def reorder(array: np.ndarray) -> np.ndarray:
         blocks = _blocks(array, orders[source])
         return np.concatenate([blocks[gate] for gate in orders[target]], axis=-1)
 
-    return [reorder(array) for array in arrays]
+    return CellArrays(*map(reorder, arrays))
 
 
 def _kept(bias: bool, biases: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -221,16 +232,16 @@ def _kept(bias: bool, biases: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return biases
 
 
-def _filled(make: Any, all_arrays: Sequence[Arrays], options: Mapping[str, Any]) -> Any:
+def _filled(make: Any, all_arrays: Sequence[CellArrays], options: Mapping[str, Any]) -> Any:
     """Return the cell or the layers that `make` makes, with these weights."""
-    w_x, w_h, *_ = all_arrays[0]
-    kind = F.LSTM if len(_orders(w_h)["ours"]) == 4 else F.GRU
+    first = all_arrays[0]
+    kind = F.LSTM if len(_orders(first.w_h)["ours"]) == 4 else F.GRU
     functions = {name: options[name] for name in _FUNCTIONS if options.get(name) is not None}
     others = {name: value for name, value in options.items() if name not in _FUNCTIONS}
 
-    # Weights that are drawn are replaced below; `_fill` refuses those that are not.
+    # The seed has no effect: all weights that are drawn are replaced, or refused by `_fill`.
     others = dict(rngs=nnx.Rngs(0)) | others
-    made = make(len(w_x), len(w_h), transition=kind(**functions), **others)
+    made = make(len(first.w_x), len(first.w_h), transition=kind(**functions), **others)
     cells = getattr(made, "cells", [made])
     if len(cells) != len(all_arrays):
         raise UserError(
@@ -241,24 +252,23 @@ def _filled(make: Any, all_arrays: Sequence[Arrays], options: Mapping[str, Any])
     return made
 
 
-def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
+def _fill(cell: SkipCell, arrays: CellArrays, options: Mapping[str, Any]) -> None:
     """Set the weights of the transition of a cell; it has others only if `options` has `rngs`."""
-    # The first weights would be those of a seed that the user has not chosen.
+    # Weights of skips would be those of a seed that the user has not chosen.
     for piece, drawn in ((cell.skip, cell.agent), (cell.recurrence.depth_skip, cell.depth)):
         if drawn is not None and options.get("rngs") is None:
             raise UserError(
                 f"the weights of {type(piece).__name__} are drawn: pass rngs=nnx.Rngs(0)"
             )
-    w_x, w_h, b, b_h = arrays
-    values = F.LSTMParams(w_x, w_h, b + b_h)
+
     if isinstance(cell.recurrence.transition, F.GRU):
-        # The two gates come first, and the candidate last.
-        gates = [2 * len(w_h)]
-        w_x, w_xn = np.split(w_x, gates, axis=-1)
-        w_h, w_n = np.split(w_h, gates, axis=-1)
-        b, b_n = np.split(b, gates, axis=-1)
-        b_h, b_hn = np.split(b_h, gates, axis=-1)
-        values = GRUParams(w_x, w_h, b + b_h, w_xn, w_n, b_n, b_hn)
+        # The two gates come first, and the candidate last, whose biases stay apart.
+        split = [np.split(array, [2 * len(arrays.w_h)], axis=-1) for array in arrays]
+        gates = CellArrays(*(block for block, _ in split))
+        candidate = CellArrays(*(block for _, block in split))
+        values = GRUParams(gates.w_x, gates.w_h, gates.b + gates.b_h, *candidate)
+    else:
+        values = F.LSTMParams(arrays.w_x, arrays.w_h, arrays.b + arrays.b_h)
     found = jax.tree.map(np.shape, values)
     expected = jax.tree.map(np.shape, cell.weights.read())
     if found != expected:
@@ -266,7 +276,7 @@ def _fill(cell: SkipCell, arrays: Arrays, options: Mapping[str, Any]) -> None:
     cell.weights = Weights(jax.tree.map(partial(jnp.asarray, dtype=cell.param_dtype), values))
 
 
-def _arrays(cell: SkipCell, library: str) -> Arrays:
+def _arrays(cell: SkipCell, library: str) -> CellArrays:
     """Return the weights of a cell, without its time skip, in the order of gates of a library."""
     if not isinstance(cell, SkipCell):
         raise UserError(f"expected a SkipCell, such as layers.cells[0], got {type(cell).__name__}")
@@ -290,9 +300,9 @@ def _arrays(cell: SkipCell, library: str) -> Arrays:
         return np.asarray(param, np.float32 if param.dtype == jnp.bfloat16 else param.dtype)
 
     params = jax.tree.map(as_array, cell.weights.read())
-    arrays = [params.w_x, params.w_h, params.b, np.zeros_like(params.b)]
+    arrays = CellArrays(params.w_x, params.w_h, params.b, np.zeros_like(params.b))
     if isinstance(transition, F.GRU):
-        of_candidate = [params.w_xn, params.w_n, params.b_n, params.b_hn]
-        pairs = zip(arrays, of_candidate, strict=True)
-        arrays = [np.concatenate(pair, axis=-1) for pair in pairs]
+        candidate = CellArrays(params.w_xn, params.w_n, params.b_n, params.b_hn)
+        pairs = zip(arrays, candidate, strict=True)
+        arrays = CellArrays(*(np.concatenate(pair, axis=-1) for pair in pairs))
     return _reordered(arrays, "ours", library)

@@ -52,6 +52,8 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
     read = compiled(trained)
     end, whole = read(TOKENS, initial_carry=start, return_carry=True)
     assert jax.tree.map(jnp.shape, end) == jax.tree.map(jnp.shape, start)
+
+    # Probabilities sum to 1, and the likelihood of targets is theirs.
     logits = np.asarray(whole.logits)
     if copy == "none":  # the others are normalised
         logits = np.asarray(jax.nn.log_softmax(logits))
@@ -59,6 +61,8 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
     of_targets = np.take_along_axis(logits, TOKENS[..., None], -1)[..., 0]
     log_likelihood = jax.jit(lambda output: output.log_likelihood(jnp.asarray(TOKENS)))
     np.testing.assert_allclose(log_likelihood(whole), of_targets, rtol=1e-4, atol=1e-5)
+
+    # Two segments give what one gives.
     half = TIME // 2
     carry, first = read(TOKENS[:, :half], initial_carry=start, return_carry=True)
     rest = read(TOKENS[:, half:], initial_carry=carry)
@@ -89,9 +93,8 @@ def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
         for part in np.split(stream, cuts, axis=1):
             carry, output = read(part, initial_carry=carry, return_carry=True)
             found.append(np.asarray(output.logits)[0])
-        np.testing.assert_allclose(
-            np.concatenate(found), np.concatenate(alone), rtol=1e-4, atol=1e-5
-        )
+        found = np.concatenate(found)
+        np.testing.assert_allclose(found, np.concatenate(alone), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +104,10 @@ def test_what_is_expected_is_the_agents_own_distribution(name):
     trained = model(SKIPS[name], "expected")
     output = compiled(trained)(TOKENS, rngs=KEY)
     own = jax.jit(lambda observation: distribution(trained.stack.cells[-1], observation))
-    for row in range(BATCH):
-        observation = jax.tree.map(
-            lambda leaf, row=row: np.asarray(leaf)[row], output.observations[-1]
-        )
-        np.testing.assert_allclose(
-            output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6
-        )
+    observations = jax.tree.map(np.asarray, output.observations[-1])
+    for row, weights in enumerate(output.copies.weights):
+        observation = jax.tree.map(lambda leaf, row=row: leaf[row], observations)
+        np.testing.assert_allclose(weights, own(observation), rtol=1e-5, atol=1e-6)
 
 
 def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
@@ -151,6 +151,8 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     trained.eval()
     read = compiled(trained)
     log_likelihood = jax.jit(lambda output: output.log_likelihood(targets))
+
+    # The likelihood if each of the K choices is replayed at all steps.
     of_each = []
     for k in range(1, K + 1):
         actions = (None, np.full((BATCH, TIME - 1), k))

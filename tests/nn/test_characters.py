@@ -63,11 +63,13 @@ def test_each_word_by_hand(padding):
     module = embedding(np.pad(TABLE, ((0, 0), (0, padding))))
 
     def by_hand(word):
+        # One maximum over windows for each filter; a window may reach past the end.
         parts = []
         for w, b in zip(module.filter_w, module.filter_b, strict=True):
             x = np.concatenate([of_character(module, word), np.zeros((w.shape[0] - 1, 3))])
             parts.append(strongest(x, float64(w), float64(b)))
         x = np.concatenate(parts)
+        # Highway layers: t ReLU(W x + b) + (1 - t) x.
         for w, b in zip(module.highway_w, module.highway_b, strict=True):
             gate, h = np.split(x @ float64(w) + float64(b), 2)
             t = 1 / (1 + np.exp(-gate))
@@ -88,7 +90,7 @@ def test_gradient_reaches_the_characters_that_occur_and_no_others():
     grads = jax.jit(jax.grad(loss))(params)
     reached = np.abs(np.asarray(grads["embedding"][...])).sum(axis=1) > 0
     expected = {1, 2, 3 + SYMBOLS.index("a"), 3 + SYMBOLS.index("<eos>")}
-    assert set(np.flatnonzero(reached) + 1) == expected
+    assert set(np.flatnonzero(reached) + 1) == expected  # padding, the id 0, has no row
     weights = [leaf for path, leaf in nnx.to_flat_state(grads) if path != ("embedding",)]
     assert all(np.abs(leaf[...]).max() > 0 for leaf in weights)
 
@@ -121,7 +123,9 @@ def test_cnn_by_hand(width):
     b = float64(module.filter_b)
 
     def by_hand(word):
-        x = np.concatenate([zeros, of_character(module, word), zeros, np.zeros((int(not word), 3))])
+        # A word without characters has one window, of zeros.
+        nothing = np.zeros((int(not word), 3))
+        x = np.concatenate([zeros, of_character(module, word), zeros, nothing])
         return strongest(x, w, b)
 
     check_each_word(module, by_hand)
@@ -142,6 +146,8 @@ def test_what_is_dropped_depends_on_the_rows_key_alone(kind):
     both = np.asarray(read(padded(), keys))
     second = read(padded()[1:], keys[1:])
     close(both[1:], second, 1e-6)
+
+    # Nothing is dropped in evaluation, which needs no key.
     still = read(padded(), deterministic=True)
     assert np.abs(both - still).max() > 1e-3
     with pytest.raises(UserError, match="rngs="):

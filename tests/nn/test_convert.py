@@ -46,9 +46,11 @@ def close(actual, expected):
 
 def by_hand(order, x, w_x, w_h, b=0.0, b_h=0.0, after=True):
     """Read one sequence, (time, in), in float64; the columns of weights are gates in this order."""
-    gates = lambda array: dict(
-        zip(order, np.split(np.asarray(array, float), len(order), -1), strict=True)
-    )
+
+    def gates(array):
+        blocks = np.split(np.asarray(array, float), len(order), -1)
+        return dict(zip(order, blocks, strict=True))
+
     of_x = gates(x @ w_x + b)
     u = gates(w_h)
     of_b = gates(np.broadcast_to(b_h, w_h.shape[1]))
@@ -129,8 +131,11 @@ def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     state = torch_state(kind, layers, both_ways, bias)
     stack = nn.from_torch(state)
     expected = torch_by_hand(kind, state)
+    # Past the end of a sequence, outputs are zeros.
     close(compiled(stack)(X, seq_lengths=LENGTHS).h, expected)
     back = nn.to_torch(stack, bias=bias)
+
+    # What goes back has the names and shapes of torch, and is the same when it comes again.
     shapes = {name: array.shape for name, array in state.items()}
     assert {name: array.shape for name, array in back.items()} == shapes
     close(torch_by_hand(kind, back), expected)
@@ -178,6 +183,8 @@ def test_flaxs_cells_and_back(name):
     expected = compiled(nnx.RNN(theirs))(X)
     both = (with_gradient(layer, X) for layer in (nn.SkipLayers([cell]), nnx.RNN(theirs)))
     jax.tree.map(close, *both)
+
+    # Back, into the cell whose layout `to_flax` writes.
     kind = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)
     back = drawn(lambda: kind(INPUT, HIDDEN, rngs=nnx.Rngs(4)), seed=4)
     state = nnx.state(back, nnx.Param)

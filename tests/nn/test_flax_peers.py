@@ -72,6 +72,7 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, time_major, with_lengt
     (carry,), out = compiled(SkipLayers([cell], **options))(turn(X), initial_carry=[start], **call)
     close(turn(out.h)[valid], turn(flax_h)[valid])
     assert not turn(out.h)[~valid].any()
+    # Keys cannot be compared as numbers.
     as_data = lambda carry: carry._replace(key=jax.random.key_data(carry.key))
     close(as_data(carry), as_data(flax_carry))
 
@@ -107,6 +108,7 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation():
     ids=list(F.TRANSITIONS),
 )
 def test_every_transition_is_a_flax_cell(transition):
+    # Both in evaluation: choices are greedy.
     cell = cell_of(transition=transition, learnable_carry=True)
     layers = SkipLayers([cell])
     layers.eval()

@@ -67,14 +67,15 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     ends, out = compiled(stack)(X, initial_carry=start, return_carry=True, **options)
     x = X
     outputs = []
+
+    # By hand: the cells bottom first, each with what its depth skip reads.
     assert len(stack.cells) == len(ends) == len(out.decisions) == len(skips) * ways
     for i, cell in enumerate(stack.cells):
         below = below_of(depth_skip, outputs, i, ways)
         assert (cell.recurrence.depth_skip is None) == (below is None)
-        how = dict(below=below, reverse=bidirectional and i % 2 == 1, **options)
-        end, one = unroll(
-            cell.params(), start[i], x, cell.recurrence, return_cell_state=True, **how
-        )
+        how = dict(below=below, return_cell_state=True, **options)
+        how["reverse"] = bidirectional and i % 2 == 1
+        end, one = unroll(cell.params(), start[i], x, cell.recurrence, **how)
         outputs.append(one)
         np.testing.assert_array_equal(out.decisions[i].action, one.decision.action)
         for a, b in zip(end.slots, ends[i].slots, strict=True):
@@ -89,7 +90,7 @@ def test_what_a_critic_sees_is_the_state_before_in_either_direction():
     out = compiled(stack_of(bidirectional=True))(X, seq_lengths=LENGTHS)
     (_, before), (_, after) = jax.tree.map(np.asarray, out.observations)
     ahead, back = np.split(np.asarray(out.states), 2, axis=-1)
-    zero = np.zeros((1, HIDDEN))
+    zero = np.zeros((1, HIDDEN))  # the initial state
     for n, length in enumerate(LENGTHS.tolist()):
         np.testing.assert_array_equal(
             before[n, :length], np.concatenate([zero, ahead[n, : length - 1]])
@@ -121,5 +122,6 @@ def test_dropped_weights_are_those_that_multiply_the_state():
     dropped = jax.tree.map(np.asarray, drop(kept, jax.random.key(1)))
     for name in ("w_h", "w_n"):
         assert 0.4 < float((getattr(dropped, name) == 0).mean()) < 0.6
+    # Matrices on the input and biases are kept.
     for name in ("w_x", "w_xn", "b", "b_n"):
         np.testing.assert_array_equal(getattr(dropped, name), getattr(kept, name))

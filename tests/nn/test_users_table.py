@@ -545,10 +545,12 @@ def test_vmap_over_seeds_equals_each_alone_and_draws_apart():
     graphdef, params = nnx.split(make(nnx.Rngs(0)))
     read = lambda params, key: nnx.merge(graphdef, params)(filled((8, 50, 3)), rngs=key)
     keys = jax.random.split(KEY, 3)
+    # Each seed has the choices that it has when it is run alone.
     together = jax.vmap(read)(params, keys)
     for n in range(3):
         alone = read(jax.tree.map(lambda leaf, n=n: leaf[n], params), keys[n])
         same(jax.tree.map(lambda leaf, n=n: leaf[n], together), alone)
+    # And they are not those of another seed.
     chosen = np.asarray(together.decisions[0].action)
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert (chosen[i] == chosen[j]).mean() < 0.6
@@ -642,10 +644,11 @@ def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_sa
     carry = even.initialize_carry(rows, jax.random.key(0))
     ids = np.repeat(np.array([[0] * begins + [1] * 4]), rows, axis=0)
     output = compiled(even)(np.ones((rows, 8, 2), np.float32), segment_ids=ids, initial_carry=carry)
+
+    # What the carry's key draws for the step at which the second sequence begins.
     steps = np.full((rows, 1), begins)
-    stays = (
-        np.asarray(compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)[0])[:, 0] == 1
-    )
+    masks = compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)
+    stays = np.asarray(masks[0])[:, 0] == 1
     is_first = np.asarray(output.decisions[0].action) == 1
     for step, unit in np.ndindex(8, 3):
         stayed = is_first[stays[:, unit], step]
