@@ -90,7 +90,7 @@ def reinforce(
             )
         weight = _weight(trace, weights)
         counted = weight != 0
-        log_prob = _log_prob(trace, counted)
+        log_prob = jnp.where(counted, trace.log_prob, 0)
 
         # G_t of each step, (*batch, time), or R of each row, (*batch,), minus its baseline.
         returns = _returns(trace, reward, counted, discount)
@@ -115,7 +115,10 @@ def reinforce(
 
         # The product with an infinite advantage past the end would be NaN.
         advantage = jax.lax.stop_gradient(jnp.where(counted, returns, 0))
-        total = total - _sum(log_prob * advantage, weight)
+        of_layer = _sum(log_prob * advantage, weight)
+        if trace.mode == "replayed":
+            of_layer = of_layer * _nan_if_impossible(log_prob)
+        total = total - of_layer
     return total
 
 
@@ -429,17 +432,13 @@ def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "*batc
     return jnp.where(trace.valid, weights, 0)
 
 
-def _log_prob(
-    trace: DecisionTrace, counted: Bool[Array, "*batch time"]
-) -> Float[Array, "*batch time"]:
-    """Return log π of the choices that count, 0 at other steps, and NaN where π is 0."""
-    log_prob = jnp.where(counted, trace.log_prob, 0)
-    if trace.mode != "replayed":
-        return log_prob
-    # Logits of forbidden choices are finite, so log π is -1e9 and would dominate every loss. The
-    # product makes the gradient NaN, too; in a `where` it would be 0 here, and wrong elsewhere.
+def _nan_if_impossible(log_prob: Float[Array, "*batch time"]) -> Float[Array, ""]:
+    """Return NaN if any choice has probability 0, and 1 otherwise: a factor of the loss."""
+    # Logits of forbidden choices are finite, so log π is -1e9 and would dominate every loss. As a
+    # factor of the whole sum, NaN is also in the gradient of all other choices: a log π of -1e9
+    # may be a constant without a gradient.
     is_impossible = log_prob < masked_logit(log_prob.dtype) / 2
-    return log_prob * jnp.where(is_impossible, jnp.nan, 1)
+    return jnp.where(is_impossible.any(), jnp.nan, 1).astype(log_prob.dtype)
 
 
 def _returns(
