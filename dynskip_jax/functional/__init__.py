@@ -50,7 +50,6 @@ from dynskip_jax.functional.engine.unroll import unroll as unroll
 from dynskip_jax.functional.gated_window import WindowGates as WindowGates
 from dynskip_jax.functional.gated_window import gated_window as gated_window
 from dynskip_jax.functional.keys import rollouts as rollouts
-from dynskip_jax.functional.layers import LayersOutput as LayersOutput
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
 from dynskip_jax.functional.layers import shared_key as shared_key
 from dynskip_jax.functional.neural_cache import NO_WORD as NO_WORD

@@ -109,19 +109,8 @@ class LayersCall(NamedTuple):
     weight_key: Key[Array, ""] | None  # key for weight dropout; None derives it from `key`
 
 
-class LayersOutput(NamedTuple):
-    """Outputs of the layers.
-
-    With two directions, tuples alternate: layer 1 forward, layer 1 backward, …
-
-    Attributes:
-        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
-            sequence. Two directions are concatenated.
-        states: Outputs of the top layer before dropout.
-        decisions: One trace for each layer and direction, each leaf (*batch, time).
-        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form
-            s(t) in Eq. 1.
-    """
+class LayersResult(NamedTuple):
+    """The arrays that one call of the layers returns; `nn.LayersOutput` describes them."""
 
     h: Float[Array, "*batch time features"]
     states: Float[Array, "*batch time features"]
@@ -139,7 +128,7 @@ def run_layers(
     call: LayersCall,
     *,
     deterministic: bool,
-) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
+) -> tuple[tuple[SkipCarry, ...], LayersResult]:
     """Run all layers over a batch of sequences; return the last carries and the outputs.
 
     The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
@@ -204,7 +193,7 @@ def _run_batch(
     initial: Sequence[Any],
     call: LayersCall,
     deterministic: bool,
-) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
+) -> tuple[tuple[SkipCarry, ...], LayersResult]:
     """Run all layers on inputs with one batch axis."""
     x = call.x
     batch = x.shape[0]
@@ -262,7 +251,7 @@ def _run_batch(
         if direction == ways - 1:
             x = _side_by_side([output.h for output in outputs[-ways:]])
     h = dropout(dropout_keys[-1], spec.dropout[-1], x, same_along)
-    return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
+    return tuple(ends), LayersResult(h, x, tuple(traces), tuple(observations))
 
 
 def _trace_of(

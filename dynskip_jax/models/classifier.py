@@ -16,13 +16,11 @@ from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, as_rates, refuse
-from dynskip_jax.nn.layers import SkipLSTM, count_layers
+from dynskip_jax.nn.layers import LayersOutput, SkipLSTM, count_layers
 
 
 class ClassifierOutput(NamedTuple):
-    """Output of a classifier or a model of pairs; decisions and observations are those of
-    `SkipLayers`.
-    """
+    """Output of a classifier or a model of pairs; all but the logits is from the layers."""
 
     logits: Float[Array, "batch classes"]  # unnormalised log-probabilities
     decisions: tuple[F.DecisionTrace, ...]
@@ -70,23 +68,22 @@ class PooledModel(nnx.Module):
         refuse("a classifier", rnn_options, "time_major")
         check_rates("unknown_rate", unknown_rate)
         check_rates("word_dropout", word_dropout)
-        # The last dropout applies to the pooled vector, not to the states of each step.
-        *rates, self.dropout = as_rates(
-            dropout, count_layers(rnn_options.get("num_layers"), skip=skip) + 1
-        )
         self.pooling = pooling
-        bidirectional, reverse = (
-            bool(rnn_options.get(name)) for name in ("bidirectional", "reverse")
-        )
-        self.backward = hidden_features * (bidirectional or reverse)
-        self.pooled_features = hidden_features * (1 + bidirectional)
-        self.unknown_rate, self.num_frequent, self.word_dropout = (
-            unknown_rate,
-            num_frequent,
-            word_dropout,
-        )
+        self.unknown_rate = unknown_rate
+        self.num_frequent = num_frequent
+        self.word_dropout = word_dropout
+
+        # The last dropout applies to the pooled vector, not to the states of each step.
+        depth = count_layers(rnn_options.get("num_layers"), skip=skip)
+        *rates, self.dropout = as_rates(dropout, depth + 1)
         rnn_options |= dict(skip=skip, dropout=(*rates, 0.0), dtype=dtype)
         self.stack = SkipLSTM(in_features, hidden_features, **rnn_options, rngs=rngs)
+
+        # Features of the backward direction end at the first step of a sequence.
+        bidirectional = bool(rnn_options.get("bidirectional"))
+        reverse = bool(rnn_options.get("reverse"))
+        self.backward = hidden_features * (bidirectional or reverse)
+        self.pooled_features = hidden_features * (1 + bidirectional)
 
     def read(
         self,
@@ -99,49 +96,53 @@ class PooledModel(nnx.Module):
         deterministic: bool | None,
         **options: Any,
     ) -> tuple[list[Float[Array, "batch features"]], Any]:
-        """Return the pooled states of each of at most two groups of steps, and the outputs of the
-        layers.
+        """Return the pooled states of one or two groups of steps, and the outputs of the layers.
 
         `embed` is a function of the tokens and of one key per row, or None, that returns the
         layers' inputs. All other arguments are those of the layers.
         """
         refuse("a classifier", options, "return_carry")
-        deterministic = self.stack.deterministic if deterministic is None else deterministic
-        keys, of_words = (None, None), None
+        if deterministic is None:
+            deterministic = self.stack.deterministic
+
+        # The first two keys of a row, 0 and 1, are those of groups; other draws fold in 2 and 3.
+        group_keys = (None, None)
+        word_keys = None
         if not deterministic and (self.dropout or self.unknown_rate or self.word_dropout):
-            own, rngs = split_each(self.stack.require_key(rngs, "this model"), 2)
-            own = example_keys(own, tokens.shape[:1])
-            keys, of_words = split_each(own, 2), fold_in_each(own, 3)
+            key, rngs = split_each(self.stack.require_key(rngs, "this model"), 2)
+            row_keys = example_keys(key, tokens.shape[:1])
+            group_keys = split_each(row_keys, 2)
+            word_keys = fold_in_each(row_keys, 3)
             if self.unknown_rate:
-                tokens = forget_rare(
-                    tokens, fold_in_each(own, 2), self.unknown_rate, self.num_frequent
-                )
+                rare_keys = fold_in_each(row_keys, 2)
+                tokens = forget_rare(tokens, rare_keys, self.unknown_rate, self.num_frequent)
+
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
-        outputs = self.stack(embed(tokens, of_words), **options)
-        valid = jnp.ones(tokens.shape, bool)
+        outputs = self.stack(embed(tokens, word_keys), **options)
+
+        is_valid = jnp.ones(tokens.shape, bool)
         if seq_lengths is not None:
-            valid = F.length_mask(seq_lengths, tokens.shape[1])
+            is_valid = F.length_mask(seq_lengths, tokens.shape[1])
         pooled = [
-            F.pool_states(outputs.h, valid & g, self.pooling, backward=self.backward)
-            for g in groups
+            F.pool_states(outputs.h, is_valid & group, self.pooling, backward=self.backward)
+            for group in groups
         ]
-        dropped = zip(keys[-len(pooled) :], pooled, strict=True)
-        return [F.dropout(key, self.dropout, vector) for key, vector in dropped], outputs
+        keys = group_keys[-len(groups) :]
+        vectors = zip(keys, pooled, strict=True)
+        return [F.dropout(key, self.dropout, vector) for key, vector in vectors], outputs
 
     def drop_words(
         self, x: Float[Array, "batch time features"], keys: Key[Array, " batch"] | None
     ) -> Float[Array, "batch time features"]:
-        """Return embedded words, in training with word dropout; the keys are those that `read`
-        passes.
-        """
+        """Return embedded words with word dropout; `keys` are those that `read` passes."""
         if keys is None or not self.word_dropout:
             return x
+        # One factor for all features of a word.
         return x * F.dropout_mask(keys, self.word_dropout, (*x.shape[:2], 1), x.dtype)
 
 
 class SequenceClassifier(PooledModel):
-    """Sequence classifier: one-hot or embedded symbols, recurrent layers, pooling, and a linear
-    layer.
+    """Classifier of sequences of symbols: recurrent layers, pooling, and a linear layer.
 
     The defaults are those of Gui et al. (2019): LSTM layers, and the last h of each sequence.
 
@@ -168,9 +169,14 @@ class SequenceClassifier(PooledModel):
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        size = (num_symbols if embedding is None else embedding.features) + num_positions
-        super().__init__(size, hidden_features, skip, dtype=dtype, rngs=rngs, **options)
-        self.num_symbols, self.num_positions = num_symbols, num_positions
+        size = num_symbols
+        if embedding is not None:
+            size = embedding.features
+        super().__init__(
+            size + num_positions, hidden_features, skip, dtype=dtype, rngs=rngs, **options
+        )
+        self.num_symbols = num_symbols
+        self.num_positions = num_positions
         self.embedding = nnx.data(embedding)
         self.softmax = Linear(self.pooled_features, num_classes, dtype=dtype, rngs=rngs)
 
@@ -186,22 +192,21 @@ class SequenceClassifier(PooledModel):
         """Classify a batch of sequences of symbol ids; all arguments are those of `SkipLayers`."""
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         (pooled,), outputs = self.read(symbols, self._inputs, (True,), **options)
-        return ClassifierOutput(
-            self.softmax(pooled), outputs.decisions, outputs.observations, outputs.h
-        )
+        return _output(self.softmax(pooled), outputs)
 
     def _inputs(
         self, symbols: Int[Array, "batch time"], keys: Key[Array, " batch"] | None
     ) -> Array:
-        x = (
-            jax.nn.one_hot(symbols, self.num_symbols)
-            if self.embedding is None
-            else self.embedding(symbols)
-        )
+        """Return the layers' inputs, (batch, time, features)."""
+        if self.embedding is None:
+            x = jax.nn.one_hot(symbols, self.num_symbols)
+        else:
+            x = self.embedding(symbols)
         x = self.drop_words(x, keys)
         if self.num_positions:
-            numbers = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
-            x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
+            # The position of a dropped word is kept.
+            steps = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
+            x = jnp.concatenate([x, jax.nn.one_hot(steps, self.num_positions)], axis=-1)
         return x
 
 
@@ -239,10 +244,11 @@ class SentencePairModel(PooledModel):
             embedding.features, hidden_features, skip, dtype=dtype, rngs=rngs, **options
         )
         self.embedding = embedding
-        features, how = self.pooled_features, dict(dtype=dtype, rngs=rngs)
-        self.product = Linear(features, similarity_features, **how)
-        self.difference = Linear(features, similarity_features, use_bias=False, **how)
-        self.softmax = Linear(similarity_features, num_ratings, **how)
+        features = self.pooled_features
+        options_of_linear = dict(dtype=dtype, rngs=rngs)
+        self.product = Linear(features, similarity_features, **options_of_linear)
+        self.difference = Linear(features, similarity_features, use_bias=False, **options_of_linear)
+        self.softmax = Linear(similarity_features, num_ratings, **options_of_linear)
 
     def __call__(
         self,
@@ -258,17 +264,27 @@ class SentencePairModel(PooledModel):
         `inputs` are batches of `data.sentences.pair_inputs`: `tokens`, the ids of both sentences,
         and `sentences`, 0 for those of the first and 1 for those of the second.
         """
-        tokens, sentences = inputs["tokens"], inputs["sentences"]
-        options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
-        groups, options = (sentences == 0, sentences == 1), options | dict(segment_ids=sentences)
+        sentences = inputs["sentences"]
+        groups = (sentences == 0, sentences == 1)
 
         def embed(tokens: Array, keys: Any) -> Array:
             return self.drop_words(self.embedding(tokens), keys)
 
-        (first, second), outputs = self.read(tokens, embed, groups, **options)
-        hidden = jax.nn.relu(
-            self.product(first * second) + self.difference(jnp.abs(first - second))
-        )
-        return ClassifierOutput(
-            self.softmax(hidden), outputs.decisions, outputs.observations, outputs.h
-        )
+        # Each sentence is read from the initial state, as a packed sequence of the row.
+        options |= dict(seq_lengths=seq_lengths, segment_ids=sentences)
+        options |= dict(rngs=rngs, deterministic=deterministic)
+        (h_1, h_2), outputs = self.read(inputs["tokens"], embed, groups, **options)
+
+        # Eq. 15, with ReLU instead of σ (Eq. 22).
+        h_s = jax.nn.relu(self.product(h_1 * h_2) + self.difference(jnp.abs(h_1 - h_2)))
+        return _output(self.softmax(h_s), outputs)
+
+
+def _output(logits: Float[Array, "batch classes"], outputs: LayersOutput) -> ClassifierOutput:
+    """Return logits together with what a loss needs from the outputs of the layers."""
+    return ClassifierOutput(
+        logits=logits,
+        decisions=outputs.decisions,
+        observations=outputs.observations,
+        states=outputs.h,
+    )

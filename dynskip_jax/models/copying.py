@@ -1,6 +1,4 @@
-"""Copy recent words in a language model, with the choice of its top layer's time skip as the
-pointer.
-"""
+"""Copy recent words in a language model; the pointer is the choice of its top layer's time skip."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -29,8 +27,7 @@ class CopyCarry(NamedTuple):
 
 
 class Copier(nnx.Module):
-    """Gate and pointer for copying the words that followed the states among which the time skip
-    chooses.
+    """Gate and pointer for copying the words that followed the K states of a time skip.
 
     The gate is a logistic function of the inputs of the softmax, of the entropy of π, and of log π
     of a choice. With a hard choice each k has its own gate. Otherwise there is one gate for all k,
@@ -42,8 +39,8 @@ class Copier(nnx.Module):
             of each. `chosen` copies only the word that followed the chosen state. In training,
             `chosen` uses the expected log-likelihood over all K choices, so nothing is sampled for
             the loss. The gate learns from the most probable choice, which evaluation copies
-            (`functional.chosen_log_likelihood_with_greedy_gates`).
-            In both cases the agent receives a gradient in addition to its rewards.
+            (`functional.chosen_log_likelihood_with_greedy_gates`). In both cases the agent receives
+            a gradient in addition to its rewards.
         weight_init: Initializer of the gate's weights.
     """
 
@@ -59,6 +56,7 @@ class Copier(nnx.Module):
         if copy not in ("chosen", "expected"):
             raise UserError(f"unknown copy {copy!r}: choose chosen or expected")
         self.copy = copy
+        # The two features beside h are log π of a choice and the entropy of π.
         init = dict(kernel_init=weight_init, bias_init=nnx.initializers.constant(_GATE_BIAS))
         self.gate = Linear(features + 2, 1, dtype=dtype, **init, rngs=rngs)
 
@@ -91,11 +89,17 @@ class Copier(nnx.Module):
             # The gate learns how often the choice is right, not to make the choice look right.
             log_probs = jax.lax.stop_gradient(log_probs)
         entropy = entropy_of(log_probs)
-        of_choice = log_probs if self.is_hard(policy) else log_probs.max(axis=-1, keepdims=True)
+
+        # Each choice has its own gate if one is copied; else the most probable one decides.
+        of_choice = log_probs
+        if not self.is_hard(policy):
+            of_choice = log_probs.max(axis=-1, keepdims=True)
+
         # log π is added after the product, so that h is multiplied once and not K times.
-        told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
-        of_step = self.gate(jnp.concatenate([h, told], axis=-1))
-        return F.Copies(words, probs, of_step + self.gate.kernel[h.shape[-1], 0] * of_choice)
+        of_policy = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
+        of_step = self.gate(jnp.concatenate([h, of_policy], axis=-1))
+        gates = of_step + self.gate.kernel[h.shape[-1], 0] * of_choice
+        return F.Copies(words, probs, gates)
 
     def _log_distribution(
         self,
@@ -110,14 +114,21 @@ class Copier(nnx.Module):
         observe.
         """
         skip = cell.skip
-        x, before = observation
-        first = start.step == 0 if skip.forgets_carried else None
-        history = jnp.concatenate([F.oldest_first(start.slots[0], first), before[:, 1:]], axis=1)
+        x, before = observation  # x(t), and h(t-1)
+
+        # The states that the carry holds, and then those of the segment; h(t-1) of its first step
+        # is already among the former.
+        is_first = None
+        if skip.forgets_carried:
+            is_first = start.step == 0
+        carried = F.oldest_first(start.slots[0], is_first)
+        history = jnp.concatenate([carried, before[:, 1:]], axis=1)
+
+        # States of earlier documents are still in the history. The step before which a document
+        # began has the initial state there.
         alive = None
         initial = None
         if restarts:
-            # States of earlier documents are still in the history. The step before which a document
-            # began has the initial state there.
             alive = steps
             initial = cell.initial_state((x.shape[0],)).h
         seen = F.observations_in(
@@ -126,9 +137,10 @@ class Copier(nnx.Module):
         also_seen = {}
         if skip.observes_inputs:
             also_seen["followed"] = F.followed_in(start.inputs, x, alive)
+
         mask = policy.mask
         if mask is not None and mask.ndim == 2:
-            mask = mask[:, None]
+            mask = mask[:, None]  # the same at all steps
         temperature = policy_temperature(skip.mode_of(policy.mode), policy.temperature)
         params = cell.params().skip
         return skip.log_distribution(params, x, steps, seen, mask, temperature, **also_seen)

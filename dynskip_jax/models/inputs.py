@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
 UNKNOWN_WORD = 0  # id of the unknown word
 
@@ -10,11 +10,16 @@ UNKNOWN_WORD = 0  # id of the unknown word
 def forget_rare(
     words: Int[Array, "batch time"], keys: Key[Array, " batch"], rate: float, num_frequent: int
 ) -> Int[Array, "batch time"]:
-    """Return the words, with those from the id `num_frequent` on replaced by the unknown word at
-    this rate.
+    """Replace words with ids of at least `num_frequent` by the unknown word, at this rate.
 
     In training, this trains the embedding of the unknown word (Lample et al. 2016).
     """
     time = words.shape[1]
-    forgotten = jax.vmap(lambda key: jax.random.bernoulli(key, rate, (time,)))(keys)
-    return jnp.where(forgotten & (words >= num_frequent), UNKNOWN_WORD, words)
+
+    def draw(key: Key[Array, ""]) -> Bool[Array, " time"]:
+        return jax.random.bernoulli(key, rate, (time,))
+
+    # A key for each row, so that what is replaced does not depend on the other rows.
+    is_forgotten = jax.vmap(draw)(keys)
+    is_rare = words >= num_frequent
+    return jnp.where(is_forgotten & is_rare, UNKNOWN_WORD, words)

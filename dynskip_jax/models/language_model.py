@@ -1,6 +1,4 @@
-"""Recurrent language models with a time skip in each layer, over words, characters or byte
-pairs.
-"""
+"""Recurrent language models, with a time skip in each layer."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,9 +25,7 @@ from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key, policy_of_e
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDropout:
-    """Dropout rates of a language model, each in [0, 1); sections are those of Merity et al.
-    (2018).
-    """
+    """Dropout rates of a language model; the sections are those of Merity et al. (2018)."""
 
     words: float = 0.0  # whole words, in all their occurrences in a segment (Section 4.3)
     inputs: float = 0.0  # features of the first layer's input
@@ -52,9 +48,7 @@ class LanguageModelOutput(NamedTuple):
     logits: Float[Array, "batch time vocabulary"]
     decisions: tuple[F.DecisionTrace, ...]
     states: Float[Array, "batch time hidden"]  # h of the top layer
-    dropped_states: Float[
-        Array, "batch time hidden"
-    ]  # the same after dropout: the input of the softmax
+    dropped_states: Float[Array, "batch time hidden"]  # after dropout: the input of the softmax
     observations: tuple[
         tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
     ]
@@ -64,32 +58,27 @@ class LanguageModelOutput(NamedTuple):
     agent_loss = rl.agent_loss
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Return log p of the targets, in nats; its expectation over choices where they are all
-        copied.
-        """
+        """Return log p of the targets, in nats; its expectation if all choices are copied."""
         if self.copies is None:
             return -optax.softmax_cross_entropy_with_integer_labels(self.logits, targets)
-        one_gate = self.copies.gates.shape[-1] == 1
-        of_copies = (
-            F.copied_log_likelihood if one_gate else F.chosen_log_likelihood_with_greedy_gates
-        )
-        return of_copies(self.copies, self.log_likelihood_of_softmax(targets), targets)
+        of_softmax = self.log_likelihood_of_softmax(targets)
+        has_one_gate = self.copies.gates.shape[-1] == 1
+        if has_one_gate:
+            return F.copied_log_likelihood(self.copies, of_softmax, targets)
+        return F.chosen_log_likelihood_with_greedy_gates(self.copies, of_softmax, targets)
 
     def log_likelihood_of_softmax(
         self, targets: Int[Array, "batch time"]
     ) -> Float[Array, "batch time"]:
-        """Return log p of the targets from the softmax without copying; for models that copy
-        words.
-        """
+        """Return log p of the targets without copying, for models that copy words."""
         return -optax.softmax_cross_entropy_with_integer_labels(self.of_softmax, targets)
 
     def log_likelihood_of_each(
         self, targets: Int[Array, "batch time"]
     ) -> Float[Array, "batch time K"]:
         """Return log p of the targets given each of the K choices; for models that copy words."""
-        return F.log_likelihood_of_each(
-            self.choices, self.log_likelihood_of_softmax(targets), targets
-        )
+        of_softmax = self.log_likelihood_of_softmax(targets)
+        return F.log_likelihood_of_each(self.choices, of_softmax, targets)
 
 
 class LanguageModel(nnx.Module):
@@ -106,9 +95,8 @@ class LanguageModel(nnx.Module):
         copy: How recent words are copied, with the choice of the last layer's skip as the pointer:
             `none`, or as in `Copier`.
         restart_token: Id of the token with which every document begins. Before it is read the
-            states are the
-            initial ones again, and there is no word to copy, so nothing reaches into another
-            document. None: each stream is one document.
+            states are the initial ones again, and there is no word to copy, so nothing reaches into
+            another document. None: each stream is one document.
         dropout: Dropout rates; a number is that of all layers' inputs and before the softmax
             (Zaremba et al. 2014, Section 3.2).
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
@@ -137,8 +125,14 @@ class LanguageModel(nnx.Module):
         depth = count_layers(rnn_options.get("num_layers"), skip=skip, features=features)
         if isinstance(features, int):
             features = (features,) * depth
+        last = features[-1]
         if not isinstance(dropout, LanguageModelDropout):
             dropout = LanguageModelDropout(inputs=dropout, hidden=dropout, outputs=dropout)
+        self.dropout = dropout
+        self.dtype = dtype
+        self.tied = tied
+        self.restart_token = restart_token
+
         if embedding is None:
             size = embedding_features or features[0]
             embedding = nnx.Embed(vocabulary_size, size, embedding_init=weight_init, rngs=rngs)
@@ -146,16 +140,15 @@ class LanguageModel(nnx.Module):
             raise UserError(
                 "tied weights and dropped words need an embedding that is a table of words"
             )
-        size, last = embedding.features, features[-1]
-        if tied and size != last:
+        if tied and embedding.features != last:
             raise UserError(
-                f"tied weights need an embedding of the last layer's size, {last}, got {size}"
+                f"tied weights need an embedding of the last layer's size, {last}, "
+                f"got {embedding.features}"
             )
-        self.dropout, self.dtype, self.tied = dropout, dtype, tied
         self.embedding = embedding
-        self.restart_token = restart_token
+
         self.stack = SkipLSTM(
-            size,
+            embedding.features,
             features,
             skip=skip,
             dropout=(dropout.inputs, *(dropout.hidden,) * (depth - 1), dropout.outputs),
@@ -165,9 +158,13 @@ class LanguageModel(nnx.Module):
             rngs=rngs,
             **rnn_options,
         )
+
+        # The skip of the last layer is the pointer, whose h the gate reads.
         self.copier = nnx.data(None)
         if copy != "none":
             self.copier = Copier(last, copy, weight_init=weight_init, dtype=dtype, rngs=rngs)
+
+        # The softmax; a tied one has the table of embeddings as its matrix.
         if tied:
             self.bias = nnx.Param(weight_init(rngs.params(), (vocabulary_size,)))
         else:
@@ -177,27 +174,28 @@ class LanguageModel(nnx.Module):
     def initialize_carry(
         self, batch_size: int, rngs: Rngs = None
     ) -> tuple[F.SkipCarry, ...] | CopyCarry:
-        """Return the initial carry of `batch_size` streams; a `CopyCarry` if the model copies
-        words.
-        """
+        """Return the initial carry of all streams; a `CopyCarry` if the model copies words."""
         layers = self.stack.initialize_carry(batch_size, rngs)
         if self.copier is None:
             return layers
         K = self.stack.cells[-1].skip.max_skip
-        return CopyCarry(layers, jnp.full((batch_size, K - 1), F.NO_WORD, jnp.int32))
+        no_words = jnp.full((batch_size, K - 1), F.NO_WORD, jnp.int32)
+        return CopyCarry(layers, no_words)
 
     def restart_carry(self, carry: Any) -> Any:
         """Return the carry with only the newest state of each layer, and without words to copy."""
         if self.copier is None:
             return self.stack.restart_carry(carry)
-        return CopyCarry(
-            self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD)
-        )
+        layers = self.stack.restart_carry(carry.layers)
+        no_words = jnp.full_like(carry.words, F.NO_WORD)
+        return CopyCarry(layers, no_words)
 
     @staticmethod
     def steps_read(carry: Any) -> Int[Array, " batch"]:
         """Return the number of steps since the carry was initialized or restarted, (batch,)."""
-        layers = carry.layers if isinstance(carry, CopyCarry) else carry
+        layers = carry
+        if isinstance(carry, CopyCarry):
+            layers = carry.layers
         return layers[0].step
 
     def __call__(
@@ -223,17 +221,22 @@ class LanguageModel(nnx.Module):
                 by default it is derived from `rngs`.
             return_carry: Whether to return `(carry, output)`, with the carry for the next segment.
         """
-        deterministic = self.stack.deterministic if deterministic is None else deterministic
+        if deterministic is None:
+            deterministic = self.stack.deterministic
         policy = policy_or_default(policy, deterministic)
+
         words_key = weight_key = None
         if (self.dropout.words or self.dropout.weights) and not deterministic:
-            if shared_key is None:
-                rngs = self.stack.require_key(rngs, "this model")
-                shared_key = F.shared_key(rngs)
-            words_key, weight_key = jax.random.split(shared_key)
-        layers, earlier = initial_carry, None
+            rngs, words_key, weight_key = self._split_shared(rngs, shared_key)
+
+        # A model that copies words needs those before the segment, so it always has a carry.
+        layers = initial_carry
+        earlier = None
         if self.copier is not None:
             layers, earlier = initial_carry or self.initialize_carry(len(tokens))
+
+        # A document that begins inside a segment is a packed sequence. One that begins at the first
+        # step gets a new carry, because layers continue the carry at their first step.
         begins = jnp.zeros(tokens.shape, bool)
         segment_ids = None
         if self.restart_token is not None:
@@ -241,20 +244,56 @@ class LanguageModel(nnx.Module):
             segment_ids = jnp.cumsum(begins, axis=1)
             if layers is not None:
                 layers = self._restarted(layers, begins[:, 0])
-        given = dict(initial_carry=layers, actions=actions, policy=policy, weight_key=weight_key)
-        if not needs_key(self.stack, **given, deterministic=deterministic):
+
+        draws = needs_key(
+            self.stack,
+            policy,
+            initial_carry=layers,
+            actions=actions,
+            weight_key=weight_key,
+            deterministic=deterministic,
+        )
+        if not draws:
             rngs = None  # choices use the keys of the carry
-        x = self._embed(tokens, words_key)
-        modes = dict(rngs=rngs, deterministic=deterministic, return_carry=True)
-        carry, read = self.stack(x, **given, **modes, segment_ids=segment_ids)
-        logits = self._logits(read.h)
-        output = LanguageModelOutput(logits, read.decisions, read.states, read.h, read.observations)
+        carry, read = self.stack(
+            self._embed(tokens, words_key),
+            initial_carry=layers,
+            segment_ids=segment_ids,
+            actions=actions,
+            policy=policy,
+            rngs=rngs,
+            weight_key=weight_key,
+            deterministic=deterministic,
+            return_carry=True,
+        )
+        output = LanguageModelOutput(
+            logits=self._logits(read.h),
+            decisions=read.decisions,
+            states=read.states,
+            dropped_states=read.h,
+            observations=read.observations,
+        )
         if self.copier is not None:
             words, earlier = F.followers(tokens, earlier)
             steps = F.steps_since_start(layers[-1].step, begins)
             output = self._copied(output, words, steps, layers[-1], policy, deterministic)
             carry = CopyCarry(carry, earlier)
-        return (carry, output) if return_carry else output
+        if return_carry:
+            return carry, output
+        return output
+
+    def _split_shared(
+        self, rngs: Rngs, shared_key: Key[Array, ""] | None
+    ) -> tuple[Rngs, Key[Array, ""], Key[Array, ""]]:
+        """Return `rngs`, and the keys of two masks that all streams share: of words and of weights.
+
+        Without `shared_key` they come from `rngs`, which is then returned as a key.
+        """
+        if shared_key is None:
+            rngs = self.stack.require_key(rngs, "this model")
+            shared_key = F.shared_key(rngs)
+        words_key, weight_key = jax.random.split(shared_key)
+        return rngs, words_key, weight_key
 
     def _copied(
         self,
@@ -265,13 +304,15 @@ class LanguageModel(nnx.Module):
         policy: F.Policy,
         deterministic: bool,
     ) -> LanguageModelOutput:
-        """Return the output with `words` copied; `start` is the top layer's carry before the
-        segment.
+        """Return the output with `words` copied.
 
-        `steps` are the numbers of steps before each step since its document began.
+        `start` is the top layer's carry before the segment, and `steps` are the numbers of
+        steps before each step since its document began.
         """
         top = self.stack.cells[-1]
         policy = policy_of_each(policy, self.stack.skips)[-1]
+
+        # A word of an earlier document is none.
         slots = jnp.arange(words.shape[-1])[None, None]
         words = jnp.where(slots <= steps[..., None], words, F.NO_WORD)
         choices = self.copier(
@@ -284,8 +325,9 @@ class LanguageModel(nnx.Module):
             policy,
             restarts=self.restart_token is not None,
         )
-        copies = choices
+
         # In training, the loss uses the words of all K choices.
+        copies = choices
         if deterministic and self.copier.is_hard(policy):
             copies = F.copy_of_choice(choices, output.decisions[-1].action)
         logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
@@ -299,25 +341,26 @@ class LanguageModel(nnx.Module):
         """Return the carries, those of a new document where `begins`."""
         restarted = []
         for cell, carry in zip(self.stack.cells, layers, strict=True):
-            initial = initial_state(
-                cell.spec, cell.learned_state(), begins.shape, like=carry.slots[0]
-            )
-            restarted.append(
-                where_each(begins, F.reset_carry(carry, cell.recurrence, initial), carry)
-            )
+            like = carry.slots[0]
+            initial = initial_state(cell.spec, cell.learned_state(), begins.shape, like=like)
+            new = F.reset_carry(carry, cell.recurrence, initial)
+            restarted.append(where_each(begins, new, carry))
         return tuple(restarted)
 
     def _embed(
         self, tokens: Int[Array, "batch time"], key: Key[Array, ""] | None
     ) -> Float[Array, "batch time features"]:
+        """Return embedded tokens, in training with whole words dropped."""
         if key is None or self.dropout.words == 0.0:
             return self.embedding(tokens)
+        # A word is a row of the table, so it is dropped in all its occurrences.
         table = F.dropout(key, self.dropout.words, self.embedding.embedding[...], (1,))
         return jnp.take(table, tokens, axis=0)
 
     def _logits(
         self, h: Float[Array, "batch time hidden"]
     ) -> Float[Array, "batch time vocabulary"]:
+        """Return unnormalised log p of the next token, without copying."""
         if not self.tied:
             return self.softmax(h)
         table = self.embedding.embedding[...].astype(self.dtype or jnp.float32)

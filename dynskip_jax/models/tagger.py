@@ -101,8 +101,12 @@ class Tagger(nnx.Module):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
         refuse("a tagger", rnn_options, "time_major")
         check_rates("unknown_rate", unknown_rate)
-        self.allowed = None if allowed is None else tuple(map(_hashable, allowed))
-        self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
+        self.allowed = None
+        if allowed is not None:
+            self.allowed = tuple(map(_hashable, allowed))
+        self.unknown_rate = unknown_rate
+        self.num_frequent = num_frequent
+        self.dtype = dtype
 
         def embedding(count: int, size: int, init: Initializer | None = None) -> nnx.Embed:
             return nnx.Embed(count, size, embedding_init=init or by_size(size), rngs=rngs)
@@ -111,21 +115,29 @@ class Tagger(nnx.Module):
         self.characters = nnx.List(list(characters))
         self.capitals = nnx.data(None if capitals is None else embedding(*capitals))
         self.columns = nnx.List([embedding(*column) for column in columns])
+
+        # Features of a word: its window of embeddings, and those of all other modules.
         self.gates = nnx.data(None)
         if window > 1:
             w = _lecun_normal(rngs.params(), (window * embedding_features, window), jnp.float32)
             self.gates = Weights(F.WindowGates(w, jnp.zeros(window)))
-        others = (*characters, *self.columns, *(() if capitals is None else (self.capitals,)))
+        others = [*characters, *self.columns]
+        if capitals is not None:
+            others.append(self.capitals)
         size = window * embedding_features + sum(module.features for module in others)
+
         rnn_options |= dict(skip=skip, bidirectional=bidirectional, dropout=dropout, dtype=dtype)
         self.stack = SkipLSTM(size, features, **rnn_options, rngs=rngs)
         self.emissions = Linear(
             features * self.stack.num_directions, num_tags, dtype=dtype, rngs=rngs
         )
-        zeros = F.CRFParams(
-            jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags)
-        )
-        self.crf = nnx.data(Weights(zeros) if output == "crf" else None)
+        self.crf = nnx.data(None)
+        if output == "crf":
+            # At first, all sequences of tags have the same score.
+            scores = F.CRFParams(
+                jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags)
+            )
+            self.crf = Weights(scores)
 
     def __call__(
         self,
@@ -146,45 +158,55 @@ class Tagger(nnx.Module):
             rngs: See `SkipLayers`, like the arguments that follow.
         """
         refuse("a tagger", options, "return_carry")
-        deterministic = self.stack.deterministic if deterministic is None else deterministic
+        if deterministic is None:
+            deterministic = self.stack.deterministic
+
+        # A row's own keys: one for its words, one for each module of characters, and the layers'.
         draws = self.unknown_rate or any(module.dropout for module in self.characters)
+        character_keys = [None] * len(self.characters)
         if rngs is not None or (draws and not deterministic):
             keys = example_keys(self.stack.require_key(rngs, "this tagger"), tokens.words.shape[:1])
-            words_key, *keys, rngs = split_each(keys, 2 + len(self.characters))
-        else:
-            keys = [None] * len(self.characters)
+            words_key, *character_keys, rngs = split_each(keys, 2 + len(self.characters))
+
         words = tokens.words
         if self.unknown_rate and not deterministic:
             words = forget_rare(words, words_key, self.unknown_rate, self.num_frequent)
-        x = [self.words(words)]
+        embedded = self.words(words)
         if self.gates is not None:
             gates = F.cast_matrices(self.gates.read(), self.dtype or jnp.float32)
-            x = [F.gated_window(gates, x[0], seq_lengths)]
-        for module, key in zip(self.characters, keys, strict=True):
-            x.append(module(tokens.characters, key, deterministic=deterministic))
+            embedded = F.gated_window(gates, embedded, seq_lengths)
+
+        features = [embedded]
+        for module, key in zip(self.characters, character_keys, strict=True):
+            features.append(module(tokens.characters, key, deterministic=deterministic))
         if self.capitals is not None:
-            x.append(self.capitals(tokens.capitals))
+            features.append(self.capitals(tokens.capitals))
         for number, module in enumerate(self.columns):
-            x.append(module(tokens.columns[..., number]))
+            features.append(module(tokens.columns[..., number]))
+        x = jnp.concatenate(features, axis=-1)
+
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
-        outputs = self.stack(jnp.concatenate(x, axis=-1), **options)
-        emissions = self.emissions(outputs.h)
-        return TaggerOutput(emissions, self.crf_params(), outputs.decisions, outputs.observations)
+        outputs = self.stack(x, **options)
+        return TaggerOutput(
+            emissions=self.emissions(outputs.h),
+            crf=self.crf_params(),
+            decisions=outputs.decisions,
+            observations=outputs.observations,
+        )
 
     def crf_params(self) -> F.CRFParams | None:
-        """Return the parameters of the CRF, constrained by `allowed`; None if the output is a
-        softmax.
-        """
+        """Return the parameters of the CRF, constrained by `allowed`; None of a softmax."""
         if self.crf is None:
             return None
         params = self.crf.read()
-        return (
-            params
-            if self.allowed is None
-            else F.crf_constrain(params, *map(np.asarray, self.allowed))
-        )
+        # The scores of forbidden transitions are constants: no gradient can bring them back.
+        if self.allowed is None:
+            return params
+        return F.crf_constrain(params, *map(np.asarray, self.allowed))
 
 
 def _hashable(mask: Any) -> Any:
-    """Return an array of booleans as nested tuples: static attributes of a module are hashed."""
-    return tuple(map(_hashable, mask)) if np.ndim(mask) else bool(mask)
+    """Return an array of booleans as nested tuples, because static attributes are hashed."""
+    if np.ndim(mask) == 0:
+        return bool(mask)
+    return tuple(map(_hashable, mask))

@@ -9,5 +9,6 @@ from dynskip_jax.nn.convert import from_flax as from_flax
 from dynskip_jax.nn.convert import from_torch as from_torch
 from dynskip_jax.nn.convert import to_flax as to_flax
 from dynskip_jax.nn.convert import to_torch as to_torch
+from dynskip_jax.nn.layers import LayersOutput as LayersOutput
 from dynskip_jax.nn.layers import SkipLayers as SkipLayers
 from dynskip_jax.nn.layers import SkipLSTM as SkipLSTM

@@ -13,9 +13,7 @@ from dynskip_jax.functional.engine.product import product, row
 class HasModes(nnx.Module):
     """A module whose choices and dropout depend on its mode: training or evaluation."""
 
-    deterministic: bool = (
-        False  # whether in evaluation; set by `.train()`, `.eval()` and `nnx.view`
-    )
+    deterministic: bool = False  # True in evaluation; `.train()` and `.eval()` set it
 
     def set_view(self, deterministic: bool | None = None):
         """Set the mode, as `nnx.view` does; None keeps it."""
@@ -24,11 +22,11 @@ class HasModes(nnx.Module):
 
 
 class Linear(nnx.Linear):
-    """`nnx.Linear` that multiplies in `dtype`, and sums and returns in the wider of `dtype` and the
-    input's.
+    """`nnx.Linear` that multiplies in `dtype`, but sums in a wider one.
 
-    `dtype` is `param_dtype` by default. With bfloat16 and float32 inputs the result is float32;
-    Flax's own layer would return bfloat16.
+    Sums and results have the wider of `dtype` and the input's dtype. `dtype` is `param_dtype` by
+    default. With bfloat16 and float32 inputs the result is float32; Flax's own layer would return
+    bfloat16.
     """
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
@@ -36,14 +34,19 @@ class Linear(nnx.Linear):
         y = product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
         if self.bias is None:
             return y
+        # The sum stays in the dtype of the product, whatever the bias has.
         return y + row(self.bias[...], y).astype(y.dtype)
 
 
 def _are_arrays(values: tuple[Any, ...]) -> bool:
     """Return whether all values are arrays, tuples of arrays, or None."""
     for value in values:
-        leaves = value if isinstance(value, tuple) else (value,)
-        if value is not None and not all(hasattr(leaf, "dtype") for leaf in leaves):
+        if value is None:
+            continue
+        leaves = value
+        if not isinstance(value, tuple):
+            leaves = (value,)
+        if not all(hasattr(leaf, "dtype") for leaf in leaves):
             return False
     return True
 
@@ -61,9 +64,10 @@ class Weights(nnx.Module):
             raise UserError(
                 f"a layer keeps {wanted} as parameters, got {described(values)} from `init`"
             )
-        # Static, so it must not contain classes of arrays: those of traced ones differ.
+        # These are static, so they must not contain classes of arrays: those of traced ones differ.
         self.kind = type(values)
         self.kinds = tuple(type(value) if isinstance(value, tuple) else None for value in values)
+
         for name, value in zip(values._fields, values, strict=True):
             if isinstance(value, tuple):
                 value = nnx.List([nnx.Param(array) for array in value])
@@ -73,14 +77,18 @@ class Weights(nnx.Module):
 
     def read(self) -> Any:
         """Return the named tuple of arrays."""
-
-        def arrays(kind: type | None, value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
-            if isinstance(value, nnx.List):
-                leaves = tuple(param[...] for param in value)
-                return kind(*leaves) if hasattr(kind, "_fields") else leaves
-            if value is None:
-                return None
-            return value[...]
-
+        # Flax stores a list, also where the transition declared a tuple of its own kind.
         values = [getattr(self, name) for name in self.kind._fields]
-        return self.kind(*map(arrays, self.kinds, values))
+        return self.kind(*map(_read_field, self.kinds, values))
+
+
+def _read_field(kind: type | None, value: Any) -> jax.Array | tuple[jax.Array, ...] | None:
+    """Return the array of a parameter, or those of a list of parameters as a tuple of this kind."""
+    if value is None:
+        return None
+    if not isinstance(value, nnx.List):
+        return value[...]
+    leaves = tuple(param[...] for param in value)
+    if hasattr(kind, "_fields"):  # a named tuple takes its fields one by one
+        return kind(*leaves)
+    return leaves

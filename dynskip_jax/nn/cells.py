@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,36 +43,57 @@ from dynskip_jax.nn.calls import (
 from dynskip_jax.nn.initializers import Initializer
 
 _INIT = F.Initializers()
-_PIECES = {  # of a cell: the class, the function that reads its name, and an example
-    "skip": (F.TimeSkip, "parse_time_skip", "functional.Dynamic(5)"),
-    "transition": (F.Transition, "parse_transition", "functional.GRU()"),
-    "depth_skip": (F.DepthSkip | None, "parse_depth_skip", "functional.ToOutput(gated=True)"),
+
+
+class _Piece(NamedTuple):
+    """What a cell accepts as one of its parts, and what an error tells to pass instead."""
+
+    kind: Any  # a class, or a union with None
+    parser: str  # function that reads a name
+    example: str
+
+
+_PIECES = {
+    "skip": _Piece(F.TimeSkip, "parse_time_skip", "functional.Dynamic(5)"),
+    "transition": _Piece(F.Transition, "parse_transition", "functional.GRU()"),
+    "depth_skip": _Piece(F.DepthSkip | None, "parse_depth_skip", "functional.ToOutput(gated=True)"),
 }
 
 
 def check_pieces(**pieces: Any) -> None:
     """Raise a `UserError` if a skip or transition has the wrong type, such as a name or a class."""
-    for name, piece in pieces.items():
-        kind, parse, example = _PIECES[name]
-        if not isinstance(piece, kind):
-            instead = f"functional.{parse}({piece!r})" if isinstance(piece, str) else example
-            raise UserError(f"expected {name}={instead}, got {piece!r}")
+    for name, given in pieces.items():
+        piece = _PIECES[name]
+        if isinstance(given, piece.kind):
+            continue
+        instead = piece.example
+        if isinstance(given, str):
+            instead = f"functional.{piece.parser}({given!r})"
+        raise UserError(f"expected {name}={instead}, got {given!r}")
 
 
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
-    """Return one zoneout rate for each array of the state; a single one is that of h and the cell
-    state.
-    """
+    """Return one zoneout rate for each array of the state."""
     names = transition.state._fields
     rates = as_rates(zoneout, len(names))
     if len(rates) != len(names):
         raise UserError(f"zoneout has one rate, or one for each of {names}, got {rates}")
     if np.ndim(zoneout):
         return rates
+    # A single rate is that of h and the cell state, and the other arrays have none.
     return tuple(
         rate * (name in ("h", transition.cell_state))
         for name, rate in zip(names, rates, strict=True)
     )
+
+
+def _check_recurrent(transition: F.Transition, params: Any) -> None:
+    """Raise a `UserError` unless a transition names params that weight dropout can drop."""
+    name = f"{type(transition).__name__}.recurrent"
+    if not hasattr(transition, "recurrent"):
+        raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
+    if unknown := {*transition.recurrent} - {*params._fields}:
+        raise UserError(f"{name} names params that `init` does not return: {', '.join(unknown)}")
 
 
 class SkipCell(HasModes, nnx.RNNCellBase):
@@ -154,57 +175,53 @@ class SkipCell(HasModes, nnx.RNNCellBase):
     ):
         check_pieces(skip=skip, transition=transition, depth_skip=depth_skip)
         check_rngs(rngs)
-        in_features = check_whole("in_features", in_features)
-        hidden_features = check_whole("hidden_features", hidden_features)
-        agent_features = check_whole("agent_features", agent_features)
-        check_number("forget_bias", forget_bias, "between -inf and inf", np.isfinite)
-        if weight_dropout and not hasattr(transition, "recurrent"):
-            name = f"{type(transition).__name__}.recurrent"
-            raise UserError(
-                f"weight_dropout drops params that multiply the state: name them in {name}"
-            )
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.below_features = hidden_features
+        self.in_features = check_whole("in_features", in_features)
+        self.hidden_features = check_whole("hidden_features", hidden_features)
+        self.agent_features = check_whole("agent_features", agent_features)
+        self.below_features = self.hidden_features
         if below_features is not None:
             self.below_features = check_whole("below_features", below_features)
-        self.agent_features, self.param_dtype = agent_features, param_dtype
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
-        self.recurrent_dropout, self.weight_dropout = as_rates(
-            (recurrent_dropout, weight_dropout), 2
-        )
+
+        check_number("forget_bias", forget_bias, "between -inf and inf", np.isfinite)
+        rates = (recurrent_dropout, weight_dropout)
+        self.recurrent_dropout, self.weight_dropout = as_rates(rates, 2)
         self.zoneout = _zoneout_rates(zoneout, transition)
+
+        self.param_dtype = param_dtype
         self.dtype = param_dtype if dtype is None else dtype
         for name, kind in (("dtype", self.dtype), ("param_dtype", param_dtype)):
             if not jnp.issubdtype(kind, jnp.floating):
                 raise UserError(f"expected {name} to be floating, got {jnp.dtype(kind)}")
+        # States are sums of products and parameters, so they have the wider dtype of the two.
         self.state_dtype = wider(self.dtype, param_dtype)
         self.deterministic = False
 
+        # An agent's initializers do not follow those of the cell, except for matrices on the input.
         init = F.Initializers(
             kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype
         )
-        agent_init = F.Initializers(kernel_init) if agent_init is None else agent_init
+        if agent_init is None:
+            agent_init = F.Initializers(kernel_init)
         params = self.recurrence.init(
             rngs.params(),
-            in_features,
-            hidden_features,
+            self.in_features,
+            self.hidden_features,
             below=self.below_features,
-            agent_features=agent_features,
+            agent_features=self.agent_features,
             init=init,
             agent_init=agent_init._replace(dtype=param_dtype),
         )
-        if weight_dropout and (unknown := {*transition.recurrent} - {*params.transition._fields}):
-            name = f"{type(transition).__name__}.recurrent"
-            raise UserError(
-                f"{name} names params that `init` does not return: {', '.join(unknown)}"
-            )
-        initial = (
-            F.zero_state(transition, (hidden_features,), param_dtype) if learnable_carry else None
-        )
+        if weight_dropout:
+            _check_recurrent(transition, params.transition)
+        initial = None
+        if learnable_carry:  # one state for all sequences, from zeros
+            initial = F.zero_state(transition, (self.hidden_features,), param_dtype)
+
         self.weights = Weights(params.transition)
-        self.agent = nnx.data(None if params.skip is None else Weights(params.skip))
-        self.depth = nnx.data(None if params.depth is None else Weights(params.depth))
-        self.initial = nnx.data(None if initial is None else Weights(initial))
+        self.agent = _weights_or_none(params.skip)
+        self.depth = _weights_or_none(params.depth)
+        self.initial = _weights_or_none(initial)
 
     @property
     def skip(self) -> F.TimeSkip:
@@ -226,9 +243,10 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         )
 
     def raw_params(self) -> F.LayerParams:
-        """Return the weights as they are stored."""
-        parts = (self.weights, self.agent, self.depth)
-        return F.LayerParams(*(None if part is None else part.read() for part in parts))
+        """Return the weights as they are stored, not yet cast to `dtype`."""
+        agent = _read_or_none(self.agent)
+        depth = _read_or_none(self.depth)
+        return F.LayerParams(self.weights.read(), agent, depth)
 
     def params(self) -> F.LayerParams:
         """Return the weights for the pure functions, with matrices cast to `dtype`."""
@@ -247,30 +265,31 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """
         batch = batch_of(input_shape, self.in_features)
         drops = self.recurrent_dropout > 0.0 and not self.deterministic
-        key = require_key(rngs, "this cell") if drops else as_key(rngs)
-        noise_key, mask_key = (None, None) if key is None else split_each(key, 2)
+        if drops:
+            key = require_key(rngs, "this cell")
+        else:
+            key = as_key(rngs)
+
+        # A key is always split, so that choices are the same with and without dropout.
+        noise_key = mask_key = None
+        if key is not None:
+            noise_key, mask_key = split_each(key, 2)
         start = self.initial_state(batch)
         carry = F.initial_carry(noise_key, self.recurrence, start, self.in_features)
-        return (
-            draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch)) if drops else carry
-        )
+        if drops:
+            carry = draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch))
+        return carry
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
-        """Return the initial state of all sequences, zeros or learned, each array (*batch,
-        hidden).
-        """
+        """Return the initial state, zeros or learned, each array (*batch, hidden)."""
         return initial_state(self.spec, self.learned_state(), tuple(batch))
 
     def learned_state(self) -> Any:
-        """Return the learned initial state, each array (hidden,); None if the initial state is
-        zeros.
-        """
-        return None if self.initial is None else self.initial.read()
+        """Return the learned initial state, each array (hidden,); None if it is zeros."""
+        return _read_or_none(self.initial)
 
     def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
-        """Return `carry` with only its newest state kept; the initial state takes the place of the
-        others.
-        """
+        """Return `carry` with its newest state, and the initial state in place of all others."""
         return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
     def __call__(
@@ -288,11 +307,14 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             carry: Carry from `initialize_carry` or from the previous step.
             inputs: Input x(t), (*batch, in_features).
             below: Input of the depth skip, (*batch, below_features).
-            action: Actions to replay, k in 1..K, (*batch,); None to choose.
+            action: Actions to replay, k in 1..K, (*batch,); None to choose. Traced actions out of
+                range are clipped.
             policy: How choices are made. By default greedy in evaluation and sampled in training.
         """
         check_inputs(inputs, "(*batch, in)", self.in_features)
         batch = inputs.shape[:-1]
+
+        # Shapes and values are checked here, because errors inside of `jit` name no argument.
         check_carry(self.recurrence, carry, batch, self.hidden_features)
         check_below(self.recurrence, below, batch, self.hidden_features)
         policy = policy_or_default(policy, self.deterministic)
@@ -306,24 +328,33 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         )
 
     def _check_noise(self, carry: F.SkipCarry, draws: bool) -> None:
-        """Raise a `UserError` if a step lacks a key or a mask; `draws` says whether a choice needs
-        a key.
-        """
-        if carry.key is None and (draws or (any(self.zoneout) and not self.deterministic)):
+        """Raise a `UserError` if a step lacks a key or a mask; `draws` is that of its choice."""
+        trains = not self.deterministic  # nothing is dropped in evaluation
+        if carry.key is None and (draws or (trains and any(self.zoneout))):
             raise UserError(
                 "this cell draws, and its carry has no keys: make the carry with "
                 "initialize_carry(input_shape, rngs), or call .eval()"
             )
-        if self.weight_dropout > 0.0 and not self.deterministic:
+        if trains and self.weight_dropout > 0.0:
             raise UserError(
                 "weight_dropout drops the same weights at all steps, which a cell alone cannot: "
                 "run it in SkipLayers, or call .eval()"
             )
-        if self.recurrent_dropout > 0.0 and not self.deterministic and carry.recurrent_mask is None:
+        if trains and self.recurrent_dropout > 0.0 and carry.recurrent_mask is None:
             raise UserError(
-                "recurrent_dropout needs a mask, and the carry has none: make the carry with this cell's "
-                "initialize_carry(input_shape, rngs), or call .eval()"
+                "recurrent_dropout needs a mask, and the carry has none: make the carry with this "
+                "cell's initialize_carry(input_shape, rngs), or call .eval()"
             )
+
+
+def _weights_or_none(values: Any) -> Any:
+    """Return the parameters of a named tuple of arrays as a module's attribute; None of None."""
+    return nnx.data(None if values is None else Weights(values))
+
+
+def _read_or_none(weights: Weights | None) -> Any:
+    """Return the arrays of parameters, or None if there are no parameters."""
+    return None if weights is None else weights.read()
 
 
 @partial(jax.jit, static_argnames=("spec", "deterministic"))
@@ -341,8 +372,10 @@ def _step(
     params = F.cast_matrices(params, spec.dtype)
     inputs = F.project_inputs(params, x, spec.recurrence, below=below, action=action)
     inputs = inputs._replace(zoneout_mask=zoneout_mask(spec, carry, deterministic=deterministic))
+
+    # A carry from training has a mask, which evaluation ignores but hands on.
     mask = carry.recurrent_mask
-    if deterministic:  # a carry from training may have a mask
+    if deterministic:
         carry = carry._replace(recurrent_mask=None)
     carry, output = F.recurrent_step(params, carry, inputs, spec.recurrence, policy)
     return carry._replace(recurrent_mask=mask), output.h

@@ -1,4 +1,4 @@
-"""Words from their characters: an embedding, and features to stand beside one.
+"""Represent words by their characters: an embedding, and features to stand beside one.
 
 Words are given as character ids, with 0 as padding at the end. Every other id, including that of
 unknown characters, has a trained embedding.
@@ -26,16 +26,22 @@ _GATE_BIAS = -2.0  # at first, highway layers copy most of their input
 
 
 def _check_sizes(**sizes: int | Sequence[int]) -> None:
+    """Check sizes, or sequences of sizes, of these names."""
     for name, given in sizes.items():
-        for size in given if isinstance(given, Sequence) else [given]:
+        if not isinstance(given, Sequence):
+            given = [given]
+        for size in given:
             check_whole(name, size)
 
 
 def _with_padding(table: Float[Array, "ids char"]) -> Float[Array, "ids_and_padding char"]:
-    """Return the table with zeros as row 0. Padding is no parameter: it is neither trained nor
-    decayed.
-    """
+    """Return the table with zeros as row 0, which stands for padding."""
+    # Padding is no parameter, so that it is neither trained nor decayed.
     return jnp.concatenate([jnp.zeros_like(table[:1]), table])
+
+
+def _params(arrays: Sequence[Array]) -> nnx.List:
+    return nnx.List([nnx.Param(array) for array in arrays])
 
 
 class CharEmbedding(nnx.Module):
@@ -62,8 +68,8 @@ class CharEmbedding(nnx.Module):
         >>> from dynskip_jax.data.vocabularies import character_table
         >>> characters, symbols = character_table(["the", "cat", "<eos>"])
         >>> init = nnx.initializers.normal(0.1)
-        >>> embed = CharEmbedding(characters, widths=(1, 2), maps=(4, 8), weight_init=init,
-        rngs=nnx.Rngs(0))
+        >>> sizes = dict(widths=(1, 2), maps=(4, 8))
+        >>> embed = CharEmbedding(characters, **sizes, weight_init=init, rngs=nnx.Rngs(0))
         >>> embed(jnp.array([[0, 1, 2, 0]])).shape
         (1, 4, 12)
     """
@@ -80,6 +86,7 @@ class CharEmbedding(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
+        # A word is a run of ids above 0 that begins at the first place and ends before the padding.
         used = characters > 0
         begins = used.size and used[:, 0].all() and characters.min() >= 0
         if not begins or (used[:, 1:] & ~used[:, :-1]).any():
@@ -92,29 +99,28 @@ class CharEmbedding(nnx.Module):
         # An array would be part of the module's state. Bytes are static, and keep their hash.
         self._ids = characters.astype(np.int32).tobytes()
         self._shape = characters.shape
-        self.features = n = sum(maps)
+        self.features = sum(maps)
         self.dtype = jnp.float32 if dtype is None else dtype
 
         def draw(*shape: int) -> Array:
             return weight_init(rngs.params(), shape, jnp.float32)
 
-        def highway_layer() -> tuple[Array, Array]:
-            w, b = (
-                jnp.concatenate([draw(*size, n), draw(*size, n)], axis=-1) for size in ((n,), ())
-            )
-            return w, b.at[:n].add(_GATE_BIAS)
-
-        def params(arrays: Sequence[Array]) -> nnx.List:
-            return nnx.List([nnx.Param(array) for array in arrays])
-
         self.embedding = nnx.Param(draw(int(characters.max()), char_features))
-        self.filter_w = params(
-            [draw(w, char_features, m) for w, m in zip(widths, maps, strict=True)]
-        )
-        self.filter_b = params([draw(m) for m in maps])
-        layers = [highway_layer() for _ in range(num_highway)]
-        self.highway_w = params([w for w, _ in layers])
-        self.highway_b = params([b for _, b in layers])
+        filter_w = [draw(width, char_features, n) for width, n in zip(widths, maps, strict=True)]
+        filter_b = [draw(n) for n in maps]
+        self.filter_w = _params(filter_w)
+        self.filter_b = _params(filter_b)
+
+        # Each matrix has a block for the gate and one for the new features, drawn separately.
+        n = self.features
+        highway_w = []
+        highway_b = []
+        for _ in range(num_highway):
+            highway_w.append(jnp.concatenate([draw(n, n), draw(n, n)], axis=-1))
+            b = jnp.concatenate([draw(n), draw(n)], axis=-1)
+            highway_b.append(b.at[:n].add(_GATE_BIAS))
+        self.highway_w = _params(highway_w)
+        self.highway_b = _params(highway_b)
 
     @property
     def characters(self) -> Int[np.ndarray, "vocabulary length"]:
@@ -123,18 +129,21 @@ class CharEmbedding(nnx.Module):
 
     def __call__(self, tokens: Int[Array, "batch time"]) -> Float[Array, "batch time features"]:
         """Return the embedding of each token, (batch, time, features)."""
-        ids = jnp.asarray(self.characters)[tokens]
-        filters = zip(self.filter_w, self.filter_b, strict=True)
-        filters = [CharFilters(w[...].astype(self.dtype), b[...]) for w, b in filters]
-        x = char_cnn(filters, _with_padding(self.embedding[...])[ids], jnp.sum(ids != 0, axis=-1))
+        ids = jnp.asarray(self.characters)[tokens]  # (batch, time, length)
+        lengths = jnp.sum(ids != 0, axis=-1)
+        filters = []
+        for w, b in zip(self.filter_w, self.filter_b, strict=True):
+            filters.append(CharFilters(w[...].astype(self.dtype), b[...]))
+        x = char_cnn(filters, _with_padding(self.embedding[...])[ids], lengths)
         for w, b in zip(self.highway_w, self.highway_b, strict=True):
             x = highway(HighwayParams(w[...].astype(self.dtype), b[...]), x)
         return x
 
 
 class CharFeatures(HasModes):
-    """Base class of character features: the characters' embeddings, drawn from U(±√(3/d)), with
-    dropout.
+    """Base class of features that are computed from embedded characters.
+
+    The embeddings are drawn from U(±√(3/d)), and have dropout in training.
 
     Args:
         num_characters: Number of character ids, including padding and unknown characters.
@@ -152,9 +161,9 @@ class CharFeatures(HasModes):
     ):
         _check_sizes(num_characters=num_characters, char_features=char_features)
         check_rates("dropout", dropout)
-        self.embedding = nnx.Param(
-            by_size(char_features)(rngs.params(), (num_characters - 1, char_features))
-        )
+        # Padding, the id 0, has no row.
+        shape = (num_characters - 1, char_features)
+        self.embedding = nnx.Param(by_size(char_features)(rngs.params(), shape))
         self.dropout = dropout
         self.deterministic = False
 
@@ -171,6 +180,7 @@ class CharFeatures(HasModes):
             rngs: Source of keys for dropout, also one key for each row, (batch,).
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
+        # Padding counts nowhere, so a word has as many characters as ids above 0.
         characters = self._picked(characters)
         x = _with_padding(self.embedding[...])[characters]
         if deterministic is None:
@@ -228,18 +238,18 @@ class CharCNN(CharFeatures):
 
     @override
     def _features(self, x, lengths):
-        before = self.width - 1  # `char_cnn` itself pads the end
+        # (batch, time, length, char); `char_cnn` itself pads the end of a word.
+        before = self.width - 1
         x = jnp.pad(x, ((0, 0), (0, 0), (before, 0), (0, 0)))
         filters = CharFilters(self.filter_w[...].astype(self.dtype), self.filter_b[...])
         return char_cnn([filters], x, lengths + before)
 
 
 class CharAffixes(CharFeatures):
-    """Concatenated embeddings of a word's first and last `count` characters (Wu et al. 2016,
-    Section 5.1).
+    """Embeddings of a word's first and last `count` characters (Wu et al. 2016, Section 5.1).
 
-    In words with fewer characters, a special symbol with a trained embedding fills the missing
-    positions. `options` are those of `CharFeatures`.
+    They are concatenated. In words with fewer characters, a special symbol with a trained embedding
+    fills the missing positions. `options` are those of `CharFeatures`.
     """
 
     def __init__(self, num_characters: int, *, count: int = 5, rngs: nnx.Rngs, **options: Any):
@@ -252,15 +262,17 @@ class CharAffixes(CharFeatures):
 
     @override
     def _picked(self, characters):
+        # A word begins at the place 0, and its last character has the place `lengths` - 1.
         lengths = jnp.sum(characters != 0, axis=-1, keepdims=True)
         steps = jnp.arange(self.count)[None, None, :]
         first = jnp.where(steps < lengths, steps, -1)
         last = lengths - self.count + steps
+        # Places that a short word does not have are negative, on both sides.
         places = jnp.concatenate([first, last], axis=-1)
+        exists = places >= 0
         inside = jnp.clip(places, 0, characters.shape[-1] - 1)
-        return jnp.where(
-            places >= 0, jnp.take_along_axis(characters, inside, axis=-1), self.missing
-        )
+        picked = jnp.take_along_axis(characters, inside, axis=-1)
+        return jnp.where(exists, picked, self.missing)
 
     @override
     def _features(self, x, lengths):

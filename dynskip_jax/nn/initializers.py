@@ -19,7 +19,5 @@ def uniform(scale: float) -> Initializer:
 
 
 def by_size(features: int) -> Initializer:
-    """Return U(±√(3/d)) for embeddings of size d = `features`: their entries have the variance
-    1/d.
-    """
+    """Return U(±√(3/d)), whose variance is 1/d, for embeddings of size d = `features`."""
     return uniform((3 / features) ** 0.5)

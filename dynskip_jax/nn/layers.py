@@ -1,6 +1,4 @@
-"""Stacked recurrent layers with skips, in one or both directions: the main classes of the
-library.
-"""
+"""Run stacked recurrent layers with skips, in one or both directions."""
 
 import dataclasses
 import types
@@ -22,7 +20,13 @@ from dynskip_jax.functional.checks import (
     naming_reference,
 )
 from dynskip_jax.functional.keys import check_key_of, check_rollouts
-from dynskip_jax.functional.layers import LayersCall, LayersSpec, initial_carries, run_layers
+from dynskip_jax.functional.layers import (
+    LayersCall,
+    LayersResult,
+    LayersSpec,
+    initial_carries,
+    run_layers,
+)
 from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.base import HasModes
 from dynskip_jax.nn.calls import (
@@ -41,10 +45,21 @@ from dynskip_jax.rl import agent_loss
 
 @register_node_for_export
 @jax.tree_util.register_pytree_with_keys_class
-class LayersOutput(F.LayersOutput):
-    """`functional.LayersOutput` with `agent_loss(reward)`, a loss that trains the agents; see `rl`.
+class LayersOutput(LayersResult):
+    """What layers return: outputs, and the decisions that a loss needs.
 
-    In its pytree, each layer's part has a name, without which `nnx.tabulate` cannot show it.
+    With two directions, tuples alternate: layer 1 forward, layer 1 backward, and so on. The method
+    `agent_loss(reward)` is `rl.agent_loss`. In the pytree each layer's part has a name, without
+    which `nnx.tabulate` cannot show it; so this is a class of its own beside the `LayersResult` of
+    the pure function, which knows neither modules nor losses.
+
+    Attributes:
+        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
+            sequence. Two directions are concatenated.
+        states: Outputs of the top layer before dropout.
+        decisions: One trace for each layer and direction, each leaf (*batch, time).
+        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form
+            s(t) in Eq. 1.
     """
 
     __slots__ = ()
@@ -52,22 +67,22 @@ class LayersOutput(F.LayersOutput):
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[()]]:
         """Return all arrays with their names."""
-        named = {"h": self.h, "states": self.states}
-        named |= {f"decisions_{i}": each for i, each in enumerate(self.decisions)}
-        named |= {f"observations_{i}": each for i, each in enumerate(self.observations)}
-        return [(jax.tree_util.DictKey(name), part) for name, part in named.items()], ()
+        # `tree_unflatten` knows how many layers there are from the number of parts.
+        parts = [("h", self.h), ("states", self.states)]
+        parts += [(f"decisions_{i}", trace) for i, trace in enumerate(self.decisions)]
+        parts += [(f"observations_{i}", seen) for i, seen in enumerate(self.observations)]
+        return [(jax.tree_util.DictKey(name), part) for name, part in parts], ()
 
     @classmethod
     def tree_unflatten(cls, _: tuple[()], parts: Sequence[Any]) -> "LayersOutput":
         """Return the output of these parts."""
-        layers = len(parts) // 2
-        return cls(*parts[:2], tuple(parts[2 : 1 + layers]), tuple(parts[1 + layers :]))
+        h, states, *rest = parts
+        num_layers = len(rest) // 2
+        return cls(h, states, tuple(rest[:num_layers]), tuple(rest[num_layers:]))
 
 
 class NoCell(UserError, AttributeError):
-    """A layer is used as a cell. An `AttributeError`, so that `hasattr` and `inspect` pass over
-    it.
-    """
+    """A layer is used as a cell. `hasattr` and `inspect` pass over an `AttributeError`."""
 
 
 class SkipLayers(HasModes):
@@ -109,8 +124,8 @@ class SkipLayers(HasModes):
         for cell in cells:
             if not isinstance(cell, SkipCell):
                 raise UserError(
-                    f"SkipLayers runs SkipCells, got {type(cell).__name__}: nnx.RNN runs other cells, and "
-                    "nn.from_flax makes a SkipCell of Flax's"
+                    f"SkipLayers runs SkipCells, got {type(cell).__name__}: nnx.RNN runs other "
+                    "cells, and nn.from_flax makes a SkipCell of Flax's"
                 )
         self.num_directions = 2 if bidirectional else 1
         if not cells or len(cells) % self.num_directions:
@@ -122,6 +137,8 @@ class SkipLayers(HasModes):
             raise UserError(
                 "reverse is for one direction: leave it out where bidirectional is True"
             )
+
+        # Below each layer, and after the last one.
         depth = len(cells) // self.num_directions
         rates = as_rates(dropout, depth + 1)
         if len(rates) != depth + 1:
@@ -129,13 +146,20 @@ class SkipLayers(HasModes):
                 f"{depth} layers have {depth + 1} places for dropout, got {len(rates)} rates"
             )
         _check_sizes(cells, self.num_directions)
+
         self.cells = nnx.List(list(cells))
-        self.reverse, self.time_major = reverse, time_major
-        self.dropout, self.variational = rates, variational
+        self.reverse = reverse
+        self.time_major = time_major
+        self.dropout = rates
+        self.variational = variational
         self.implementation = implementation
-        own = stream(call_rngs)
-        self.call_rngs = nnx.data(own.fork() if isinstance(call_rngs, nnx.Rngs) else own)
         self.deterministic = False
+
+        # A fork of an `nnx.Rngs` is the layers' own, but a stream is shared with its owner.
+        calls = stream(call_rngs)
+        if isinstance(call_rngs, nnx.Rngs):
+            calls = calls.fork()
+        self.call_rngs = nnx.data(calls)
 
     @property
     def num_feature_axes(self) -> int:
@@ -150,6 +174,7 @@ class SkipLayers(HasModes):
     @property
     def reads_reverse(self) -> tuple[bool, ...]:
         """Whether each layer and direction reads from the end of a sequence."""
+        # Of two directions, the second one reads from the end.
         return tuple(self.reverse or i % self.num_directions == 1 for i in range(len(self.cells)))
 
     @property
@@ -157,12 +182,12 @@ class SkipLayers(HasModes):
         """Static description of the layers."""
         cells = zip(self.cells, self.reads_reverse, strict=True)
         return LayersSpec(
-            tuple(dataclasses.replace(cell.spec, reverse=reverse) for cell, reverse in cells),
-            self.num_directions,
-            self.dropout,
-            self.variational,
-            self.time_major,
-            self.implementation,
+            layers=tuple(dataclasses.replace(cell.spec, reverse=way) for cell, way in cells),
+            num_directions=self.num_directions,
+            dropout=self.dropout,
+            variational=self.variational,
+            time_major=self.time_major,
+            implementation=self.implementation,
         )
 
     def initialize_carry(
@@ -180,9 +205,7 @@ class SkipLayers(HasModes):
         return initial_carries(self.spec.layers, starts, as_key(rngs))
 
     def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
-        """Return each layer's carry with only its newest state kept; see
-        `SkipCell.restart_carry`.
-        """
+        """Return the carries that `SkipCell.restart_carry` makes of those of all layers."""
         return tuple(cell.restart_carry(each) for cell, each in zip(self.cells, carry, strict=True))
 
     def __call__(
@@ -210,7 +233,8 @@ class SkipLayers(HasModes):
                 and time axes. Where the id changes, the next sequence begins from the initial
                 state.
             actions: Actions to replay for each layer and direction, with the inputs' batch and time
-                axes; None for a layer that chooses. Traced actions out of range are clipped.
+                axes; None for a layer that chooses. Traced actions out of range are clipped. Those
+                that the policy's mask forbids have a log π of -1e9, and the losses of `rl` are NaN.
             policy: How choices are made. By default greedy in evaluation and sampled in training. λ
                 and masks apply only to layers with an agent. A tuple of masks has one for each
                 layer and direction.
@@ -223,45 +247,71 @@ class SkipLayers(HasModes):
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
             return_carry: Whether to return `(carry, output)`, with the last carries as one tuple.
         """
-        deterministic = self.deterministic if deterministic is None else deterministic
+        if deterministic is None:
+            deterministic = self.deterministic
         policy = policy_or_default(policy, deterministic)
         check_per_layer(len(self.cells), initial_carry=initial_carry, actions=actions)
-        carry = None if initial_carry is None else tuple(initial_carry)
-        replayed = (None,) * len(self.cells) if actions is None else tuple(actions)
-        policies = policy_of_each(policy, self.skips)
+        if actions is None:
+            actions = (None,) * len(self.cells)
+        if initial_carry is not None:
+            initial_carry = tuple(initial_carry)
         if weight_key is not None:
             check_key_of(weight_key, ())
         call = LayersCall(
-            inputs, carry, seq_lengths, segment_ids, replayed, policies, None, weight_key
+            x=inputs,
+            carry=initial_carry,
+            seq_lengths=seq_lengths,
+            segment_ids=segment_ids,
+            actions=tuple(actions),
+            policies=policy_of_each(policy, self.skips),
+            key=None,
+            weight_key=weight_key,
         )
-        self._check(call)
-        if _samples(self, policy, actions, deterministic):
-            for keys in (rngs, *(each.key for each in carry or ())):
+        self._check(call)  # before it is traced, because errors inside of `jit` name no argument
+
+        # Copies of keys would make all rollouts equal, so that nothing is learnt from them.
+        samples = _samples(self, policy, actions, deterministic)
+        if samples:
+            for keys in (rngs, *(carry.key for carry in initial_carry or ())):
                 check_rollouts(inputs, keys, axis=int(self.time_major))
-        given = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
-        if needs_key(self, policy, **given, deterministic=deterministic):
+        if needs_key(
+            self,
+            policy,
+            initial_carry=initial_carry,
+            actions=actions,
+            weight_key=weight_key,
+            deterministic=deterministic,
+        ):
             call = call._replace(key=self.require_key(rngs))
-        elif rngs is not None and _samples(self, policy, actions, deterministic):
+        elif samples and rngs is not None:
             raise UserError(
-                "rngs= has no effect: choices continue with the keys of initial_carry, and nothing else is "
-                "drawn. Leave it out, or drop the keys: carry._replace(key=None)"
+                "rngs= has no effect: choices continue with the keys of initial_carry, and nothing "
+                "else is drawn. Leave it out, or drop the keys: carry._replace(key=None)"
             )
+
+        # One compiled program casts the parameters and runs all layers.
         params = tuple(cell.raw_params() for cell in self.cells)
         initial = tuple(cell.learned_state() for cell in self.cells)
         with naming_reference():
-            carry, output = run_layers(
+            carry, result = run_layers(
                 self.spec, params, initial, call, deterministic=deterministic
             )
-        output = LayersOutput(*output)
-        return (carry, output) if return_carry else output
+        output = LayersOutput(*result)
+        if return_carry:
+            return carry, output
+        return output
 
     def require_key(self, rngs: Rngs, what: str = "this layer") -> Key[Array, "..."]:
         """Return the PRNG key of a call with `rngs=`, by default from `call_rngs`."""
-        return require_key(self.call_rngs if rngs is None else rngs, what)
+        if rngs is None:
+            rngs = self.call_rngs
+        return require_key(rngs, what)
 
     def _check(self, call: LayersCall) -> None:
         """Raise a `UserError` if the arguments of a call do not fit."""
-        layout = "(time, *batch, in)" if self.time_major else "(*batch, time, in)"
+        layout = "(*batch, time, in)"
+        if self.time_major:
+            layout = "(time, *batch, in)"
         check_inputs(call.x, layout, self.cells[0].in_features)
         check_call(
             [cell.recurrence for cell in self.cells],
@@ -291,68 +341,92 @@ def needs_key(
     for recurrent masks that the carry already contains and for weight dropout with `weight_key`.
     """
 
-    def missing(name: str) -> bool:
-        return initial_carry is None or any(getattr(carry, name) is None for carry in initial_carry)
+    def is_missing(name: str) -> bool:
+        if initial_carry is None:
+            return True
+        return any(getattr(carry, name) is None for carry in initial_carry)
 
+    if is_missing("key") and _samples(layers, policy, actions, deterministic):
+        return True
+    if deterministic:
+        return False
+
+    # Dropout of layers is drawn in every call.
     rates = [*layers.dropout]
-    if missing("recurrent_mask"):
+    if is_missing("recurrent_mask"):
         rates += [cell.recurrent_dropout for cell in layers.cells]
     if weight_key is None:
         rates += [cell.weight_dropout for cell in layers.cells]
-    drops = any(rates) and not deterministic
-    return drops or (missing("key") and _samples(layers, policy, actions, deterministic))
+    return any(rates)
 
 
 def _samples(
     layers: SkipLayers, policy: F.Policy, actions: Sequence[Any] | None, deterministic: bool
 ) -> bool:
     """Return whether a call samples choices or zoneout masks."""
-    return any(
-        cell.skip.draws(policy.mode, action is not None)
-        or (any(cell.zoneout) and not deterministic)
-        for cell, action in zip(layers.cells, actions or [None] * len(layers.cells), strict=True)
-    )
+    if actions is None:
+        actions = (None,) * len(layers.cells)
+    for cell, action in zip(layers.cells, actions, strict=True):
+        if cell.skip.draws(policy.mode, action is not None):
+            return True
+        # In evaluation, zoneout is the expected value of the state.
+        if any(cell.zoneout) and not deterministic:
+            return True
+    return False
 
 
-def _check_sizes(cells: Sequence[SkipCell], ways: int) -> None:
-    """Raise a `UserError` if a cell does not fit the layers below it: its inputs, or its skip over
-    depth.
-    """
-    for i, cell in enumerate(cells):
-        layer, skip = i // ways, cell.recurrence.depth_skip
-        if skip is not None and layer < skip.layers_below:
-            raise UserError(
-                f"layer {layer + 1} has a skip over depth, which comes from {skip.layers_below} layers "
-                "below, and there is no such layer: make this cell without depth_skip"
-            )
-        below = (
-            sum(each.hidden_features for each in cells[(layer - 1) * ways : layer * ways])
-            if layer
-            else 0
+def _check_sizes(cells: Sequence[SkipCell], num_directions: int) -> None:
+    """Raise a `UserError` if a cell does not fit the layers below it."""
+    starts = range(0, len(cells), num_directions)
+    layers = [cells[start : start + num_directions] for start in starts]
+    for index, layer in enumerate(layers):
+        for direction, cell in enumerate(layer):
+            skip = cell.recurrence.depth_skip
+            if skip is not None and index < skip.layers_below:
+                raise UserError(
+                    f"layer {index + 1} has a skip over depth, which comes from "
+                    f"{skip.layers_below} layers below, and there is no such layer: make this cell "
+                    "without depth_skip"
+                )
+            if index > 0:
+                _check_in_features(index, cell, layers[index - 1])
+            if skip is not None:
+                below = layers[: index - skip.layers_below + 1]
+                _check_depth_skip(index, cell, [cells_of[direction] for cells_of in below])
+
+
+def _check_in_features(index: int, cell: SkipCell, below: Sequence[SkipCell]) -> None:
+    """Check the input of a cell, which is the output of both directions of the layer below."""
+    size = sum(each.hidden_features for each in below)
+    if cell.in_features != size:
+        raise UserError(
+            f"layer {index + 1} has in_features={cell.in_features}, and the layer below "
+            f"returns {size}"
         )
-        if layer and cell.in_features != below:
-            raise UserError(
-                f"layer {layer + 1} has in_features={cell.in_features}, and the layer below returns {below}"
-            )
-        if skip is None:
-            continue
-        nearest = layer - skip.layers_below
-        found = cells[i % ways : nearest * ways + ways : ways][0 if skip.all_below else nearest :]
-        sizes = [each.hidden_features for each in found]
-        if sum(sizes) != cell.below_features:
-            raise UserError(
-                f"layer {layer + 1} has below_features={cell.below_features}, and its skip over depth comes "
-                f"from {sum(sizes)}"
-            )
-        if skip.same_size and {*sizes} != {cell.hidden_features}:
-            raise UserError(
-                f"layer {layer + 1}: this skip over depth needs layers of one size, got {sizes}"
-            )
+
+
+def _check_depth_skip(index: int, cell: SkipCell, below: Sequence[SkipCell]) -> None:
+    """Check what enters a depth skip; `below` are the cells from layer 1 to the nearest source."""
+    skip = cell.recurrence.depth_skip
+    if not skip.all_below:
+        below = below[-1:]
+    sizes = [each.hidden_features for each in below]
+    if sum(sizes) != cell.below_features:
+        raise UserError(
+            f"layer {index + 1} has below_features={cell.below_features}, and its skip over depth "
+            f"comes from {sum(sizes)}"
+        )
+    if skip.same_size and {*sizes} != {cell.hidden_features}:
+        raise UserError(
+            f"layer {index + 1}: this skip over depth needs layers of one size, got {sizes}"
+        )
 
 
 def policy_of_each(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
     """Return the policy of each layer; only layers with an agent keep λ and masks."""
-    masks = policy.mask if isinstance(policy.mask, tuple) else (policy.mask,) * len(skips)
+    masks = policy.mask
+    if not isinstance(masks, tuple):  # one mask for all layers
+        masks = (masks,) * len(skips)
     if len(masks) != len(skips):
         raise UserError(f"{len(skips)} layers and directions need as many masks, got {len(masks)}")
     return tuple(
@@ -387,8 +461,8 @@ class SkipLSTM(SkipLayers):
         >>> import jax, jax.numpy as jnp
         >>> from flax import nnx
         >>> from dynskip_jax import functional as F
-        >>> rnn = SkipLSTM(3, 8, num_layers=2, skip=F.Dynamic(5), bidirectional=True,
-        rngs=nnx.Rngs(0))
+        >>> how = dict(num_layers=2, skip=F.Dynamic(5), bidirectional=True)
+        >>> rnn = SkipLSTM(3, 8, **how, rngs=nnx.Rngs(0))
         >>> out = rnn(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
         >>> out.h.shape, len(out.decisions), out.decisions[0].action.shape
         ((2, 7, 16), 4, (2, 7))
@@ -422,14 +496,19 @@ class SkipLSTM(SkipLayers):
                 f"{depth_skip.layers_below + 1}. Add layers, or leave it out"
             )
         sizes = _each("hidden_features", hidden_features, depth)
-        skips, transitions = _each("skip", skip, depth), _each("transition", transition, depth)
-        options = _each("cell", cell, depth)
-        cells, ways = [], 2 if bidirectional else 1
+        skips = _each("skip", skip, depth)
+        transitions = _each("transition", transition, depth)
+        cell_options_of = _each("cell", cell, depth)
+
+        num_directions = 2 if bidirectional else 1
+        cells = []
+        width = in_features  # of the input of layer i
         for i in range(depth):
-            width = in_features if i == 0 else sizes[i - 1] * ways
+            options = {**cell_options, **cell_options_of[i]}
             pieces = dict(skip=skips[i], transition=transitions[i], **_below(depth_skip, i, sizes))
-            own = {**cell_options, **options[i]}
-            cells += [SkipCell(width, sizes[i], **pieces, **own, rngs=rngs) for _ in range(ways)]
+            for _ in range(num_directions):
+                cells.append(SkipCell(width, sizes[i], **pieces, **options, rngs=rngs))
+            width = sizes[i] * num_directions
         super().__init__(
             cells,
             bidirectional=bidirectional,
@@ -446,8 +525,10 @@ def _below(depth_skip: F.DepthSkip | None, i: int, sizes: Sequence[int]) -> dict
     """Return the options of the cells of layer `i` for its depth skip; none if it has no source."""
     if depth_skip is None or i < depth_skip.layers_below:
         return {}
-    nearest = i - depth_skip.layers_below
-    sources = sizes[0 if depth_skip.all_below else nearest : nearest + 1]
+    # From the lowest layer to the nearest one that is far enough below.
+    sources = sizes[: i - depth_skip.layers_below + 1]
+    if not depth_skip.all_below:
+        sources = sources[-1:]
     return dict(depth_skip=depth_skip, below_features=sum(sources))
 
 
@@ -471,11 +552,14 @@ def count_layers(num_layers: int | None, **per_layer: Any) -> int:
 
 def _each(name: str, value: Any, count: int) -> tuple[Any, ...]:
     """Return one value for each layer, repeating a single one."""
-    values = tuple(value) if _is_list(value) else (value,) * count
+    if not _is_list(value):
+        return (value,) * count
+    values = tuple(value)
     if len(values) != count:
         raise UserError(f"expected one {name} or {count}, one for each layer, got {len(values)}")
     return values
 
 
 def _is_list(value: Any) -> bool:
+    """Return whether a value has an entry for each layer; a name, such as `dynamic:5`, has not."""
     return isinstance(value, Sequence) and not isinstance(value, str)

@@ -1,6 +1,4 @@
-"""Losses that train agents: one function for each loss; rewards and baselines are arrays or
-functions.
-"""
+"""Losses that train agents, one function for each, and baselines for their rewards."""
 
 from dynskip_jax.rl.baselines import MovingAverage as MovingAverage
 from dynskip_jax.rl.baselines import averaged_log_likelihood as averaged_log_likelihood

@@ -1,6 +1,4 @@
-"""Baselines, which reduce the variance of the score function, and VIMCO's rewards, which have their
-own.
-"""
+"""Baselines, which reduce the variance of the score function, and VIMCO's rewards."""
 
 from typing import NamedTuple
 
@@ -22,18 +20,20 @@ def leave_one_out(
     axis: int = 0,
     axis_name: str | None = None,
 ) -> Float[Array, "..."]:
-    """Return, for each member of a group, the mean of the values of the other members (Kool et al.
-    2019).
+    """Return the mean of the values of all other members of a group (Kool et al. 2019).
 
     A member's own action cannot change this baseline. The group is the leading axis: the rollouts
     of an example, or the examples of the batch if there is no axis of rollouts.
 
     A group of one has nothing to compare with, and is refused. Where no other value counts, the
-    baseline is
-    0. `counted` is False for values that no mean includes, with the leading axes of `values`: rows
-       that only
-    fill a batch, and steps past the end of a sequence. `axis_name` is the name of the mapped axis
-    (`jax.pmap`) over which the group is divided.
+    baseline is 0.
+
+    Args:
+        values: Returns of the members.
+        counted: False for values that no mean includes, with the leading axes of `values`: rows
+            that only fill a batch, and steps past the end of a sequence.
+        axis: Axis of the group.
+        axis_name: Name of the mapped axis (`jax.pmap`) over which the group is divided.
     """
     if axis_name is None and values.shape[axis] == 1:
         raise UserError(
@@ -45,12 +45,19 @@ def leave_one_out(
     if counted is not None:
         counted = counted.reshape(counted.shape + (1,) * (values.ndim - counted.ndim))
         is_one = jnp.broadcast_to(counted, values.shape).astype(dtype)
+
+    # A value that does not count may be infinite, so it is replaced and not multiplied by 0.
     masked = jnp.where(is_one > 0, values.astype(dtype), 0)
-    total, size = (array.sum(axis, keepdims=True) for array in (masked, is_one))
+    total = masked.sum(axis, keepdims=True)
+    size = is_one.sum(axis, keepdims=True)
     if axis_name is not None:
         total, size = jax.lax.psum((total, size), axis_name)
+
+    # A member that does not count is in neither sum, so the whole mean is that of the others.
     mean = (total - masked) / jnp.maximum(size - is_one, 1)
-    return mean.astype(values.dtype) if jnp.issubdtype(values.dtype, jnp.floating) else mean
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        mean = mean.astype(values.dtype)
+    return mean
 
 
 class MovingAverage(NamedTuple):
@@ -65,8 +72,7 @@ def moving_average(
     value: Float[Array, "..."] | float,
     decay: float | Float[Array, ""] = 0.99,
 ) -> tuple[Float[Array, "..."], MovingAverage]:
-    """Return the average of the earlier values, a baseline (Williams 1992), and the average with
-    `value`.
+    """Return the average before `value`, a baseline (Williams 1992), and the one with it.
 
     Earlier batches do not depend on the actions of this one, so the expected gradient stays the
     same. The average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first
@@ -74,11 +80,14 @@ def moving_average(
     in [0, 1).
     """
     check_number("decay", decay, "in [0, 1)", lambda known: 0 <= known < 1)
-    some = jnp.asarray(average.weight > 0)
-    earlier = jnp.where(some, average.mean / jnp.where(some, average.weight, 1), 0)
-    one = jnp.ones_like(value)
-    new = (decay * old + (1 - decay) * x for old, x in zip(average, (value, one), strict=True))
-    return earlier, MovingAverage(*new)
+    is_some = jnp.asarray(average.weight > 0)
+    earlier = jnp.where(is_some, average.mean / jnp.where(is_some, average.weight, 1), 0)
+
+    # The weight is the average of ones, by which the mean's bias towards 0 is corrected.
+    ones = jnp.ones_like(value)
+    mean = decay * average.mean + (1 - decay) * value
+    weight = decay * average.weight + (1 - decay) * ones
+    return earlier, MovingAverage(mean, weight)
 
 
 def critic(
@@ -87,12 +96,12 @@ def critic(
     """Return V(s(t)), a critic's estimate of the return from s(t) = h(t-1) ⊕ x(t).
 
     It depends only on actions before t, so as a baseline it does not change the expected gradient,
-    even if
-    the estimate is wrong (Williams 1992; Greensmith et al. 2004). Gradients are stopped at `x` and
-    `h`: training the critic with `critic_loss` changes neither the network nor the agent. `params`
-    are those of an agent with K = 1, whose output is the value; `x` and `h` are in
+    even if the estimate is wrong (Williams 1992; Greensmith et al. 2004). Gradients are stopped at
+    `x` and `h`: training the critic with `critic_loss` changes neither the network nor the agent.
+    `params` are those of an agent with K = 1, whose output is the value; `x` and `h` are in
     `out.observations`.
     """
+    # An agent's network with one output is a critic's.
     x, h = jax.lax.stop_gradient((x, h))
     return agent_logits(params, project_agent_input(params, x), h).squeeze(-1)
 
@@ -100,38 +109,41 @@ def critic(
 def averaged_log_likelihood(
     log_likelihood: Float[Array, "..."], axis: int = 0
 ) -> Float[Array, "..."]:
-    """Return L = log 1/M Σ_m p_m, the log-likelihood of the averaged prediction of M rollouts, in
-    nats.
-    """
+    """Return L = log 1/M Σ_m p_m, the log-likelihood of M rollouts' mean prediction, in nats."""
     return jax.nn.logsumexp(log_likelihood, axis=axis) - jnp.log(log_likelihood.shape[axis])
 
 
 def vimco(log_likelihood: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Return M (L - L_{-m}), a reward of each rollout that has its own baseline (Mnih & Rezende
-    2016).
+    """Return M (L - L_{-m}), a reward with its own baseline (Mnih & Rezende 2016).
 
     L_{-m} is L with the geometric mean of the other rollouts' p in place of p_m, and does not
-    depend on the
-    actions of rollout m. In the following loss the first term trains the network, the second one
-    the agents::
+    depend on the actions of rollout m. In the following loss the first term trains the network, the
+    second one the agents::
 
-        loss = -rl.averaged_log_likelihood(-nll).mean() + rl.reinforce(out.decisions,
-        rl.vimco(-nll))
+        of_network = -rl.averaged_log_likelihood(-nll).mean()
+        loss = of_network + rl.reinforce(out.decisions, rl.vimco(-nll))
 
     The factor M turns the mean over rollouts in `reinforce` into a sum. A likelihood of 0 counts as
     the smallest normal number times the largest likelihood, so that rewards are finite. `axis` is
     that of the rollouts.
     """
+    # Axis m, that of the rollouts, comes first.
     values = jnp.moveaxis(jax.lax.stop_gradient(log_likelihood), axis, 0)
     rollouts = len(values)
     if rollouts < 2:
         raise UserError(
             f"VIMCO compares a rollout with others: it needs at least 2 rollouts, got {rollouts}"
         )
+
+    # A log-likelihood of -inf would make the mean of the others -inf, too.
     best = values.max(axis=0, keepdims=True)
     lowest = jnp.where(best > -jnp.inf, best, 0) + jnp.log(jnp.finfo(values.dtype).tiny)
     values = jnp.where(values == -jnp.inf, lowest, values)
+
+    # L_{-m} for all m at once: copy m has the mean of the others in place of rollout m.
     others = leave_one_out(values)
-    own = jnp.eye(rollouts, dtype=bool).reshape(rollouts, rollouts, *(1,) * (values.ndim - 1))
-    without = averaged_log_likelihood(jnp.where(own, others[:, None], values[None]), axis=1)
+    is_own = jnp.eye(rollouts, dtype=bool)
+    is_own = is_own.reshape(rollouts, rollouts, *(1,) * (values.ndim - 1))
+    replaced = jnp.where(is_own, others[:, None], values[None])
+    without = averaged_log_likelihood(replaced, axis=1)
     return jnp.moveaxis(rollouts * (averaged_log_likelihood(values)[None] - without), 0, axis)

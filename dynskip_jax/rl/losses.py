@@ -19,12 +19,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.agent import masked_logit
 from dynskip_jax.functional.checks import check_number, known_values
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.rl.baselines import leave_one_out
 
 Values = Num[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
+# A function of the returns, a critic's values for each layer, an array, a number, or none.
 Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Any] | Values | float | None
 
 
@@ -37,16 +39,14 @@ def reinforce(
     entropy_coef: float | Float[Array, ""] = 0.0,
     weights: Values | None = None,
 ) -> Float[Array, ""]:
-    """Return the surrogate loss whose gradient is minus that of the expected reward (REINFORCE, Eq.
-    5).
+    """Return the loss whose gradient is minus that of the expected reward (REINFORCE, Eq. 5).
 
     With a reward R for each row, and β = `entropy_coef`, the loss of a layer in one row is
 
         -Σ_t log π(a_t | s_t) · stop_gradient(R - baseline - β (Σ_t log π(a_t | s_t) + 1)).
 
     With a reward for each step, the return of step t starts at t, because an action cannot change
-    what came
-    before. The expected gradient is the same and its variance is smaller:
+    what came before. The expected gradient is the same and its variance is smaller:
 
         -Σ_t log π(a_t | s_t) · stop_gradient(G_t - baseline_t - β),
         G_t = Σ_{u ≥ t} discount^(u - t) (r_u - β log π(a_u | s_u)).
@@ -55,6 +55,9 @@ def reinforce(
     direction with all u. Layers that do not sample, such as attention, contribute nothing. In a
     stack, the sampled entropy of a layer is that of its own choices: how they change the policies
     of layers above is ignored.
+
+    The loss is NaN if a replayed action has probability 0, because a mask forbids it or because it
+    is no candidate. A layer refuses what a mask forbids, but it cannot do so for traced actions.
 
     Args:
         decisions: `out.decisions` of layers or of a model, or `out` itself; of sampled or replayed
@@ -73,54 +76,49 @@ def reinforce(
     reward = jax.lax.stop_gradient(reward)
     of_steps = reward.ndim == traces[0].action.ndim
     _check_coefficients(discount, entropy_coef, of_steps=of_steps)
-    values: Sequence[Array | None] = (None,) * len(traces)
-    if isinstance(baseline, Sequence):
-        _check_values("baseline", traces, baseline)
-        _, values = _batch_major(decisions, baseline=tuple(baseline))
-    elif baseline is not None and not callable(baseline):
-        baseline = jax.lax.stop_gradient(baseline)
-        rows = traces[0].action.shape[:-1]
-        if jnp.ndim(baseline) < len(
-            rows
-        ):  # a number, or one for each example and not for its rollouts
-            baseline = jnp.broadcast_to(baseline, rows)
-        _, baseline = _batch_major(decisions, baseline=baseline)
-        if baseline.ndim > reward.ndim:
-            values = (baseline,) * len(traces)
-        elif baseline.ndim == reward.ndim:
-            reward = reward - baseline
-        else:
-            reward = reward - baseline[..., None]
+    reward, baselines_of_steps = _subtract_baseline(decisions, traces, reward, baseline)
+
     total = _nothing(traces)
-    for trace, value in zip(traces, values, strict=True):
+    for trace, baseline_of_steps in zip(traces, baselines_of_steps, strict=True):
         if trace.mode == "none":
             continue
         if trace.mode not in ("sample", "replayed"):
             raise UserError(
                 f"{trace.mode} choices have no REINFORCE gradient: call model.train(), or pass "
-                'policy=F.Policy("sample") and rngs= to the model; relaxed ones are trained by its own loss'
+                'policy=F.Policy("sample") and rngs= to the model; relaxed ones are trained by '
+                "its own loss"
             )
         weight = _weight(trace, weights)
         counted = weight != 0
         log_prob = jnp.where(counted, trace.log_prob, 0)
+
+        # G_t of each step, (*batch, time), or R of each row, (*batch,), minus its baseline.
         returns = _returns(trace, reward, counted, discount)
         if callable(baseline):
-            returns = returns - baseline(returns, counted if of_steps else counted.any(axis=-1))
+            in_group = counted
+            if not of_steps:
+                in_group = counted.any(axis=-1)
+            returns = returns - baseline(returns, in_group)
         if not of_steps:
             returns = returns[..., None]
-        if value is not None:
-            returns = returns - value
+        if baseline_of_steps is not None:
+            returns = returns - baseline_of_steps
+
+        # The derivative of the sampled entropy adds -β (Σ log π + 1). The sum begins at the action
+        # where returns differ between steps, and is over the row where one return is for all.
         if isinstance(entropy_coef, jax.Array) or entropy_coef:
-            if of_steps or value is not None:
-                later = _reward_to_go(
-                    log_prob, discount if of_steps else 1.0, reverse=trace.reverse
-                )
+            if of_steps or baseline_of_steps is not None:
+                later = _reward_to_go(log_prob, discount, reverse=trace.reverse)
             else:
                 later = log_prob.sum(axis=-1, keepdims=True)
             returns = returns - entropy_coef * (later + 1)
+
         # The product with an infinite advantage past the end would be NaN.
         advantage = jax.lax.stop_gradient(jnp.where(counted, returns, 0))
-        total = total - _sum(log_prob * advantage, weight)
+        of_layer = _sum(log_prob * advantage, weight)
+        if trace.mode == "replayed":
+            of_layer = of_layer * _nan_if_impossible(log_prob)
+        total = total - of_layer
     return total
 
 
@@ -132,10 +130,11 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     `reinforce`.
     """
     traces, weights = _batch_major(decisions, weights=weights)
-    sums = [
-        _sum(trace.entropy, _weight(trace, weights)) for trace in traces if trace.mode != "none"
-    ]
-    return sum(sums, _nothing(traces))
+    total = _nothing(traces)
+    for trace in traces:
+        if trace.mode != "none":
+            total = total + _sum(trace.entropy, _weight(trace, weights))
+    return total
 
 
 def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
@@ -145,12 +144,11 @@ def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array
     2018, Eq. 8) as cost. Arguments are those of `reinforce`.
     """
     traces, weights = _batch_major(decisions, weights=weights)
-    sums = [
-        _sum(trace.update, _weight(trace, weights))
-        for trace in traces
-        if trace.update_is_differentiable
-    ]
-    return sum(sums, _nothing(traces))
+    total = _nothing(traces)
+    for trace in traces:
+        if trace.update_is_differentiable:
+            total = total + _sum(trace.update, _weight(trace, weights))
+    return total
 
 
 def critic_loss(
@@ -161,10 +159,10 @@ def critic_loss(
     discount: float = 1.0,
     weights: Values | None = None,
 ) -> Float[Array, ""]:
-    """Return ½ Σ_t (V(s(t)) - G(t))², which trains the critics of `critic` (Greensmith et al.
-    2004).
+    """Return ½ Σ_t (V(s(t)) - G(t))², which trains critics (Greensmith et al. 2004).
 
-    Arguments are those of `reinforce`, with one array of `values` for each layer, or None.
+    Other arguments are those of `reinforce`, and `values` has the values of `critic` for each
+    layer, or None.
     """
     _check_values("values", traces_of(decisions), values)
     traces, values, reward, weights = _batch_major(
@@ -173,25 +171,33 @@ def critic_loss(
     _check_coefficients(discount, of_steps=reward.ndim == traces[0].action.ndim)
     total = _nothing(traces)
     for trace, value in zip(traces, values, strict=True):
-        if value is not None:
-            weight = _weight(trace, weights)
-            returns = _returns(trace, jax.lax.stop_gradient(reward), weight != 0, discount)
-            returns = returns if returns.ndim == value.ndim else returns[..., None]
-            error = jnp.where(weight != 0, value - returns, 0)
-            total = total + 0.5 * _sum(jnp.square(error), weight)
+        if value is None:
+            continue
+        weight = _weight(trace, weights)
+        returns = _returns(trace, jax.lax.stop_gradient(reward), weight != 0, discount)
+        if returns.ndim < value.ndim:
+            # All steps of a row have one return.
+            returns = returns[..., None]
+        error = jnp.where(weight != 0, value - returns, 0)
+        total = total + 0.5 * _sum(jnp.square(error), weight)
     return total
 
 
 def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
-    """Return J_1, the mean over rows of `nll`, summed over the steps that count; see
-    `reinforce`.
+    """Return J_1, the mean over rows of `nll`, summed over the steps that count (Eq. 3).
+
+    Arguments are those of `reinforce`.
     """
     traces, nll, weights = _batch_major(decisions, nll=nll, weights=weights)
-    nll = nll.astype(wider(nll.dtype, traces[0].log_prob.dtype))  # whole numbers are losses, too
+    # Whole numbers are losses, too.
+    nll = nll.astype(wider(nll.dtype, traces[0].log_prob.dtype))
     if nll.ndim == traces[0].action.ndim:
         return _sum(nll, _weight(traces[0], weights))
-    weight = jnp.ones_like(nll) if weights is None else weights
-    return _sum(nll[..., None], weight[..., None])
+
+    # A loss of each row is the sum over a time axis with one step.
+    if weights is None:
+        weights = jnp.ones_like(nll)
+    return _sum(nll[..., None], weights[..., None])
 
 
 def paper_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
@@ -201,9 +207,9 @@ def paper_loss(decisions: Any, nll: Values, *, weights: Values | None = None) ->
     is no baseline. With an `nll` for each step, returns start at the action; see `reinforce`. It
     learns slowly; see `agent_loss`.
     """
-    return network_loss(decisions, nll, weights=weights) + reinforce(
-        decisions, -nll, entropy_coef=1.0, weights=weights
-    )
+    of_network = network_loss(decisions, nll, weights=weights)  # J_1, Eq. 3
+    of_agents = reinforce(decisions, -nll, entropy_coef=1.0, weights=weights)  # -J_2, Eq. 4 to 6
+    return of_network + of_agents
 
 
 def agent_loss(
@@ -231,6 +237,8 @@ def agent_loss(
     _check_coefficients(discount, entropy_coef, of_steps=rewards.ndim == jnp.ndim(traces[0].action))
     _check_baseline(traces, baseline)
     total = -entropy_coef * entropy(traces, weights=weights)
+
+    # Relaxed choices have no score function, and a baseline's entries must stay with their layers.
     is_chosen = [trace.mode in ("sample", "replayed", "greedy") for trace in traces]
     if any(is_chosen):
         sampled = list(itertools.compress(traces, is_chosen))
@@ -251,9 +259,8 @@ def loss(
     """Return the loss of a network and its agents, for training and for validation.
 
     It is the mean over rows of `nll`, summed over the steps that count, plus the agents' part:
-    `agent_loss`
-    with the reward `-nll`. Both parts have this scale, whether `nll` is a loss of each row or of
-    each step::
+    `agent_loss` with the reward `-nll`. Both parts have this scale, whether `nll` is a loss of each
+    row or of each step::
 
         out = model.rnn(x, seq_lengths=lengths, rngs=key)
         nll = optax.softmax_cross_entropy_with_integer_labels(model.head(out.h), y)
@@ -270,9 +277,10 @@ def loss(
     traces = traces_of(out)
     _check_baseline(traces, baseline)
     total = network_loss(traces, nll, weights=weights)
-    _check_coefficients(
-        discount, entropy_coef, of_steps=jnp.ndim(nll) == jnp.ndim(traces[0].action)
-    )
+    of_steps = jnp.ndim(nll) == jnp.ndim(traces[0].action)
+    _check_coefficients(discount, entropy_coef, of_steps=of_steps)
+
+    # Greedy choices explore nothing, so there is nothing from which their agents could learn.
     is_explored = [trace.mode != "greedy" for trace in traces]
     if any(is_explored):
         explored = list(itertools.compress(traces, is_explored))
@@ -288,16 +296,15 @@ def loss(
 
 
 def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
-    """Return the traces in an object with `decisions`, such as a layer's output, or in a sequence,
-    or one.
-    """
+    """Return the traces of a layer's output, of its `decisions`, of a sequence, or of one trace."""
     traces = getattr(out, "decisions", out)
-    traces = (traces,) if isinstance(traces, DecisionTrace) else traces
+    if isinstance(traces, DecisionTrace):
+        traces = (traces,)
     is_sequence = isinstance(traces, Sequence) and len(traces) > 0
     if not is_sequence or not all(isinstance(trace, DecisionTrace) for trace in traces):
         raise UserError(
-            "expected the output of a layer of this library, or its .decisions (DecisionTrace), got "
-            f"{described(out)}: for the Decision of a bare cell, call DecisionTrace.of"
+            "expected the output of a layer of this library, or its .decisions (DecisionTrace), "
+            f"got {described(out)}: for the Decision of a bare cell, call DecisionTrace.of"
         )
     return tuple(traces)
 
@@ -306,16 +313,15 @@ def _check_baseline(traces: Sequence[DecisionTrace], baseline: Baseline) -> None
     """Raise a `UserError` for names, and for lists that are not the values of critics."""
     if isinstance(baseline, str):
         raise UserError(
-            f"expected baseline to be a function (rl.leave_one_out), an array or a number, got {baseline!r}"
+            "expected baseline to be a function (rl.leave_one_out), an array or a number, "
+            f"got {baseline!r}"
         )
     if isinstance(baseline, Sequence):
         _check_values("baseline", traces, baseline)
 
 
 def _check_values(name: str, traces: Sequence[DecisionTrace], values: Any) -> None:
-    """Raise a `UserError` unless the argument called `name` is a list of critics' values, one per
-    layer.
-    """
+    """Check that the argument `name` is a list of critics' values, one for each layer."""
     wanted = f"{name} as a list to have V(s(t)) of a critic for each layer, (*batch, time), or None"
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise UserError(f"expected {name} to be a list, got {described(values)}")
@@ -337,105 +343,154 @@ def _check_coefficients(discount: Any, entropy_coef: Any = 0.0, *, of_steps: boo
     check_number("entropy_coef", entropy_coef, "at 0 or above", lambda known: 0 <= known < math.inf)
     if not of_steps and (isinstance(discount, jax.Array) or discount != 1):
         raise UserError(
-            "discount is for a reward of each step, (*batch, time), and this one is of each row: leave it out"
+            "discount is for a reward of each step, (*batch, time), and this one is of each row: "
+            "leave it out"
         )
 
 
 def _of_layers(baseline: Baseline, kept: Sequence[bool]) -> Baseline:
-    """Return the baseline for the layers where `kept` is True; only critics' values differ by
-    layer.
+    """Return the baseline for the layers where `kept` is True; only a list differs by layer."""
+    if isinstance(baseline, Sequence):
+        return list(itertools.compress(baseline, kept))
+    return baseline
+
+
+def _subtract_baseline(
+    decisions: Any, traces: Sequence[DecisionTrace], reward: Values, baseline: Baseline
+) -> tuple[Values, Sequence[Values | None]]:
+    """Return the reward minus an array, and what is left to subtract from each layer's returns.
+
+    An array with the reward's axes, or with fewer, is subtracted here. One with steps beside a
+    reward of rows, and critics' values, are subtracted from the return of each step. Functions are
+    called later, with the returns. `traces` are those of `decisions`, batch-major.
     """
-    return list(itertools.compress(baseline, kept)) if isinstance(baseline, Sequence) else baseline
+    nothing_left = (None,) * len(traces)
+    if baseline is None or callable(baseline):
+        return reward, nothing_left
+    if isinstance(baseline, Sequence):
+        _check_values("baseline", traces_of(decisions), baseline)
+        _, values = _batch_major(decisions, baseline=tuple(baseline))
+        return reward, values
+
+    baseline = jax.lax.stop_gradient(baseline)
+    batch = traces[0].action.shape[:-1]
+    if jnp.ndim(baseline) < len(batch):
+        # A number, or a value for each example, which its rollouts share.
+        baseline = jnp.broadcast_to(baseline, batch)
+    _, baseline = _batch_major(decisions, baseline=baseline)
+    if baseline.ndim > reward.ndim:
+        return reward, (baseline,) * len(traces)
+    if baseline.ndim < reward.ndim:
+        baseline = baseline[..., None]
+    return reward - baseline, nothing_left
 
 
 def _batch_major(decisions: Any, **given: Any) -> list[Any]:
-    """Return the traces and the arguments of these names with time as their last axis; check
-    them.
-    """
+    """Check the traces and these arguments, and return them with time as their last axis."""
     traces = traces_of(decisions)
-    shape = jnp.shape(traces[0].action)
     time_major = traces[0].time_major
-    batch = shape[1:] if time_major else shape[:-1]
+    shape = jnp.shape(traces[0].action)
+    batch = shape[:-1]
+    if time_major:
+        batch = shape[1:]
     if not batch:
         raise UserError(
             "expected decisions of a batch, (*batch, time), got one sequence: pass x[None]"
-        )
-
-    def turn(leaf: Any) -> Array:
-        return (
-            jnp.moveaxis(leaf, 0, -1)
-            if time_major and jnp.ndim(leaf) == len(shape)
-            else jnp.asarray(leaf)
         )
 
     for name, argument in given.items():
         for leaf in jax.tree.leaves(argument):
             if jnp.shape(leaf) not in (batch, shape):
                 raise UserError(
-                    f"expected {name} to be {batch} or {shape}, as the decisions, got {described(leaf)}"
+                    f"expected {name} to be {batch} or {shape}, as the decisions, "
+                    f"got {described(leaf)}"
                 )
-    weights = given.get("weights")
-    known_weights = None if weights is None else known_values(weights)
-    if known_weights is not None and not (known_weights >= 0).all():
-        raise UserError(f"expected weights to be numbers of at least 0, got {known_weights.min()}")
+    if given.get("weights") is not None:
+        weights = known_values(given["weights"])
+        if weights is not None and not (weights >= 0).all():
+            raise UserError(f"expected weights to be numbers of at least 0, got {weights.min()}")
+
+    def turn(leaf: Any) -> Array:
+        if time_major and jnp.ndim(leaf) == len(shape):
+            return jnp.moveaxis(leaf, 0, -1)
+        return jnp.asarray(leaf)
+
     return jax.tree.map(turn, [traces, *given.values()])
 
 
-def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "..."]:
+def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "*batch time"]:
     """Return the weight of each step, 0 where it does not count."""
-    shape, ones = jnp.shape(trace.action), jnp.ones_like(trace.log_prob)
-    weights = ones if weights is None else weights.astype(wider(weights.dtype, ones.dtype))
-    if weights.ndim < len(shape):
-        weights = jnp.broadcast_to(weights[..., None], shape)
-    return weights if trace.valid is None else jnp.where(trace.valid, weights, 0)
+    ones = jnp.ones_like(trace.log_prob)
+    if weights is None:
+        weights = ones
+    else:
+        weights = weights.astype(wider(weights.dtype, ones.dtype))
+    if weights.ndim < ones.ndim:  # all steps of a row have its weight
+        weights = jnp.broadcast_to(weights[..., None], ones.shape)
+    if trace.valid is None:
+        return weights
+    return jnp.where(trace.valid, weights, 0)
+
+
+def _nan_if_impossible(log_prob: Float[Array, "*batch time"]) -> Float[Array, ""]:
+    """Return NaN if any choice has probability 0, and 1 otherwise: a factor of the loss."""
+    # Logits of forbidden choices are finite, so log π is -1e9 and would dominate every loss. As a
+    # factor of the whole sum, NaN is also in the gradient of all other choices: a log π of -1e9
+    # may be a constant without a gradient.
+    is_impossible = log_prob < masked_logit(log_prob.dtype) / 2
+    return jnp.where(is_impossible.any(), jnp.nan, 1).astype(log_prob.dtype)
 
 
 def _returns(
-    trace: DecisionTrace, reward: Values, counted: Bool[Array, "..."], discount: float
+    trace: DecisionTrace, reward: Values, counted: Bool[Array, "*batch time"], discount: float
 ) -> Values:
     """Return the return of each action of a layer; a reward of a row is credited as it is.
 
     If a layer above reads in the other direction, an action also changes earlier rewards, and
     G(t) = Σ_u discount^|u - t| r(u).
     """
-    reward = reward.astype(
-        wider(reward.dtype, trace.log_prob.dtype)
-    )  # whole numbers are rewards, too
+    # Whole numbers are rewards, too.
+    reward = reward.astype(wider(reward.dtype, trace.log_prob.dtype))
     if reward.ndim < counted.ndim:
         return reward
     rewards = jnp.where(counted, reward, 0)
     later = _reward_to_go(rewards, discount, reverse=trace.reverse)
     if not trace.noncausal:
         return later
-    return later + _reward_to_go(rewards, discount, reverse=not trace.reverse) - rewards
+    earlier = _reward_to_go(rewards, discount, reverse=not trace.reverse)
+    return later + earlier - rewards  # both sums contain r(t)
 
 
 def _reward_to_go(
     rewards: Float[Array, "*batch time"], discount: float, *, reverse: bool = False
 ) -> Float[Array, "*batch time"]:
-    """Return G(t) = Σ_{u ≥ t} discount^(u - t) r(u), the rewards that the action at t can still
-    change.
+    """Return G(t) = Σ_{u ≥ t} discount^(u - t) r(u), the rewards that an action at t can change.
 
     With `reverse`, for a layer that reads from the end, the sum is over u ≤ t.
     """
 
+    # Time is the leading axis of a scan. It runs against the direction in which the layer reads.
     def back(following, reward):
         total = reward + discount * following
         return total, total
 
     time_major = jnp.moveaxis(rewards, -1, 0)
-    nothing = jnp.zeros_like(time_major.sum(axis=0))  # with the sharding of the batch
+    # The sum has the sharding of the batch, which the loop's carry needs on a mesh.
+    nothing = jnp.zeros_like(time_major.sum(axis=0))
     _, totals = jax.lax.scan(back, nothing, time_major, reverse=not reverse)
     return jnp.moveaxis(totals, 0, -1)
 
 
 def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "..."]) -> Float[Array, ""]:
     """Return the mean over rows of the weighted sum over the steps that count; 0 without rows."""
+    # What does not count may be infinite, so it is replaced before it is multiplied by 0.
     weighted = weight * jnp.where(weight != 0, values, 0)
-    total = weighted.sum(dtype=wider(weighted.dtype, jnp.float32))  # a long sum overflows float16
+    # A long sum overflows float16.
+    total = weighted.sum(dtype=wider(weighted.dtype, jnp.float32))
     rows = jnp.maximum(jnp.asarray(math.prod(values.shape[:-1]), jnp.float32), 1)
     return (total / rows.astype(total.dtype)).astype(weighted.dtype)
 
 
 def _nothing(traces: Sequence[DecisionTrace]) -> Float[Array, ""]:
+    """Return a sum of no terms, in the dtype of the losses."""
     return jnp.zeros((), traces[0].log_prob.dtype)

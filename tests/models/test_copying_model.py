@@ -1,6 +1,4 @@
-"""Check language models, also those that copy words: probabilities, carries, and the choices they
-use.
-"""
+"""Check language models, with and without copying: probabilities, carries and choices."""
 
 import itertools
 
@@ -16,7 +14,10 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import distribution
 from dynskip_jax.models import LanguageModel
 
-VOCABULARY, K, BATCH, TIME = 9, 4, 3, 12
+VOCABULARY = 9
+K = 4
+BATCH = 3
+TIME = 12
 SKIPS = {
     "by content": F.Dynamic(K, 0.5, agent="content"),
     "by an MLP": F.Dynamic(K, 0.5),
@@ -51,11 +52,17 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
     read = compiled(trained)
     end, whole = read(TOKENS, initial_carry=start, return_carry=True)
     assert jax.tree.map(jnp.shape, end) == jax.tree.map(jnp.shape, start)
-    logits = np.asarray(whole.logits if copy != "none" else jax.nn.log_softmax(whole.logits))
+
+    # Probabilities sum to 1, and the likelihood of targets is theirs.
+    logits = np.asarray(whole.logits)
+    if copy == "none":  # the others are normalised
+        logits = np.asarray(jax.nn.log_softmax(logits))
     np.testing.assert_allclose(np.exp(logits).sum(-1), 1, rtol=1e-5)
     of_targets = np.take_along_axis(logits, TOKENS[..., None], -1)[..., 0]
     log_likelihood = jax.jit(lambda output: output.log_likelihood(jnp.asarray(TOKENS)))
     np.testing.assert_allclose(log_likelihood(whole), of_targets, rtol=1e-4, atol=1e-5)
+
+    # Two segments give what one gives.
     half = TIME // 2
     carry, first = read(TOKENS[:, :half], initial_carry=start, return_carry=True)
     rest = read(TOKENS[:, half:], initial_carry=carry)
@@ -86,9 +93,8 @@ def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
         for part in np.split(stream, cuts, axis=1):
             carry, output = read(part, initial_carry=carry, return_carry=True)
             found.append(np.asarray(output.logits)[0])
-        np.testing.assert_allclose(
-            np.concatenate(found), np.concatenate(alone), rtol=1e-4, atol=1e-5
-        )
+        found = np.concatenate(found)
+        np.testing.assert_allclose(found, np.concatenate(alone), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +104,10 @@ def test_what_is_expected_is_the_agents_own_distribution(name):
     trained = model(SKIPS[name], "expected")
     output = compiled(trained)(TOKENS, rngs=KEY)
     own = jax.jit(lambda observation: distribution(trained.stack.cells[-1], observation))
-    for row in range(BATCH):
-        observation = jax.tree.map(
-            lambda leaf, row=row: np.asarray(leaf)[row], output.observations[-1]
-        )
-        np.testing.assert_allclose(
-            output.copies.weights[row], own(observation), rtol=1e-5, atol=1e-6
-        )
+    observations = jax.tree.map(np.asarray, output.observations[-1])
+    for row, weights in enumerate(output.copies.weights):
+        observation = jax.tree.map(lambda leaf, row=row: leaf[row], observations)
+        np.testing.assert_allclose(weights, own(observation), rtol=1e-5, atol=1e-6)
 
 
 def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
@@ -112,19 +115,18 @@ def test_the_temperature_of_a_policy_divides_the_logits_of_what_is_copied():
     read = compiled(model(SKIPS["by content"], "expected", training=False))
     weights = []
     for temperature in (1.0, 2.0):
-        output = read(
-            TOKENS, policy=F.Policy("greedy", temperature=temperature)
-        )  # of the same states
+        # Greedy choices, and so the states, are those of any temperature.
+        output = read(TOKENS, policy=F.Policy("greedy", temperature=temperature))
         weights.append(np.asarray(output.copies.weights, float))
     roots = np.sqrt(weights[0])
     np.testing.assert_allclose(weights[1], roots / roots.sum(axis=-1, keepdims=True), rtol=1e-4)
 
 
 def test_the_mask_of_the_last_layer_says_what_is_copied():
-    read, mask = compiled(model(SKIPS["by content"], "expected", training=False)), np.arange(K) < 2
-    one, each = (
-        read(TOKENS, policy=F.Policy("greedy", mask=of)) for of in (mask, (np.ones(1, bool), mask))
-    )
+    read = compiled(model(SKIPS["by content"], "expected", training=False))
+    mask = np.arange(K) < 2
+    one = read(TOKENS, policy=F.Policy("greedy", mask=mask))
+    each = read(TOKENS, policy=F.Policy("greedy", mask=(np.ones(1, bool), mask)))
     np.testing.assert_array_equal(one.copies.weights, each.copies.weights)
 
 
@@ -133,29 +135,31 @@ def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
     output = read(TOKENS, policy=F.Policy("sample"), rngs=KEY)
     copied = np.asarray(output.copies.words)
     for (row, t), k in np.ndenumerate(np.asarray(output.decisions[-1].action)):
-        expected = int(TOKENS[row, t - k + 1]) if t - k + 1 >= 0 else F.NO_WORD
+        expected = F.NO_WORD
+        if t - k + 1 >= 0:
+            expected = TOKENS[row, t - k + 1]
         assert int(copied[row, t, 0]) == expected
     relaxed = read(TOKENS, policy=F.Policy("soft")).copies
     assert relaxed.words.shape == (BATCH, TIME, K) and relaxed.gates.shape == (BATCH, TIME, 1)
 
 
 def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices():
-    trained, targets = (
-        model(F.Dynamic(K, 0.0, agent="content"), "chosen"),
-        jax.device_put(TOKENS[:, 1:]),
-    )
+    trained = model(F.Dynamic(K, 0.0, agent="content"), "chosen")
+    targets = jax.device_put(TOKENS[:, 1:])
     how = dict(initial_carry=trained.initialize_carry(BATCH, jax.random.key(2)), rngs=KEY)
     output = compiled(trained)(TOKENS[:, :-1], **how)  # λ = 0: choices do not change states
     trained.eval()
-    read, log_likelihood = compiled(trained), jax.jit(lambda output: output.log_likelihood(targets))
+    read = compiled(trained)
+    log_likelihood = jax.jit(lambda output: output.log_likelihood(targets))
+
+    # The likelihood if each of the K choices is replayed at all steps.
     of_each = []
     for k in range(1, K + 1):
         actions = (None, np.full((BATCH, TIME - 1), k))
         of_each.append(log_likelihood(read(TOKENS[:, :-1], actions=actions, **how)))
-    told = jax.jit(lambda output: output.log_likelihood_of_each(targets))(
-        read(TOKENS[:, :-1], **how)
-    )
-    np.testing.assert_allclose(told, np.stack(of_each, axis=-1), rtol=1e-4, atol=1e-5)
+    chosen = read(TOKENS[:, :-1], **how)
+    found = jax.jit(lambda output: output.log_likelihood_of_each(targets))(chosen)
+    np.testing.assert_allclose(found, np.stack(of_each, axis=-1), rtol=1e-4, atol=1e-5)
     expected = np.einsum("btk,kbt->bt", output.copies.weights, np.stack(of_each))
     np.testing.assert_allclose(log_likelihood(output), expected, rtol=1e-4, atol=1e-5)
 

@@ -101,23 +101,21 @@ MODELS = {
     ),
 )
 def test_a_padded_row_is_read_as_it_is_alone(name, training):
-    """With its own key, also in training: neither padding nor other rows change what is dropped or
-    chosen.
-    """
+    """Rows have keys of their own: no other row changes what is dropped or chosen, nor padding."""
     make, inputs = MODELS[name]
-    run, keys = compiled(make()), jax.random.split(KEY, 4)
+    run = compiled(make())
+    keys = jax.random.split(KEY, 4)
     padded = run(*inputs(TOKENS), rngs=keys, seq_lengths=LENGTHS, deterministic=not training)
+    of_rows = np.asarray(padded[0])
     for row in (1, 2):  # of one length, which is compiled once
-        end = slice(row, row + 1), slice(LENGTHS[row])
-        expected = run(*inputs(TOKENS[end]), rngs=keys[row : row + 1], deterministic=not training)[
-            0
-        ]
-        found = (
-            np.asarray(padded[0])[end]
-            if padded[0].ndim == 3
-            else np.asarray(padded[0])[row : row + 1]
-        )
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        rows = slice(row, row + 1)
+        steps = slice(LENGTHS[row])
+        expected = run(*inputs(TOKENS[rows, steps]), rngs=keys[rows], deterministic=not training)
+        found = of_rows[rows]
+        if found.ndim == 3:
+            found = found[:, steps]
+        np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=1e-6)
+    # Past the end nothing is decided.
     for leaf in jax.tree.leaves(padded.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
     if training:
@@ -145,27 +143,27 @@ def test_rates_are_checked_when_a_model_is_made(make, options):
 @pytest.mark.parametrize(("make", "inputs"), [(embedded, alone), (pair, pairs), (tagger, ids)])
 @pytest.mark.usefixtures("as_users")
 def test_rare_words_are_unknown_ones_in_training_alone(make, inputs):
-    """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key
-    per row.
-    """
+    """In training, ids from `num_frequent` on are sometimes unknown, with a key for each row."""
     tokens = np.tile(np.arange(1, 6), (40, 4))
     definition, state = nnx.split(make(**RARE))
 
     def seen(state, key, deterministic):
-        asked, model = [], nnx.merge(definition, state)
-        name = "words" if make is tagger else "embedding"
+        asked = []
+        model = nnx.merge(definition, state)
+        name = {tagger: "words"}.get(make, "embedding")
         size = getattr(model, name).features
         setattr(model, name, lambda ids: asked.append(ids) or jnp.zeros((*ids.shape, size)))
         model(*inputs(tokens), rngs=key, deterministic=deterministic)
         return asked[0]
 
-    found, same = (
-        np.asarray(jax.jit(seen, static_argnums=2)(state, KEY, still)) for still in (False, True)
-    )
+    seen = jax.jit(seen, static_argnums=2)
+    found = np.asarray(seen(state, KEY, False))
+    same = np.asarray(seen(state, KEY, True))
     np.testing.assert_array_equal(same, tokens)
     np.testing.assert_array_equal(found[tokens < 3], tokens[tokens < 3])
     assert set(np.unique(found[tokens >= 3])) == {0, 3, 4, 5}
     assert 0.4 < (found[tokens >= 3] == 0).mean() < 0.6
+    # All rows are equal, so what differs are their keys.
     assert len({tuple(row) for row in found == 0}) > 20
 
 
@@ -175,14 +173,13 @@ def test_pooling_is_that_of_the_steps_that_count(pooling, backward):
     states = RNG.normal(size=(3, 5, 4)).astype(np.float32)
     where = np.array([[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
     found = np.asarray(compiled(F.pool_states)(states, where, pooling, backward=backward))
-    ways = {"mean": lambda own: own.mean(axis=0), "max": lambda own: own.max(axis=0)}
     for row in range(2):
-        own = states[row, where[row]]
-        ends = np.concatenate([own[-1, : 4 - backward], own[0, 4 - backward :]])
-        np.testing.assert_allclose(
-            found[row], ways.get(pooling, lambda _, e=ends: e)(own), rtol=1e-6
-        )
-    np.testing.assert_array_equal(found[2], 0)
+        kept = states[row, where[row]]
+        # The last state of the forward features, and the first one of the backward features.
+        ends = np.concatenate([kept[-1, : 4 - backward], kept[0, 4 - backward :]])
+        expected = {"last": ends, "mean": kept.mean(axis=0), "max": kept.max(axis=0)}
+        np.testing.assert_allclose(found[row], expected[pooling], rtol=1e-6)
+    np.testing.assert_array_equal(found[2], 0)  # a row without a step
 
 
 def test_a_classifier_that_reads_from_the_end_reads_turned_rows():
@@ -201,36 +198,37 @@ def test_dropped_words_say_nothing_and_the_others_more():
 
 @pytest.mark.parametrize("bidirectional", and_slow([False, True], bool))
 def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectional):
-    model, sentences, ends = (
-        pair(bidirectional=bidirectional),
-        (np.array([1, 4, 2]), np.array([3, 0])),
-        [],
+    model = pair(bidirectional=bidirectional)
+    sentences = (np.array([1, 4, 2]), np.array([3, 0]))
+    padding = [2, 2]
+    inputs = dict(
+        tokens=np.concatenate([*sentences, padding])[None],
+        sentences=np.array([[0, 0, 0, 1, 1, 0, 0]]),
     )
-    row, of = np.concatenate([*sentences, [2, 2]])[None], np.array([[0, 0, 0, 1, 1, 0, 0]])
-    inputs, options = (
-        dict(tokens=row, sentences=of),
-        dict(seq_lengths=np.array([5]), deterministic=True),
-    )
-    found = compiled(model)(inputs, **options).logits
+    found = compiled(model)(inputs, seq_lengths=np.array([5]), deterministic=True).logits
+
+    # The pooled states: the last step of the forward direction, the first one of the backward.
+    pooled = []
     for sentence in sentences:
         x = np.asarray(model.embedding.embedding[...])[sentence[None]]
         h = np.asarray(compiled(model.stack)(x, deterministic=True).h[0])
-        ends.append(np.concatenate([h[-1, :8], h[0, 8:]]).astype(float))
-    w = {
-        name: np.asarray(getattr(model, name).kernel[...])
-        for name in ("product", "difference", "softmax")
-    }
-    hidden = (ends[0] * ends[1]) @ w["product"] + np.abs(ends[0] - ends[1]) @ w["difference"]
-    hidden = np.maximum(hidden + np.asarray(model.product.bias[...]), 0)
-    expected = hidden @ w["softmax"] + np.asarray(model.softmax.bias[...])
+        pooled.append(np.concatenate([h[-1, :8], h[0, 8:]]).astype(float))
+    h_1, h_2 = pooled
+
+    # Eq. 15
+    w_x = np.asarray(model.product.kernel[...])
+    w_plus = np.asarray(model.difference.kernel[...])
+    w_p = np.asarray(model.softmax.kernel[...])
+    h_s = (h_1 * h_2) @ w_x + np.abs(h_1 - h_2) @ w_plus + np.asarray(model.product.bias[...])
+    expected = np.maximum(h_s, 0) @ w_p + np.asarray(model.softmax.bias[...])
     np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_sequences_follow_the_scheme():
-    emissions, lengths = 5 * RNG.normal(size=(50, 7, 9)), np.arange(50) % 7 + 1
-    tags = jax.jit(F.crf_decode)(
-        compiled(tagger().crf_params)(), emissions.astype(np.float32), lengths
-    )
+    emissions = 5 * RNG.normal(size=(50, 7, 9))
+    lengths = np.arange(50) % 7 + 1
+    params = compiled(tagger().crf_params)()
+    tags = jax.jit(F.crf_decode)(params, emissions.astype(np.float32), lengths)
     for row, length in zip(np.asarray(tags), lengths, strict=True):
         assert first_problem([TAGS[i] for i in row[:length]], "BIOES") is None
 
@@ -269,25 +267,27 @@ def deaf(model):
 
 def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
     def states(model, key):
-        carry, read = model.initialize_carry(4, KEY), compiled(model)
+        carry = model.initialize_carry(4, KEY)
+        read = compiled(model)
         for _ in range(2):  # the second segment starts from a state that is not zero
             how = dict(rngs=key, deterministic=key is None, return_carry=True)
             carry, _ = read(TOKENS, initial_carry=carry, **how)
         return [np.asarray(layer.slots.h) for layer in carry]
 
     hearing = language_model(F.Previous(), F.Fixed(2), dropout=0.5)
-    pairs = zip(states(hearing, None), states(hearing, KEY), strict=True)
-    assert all(not np.allclose(still, dropped) for still, dropped in pairs)
+    for still, dropped in zip(states(hearing, None), states(hearing, KEY), strict=True):
+        assert not np.allclose(still, dropped)
+    # Layers that do not hear their inputs have only their recurrent connections.
     for still, dropped in zip(states(deaf(hearing), None), states(hearing, KEY), strict=True):
         assert np.abs(still).max() > 0.1
         np.testing.assert_array_equal(still, dropped)
 
 
 def test_initializers_reach_their_own_weights():
-    constant, skips = nnx.initializers.constant, (F.Previous(), F.Dynamic(3))
-    how = dict(
-        weight_init=constant(0.5), cell=[dict(kernel_init=constant(value)) for value in (1.0, 2.0)]
-    )
+    constant = nnx.initializers.constant
+    skips = (F.Previous(), F.Dynamic(3))
+    of_cells = [dict(kernel_init=constant(value)) for value in (1.0, 2.0)]
+    how = dict(weight_init=constant(0.5), cell=of_cells)
     model = LanguageModel(12, 12, skips, **how, rngs=nnx.Rngs(0))
     for param in (model.embedding.embedding, model.softmax.kernel, model.softmax.bias):
         np.testing.assert_array_equal(param[...], 0.5)

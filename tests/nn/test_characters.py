@@ -1,6 +1,4 @@
-"""Check embeddings and features from characters against loops in float64, and that padding has no
-effect.
-"""
+"""Check what is computed from characters against loops in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -65,11 +63,13 @@ def test_each_word_by_hand(padding):
     module = embedding(np.pad(TABLE, ((0, 0), (0, padding))))
 
     def by_hand(word):
+        # One maximum over windows for each filter; a window may reach past the end.
         parts = []
         for w, b in zip(module.filter_w, module.filter_b, strict=True):
             x = np.concatenate([of_character(module, word), np.zeros((w.shape[0] - 1, 3))])
             parts.append(strongest(x, float64(w), float64(b)))
         x = np.concatenate(parts)
+        # Highway layers: t ReLU(W x + b) + (1 - t) x.
         for w, b in zip(module.highway_w, module.highway_b, strict=True):
             gate, h = np.split(x @ float64(w) + float64(b), 2)
             t = 1 / (1 + np.exp(-gate))
@@ -82,13 +82,15 @@ def test_each_word_by_hand(padding):
 
 def test_gradient_reaches_the_characters_that_occur_and_no_others():
     graphdef, params = nnx.split(embedding())
-    loss = lambda params: jnp.sum(
-        jnp.sin(nnx.merge(graphdef, params)(jnp.array([[1, 5]])))
-    )  # "a", "<eos>"
+
+    def loss(params):
+        embed = nnx.merge(graphdef, params)
+        return jnp.sum(jnp.sin(embed(jnp.array([[1, 5]]))))  # "a", "<eos>"
+
     grads = jax.jit(jax.grad(loss))(params)
     reached = np.abs(np.asarray(grads["embedding"][...])).sum(axis=1) > 0
     expected = {1, 2, 3 + SYMBOLS.index("a"), 3 + SYMBOLS.index("<eos>")}
-    assert set(np.flatnonzero(reached) + 1) == expected
+    assert set(np.flatnonzero(reached) + 1) == expected  # padding, the id 0, has no row
     weights = [leaf for path, leaf in nnx.to_flat_state(grads) if path != ("embedding",)]
     assert all(np.abs(leaf[...]).max() > 0 for leaf in weights)
 
@@ -115,11 +117,15 @@ def check_each_word(module, by_hand):
 
 @pytest.mark.parametrize("width", and_slow([1, 3, 4], lambda width: width == 3))
 def test_cnn_by_hand(width):
-    module, zeros = made("cnn", width=width), np.zeros((width - 1, 3))
-    w, b = float64(module.filter_w), float64(module.filter_b)
+    module = made("cnn", width=width)
+    zeros = np.zeros((width - 1, 3))
+    w = float64(module.filter_w)
+    b = float64(module.filter_b)
 
     def by_hand(word):
-        x = np.concatenate([zeros, of_character(module, word), zeros, np.zeros((int(not word), 3))])
+        # A word without characters has one window, of zeros.
+        nothing = np.zeros((int(not word), 3))
+        x = np.concatenate([zeros, of_character(module, word), zeros, nothing])
         return strongest(x, w, b)
 
     check_each_word(module, by_hand)
@@ -135,9 +141,13 @@ def test_affixes_by_hand():
 @pytest.mark.parametrize("kind", and_slow(MAKE, lambda kind: kind == "cnn"))
 def test_what_is_dropped_depends_on_the_rows_key_alone(kind):
     module = made(kind, dropout=0.5)
-    keys, read = jax.random.split(jax.random.key(0), 2), compiled(module)
-    both, second = np.asarray(read(padded(), keys)), read(padded()[1:], keys[1:])
+    keys = jax.random.split(jax.random.key(0), 2)
+    read = compiled(module)
+    both = np.asarray(read(padded(), keys))
+    second = read(padded()[1:], keys[1:])
     close(both[1:], second, 1e-6)
+
+    # Nothing is dropped in evaluation, which needs no key.
     still = read(padded(), deterministic=True)
     assert np.abs(both - still).max() > 1e-3
     with pytest.raises(UserError, match="rngs="):
@@ -177,13 +187,17 @@ def test_what_makes_no_model_is_refused(make, options):
 @pytest.mark.parametrize("d", and_slow([1, 3, 5], lambda d: d == 3))
 def test_gated_window_by_hand(d):
     rng = np.random.default_rng(0)
-    x, lengths = rng.normal(size=(3, 6, 2)), np.array([6, 1, 4])
-    w, b = rng.normal(size=(2 * d, d)), rng.normal(size=d)
+    x = rng.normal(size=(3, 6, 2))
+    lengths = np.array([6, 1, 4])
+    w = rng.normal(size=(2 * d, d))
+    b = rng.normal(size=d)
     params = F.WindowGates(w.astype(np.float32), b.astype(np.float32))
     found = np.asarray(compiled(F.gated_window)(params, x.astype(np.float32), lengths))
     for row, length in enumerate(lengths):
         for t in range(length):
             around = range(t - d // 2, t + d // 2 + 1)
-            tokens = [x[row, u] if 0 <= u < length else np.zeros(2) for u in around]
+            padded_row = np.zeros((6 + 2 * d, 2))
+            padded_row[d : d + length] = x[row, :length]
+            tokens = [padded_row[d + u] for u in around]
             r = 1 / (1 + np.exp(-(np.concatenate(tokens) @ w + b)))
             close(found[row, t], (r[:, None] * tokens).ravel())

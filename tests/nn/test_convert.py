@@ -14,7 +14,10 @@ from dynskip_jax import functional as F
 from dynskip_jax import nn
 from dynskip_jax.errors import UserError
 
-INPUT, HIDDEN, BATCH, TIME = 3, 4, 5, 6
+INPUT = 3
+HIDDEN = 4
+BATCH = 5
+TIME = 6
 LENGTHS = np.array([6, 1, 3, 6, 2])
 
 
@@ -43,19 +46,27 @@ def close(actual, expected):
 
 def by_hand(order, x, w_x, w_h, b=0.0, b_h=0.0, after=True):
     """Read one sequence, (time, in), in float64; the columns of weights are gates in this order."""
-    gates = lambda array: dict(
-        zip(order, np.split(np.asarray(array, float), len(order), -1), strict=True)
-    )
-    of_x, u, of_b = gates(x @ w_x + b), gates(w_h), gates(np.broadcast_to(b_h, w_h.shape[1]))
-    h, c, made = np.zeros(HIDDEN), np.zeros(HIDDEN), []
+
+    def gates(array):
+        blocks = np.split(np.asarray(array, float), len(order), -1)
+        return dict(zip(order, blocks, strict=True))
+
+    of_x = gates(x @ w_x + b)
+    u = gates(w_h)
+    of_b = gates(np.broadcast_to(b_h, w_h.shape[1]))
+    h = np.zeros(HIDDEN)
+    c = np.zeros(HIDDEN)
+    made = []
     for t in range(len(x)):
         of_h = {gate: h @ u[gate] + of_b[gate] for gate in order}
         sigma = {gate: sigmoid(of_x[gate][t] + of_h[gate]) for gate in order}
         if "i" in order:  # an LSTM
             c = sigma["f"] * c + sigma["i"] * np.tanh(of_x["g"][t] + of_h["g"])
             h = sigma["o"] * np.tanh(c)
-        else:
-            inside = sigma["r"] * of_h["n"] if after else (sigma["r"] * h) @ u["n"]
+        else:  # a GRU, whose reset gate comes after the product or before it
+            inside = sigma["r"] * of_h["n"]
+            if not after:
+                inside = (sigma["r"] * h) @ u["n"]
             h = (1 - sigma["z"]) * np.tanh(of_x["n"][t] + inside) + sigma["z"] * h
         made.append(h)
     return np.array(made)
@@ -66,33 +77,37 @@ def by_hand(order, x, w_x, w_h, b=0.0, b_h=0.0, after=True):
 
 def torch_state(kind, layers=1, both_ways=False, bias=True):
     """Return random weights with the names and shapes of torch's documentation."""
-    gates, state = {"lstm": 4, "gru": 3}[kind], {}
+    gates = {"lstm": 4, "gru": 3}[kind]
+    state = {}
+    size = INPUT
     for layer in range(layers):
-        size = INPUT if layer == 0 else HIDDEN * (1 + both_ways)
         for suffix in ("", "_reverse")[: 1 + both_ways]:
             parts = {"weight_ih": (size,), "weight_hh": (HIDDEN,), "bias_ih": (), "bias_hh": ()}
             for part, more in parts.items():
                 if bias or part.startswith("weight"):
                     state[f"{part}_l{layer}{suffix}"] = normal(len(state), gates * HIDDEN, *more)
+        size = HIDDEN * (1 + both_ways)
     return state
 
 
 def torch_by_hand(kind, state):
-    """Apply the layers of torch's documentation to each sequence of X separately; return the
-    outputs.
-    """
+    """Apply the layers of torch's documentation to each sequence of X on its own."""
     suffixes = [suffix for suffix in ("", "_reverse") if f"weight_ih_l0{suffix}" in state]
     outputs = np.zeros((BATCH, TIME, HIDDEN * len(suffixes)))
     for n, length in enumerate(LENGTHS):
         x = X[n, :length]
         for layer in range(1 + ("weight_ih_l1" in state)):
-            sides = []
+            directions = []
             for suffix in suffixes:
-                turn = slice(None, None, -1 if suffix else 1)
-                w_x, w_h = (state[f"weight_{side}_l{layer}{suffix}"].T for side in ("ih", "hh"))
-                biases = (state.get(f"bias_{side}_l{layer}{suffix}", 0.0) for side in ("ih", "hh"))
-                sides.append(by_hand(ORDERS[kind], x[turn], w_x, w_h, *biases)[turn])
-            x = np.concatenate(sides, axis=1)
+                place = f"l{layer}{suffix}"
+                w_x = state[f"weight_ih_{place}"].T
+                w_h = state[f"weight_hh_{place}"].T
+                b = state.get(f"bias_ih_{place}", 0.0)
+                b_h = state.get(f"bias_hh_{place}", 0.0)
+                step = -1 if suffix else 1
+                h = by_hand(ORDERS[kind], x[::step], w_x, w_h, b, b_h)
+                directions.append(h[::step])
+            x = np.concatenate(directions, axis=1)
         outputs[n, :length] = x
     return outputs
 
@@ -116,11 +131,13 @@ def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     state = torch_state(kind, layers, both_ways, bias)
     stack = nn.from_torch(state)
     expected = torch_by_hand(kind, state)
+    # Past the end of a sequence, outputs are zeros.
     close(compiled(stack)(X, seq_lengths=LENGTHS).h, expected)
     back = nn.to_torch(stack, bias=bias)
-    assert {name: array.shape for name, array in back.items()} == {
-        n: a.shape for n, a in state.items()
-    }
+
+    # What goes back has the names and shapes of torch, and is the same when it comes again.
+    shapes = {name: array.shape for name, array in state.items()}
+    assert {name: array.shape for name, array in back.items()} == shapes
     close(torch_by_hand(kind, back), expected)
     jax.tree.map(np.testing.assert_array_equal, nn.to_torch(nn.from_torch(back), bias=bias), back)
 
@@ -134,9 +151,8 @@ def test_an_agent_is_put_into_a_trained_network():
     assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
     other = nn.from_torch(state, skip=F.Dynamic(3), rngs=nnx.Rngs(2))
     assert not np.allclose(stack.cells[0].agent.w_h[...], other.cells[0].agent.w_h[...])
-    assert nn.from_torch(state, skip=F.Random(3)).skips == (
-        F.Random(3),
-    )  # which has no weights to draw
+    # Random skips have no weights to draw.
+    assert nn.from_torch(state, skip=F.Random(3)).skips == (F.Random(3),)
 
 
 def test_bfloat16_goes_to_torch_as_float32():
@@ -154,17 +170,21 @@ FLAX_CELLS = {"lstm": nnx.LSTMCell, "optimized": nnx.OptimizedLSTMCell, "gru": n
 @functools.partial(nnx.grad, argnums=1, has_aux=True)
 def with_gradient(layer, x):
     """Return the gradient of a function of the outputs in the inputs, and the outputs."""
-    out = layer(x)
-    h = out.h if isinstance(layer, nn.SkipLayers) else out
+    h = layer(x)
+    if isinstance(layer, nn.SkipLayers):
+        h = h.h
     return jax.numpy.sin(h).sum(), h
 
 
 @pytest.mark.parametrize("name", FLAX_CELLS)
 def test_flaxs_cells_and_back(name):
     theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, rngs=nnx.Rngs(3)))
-    cell, expected = nn.from_flax(theirs), compiled(nnx.RNN(theirs))(X)
+    cell = nn.from_flax(theirs)
+    expected = compiled(nnx.RNN(theirs))(X)
     both = (with_gradient(layer, X) for layer in (nn.SkipLayers([cell]), nnx.RNN(theirs)))
     jax.tree.map(close, *both)
+
+    # Back, into the cell whose layout `to_flax` writes.
     kind = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)
     back = drawn(lambda: kind(INPUT, HIDDEN, rngs=nnx.Rngs(4)), seed=4)
     state = nnx.state(back, nnx.Param)
@@ -191,7 +211,8 @@ def test_linens_cells_and_back(name):
     shapes = jax.eval_shape(theirs.init, jax.random.key(0), X)
     variables = jax.tree.map(lambda leaf: normal(4, *leaf.shape), shapes)
     (params,) = variables["params"].values()
-    cell, apply = nn.from_flax(params), jax.jit(theirs.apply)
+    cell = nn.from_flax(params)
+    apply = jax.jit(theirs.apply)
     expected = apply(variables, X)
     close(outputs(cell), expected)
     close(apply({"params": {"cell": nn.to_flax(cell, "linen")}}, X), expected)
@@ -205,32 +226,59 @@ def refused():
     """Return calls that raise an error, each with a part of its message."""
     state = torch_state("lstm")
     without = lambda name: {n: a for n, a in state.items() if n != name}
-    of_torch, of_gru = nn.from_torch(state).cells[0], nn.from_torch(torch_state("gru")).cells[0]
+    of_torch = nn.from_torch(state).cells[0]
+    of_gru = nn.from_torch(torch_state("gru")).cells[0]
     hard = cell_of(transition=F.LSTM(gate_fn=nnx.hard_sigmoid))
-    before, ulstm = cell_of(transition=F.GRU("before")), cell_of(transition=F.ULSTM())
+    before = cell_of(transition=F.GRU("before"))
+    ulstm = cell_of(transition=F.ULSTM())
     deep = cell_of(depth_skip=F.ToOutput())
     reverse = nn.SkipLayers([of_torch], reverse=True)
-    learned, zoned = cell_of(learnable_carry=True), cell_of(zoneout=0.5)
+    learned = cell_of(learnable_carry=True)
+    zoned = cell_of(zoneout=0.5)
     two_gates = {"weight_hh_l0": normal(0, 8, HIDDEN), "weight_ih_l0": normal(0, 8, INPUT)}
     return {
-        "projection": (lambda: nn.from_torch({**state, "weight_hr_l0": 0}), "weight_hr_l0 does not belong"),
+        "projection": (
+            lambda: nn.from_torch({**state, "weight_hr_l0": 0}),
+            "weight_hr_l0 does not belong",
+        ),
         "nothing": (lambda: nn.from_torch({}), "weight_hh_l0 is missing"),
         "missing": (lambda: nn.from_torch(without("bias_hh_l0")), "bias_hh_l0 is missing"),
-        "one direction": (lambda: nn.from_torch({**state, "weight_ih_l0_reverse": 0}), "reverse is missing"),
-        "a layer": (lambda: nn.from_torch({n[:-1] + "1": a for n, a in state.items()}), "l1 does not belong"),
-        "layers": (lambda: nn.from_torch(state, num_layers=2), "of 1 layers and directions do not fill 2"),
+        "one direction": (
+            lambda: nn.from_torch({**state, "weight_ih_l0_reverse": 0}),
+            "reverse is missing",
+        ),
+        "a layer": (
+            lambda: nn.from_torch({n[:-1] + "1": a for n, a in state.items()}),
+            "l1 does not belong",
+        ),
+        "layers": (
+            lambda: nn.from_torch(state, num_layers=2),
+            "of 1 layers and directions do not fill 2",
+        ),
         "two gates": (lambda: nn.from_torch(two_gates), "have 2 gates"),
-        "shapes": (lambda: nn.from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}), "expected weights"),
-        "no rngs": (lambda: nn.from_torch(state, skip=F.Dynamic(3)), "of Dynamic are drawn: pass rngs="),
+        "shapes": (
+            lambda: nn.from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}),
+            "expected weights",
+        ),
+        "no rngs": (
+            lambda: nn.from_torch(state, skip=F.Dynamic(3)),
+            "of Dynamic are drawn: pass rngs=",
+        ),
         "torch bias": (lambda: nn.to_torch(of_torch, bias=False), "bias_ih_l0 is not 0"),
         "ulstm": (lambda: nn.to_torch(ulstm), "torch.nn has no layer with the transition ULSTM"),
         "before": (lambda: nn.to_torch(before), "torch.nn has no layer with the transition GRU"),
-        "activation": (lambda: nn.to_flax(hard), "flax has no layer with the transition LSTM.*hard_sigmoid"),
+        "activation": (
+            lambda: nn.to_flax(hard),
+            "flax has no layer with the transition LSTM.*hard_sigmoid",
+        ),
         "reverse": (lambda: nn.to_torch(reverse), "no layer with reverse=True"),
         "depth": (lambda: nn.to_flax(deep), "flax has no layer with a skip over depth"),
         "learned": (lambda: nn.to_torch(learned), "no layer with a learned initial state"),
         "zoneout": (lambda: nn.to_torch(zoned), "no layer with zoneout"),
-        "flax": (lambda: nn.from_flax({"dense": {"kernel": normal(0, 2, 2)}}), "weights of Flax's LSTM or"),
+        "flax": (
+            lambda: nn.from_flax({"dense": {"kernel": normal(0, 2, 2)}}),
+            "weights of Flax's LSTM or",
+        ),
         "layout": (lambda: nn.to_flax(of_torch, "haiku"), "unknown layout 'haiku'"),
         "inside": (lambda: nn.to_flax(of_gru), "no bias inside its reset"),
     }  # fmt: skip

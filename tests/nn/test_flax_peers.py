@@ -1,6 +1,4 @@
-"""Check that cells equal Flax's cells where they should, and work in `nnx.RNN` and
-`nnx.Bidirectional`.
-"""
+"""Check cells against Flax's, and in `nnx.RNN` and `nnx.Bidirectional`."""
 
 import copy
 import doctest
@@ -19,7 +17,10 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipCell, SkipLayers, cells, characters, layers
 
-BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
+BATCH = 3
+TIME = 7
+INPUT = 4
+HIDDEN = 5
 LENGTHS = np.array([TIME, 2, 5])
 X = np.random.default_rng(0).normal(size=(BATCH, TIME, INPUT)).astype(np.float32)
 
@@ -54,14 +55,24 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, time_major, with_lengt
     cell = cell_of(zoneout=(0.2, 0.5) if zoned else 0.0)
     start = cell.initialize_carry((BATCH, INPUT), jax.random.key(5))
     options = dict(reverse=reverse, time_major=time_major)
-    call = dict(seq_lengths=LENGTHS if with_lengths else None, return_carry=True)
-    turn = lambda array: np.swapaxes(array, 0, 1) if time_major else np.asarray(array)
+    call = dict(return_carry=True)
+    valid = np.ones((BATCH, TIME), bool)
+    if with_lengths:
+        call |= dict(seq_lengths=LENGTHS)
+        valid = np.arange(TIME) < LENGTHS[:, None]
+
+    def turn(array):
+        """Exchange the axes of batch and time in layers that are time-major."""
+        if time_major:
+            return np.swapaxes(array, 0, 1)
+        return np.asarray(array)
+
     flax_rnn = nnx.RNN(cell, keep_order=True, **options)
     flax_carry, flax_h = compiled(flax_rnn)(turn(X), initial_carry=start, **call)
     (carry,), out = compiled(SkipLayers([cell], **options))(turn(X), initial_carry=[start], **call)
-    valid = np.arange(TIME) < (LENGTHS[:, None] if with_lengths else np.full((BATCH, 1), TIME))
     close(turn(out.h)[valid], turn(flax_h)[valid])
     assert not turn(out.h)[~valid].any()
+    # Keys cannot be compared as numbers.
     as_data = lambda carry: carry._replace(key=jax.random.key_data(carry.key))
     close(as_data(carry), as_data(flax_carry))
 
@@ -80,9 +91,8 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation():
     cell = drawn(lambda: SkipCell(INPUT, 700, recurrent_dropout=0.25, rngs=nnx.Rngs(0)))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))
     mask = np.asarray(carry.recurrent_mask)
-    assert (
-        set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)} and abs(float(mask.mean()) - 1) < 0.05
-    )
+    assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)}
+    assert abs(float(mask.mean()) - 1) < 0.05
     after, _ = compiled(cell)(carry, X[:, 0])
     np.testing.assert_array_equal(after.recurrent_mask, mask)
     cell.eval()
@@ -98,6 +108,7 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation():
     ids=list(F.TRANSITIONS),
 )
 def test_every_transition_is_a_flax_cell(transition):
+    # Both in evaluation: choices are greedy.
     cell = cell_of(transition=transition, learnable_carry=True)
     layers = SkipLayers([cell])
     layers.eval()

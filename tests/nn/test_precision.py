@@ -1,6 +1,4 @@
-"""Check that with `dtype=bfloat16` products multiply bfloat16, and sums and all else are in
-float32.
-"""
+"""Check that `dtype=bfloat16` is that of products only: sums and all else are in float32."""
 
 import jax
 import jax.numpy as jnp
@@ -48,18 +46,15 @@ def floats(tree):
 
 
 def matrix_products(jaxpr):
-    """Return the dtypes (left, right, result) of all products with a matrix, also in loops and
-    calls.
-    """
+    """Return the dtypes (left, right, result) of all products with a matrix, also in loops."""
     found = set()
     for equation in jaxpr.eqns:
-        # A product with batch axes is attention's weighted mean of states, not a product with a
-        # matrix.
-        if equation.primitive.name == "dot_general" and not any(
-            equation.params["dimension_numbers"][1]
-        ):
-            operands = (*equation.invars, *equation.outvars)
-            found.add(tuple(str(operand.aval.dtype) for operand in operands))
+        if equation.primitive.name == "dot_general":
+            # A product with batch axes is attention's weighted mean of states.
+            _, batch_axes = equation.params["dimension_numbers"]
+            if not any(batch_axes):
+                operands = (*equation.invars, *equation.outvars)
+                found.add(tuple(str(operand.aval.dtype) for operand in operands))
         for inner in jaxprs_in_params(equation.params):
             found |= matrix_products(inner)
     return found

@@ -1,6 +1,4 @@
-"""Check that a stack, with two directions and skips over time and depth, equals its layers called
-by hand.
-"""
+"""Check that a stack equals its layers, called by hand one after the other."""
 
 import itertools
 
@@ -15,7 +13,10 @@ from dynskip_jax import functional as F
 from dynskip_jax.functional.layers import drop_recurrent_weights
 from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
 
-BATCH, TIME, INPUT, HIDDEN = 3, 6, 2, 4
+BATCH = 3
+TIME = 6
+INPUT = 2
+HIDDEN = 4
 LENGTHS = np.array([6, 1, 4])
 X = np.random.default_rng(0).normal(size=(BATCH, TIME, INPUT)).astype(np.float32)
 
@@ -29,16 +30,15 @@ def cell_of(skip=F.Previous(), hidden=HIDDEN, **options):  # noqa: B008 (immutab
 
 
 def below_of(skip, outputs, i, ways):
-    """Return what enters layer `i` from those of `outputs` that the depth skip reads, and the
-    skip's name.
-    """
-    distance = 0 if skip is None else skip.layers_below * ways
-    if skip is None or i < distance:
+    """Return what enters layer `i` from those of `outputs` that the depth skip reads."""
+    if skip is None or i < skip.layers_below * ways:
         return None
-    sources = [out.cell_state if skip.source == "cell_state" else out.h for out in outputs]
+    nearest = i - skip.layers_below * ways
+    field = "cell_state" if skip.source == "cell_state" else "h"
+    sources = [getattr(out, field) for out in outputs]
     if not skip.all_below:
-        return sources[i - distance]
-    return np.concatenate(sources[i % ways : i - distance + 1 : ways], axis=-1)
+        return sources[nearest]
+    return np.concatenate(sources[i % ways : nearest + 1 : ways], axis=-1)
 
 
 DEPTH_SKIPS = (None, F.ToOutput(gated=True), F.Highway(), F.DenseToGates(), F.AttentionToOutput())
@@ -54,27 +54,33 @@ DEPTH_SKIPS = (None, F.ToOutput(gated=True), F.Highway(), F.DenseToGates(), F.At
 def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     skips = [F.Previous(), F.Dynamic(2), F.Attention(2), F.SkipRNN()]
     transitions = [F.LSTM(), F.ULSTM(), F.Peephole(), F.LSTM()]
+    ways = 1
     if bidirectional:  # each layer has two cells
-        skips, transitions = skips[1:3], transitions[1:3]
+        ways = 2
+        skips = skips[1:3]
+        transitions = transitions[1:3]
     pieces = dict(skip=skips, transition=transitions, depth_skip=depth_skip)
-    stack, greedy = stack_of(**pieces, bidirectional=bidirectional), F.Policy("greedy")
+    stack = stack_of(**pieces, bidirectional=bidirectional)
+    greedy = F.Policy("greedy")
     start = stack.initialize_carry(BATCH, jax.random.key(1))
     options = dict(seq_lengths=LENGTHS, policy=greedy)
     ends, out = compiled(stack)(X, initial_carry=start, return_carry=True, **options)
-    ways, x, outputs = 2 if bidirectional else 1, X, []
+    x = X
+    outputs = []
+
+    # By hand: the cells bottom first, each with what its depth skip reads.
     assert len(stack.cells) == len(ends) == len(out.decisions) == len(skips) * ways
     for i, cell in enumerate(stack.cells):
         below = below_of(depth_skip, outputs, i, ways)
         assert (cell.recurrence.depth_skip is None) == (below is None)
-        how = dict(below=below, reverse=bidirectional and i % 2 == 1, **options)
-        end, one = unroll(
-            cell.params(), start[i], x, cell.recurrence, return_cell_state=True, **how
-        )
+        how = dict(below=below, return_cell_state=True, **options)
+        how["reverse"] = bidirectional and i % 2 == 1
+        end, one = unroll(cell.params(), start[i], x, cell.recurrence, **how)
         outputs.append(one)
         np.testing.assert_array_equal(out.decisions[i].action, one.decision.action)
         for a, b in zip(end.slots, ends[i].slots, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-        if (i + 1) % ways == 0:
+        if (i + 1) % ways == 0:  # both directions of a layer are done
             x = np.concatenate([each.h for each in outputs[-ways:]], axis=-1)
     np.testing.assert_allclose(out.h, x, rtol=1e-5, atol=1e-6)
     assert out.h.shape == (BATCH, TIME, HIDDEN * ways) and not np.asarray(out.h)[1, 1:].any()
@@ -84,7 +90,7 @@ def test_what_a_critic_sees_is_the_state_before_in_either_direction():
     out = compiled(stack_of(bidirectional=True))(X, seq_lengths=LENGTHS)
     (_, before), (_, after) = jax.tree.map(np.asarray, out.observations)
     ahead, back = np.split(np.asarray(out.states), 2, axis=-1)
-    zero = np.zeros((1, HIDDEN))
+    zero = np.zeros((1, HIDDEN))  # the initial state
     for n, length in enumerate(LENGTHS.tolist()):
         np.testing.assert_array_equal(
             before[n, :length], np.concatenate([zero, ahead[n, : length - 1]])
@@ -116,5 +122,6 @@ def test_dropped_weights_are_those_that_multiply_the_state():
     dropped = jax.tree.map(np.asarray, drop(kept, jax.random.key(1)))
     for name in ("w_h", "w_n"):
         assert 0.4 < float((getattr(dropped, name) == 0).mean()) < 0.6
+    # Matrices on the input and biases are kept.
     for name in ("w_x", "w_xn", "b", "b_n"):
         np.testing.assert_array_equal(getattr(dropped, name), getattr(kept, name))

@@ -1,6 +1,4 @@
-"""Check what users try with the layers: each attempt gives a result, or an error of one
-sentence.
-"""
+"""Check what users try with the layers: each attempt works, or gets an error of one sentence."""
 
 import copy
 import functools
@@ -69,7 +67,9 @@ def carry_of(K=4, batch=2, hidden=8, **options):
 
 
 def run(x=X, **call):
-    return layer()(x, **{"rngs": None if "initial_carry" in call else KEY, **call})
+    if "initial_carry" not in call:
+        call = dict(rngs=KEY) | call
+    return layer()(x, **call)
 
 
 def start(**carry):
@@ -77,7 +77,9 @@ def start(**carry):
 
 
 def step(carry=None, x=X[:, 0], **call):
-    return cell()(carry_of() if carry is None else carry, x, **call)
+    if carry is None:
+        carry = carry_of()
+    return cell()(carry, x, **call)
 
 
 def policy(*mode, **options):
@@ -90,7 +92,9 @@ def own(kind, **attributes):
 
 def choosing(skip_state=(), kind="previous", **choice):
     """Return what layers compute with a skip of one's own that makes this choice."""
-    made = F.Choice(**choice) if skip_state is None else (F.Choice(**choice), skip_state)
+    made = F.Choice(**choice)
+    if skip_state is not None:
+        made = (made, skip_state)
     skip = own(F.TimeSkip, observation_kind=kind, choose=lambda *_: made)(4)
     return stack(skip=[skip])(X)
 
@@ -414,9 +418,8 @@ def test_a_field_has_a_number_of_its_kind(name):
 
 def test_numbers_of_numpy_are_numbers():
     assert F.SparseAttention(np.int64(5), top=np.int32(2)) == F.SparseAttention(5, top=2)
-    assert F.LSTM(output_gate=np.True_) == F.LSTM() and hash(F.Every(np.int8(2))) == hash(
-        F.Every(2)
-    )
+    assert F.LSTM(output_gate=np.True_) == F.LSTM()
+    assert hash(F.Every(np.int8(2))) == hash(F.Every(2))
 
 
 # Attempts that work.
@@ -463,7 +466,8 @@ def same(a, b, **tolerance):
     tolerance = tolerance or dict(rtol=1e-5, atol=1e-6)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x, y = jax.random.key_data(x), jax.random.key_data(y)
+            x = jax.random.key_data(x)
+            y = jax.random.key_data(y)
         np.testing.assert_allclose(x, y, **tolerance)
 
 
@@ -512,17 +516,19 @@ def test_a_slot_beyond_k_is_the_last_one():
 def test_training_samples_and_replayed_actions_reproduce_it():
     module = layer(call_rngs=nnx.Rngs(1))
     read = nnx.jit(lambda module: module(X, seq_lengths=LENGTHS))
-    first, other = read(module), read(module)
-    assert (
-        first.decisions[0].action != other.decisions[0].action
-    ).any()  # each call samples new actions
+    first = read(module)
+    other = read(module)
+    # Each call samples new actions.
+    assert (first.decisions[0].action != other.decisions[0].action).any()
     again = compiled(module)(X, seq_lengths=LENGTHS, actions=[first.decisions[0].action])
     same(again, first, rtol=1e-6)
 
 
 def test_no_batch_axis_and_two():
-    module, time_major_layer = evaluated(layer()), evaluated(layer(time_major=True))
-    read, x = compiled(module), np.asarray(X)
+    module = evaluated(layer())
+    time_major_layer = evaluated(layer(time_major=True))
+    read = compiled(module)
+    x = np.asarray(X)
     whole = read(X, seq_lengths=LENGTHS)
     same(jax.tree.map(lambda leaf: np.asarray(leaf)[1], whole), read(x[1], seq_lengths=np.int32(4)))
     lengths = np.asarray(LENGTHS)[None]
@@ -543,10 +549,12 @@ def test_vmap_over_seeds_equals_each_alone_and_draws_apart():
     graphdef, params = nnx.split(make(nnx.Rngs(0)))
     read = lambda params, key: nnx.merge(graphdef, params)(filled((8, 50, 3)), rngs=key)
     keys = jax.random.split(KEY, 3)
+    # Each seed has the choices that it has when it is run alone.
     together = jax.vmap(read)(params, keys)
     for n in range(3):
         alone = read(jax.tree.map(lambda leaf, n=n: leaf[n], params), keys[n])
         same(jax.tree.map(lambda leaf, n=n: leaf[n], together), alone)
+    # And they are not those of another seed.
     chosen = np.asarray(together.decisions[0].action)
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert (chosen[i] == chosen[j]).mean() < 0.6
@@ -554,7 +562,8 @@ def test_vmap_over_seeds_equals_each_alone_and_draws_apart():
 
 @pytest.mark.slow
 def test_jit_remat_and_grad():
-    module, loss = layer(), lambda module, x: jnp.sum(module(x, rngs=KEY).h ** 2)
+    module = layer()
+    loss = lambda module, x: jnp.sum(module(x, rngs=KEY).h ** 2)
     plain = nnx.grad(loss)(module, X)
     same(nnx.jit(nnx.grad(loss))(module, X), plain)
     same(nnx.grad(nnx.remat(loss))(module, X), plain)
@@ -591,10 +600,9 @@ def test_copies_and_pickles():
 
 
 def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
-    """Regression: the carry's key was a constant, so all calls after `.train()` sampled the same
-    choices.
-    """
-    module, x = evaluated(layer()), np.ones((8, 20, 3), np.float32)
+    """Regression: the carry's key was a constant, so that all calls sampled the same choices."""
+    module = evaluated(layer())
+    x = np.ones((8, 20, 3), np.float32)
     carry, _ = compiled(module)(x, return_carry=True)
     module.train()
     run = lambda key: np.asarray(
@@ -605,7 +613,8 @@ def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
 
 
 def test_a_layer_draws_the_mask_that_a_carry_lacks():
-    run, x = compiled(SkipLayers([cell(recurrent_dropout=0.5)])), np.asarray(X)
+    run = compiled(SkipLayers([cell(recurrent_dropout=0.5)]))
+    x = np.asarray(X)
     (start,), _ = run(x[:, :1], deterministic=True, return_carry=True)
     assert start.recurrent_mask is None and start.key is None
     how = dict(initial_carry=[start], policy=GREEDY, return_carry=True)
@@ -620,7 +629,8 @@ def test_a_layer_draws_the_mask_that_a_carry_lacks():
 
 
 def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
-    dropped, x = cell(recurrent_dropout=0.5), np.ones((4, 3), np.float32)
+    dropped = cell(recurrent_dropout=0.5)
+    x = np.ones((4, 3), np.float32)
     carry = dropped.initialize_carry(x.shape, KEY)
     assert carry.recurrent_mask is not None
     step = compiled(evaluated(dropped))
@@ -631,19 +641,22 @@ def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
 
 
 def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_same_row():
-    begins, rows = 4, 2000
+    begins = 4
+    rows = 2000
     make = lambda: SkipLSTM(2, 3, skip=F.Dynamic(5), zoneout=0.5, rngs=nnx.Rngs(0))
     even = drawn(make, scale=0.0)
     carry = even.initialize_carry(rows, jax.random.key(0))
     ids = np.repeat(np.array([[0] * begins + [1] * 4]), rows, axis=0)
     output = compiled(even)(np.ones((rows, 8, 2), np.float32), segment_ids=ids, initial_carry=carry)
+
+    # What the carry's key draws for the step at which the second sequence begins.
     steps = np.full((rows, 1), begins)
-    stays = (
-        np.asarray(compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)[0])[:, 0] == 1
-    )
+    masks = compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)
+    stays = np.asarray(masks[0])[:, 0] == 1
     is_first = np.asarray(output.decisions[0].action) == 1
     for step, unit in np.ndindex(8, 3):
-        stayed, moved = is_first[stays[:, unit], step], is_first[~stays[:, unit], step]
+        stayed = is_first[stays[:, unit], step]
+        moved = is_first[~stays[:, unit], step]
         # Both are binomial fractions of about 1,000 rows, so 0.07 is four standard deviations.
         assert abs(stayed.mean() - moved.mean()) < 0.07
 
@@ -653,7 +666,8 @@ def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_sa
 
 @pytest.mark.parametrize(("dtype", "time", "reverse"), [("uint8", 300, False), ("int8", 128, True)])
 def test_lengths_of_any_dtype(dtype, time, reverse):
-    x, lengths = np.ones((2, time, 3), np.float32), np.array([17, 10])
+    x = np.ones((2, time, 3), np.float32)
+    lengths = np.array([17, 10])
     run = functools.partial(compiled(layer(reverse=reverse)), deterministic=True, return_carry=True)
     (carry,), found = run(x, seq_lengths=lengths.astype(dtype))
     np.testing.assert_array_equal(carry.step, lengths)

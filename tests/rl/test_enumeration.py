@@ -41,11 +41,15 @@ def values_of_critic(runs):
     rng = np.random.default_rng(1)
     draw = lambda *shape: jax.device_put(rng.normal(size=shape))
     critic = F.AgentParams(
-        draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1)
+        w_h=draw(HIDDEN, UNITS),
+        w_x=draw(INPUT, UNITS),
+        b=draw(UNITS),
+        w_out=draw(UNITS, 1),
+        b_out=draw(1),
     )
-    return rl.critic(
-        critic, jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT)), runs.seen
-    )
+    # All sequences of actions read the same input.
+    x = jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT))
+    return rl.critic(critic, x, runs.seen)
 
 
 BASELINES = {
@@ -64,9 +68,7 @@ def probabilities():
 
 @functools.cache
 def gradients(beta, per_step):
-    """Return the gradient of the objective, and the expected gradient of the loss with each
-    baseline.
-    """
+    """Return the gradient of the objective, and the expected one of the loss with each baseline."""
     pi = probabilities()
 
     def objective(agent):
@@ -74,7 +76,10 @@ def gradients(beta, per_step):
 
     def expected(agent, name):
         runs = runs_of(agent)
-        reward = runs.rewards if per_step else runs.rewards[:, -1]
+        reward = runs.rewards
+        if not per_step:  # that of the last step stands for the row
+            reward = reward[:, -1]
+        # The mean over rows, weighted like this, is the expectation over all sequences.
         how = dict(baseline=BASELINES[name](runs), entropy_coef=beta, weights=pi * len(pi))
         return rl.reinforce(trace_of(runs), reward, **how)
 
@@ -107,19 +112,17 @@ def test_a_baseline_that_knows_the_action_is_noticed():
 
 
 def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
-    pairs, pi = tuples(2).T, probabilities()
+    pi = probabilities()
+    pairs = tuples(2).T  # (rollout, pair): all pairs of sequences
     weights = pi[pairs].prod(axis=0, keepdims=True) * len(pairs[0])
+    weights = jnp.broadcast_to(weights, pairs.shape)
 
     def expected(agent):
         runs = runs_of(agent)
         trace = jax.tree.map(lambda leaf: leaf[pairs], trace_of(runs))
         reward = runs.rewards[:, -1][pairs]
-        return [
-            rl.reinforce(
-                trace, reward, baseline=baseline, weights=jnp.broadcast_to(weights, pairs.shape)
-            )
-            for baseline in (rl.leave_one_out, rl.leave_one_out(reward))
-        ]
+        baselines = (rl.leave_one_out, rl.leave_one_out(reward))
+        return [rl.reinforce(trace, reward, baseline=of, weights=weights) for of in baselines]
 
     exact, _ = gradients(0.0, False)
     for found in jax.jit(jax.jacrev(expected))(problem().agent):
@@ -128,7 +131,8 @@ def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
 
 def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective():
     size = 2
-    of, places = problem(), tuples(size).T
+    of = problem()
+    places = tuples(size).T
     weights = probabilities()[places].prod(axis=0) * len(places[0])
 
     def expected(lstm, agent, head):
@@ -150,7 +154,10 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
 
 def test_expected_critic_loss_is_smallest_at_the_expected_return():
     runs = jax.jit(runs_of)(problem().agent)
-    pi, R = probabilities(), np.asarray(runs.rewards)[:, -1]
+    pi = probabilities()
+    R = np.asarray(runs.rewards)[:, -1]
+
+    # The expected return is that of all sequences with the same actions before t.
     alike = [(SEQUENCES[:, None, :t] == SEQUENCES[None, :, :t]).all(axis=-1) for t in range(TIME)]
     values = np.stack([(same @ (pi * R)) / (same @ pi) for same in alike], axis=1)
     loss = lambda v: rl.critic_loss(trace_of(runs), [v], R, weights=pi * len(pi))
@@ -166,19 +173,19 @@ def test_expected_critic_loss_is_smallest_at_the_expected_return():
 
 @pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
-    """The expectation enumerates all choices of both directions; the agents are in the lowest
-    layer.
-    """
+    """The expectation is over all choices of both directions of the lowest layer."""
     skips = [F.Dynamic(K), F.Previous()][:num_layers]
     options = dict(skip=skips, bidirectional=True, param_dtype=jnp.float64)
     module = drawn(lambda: SkipLSTM(2, 3, rngs=nnx.Rngs(3), **options), scale=1.0)
     graphdef, params, _ = nnx.split(module, nnx.Param, ...)
     x = jnp.asarray(np.random.default_rng(3).normal(size=(1, 3, 2)))
+    # (sequence, direction, row, time)
     choices = jnp.array(list(itertools.product((1, 2), repeat=6))).reshape(-1, 2, 1, 3)
 
     def losses(params):
         def of_choices(actions):
-            out = nnx.merge(graphdef, params)(x, actions=[*actions, *[None] * (2 * num_layers - 2)])
+            actions = [*actions, *[None] * (2 * num_layers - 2)]
+            out = nnx.merge(graphdef, params)(x, actions=actions)
             nll = jax.lax.stop_gradient((out.h.sum(-1) - 1) ** 2)
             probability = jnp.exp(sum(decision.log_prob.sum() for decision in out.decisions))
             surrogate = out.agent_loss(-nll, entropy_coef=0.0, baseline=None)

@@ -1,6 +1,4 @@
-"""Check the losses against loops over their definitions: masks, directions, several layers,
-refusals.
-"""
+"""Check the losses against loops over their definitions."""
 
 import dataclasses
 import itertools
@@ -21,7 +19,9 @@ from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.training.sweep import ScheduledValues, policy_mode
 
-ROWS, TIME, ROLLOUTS = 6, 4, 3
+ROWS = 6
+TIME = 4
+ROLLOUTS = 3
 LENGTHS = np.repeat([4, 2], 3)
 VALID = np.arange(TIME) < LENGTHS[:, None]
 
@@ -37,8 +37,12 @@ def trace_of(seed=0, **facts):
 
 
 def rewards_like(per_step):
-    shape = (ROWS, TIME) if per_step else (ROWS,)
+    shape = (ROWS, TIME)[: 1 + per_step]
     return jnp.asarray(np.random.default_rng(7).normal(size=shape), jnp.float32)
+
+
+def mean_or_0(values):
+    return np.mean(values) if len(values) else 0.0
 
 
 # --- The definition
@@ -46,12 +50,21 @@ def rewards_like(per_step):
 
 def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
     """Compute the factor of each log-probability in the loss, one action at a time."""
-    log_prob, rewards = np.asarray(trace.log_prob, float), np.asarray(rewards, float)
-    returns, per_step = np.zeros((ROWS, TIME)), rewards.ndim == 2
+    log_prob = np.asarray(trace.log_prob, float)
+    rewards = np.asarray(rewards, float)
+    returns = np.zeros((ROWS, TIME))
+    per_step = rewards.ndim == 2
+    if not per_step:
+        discount = 1.0
 
     def steps(i, t, noncausal):
+        """Return the steps that the action at t can change."""
         inside = [u for u in range(TIME) if counted[i, u]]
-        return [u for u in inside if noncausal or (u <= t if trace.reverse else u >= t)]
+        if noncausal:
+            return inside
+        if trace.reverse:
+            return [u for u in inside if u <= t]
+        return [u for u in inside if u >= t]
 
     def gain(i, t):
         if not per_step:
@@ -59,45 +72,49 @@ def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
         return sum(discount ** abs(u - t) * rewards[i, u] for u in steps(i, t, trace.noncausal))
 
     for i, t in zip(*np.nonzero(counted), strict=True):
-        fade = discount if per_step else 1.0
-        later = sum(fade ** abs(u - t) * log_prob[i, u] for u in steps(i, t, not per_step))
+        # The sampled entropy of later actions, or of the whole row.
+        later = sum(discount ** abs(u - t) * log_prob[i, u] for u in steps(i, t, not per_step))
+        # The baseline: the mean gain of the other members of the group.
         first = i // ROLLOUTS * ROLLOUTS
-        group = {"none": [], "batch": range(ROWS), "rollouts": range(first, first + ROLLOUTS)}[
-            baseline
-        ]
-        gains = [gain(j, t) for j in group if j != i and (counted[j, t] or not per_step)]
-        returns[i, t] = gain(i, t) - beta * (later + 1) - (np.mean(gains) if gains else 0.0)
+        groups = {"none": [], "batch": range(ROWS), "rollouts": range(first, first + ROLLOUTS)}
+        others = [j for j in groups[baseline] if j != i and (counted[j, t] or not per_step)]
+        returns[i, t] = gain(i, t) - beta * (later + 1) - mean_or_0([gain(j, t) for j in others])
     return returns
 
 
 DIRECTIONS = [{}, dict(reverse=True), dict(noncausal=True), dict(noncausal=True, reverse=True)]
 CASES = list(itertools.product(["none", "batch", "rollouts"], [1.0, 0.5], DIRECTIONS))
-UNDISCOUNTED = [
-    case for case in CASES if case[1] == 1.0
-]  # a reward of a row has no steps to discount
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("per_step", [False, True], ids=["rows", "steps"])
 def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
-    counted = VALID if masked else np.ones_like(VALID)
-    rewards, beta = rewards_like(per_step), 0.3
-    cases = CASES if per_step else UNDISCOUNTED
+    rewards = rewards_like(per_step)
+    beta = 0.3
+    cases = CASES
+    if not per_step:  # a reward of a row has no steps to discount
+        cases = [case for case in CASES if case[1] == 1.0]
+
+    # Past the end nothing may count.
+    counted = np.ones_like(VALID)
+    valid = None
+    odd = rewards
+    if masked:
+        counted = VALID
+        valid = jnp.asarray(VALID)
+    if per_step:
+        odd = jnp.where(counted, rewards, jnp.nan)
 
     def loss(log_prob, rewards, baseline, discount, facts):
-        group = (-1, ROLLOUTS) if baseline == "rollouts" else (-1,)
+        group = (-1, ROLLOUTS)[: 1 + (baseline == "rollouts")]
         over = dict(none=None, batch=rl.leave_one_out, rollouts=partial(rl.leave_one_out, axis=1))
-        trace = trace_of(valid=jnp.asarray(counted) if masked else None, **facts)
-        trace = dataclasses.replace(trace, log_prob=log_prob)
+        trace = dataclasses.replace(trace_of(valid=valid, **facts), log_prob=log_prob)
         turn = partial(jax.tree.map, lambda leaf: leaf.reshape(*group, *leaf.shape[1:]))
         how = dict(baseline=over[baseline], discount=discount, entropy_coef=beta)
         return rl.reinforce(turn(trace), turn(rewards), **how)
 
     gradient = jax.value_and_grad(loss, (0, 1))
     program = jax.jit(lambda *arrays: [gradient(*arrays, *case) for case in cases])
-    odd = (
-        jnp.where(counted, rewards, jnp.nan) if per_step else rewards
-    )  # past the end nothing may count
     results = jax.device_get(program(trace_of().log_prob, odd))
     for (baseline, discount, facts), (value, grads) in zip(cases, results, strict=True):
         trace = trace_of(**facts)
@@ -142,15 +159,23 @@ def test_losses_by_hand():
 @pytest.mark.parametrize("per_step", [False, True], ids=["rows", "steps"])
 def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_major):
     """Rows of different lengths: sums over the steps that count, means over rows."""
-    turn = lambda leaf: leaf.T if time_major and leaf.ndim == 2 else leaf
     nll = np.abs(np.asarray(rewards_like(per_step)))
-    rows = np.where(VALID, nll, 0).sum(axis=1) if per_step else nll
+    rows = nll
+    odd = nll
+    if per_step:
+        rows = np.where(VALID, nll, 0).sum(axis=1)
+        odd = np.where(VALID, nll, np.nan)
+
+    def turn(leaf):
+        if time_major and leaf.ndim == 2:
+            return leaf.T
+        return leaf
+
     entropies = np.where(VALID, np.asarray(trace_of().entropy), 0).sum(axis=1)
     plain = slow_returns(trace_of(), -nll, VALID, discount=1.0, beta=0.0, baseline="batch")
     of_choices = -(np.asarray(trace_of().log_prob) * plain).sum(axis=1)
     expected = dict(sample=rows + of_choices - 0.3 * entropies, soft=rows - 0.3 * entropies)
     expected |= dict(replayed=expected["sample"], greedy=rows, none=rows)
-    odd = np.where(VALID, nll, np.nan) if per_step else nll
     for mode, losses in expected.items():
         trace = trace_of(mode=mode, valid=jnp.asarray(VALID), time_major=time_major)
         trace = jax.tree.map(turn, trace)
@@ -179,8 +204,10 @@ def test_a_loss_of_a_row_and_the_same_one_at_its_last_step_have_the_same_scale()
 
 def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs():
     """LSTM-Jump is greedy in relaxed modes; critics' values stay with their layers."""
-    greedy, sampled = trace_of(1, mode="greedy"), trace_of()
-    values, nll = trace_of(2).log_prob, -rewards_like(True)
+    greedy = trace_of(1, mode="greedy")
+    sampled = trace_of()
+    values = trace_of(2).log_prob
+    nll = -rewards_like(True)
     found = rl.loss([greedy, sampled], nll, baseline=[None, values])
     expected = rl.network_loss(sampled, nll) + rl.agent_loss(sampled, -nll, baseline=[values])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -193,13 +220,16 @@ def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs(
 
 @pytest.mark.parametrize("time_major", [False, True])
 def test_a_baseline_has_rows_or_steps_beside_rewards_of_rows_or_steps(time_major):
-    log_prob, values = trace_of().log_prob, trace_of(1).log_prob
+    log_prob = trace_of().log_prob
+    values = trace_of(1).log_prob
     turn = lambda leaf: leaf.T if time_major else leaf
     trace = jax.tree.map(turn, dataclasses.replace(trace_of(), time_major=time_major))
     for per_step, baseline in itertools.product((False, True), (values[:, 0], values)):
         each, reward = (of.reshape(ROWS, -1) for of in (baseline, rewards_like(per_step)))
         left = np.broadcast_to(reward - each, (ROWS, TIME))
-        returns = np.cumsum(left[:, ::-1], axis=1)[:, ::-1] if per_step else left
+        returns = left
+        if per_step:
+            returns = np.cumsum(left[:, ::-1], axis=1)[:, ::-1]
         found = rl.reinforce(trace, turn(rewards_like(per_step)), baseline=turn(baseline))
         np.testing.assert_allclose(found, -(log_prob * returns).sum(axis=1).mean(), rtol=1e-5)
 
@@ -212,11 +242,12 @@ def test_long_sums_do_not_overflow():
 
 @pytest.mark.parametrize("counted", [(1, 0, 1, 1, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0, 0, 0), (1,) * 8])
 def test_leave_one_out_of_those_that_count_also_divided_among_devices(counted):
-    values, counted = np.random.default_rng(0).normal(size=(8, 3)), np.array(counted, bool)
+    values = np.random.default_rng(0).normal(size=(8, 3))
+    counted = np.array(counted, bool)
     expected = np.zeros((8, 3))
     for i in range(8):
-        others = [j for j in np.flatnonzero(counted) if j != i]
-        expected[i] = values[others].mean(axis=0) if others else 0
+        if others := [j for j in np.flatnonzero(counted) if j != i]:
+            expected[i] = values[others].mean(axis=0)
     values[~counted] = np.inf  # values that do not count must be ignored
     np.testing.assert_allclose(rl.leave_one_out(jnp.asarray(values), counted), expected, atol=1e-6)
     divided = jax.vmap(partial(rl.leave_one_out, axis_name="data"), axis_name="data")
@@ -225,13 +256,16 @@ def test_leave_one_out_of_those_that_count_also_divided_among_devices(counted):
 
 
 def test_moving_average_against_a_loop():
-    decay, values = 0.5, np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32) + 5.0
+    decay = 0.5
+    values = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32) + 5.0
     update = jax.jit(lambda average, value: rl.moving_average(average, value, decay))
     average = rl.MovingAverage()
     for n in range(len(values)):
         found, average = update(average, values[n])
         weights = decay ** np.arange(n - 1, -1, -1.0)
-        expected = weights @ values[:n] / weights.sum() if n else np.zeros(3)
+        expected = np.zeros(3)
+        if n:
+            expected = weights @ values[:n] / weights.sum()
         np.testing.assert_allclose(np.broadcast_to(found, 3), expected, rtol=1e-5)
 
 
@@ -278,19 +312,22 @@ def test_vimco_of_impossible_predictions_is_finite():
 @pytest.mark.parametrize("left_out", ["past the end", "of a row without weight"])
 def test_what_is_left_out_may_be_infinite(left_out):
     """Regression: a masked advantage that was not finite made loss and gradient NaN."""
-    out = ~VALID if left_out == "past the end" else np.tile(np.arange(ROWS)[:, None] >= 3, TIME)
-    weights = None if left_out == "past the end" else jnp.asarray(~out[:, 0], jnp.float32)
+    out = ~VALID
+    weights = None
+    if left_out == "of a row without weight":
+        out = np.tile(np.arange(ROWS)[:, None] >= 3, TIME)
+        weights = jnp.asarray(~out[:, 0], jnp.float32)
 
     @jax.jit
     def both(odd):
         def loss(log_prob, entropy, values):
             trace = trace_of(valid=jnp.asarray(VALID))
             trace = dataclasses.replace(trace, log_prob=log_prob, entropy=entropy)
-            reward, how = jnp.where(out, odd, rewards_like(True)), dict(weights=weights)
+            reward = jnp.where(out, odd, rewards_like(True))
+            how = dict(weights=weights)
             total = rl.reinforce(trace, reward, baseline=rl.leave_one_out, entropy_coef=0.1, **how)
-            total += rl.reinforce(trace, reward, baseline=[values], **how) + rl.entropy(
-                trace, **how
-            )
+            total += rl.reinforce(trace, reward, baseline=[values], **how)
+            total += rl.entropy(trace, **how)
             total += rl.critic_loss(trace, [values], reward, **how)
             return total + rl.network_loss(trace, reward, **how)
 
@@ -319,7 +356,8 @@ def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
     actions = np.random.default_rng(3).integers(1, 4, size=(2, 3, 5))
     found = []
     for time_major in (False, True):
-        turn = lambda leaf, axis=2: np.moveaxis(leaf, axis, 0) if time_major else leaf  # noqa: B023
+        time_axis = 0 if time_major else 2
+        turn = lambda leaf: np.moveaxis(leaf, 2, time_axis)  # noqa: B023
         module = compiled(layers(skip=F.Dynamic(3), time_major=time_major))
         out = module(turn(x), seq_lengths=np.broadcast_to(ENDS, (2, 3)), actions=[turn(actions)])
         for reward, discount in ((-nll.sum(axis=2), 1.0), (-turn(nll), 0.5)):
@@ -338,7 +376,8 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
     module = layers(skip=[F.Dynamic(3), F.Attention(3)], bidirectional=True)
     out = compiled(module)(X, seq_lengths=ENDS, rngs=jax.random.key(0))
     facts = [(trace.mode, trace.reverse, trace.noncausal) for trace in out.decisions]
-    sampled, none = [("sample", way, True) for way in (False, True)], [("none", False, False)]
+    sampled = [("sample", way, True) for way in (False, True)]
+    none = [("none", False, False)]
     assert facts == [*sampled, *none, ("none", True, False)]
     jax.tree.map(
         np.testing.assert_array_equal, [trace.valid for trace in out.decisions], [INSIDE] * 4
@@ -346,9 +385,8 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
     expected = 0.0
     for trace, row in itertools.product(out.decisions[:2], range(3)):
         log_prob = np.asarray(trace.log_prob)
-        for t, u in itertools.product(
-            range(ENDS[row]), repeat=2
-        ):  # below, an action changes all steps
+        # Below, an action changes all steps.
+        for t, u in itertools.product(range(ENDS[row]), repeat=2):
             expected += log_prob[row, t] * 0.5 ** abs(u - t) * NLL[row, u] / 3
     np.testing.assert_allclose(rl.reinforce(out, -NLL, discount=0.5), expected, rtol=1e-5)
     np.testing.assert_allclose(
@@ -360,15 +398,50 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
 
 
 def test_traced_actions_out_of_range_are_clipped():
-    """Regression: eagerly they are refused, but in a compiled program they chose a state without a
-    word.
-    """
-    module, odd = layers(skip=F.Dynamic(3)), jax.device_put(np.array([[1, 2, 9, -4, 0]] * 3))
+    """Regression: eagerly they are refused, but a compiled program chose a state without a word."""
+    module = layers(skip=F.Dynamic(3))
+    odd = jax.device_put(np.array([[1, 2, 9, -4, 0]] * 3))
     run = lambda actions: compiled(module)(X, actions=[actions])
     jax.tree.map(np.testing.assert_array_equal, run(odd), run(np.clip(odd, 1, 3)))
     assert np.array_equal(run(odd).decisions[0].action, np.clip(odd, 1, 3))
     with pytest.raises(UserError, match="actions lie between 1 and 3"):
         module(X, actions=[odd])
+
+
+IMPOSSIBLE = {
+    "forbidden by a mask": (F.Dynamic(3), F.Policy(mask=np.arange(3) != 1), 2),
+    "before the first state": (F.Dynamic(3, empty_slots="masked"), None, 3),
+    "no candidate": (F.Dynamic(8, among=F.LogSpaced()), None, 3),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_traced_action_of_probability_0_makes_the_loss_nan(name):
+    """Regression: log π of -1e9 gave a loss of 3e10, with a gradient that was finite and wrong."""
+    skip, policy, action = IMPOSSIBLE[name]
+    graphdef, params = nnx.split(layers(skip=skip))
+
+    @jax.jit
+    def both(actions, weights):
+        def loss(params):
+            out = nnx.merge(graphdef, params)(X, actions=[actions], policy=policy)
+            return rl.loss(out, NLL, weights=weights)
+
+        return jax.value_and_grad(loss)(params)
+
+    possible = np.ones((3, 5), np.int32)
+    impossible = possible.copy()
+    impossible[0, 0] = action
+    all_rows = np.ones(3, np.float32)
+    other_rows = np.array([0, 1, 1], np.float32)
+
+    value, gradient = both(impossible, all_rows)
+    assert np.isnan(value)
+    assert np.isnan(gradient["cells"][0]["agent"]["w_out"][...]).any()
+    for actions, weights in ((possible, all_rows), (impossible, other_rows)):
+        value, gradient = both(actions, weights)
+        assert np.isfinite(value) and abs(value) < 100
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 def test_tokens_read_by_a_skip_rnn_are_paid_for():
@@ -386,7 +459,7 @@ def test_tokens_read_by_a_skip_rnn_are_paid_for():
         (F.Dynamic(3), "soft", "soft", "soft choices .* trained by its own loss"),
         (F.Dynamic(3), "greedy", "greedy", r"call model.train\(\), or pass policy"),
         (F.Random(3), "sample", "none", None),  # it samples, but has no parameters
-        (F.LSTMJump(), "soft", "greedy", "greedy choices"),  # cannot be relaxed
+        (F.LSTMJump(), "soft", "greedy", "greedy choices"),  # it cannot be relaxed
         (F.Attention(3), "greedy", "none", None),
     ],
     ids=str,
@@ -396,10 +469,8 @@ def test_decisions_know_how_they_were_made(skip, mode, made, says):
     decision = F.Decision(zeros.astype(int), zeros, zeros)
     trace = F.DecisionTrace.of(decision, skip, None, mode=mode)
     assert trace.mode == made
-    assert (
-        F.DecisionTrace.of(decision, F.Dynamic(3), None, mode=mode, replayed=True).mode
-        == "replayed"
-    )
+    replayed = F.DecisionTrace.of(decision, F.Dynamic(3), None, mode=mode, replayed=True)
+    assert replayed.mode == "replayed"
     if says:
         with pytest.raises(UserError, match=says):
             rl.reinforce(trace, jnp.zeros(2))
@@ -423,15 +494,11 @@ def test_rows_that_fill_a_batch_are_as_none(name):
     scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
 
     def loss(log_prob, nll, count):
-        trace = dataclasses.replace(
-            trace_of(1, mode=mode, valid=jnp.asarray(VALID)), log_prob=log_prob
-        )
-        given = (
-            [trace],
-            nll,
-            rewards_of(objective, -nll),
-            jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS),
-        )
+        trace = trace_of(1, mode=mode, valid=jnp.asarray(VALID))
+        trace = dataclasses.replace(trace, log_prob=log_prob)
+        rewards = rewards_of(objective, -nll)
+        weights = jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS)
+        given = ([trace], nll, rewards, weights)
         *given, weights = jax.tree.map(lambda leaf: leaf[:count], given)
         return count * agents_loss(objective, scheduled, *given, weights=weights)
 
@@ -442,7 +509,8 @@ def test_rows_that_fill_a_batch_are_as_none(name):
 
 
 def test_rewards_of_each_kind():
-    probability, correct = np.array([0.25, 1.0, 1e-3], np.float32), jnp.array([0.0, 1.0, 1.0])
+    probability = np.array([0.25, 1.0, 1e-3], np.float32)
+    correct = jnp.array([0.0, 1.0, 1.0])
     expected = {
         "log_likelihood": np.log(probability),
         "probability": probability,
