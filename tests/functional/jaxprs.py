@@ -1,5 +1,4 @@
-"""Write the traced programs of the fused unroll, so that a refactoring can be compared with `diff
--r`.
+"""Write the traced programs of the fused unroll, to compare a refactoring with `diff -r`.
 
     PYTHONPATH=.:tests python tests/functional/jaxprs.py FOLDER [--match REGEX]
 
@@ -57,7 +56,8 @@ def lines(program: Any, indent: str = "") -> Iterator[str]:
                 programs += parts
             elif key not in NAMES and not callable(value):
                 plain.append(f"{key}={value}")
-        yield f"{indent}  {texts(equation.outvars)} = {equation.primitive}[{' '.join(plain)}] {operands}"
+        results = texts(equation.outvars)
+        yield f"{indent}  {results} = {equation.primitive}[{' '.join(plain)}] {operands}"
         for part in programs:
             yield from lines(part, indent + "    ")
     yield f"{indent}  return {texts(jaxpr.outvars)}"

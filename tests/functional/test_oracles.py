@@ -278,7 +278,7 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
         (lambda: F.parse_transition("tree"), "unknown transition 'tree': choose one of .*gru"),
         (lambda: F.parse_depth_skip("sideways"), "unknown skip over depth 'sideways'"),
         (lambda: F.parse_time_skip("log_dynamic:8", stride=2), "leave out the stride"),
-        (lambda: F.parse_time_skip("gru"), "'gru': choose lstm, fixed:k, .* or"),
+        (lambda: F.parse_time_skip("gru"), "'gru': choose previous, lstm, fixed:k, .* or"),
         (lambda: F.parse_time_skip("dynamic"), "'dynamic'"),
         (lambda: F.parse_time_skip("dynamic:1.5"), "whole number"),
         (lambda: F.parse_time_skip("dynamic:0"), "'dynamic:0'"),
