@@ -80,20 +80,6 @@ def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[st
     return folder
 
 
-def tfds_folder(*parts: str) -> Path:
-    """Return the folder of a data set below the data directory of TFDS."""
-    return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", *parts).expanduser()
-
-
-class NotAvailable(UserError):
-    """A corpus is neither in the TFDS cache nor can it be downloaded."""
-
-
-def is_prepared(folder: Path) -> bool:
-    """Return whether TFDS has prepared the data set in `folder` (name/config/version)."""
-    return (folder / "dataset_info.json").is_file()
-
-
 def folder_entries(folder: PathLike) -> list[Path]:
     """Return the files and folders in a folder, sorted by name, without hidden ones."""
     try:

@@ -1,0 +1,90 @@
+"""Find data sets that TFDS keeps: prepared on this machine, or else in their upstream archives."""
+
+import contextlib
+import dataclasses
+import os
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from dynskip_jax.errors import UserError
+
+Record = Mapping[str, Any]
+
+
+class NotAvailable(UserError):
+    """A data set is neither prepared on this machine, nor can it be downloaded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Upstream:
+    """A data set under the name that TFDS has for it, and its upstream archive.
+
+    Attributes:
+        size: Bytes of the archive, which are checked with `sha256`. None: neither is known.
+        features: Type of each feature. `str` is a text, and names are those of classes.
+        records: Function that reads the records of each split from the archive.
+    """
+
+    name: str
+    version: str
+    url: str
+    features: Mapping[str, type[str] | Sequence[str]]
+    records: Callable[[Path], Mapping[str, Iterable[Record]]]
+    config: str = ""
+    size: int | None = None
+    sha256: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which TFDS keeps it."""
+        return tfds_folder() / self.name / self.config / self.version
+
+
+def tfds_folder() -> Path:
+    """Return the data directory of TFDS."""
+    return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def is_prepared(folder: Path) -> bool:
+    """Return whether TFDS has prepared the data set in `folder`."""
+    return (folder / "dataset_info.json").is_file()
+
+
+def find_records(upstream: Upstream, splits: Sequence[str]) -> tuple[dict[str, list[Record]], str]:
+    """Return the records of some splits, and where they were.
+
+    They are read from the folder of TFDS, which is filled from the upstream archive if need be.
+    """
+    source = f"the TFDS cache {upstream.folder}"
+    is_new = not is_prepared(upstream.folder)
+    if is_new and not is_reachable(upstream.url):
+        raise NotAvailable("its upstream address does not answer")
+
+    from dynskip_jax.data import builders  # imports TFDS, which takes seconds
+
+    if is_new:
+        source = f"{upstream.url}, now kept in {upstream.folder}"
+        builders.prepare(upstream)
+    return builders.read_prepared(upstream.folder, splits), source
+
+
+def is_reachable(url: str, seconds: float = 2.5) -> bool:
+    """Return whether `url` can be opened within `seconds`, including the name lookup."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        with (
+            contextlib.suppress(OSError, HTTPException),
+            urllib.request.urlopen(url, timeout=seconds),
+        ):
+            answers.append(True)
+
+    # A thread, because a socket's timeout does not limit the name lookup.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers)
