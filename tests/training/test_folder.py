@@ -167,8 +167,8 @@ LARGE = {
 @pytest.mark.parametrize("case", LARGE)
 def test_json_of_too_many_values_is_refused_before_it_is_parsed(case, tmp_path, monkeypatch):
     """Regression: files of 39 and 242 megabytes took over 90 seconds."""
-    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LOGGED", 2_500_000)
-    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LINES", 10_000)
+    monkeypatch.setattr("dynskip_jax.training.metrics_file._MOST_LOGGED", 2_500_000)
+    monkeypatch.setattr("dynskip_jax.training.metrics_file._MOST_LINES", 10_000)
     run, name = RunDir.open(tmp_path, CONFIG), case.partition(",")[0]
     (tmp_path / name).write_text(LARGE[case]())
     read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[
