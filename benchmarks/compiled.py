@@ -1,5 +1,4 @@
-"""What XLA's compilers say of programs for a TPU v5e or an H100 that is not there: sizes, times,
-kernels.
+"""Print what XLA's compilers say of programs for a TPU v5e or an H100 that is not there.
 
     pip install -e ".[compile]"
     python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
@@ -67,8 +66,7 @@ device_description_str: "NVIDIA H100 80GB HBM3" """
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Compile layers and training steps for TPUs that are not there, and print the compiler's
-    estimates.
+    """Compile layers and steps for TPUs that are not there, and print the compiler's estimates.
 
     Args:
         parts: What is compiled.

@@ -1,5 +1,4 @@
-"""Bias and variance of estimators of the agent's gradient, against the sum over all action
-sequences.
+"""Measure estimators of the agent's gradient against the sum over all action sequences.
 
     python -m benchmarks.estimators --samples 100000 --out bench/
 
@@ -85,9 +84,7 @@ def estimators() -> list[Estimator]:
         entropy_coef: float = 0.0,
         exact: float = 0.0,
     ) -> Callable:
-        """Return the loss of Eq. 5 with a baseline, and with a sampled or an exact entropy
-        bonus.
-        """
+        """Return the loss of Eq. 5 with a baseline, and a sampled or an exact entropy bonus."""
 
         def loss(seen: Seen) -> Float[Array, ""]:
             options = dict(baseline=baseline(seen), entropy_coef=entropy_coef)
@@ -148,9 +145,7 @@ def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
 
 
 def fitted_critic(of: Problem) -> F.AgentParams:
-    """Return a critic fitted to the exact values: a random hidden layer, and a least-squares output
-    layer.
-    """
+    """Return a critic fitted to the exact values: a random hidden layer and least squares."""
     rng = np.random.default_rng(0)
     shapes = [(HIDDEN, CRITIC_UNITS), (INPUT, CRITIC_UNITS), (CRITIC_UNITS,)]
     w_h, w_x, b = (rng.normal(size=shape) for shape in shapes)
@@ -175,9 +170,7 @@ def run_rollouts(
 
 
 def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
-    """Return for each estimate the moving average of the rewards of earlier estimates; 0 for the
-    first.
-    """
+    """Return for each estimate the moving average of earlier rewards; 0 for the first."""
     nothing = jnp.zeros(())
     means = jax.lax.map(
         lambda key: run_rollouts(of, critic, key, nothing, "sample").reward.mean(),
@@ -198,9 +191,7 @@ def estimates(
     keys: Key[Array, " N"],
     past: Float[Array, " N"],
 ) -> Float[Array, "estimators N weights"]:
-    """Return N estimates of minus the objective's gradient by estimators that share a mode, so
-    rollouts.
-    """
+    """Return N estimates of minus the gradient by estimators that share a mode, so rollouts."""
     weights, as_agent = ravel_pytree(of.agent)
 
     def losses(weights, key, past):

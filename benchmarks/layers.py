@@ -1,6 +1,4 @@
-"""Layers that are compared. Their loss: squares of all outputs, plus log-probabilities of all
-choices.
-"""
+"""Layers to compare. Their loss: all outputs' squares, plus log-probabilities of choices."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -45,9 +43,7 @@ TINY = Shape(3, 2, 4, 5, 2, 0.5)
 
 
 class Layer(NamedTuple):
-    """A loss, a function of `arguments`: weights, inputs (batch, time, in), and what has no
-    gradient.
-    """
+    """A loss, a function of `arguments`: weights, inputs (batch, time, in), and constants."""
 
     loss: Callable[..., jax.Array]
     arguments: tuple[Any, ...]
@@ -59,9 +55,7 @@ class Layer(NamedTuple):
 
 
 def ours(shape: Shape, skip: F.TimeSkip = F.Previous(), **options: Any) -> Layer:  # noqa: B008 (immutable)
-    """Return this project's layer; `options` are those of `SkipLSTM`. Equal seeds give equal LSTM
-    weights.
-    """
+    """Return this project's layer, a `SkipLSTM` with `options`; equal seeds give equal weights."""
     layer = SkipLSTM(shape.features, shape.hidden, skip=skip, rngs=nnx.Rngs(0), **options)
     graphdef, weights = nnx.split(layer)
 
@@ -108,9 +102,7 @@ def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
 
 
 def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
-    """Return how to make a layer with every time skip; segments have a tenth of the shape's K
-    states.
-    """
+    """Return how to make a layer with every time skip; segments have a tenth of K states."""
     k, mix, segment = shape.max_skip, shape.mix, max(1, shape.max_skip // 10)
     skips = {
         "lstm": F.Previous(),
@@ -141,9 +133,7 @@ def transitions(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
 
 
 def torch_step(shape: Shape) -> Callable[[], Any]:
-    """Return a function that computes the loss and gradients of `torch.nn.LSTM`, on the device JAX
-    uses.
-    """
+    """Return a function of `torch.nn.LSTM`'s loss and gradients, on the device JAX uses."""
     import torch
 
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"

@@ -33,9 +33,7 @@ def add(counts: Counts, recent: list[int]) -> None:
 
 
 def kneser_ney_counts(counts: Counts, order: int) -> Counts:
-    """Return the counts with those of shorter contexts replaced by numbers of different words
-    before them.
-    """
+    """Return counts in which shorter contexts count different words before them."""
     smoothed: Counts = defaultdict(dict)
     for context, followers in counts.items():
         if len(context) == order - 1:
@@ -57,9 +55,7 @@ def discounts(counts: Counts, order: int) -> np.ndarray:
 
 
 def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) -> None:
-    """Interpolate the distribution `p` of a shorter context with the counts after a longer one, in
-    place.
-    """
+    """Interpolate a shorter context's distribution `p` with a longer one's counts, in place."""
     words = np.fromiter(followers, np.int64)
     found = np.fromiter(followers.values(), float)
     total = found.sum()
@@ -68,9 +64,7 @@ def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) ->
 
 
 def add_witten_bell(p: np.ndarray, followers: dict[int, int]) -> None:
-    """Interpolate `p` with counts, whose weight is the share of tokens that were not new, in
-    place.
-    """
+    """Interpolate `p` with counts, weighted by the share of tokens that were not new, in place."""
     words = np.fromiter(followers, np.int64)
     found = np.fromiter(followers.values(), float)
     p *= len(words)

@@ -1,5 +1,4 @@
-"""Time and memory of recurrent layers, side by side in one process: this project's, Flax's,
-PyTorch's.
+"""Measure time and memory of recurrent layers: this project's, Flax's and PyTorch's.
 
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
@@ -40,18 +39,14 @@ GROWTH = {
 
 
 class Step(NamedTuple):
-    """A compiled candidate: `run` computes one step and waits for it; its memory beyond its
-    arguments.
-    """
+    """A compiled candidate: `run` computes a step and waits; memory is beyond its arguments."""
 
     run: Callable[[], Any]
     mebibytes: float | None = None
 
 
 class Measured(NamedTuple):
-    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step, compiling
-    included.
-    """
+    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step."""
 
     ms: Float[np.ndarray, " rounds"]
     mebibytes: float | None
@@ -62,9 +57,7 @@ Candidates = Mapping[str, Callable[[], Step]]
 
 
 def compiled(make: Callable[[], Layer]) -> Step:
-    """Return the compiled gradient of a layer. Its arrays are arguments: XLA would fold
-    constants.
-    """
+    """Return a layer's compiled gradient. Its arrays are arguments, or XLA would fold them."""
     layer = make()
     program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
     plan = program.memory_analysis()
@@ -121,9 +114,7 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
 
 
 def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
-    """Measure all candidates in turns; return what was measured, and the error of each that
-    failed.
-    """
+    """Measure all candidates in turns; return what was measured, and each failure's error."""
     steps, first, failed = {}, {}, {}
     for name, make in candidates.items():
         begin = time.perf_counter()
@@ -174,9 +165,7 @@ def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds
 
 
 def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
-    """Return the Markdown tables of one title: times, their ratios to the plain layer, memory,
-    first step.
-    """
+    """Return the Markdown tables of a title: times, ratios, memory and first step."""
     names = list(dict.fromkeys(name for found in columns.values() for name in found))
     quantities: dict[str, Callable[[str, Mapping[str, Measured]], str | None]] = {
         "median ms": lambda name, found: number(np.median(found[name].ms)),

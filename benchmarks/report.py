@@ -52,9 +52,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write(folder: Path | None, name: str, content: Mapping[str, Any], text: str) -> None:
-    """Write `content` to NAME.json and `text` to NAME.md in a folder, which is created if
-    necessary.
-    """
+    """Write `content` to NAME.json and `text` to NAME.md in a folder, which may be new."""
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)

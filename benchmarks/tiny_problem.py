@@ -1,6 +1,4 @@
-"""Define a tiny problem whose expectations over choices are exact sums over all action
-sequences.
-"""
+"""Define a tiny problem with expectations that are exact sums over all action sequences."""
 
 import itertools
 from typing import NamedTuple
@@ -26,9 +24,7 @@ SEQUENCES = sequences(TIME)
 
 
 class Problem(NamedTuple):
-    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of
-    step t.
-    """
+    """Weights and one example; h(T) determines the last reward, each h(t) that of step t."""
 
     lstm: F.LSTMParams
     agent: F.AgentParams
@@ -90,9 +86,7 @@ def every_sequence(of: Problem) -> Rollouts:
 def exact_objective(
     of: Problem, entropy_coef: float = 0.0, per_step: bool = False
 ) -> Float[Array, ""]:
-    """Return J_2 = E[R] + β H, where R is the terminal reward, or the sum of all rewards with
-    `per_step`.
-    """
+    """Return J_2 = E[R] + β H; R is the last reward, or all rewards' sum with `per_step`."""
     runs = every_sequence(of)
     log_pi = runs.decision.log_prob.sum(axis=1)
     pi = jnp.exp(log_pi)
@@ -115,9 +109,7 @@ def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
 
 
 def exact_values(of: Problem) -> Float[np.ndarray, "sequences time"]:
-    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t, where R is the terminal
-    reward.
-    """
+    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t; R is the last reward."""
     runs = every_sequence(of)
     pi = np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
     R = np.asarray(runs.rewards[:, -1])

@@ -1,6 +1,4 @@
-"""Whole training steps of an experiment: those that its training loop compiles, for any of its
-presets.
-"""
+"""Run the training steps that an experiment's loop compiles, for any of its presets."""
 
 from collections.abc import Callable, Mapping
 from itertools import cycle
@@ -65,9 +63,7 @@ def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
 def prepare(
     name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None
 ) -> Trained:
-    """Return the learner and settings of a model; None is the preset's model, or the data that it
-    finds.
-    """
+    """Return a model's learner and settings; None is the preset's model, or the data it finds."""
     settings, experiment = chosen(name, preset, flags), find_experiment(name)
     data = experiment.module.load(settings) if data is None else data
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)

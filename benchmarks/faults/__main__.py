@@ -1,5 +1,4 @@
-"""Fault injection: break small runs of every experiment at seeded places, and check what comes of
-it.
+"""Break small runs of every experiment at seeded places, and check what comes of it.
 
     python -m benchmarks.faults --experiment ptb,sst --kinds kill,damage --count 50
 
@@ -50,8 +49,7 @@ _RESULTS = ("settings", "result", "checkpoint")
 
 
 class Whole(NamedTuple):
-    """An experiment's command without `--run-dir`, its runs without faults, and its answer to
-    `explain`.
+    """An experiment's command without `--run-dir`, and its runs and answers without faults.
 
     `longer` and `other` have one more epoch and another seed.
     """
@@ -94,9 +92,7 @@ def prepare(name: str, work: Path) -> Whole:
 
 
 def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Stop a run at a moment or at an operation on files, or fill its disk; then give the command
-    again.
-    """
+    """Stop a run at a moment or an operation, or fill its disk; then give the command again."""
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     if draw.random() < 0.5:
@@ -115,9 +111,7 @@ def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Damage a file of a finished run, and ask for its answer; or of one without a result, and go
-    on.
-    """
+    """Damage a file of a run: ask for its answer, or go on if it has no result."""
     folder, resumed = whole.copy(), draw.random() < 0.3
     if resumed:
         (folder / "result.json").unlink()
@@ -149,9 +143,7 @@ def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a run some files of another run or of another time, or lose them, and let it grow by an
-    epoch.
-    """
+    """Give a run files of another run or time, or lose them, and let it grow by an epoch."""
     kind, source = draw.choice((("another run", whole.other), ("another time", whole.longer)))
     folder = whole.copy()
     names = ("config.json", "result.json", "metrics.jsonl", "checkpoints", "vocabulary.json")
@@ -169,9 +161,7 @@ def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Put a link, a pipe, a device, a huge file or number into a run, and read it or let it
-    grow.
-    """
+    """Put a link, pipe, device, huge file or number into a run, and read it or let it grow."""
     folder, victim = whole.copy(), whole.work / "victim"
     victim.write_text("precious")
     kind = draw.choice(("link", "pipe", "device", "huge file", "huge number"))
@@ -200,9 +190,7 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def _change(path: Path, kind: str, other: Path, draw: random.Random) -> None:
-    """Change a file of a run, if it is there: another digit or line, another run's content, or
-    none.
-    """
+    """Change a run's file, if it is there: a digit or line, another run's content, or none."""
     if not path.exists():
         return
     text = path.read_text()
@@ -262,9 +250,7 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a finished run the metrics of another run or time, or change them; every command refuses
-    them.
-    """
+    """Give a finished run other metrics, or change them; every command refuses them."""
     folder = whole.copy()
     kind = draw.choice((*_CHANGES, "another time's"))
     path = folder / "metrics.jsonl"
@@ -282,9 +268,7 @@ def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a setting an absurd value; a run that it does not end has to stop when it is asked
-    to.
-    """
+    """Give a setting an absurd value; a run that it does not end has to stop when asked to."""
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     shown = run([*whole.arguments, "--print-config"], whole.work / "streams").out

@@ -1,6 +1,4 @@
-"""Run commands in forked processes of a parent that has imported everything, and compare run
-folders.
-"""
+"""Run commands in forks of a process that has imported everything, and compare run folders."""
 
 import contextlib
 import errno
@@ -25,9 +23,7 @@ _WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os
 
 
 class Ended(NamedTuple):
-    """The end of a command: its status (minus the number of a signal), outputs, duration and
-    memory.
-    """
+    """The end of a command: its status (or minus a signal), outputs, duration and memory."""
 
     status: int
     out: str
@@ -37,9 +33,7 @@ class Ended(NamedTuple):
     operations: int  # that changed the files of the run
 
     def problem(self, *, most_seconds: float = SECONDS, most_bytes: float = 4e9) -> str:
-        """Return what is wrong with it, unless it succeeded or failed in one line; empty if nothing
-        is.
-        """
+        """Return what is wrong with it, unless it succeeded or failed in one line."""
         text = self.err + self.out
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         if "Traceback" in text or self.status not in (0, 2, 130, *_STOPPED):
@@ -145,9 +139,7 @@ def _work(
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what has to be equal in two finished runs, by name: all except times, dates and
-    paths.
-    """
+    """Return what is equal in two finished runs: all except times, dates and paths."""
     config, result = (
         json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result")
     )

@@ -39,9 +39,7 @@ NAMES = tuple(_FLAGS)
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """Return the command line of an experiment without `--run-dir`, and write its data below
-    `folder`.
-    """
+    """Return an experiment's command line without `--run-dir`, and write its data to `folder`."""
     data = ["--data", str(folder / "data")] if write_data(name, folder / "data") else []
     return [name, *data, *_EVERY.split(), *_FLAGS[name].split()]
 

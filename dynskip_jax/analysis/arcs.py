@@ -113,9 +113,7 @@ def draw_arcs(
 
 
 class _Arc(NamedTuple):
-    """Half an ellipse from a word back to its origin, at places in inches; `weight` is 1 for a
-    choice.
-    """
+    """Half an ellipse from a word back to its origin, in inches; a choice has weight 1."""
 
     place: float
     origin: float
@@ -140,9 +138,7 @@ def _text_width(text: str) -> float:
 
 
 def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
-    """Return the first word of each row, and the first word of the next one; words have these
-    `edges`.
-    """
+    """Return the first word of each row, and that of the next row; words have these `edges`."""
     starts = [0]
     for t in range(len(edges) - 1):
         if edges[t + 1] - edges[starts[-1]] > _ROOM + 1e-6:
@@ -153,9 +149,7 @@ def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
 def _figure(
     heads: Sequence[str], keys: Sequence[Line2D], heights: Sequence[float]
 ) -> tuple[Figure, GridSpec]:
-    """Return a figure with a heading and a legend above bands of these heights in inches, and the
-    bands.
-    """
+    """Return a figure with a heading and a legend, and its bands of these heights in inches."""
     lines = [line for text in heads for line in textwrap.wrap(text, 90)]
     ncols = max(
         1, int(_WIDTH / (0.8 + 0.09 * max((cell_len(key.get_label()) for key in keys), default=0)))
@@ -195,9 +189,7 @@ def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
 def _draw_probabilities(
     axes: Axes, places: np.ndarray, probabilities: Probabilities, floor: float
 ) -> None:
-    """Draw the probabilities of the words in a row, on a logarithmic axis from `floor`, where 0 is
-    drawn.
-    """
+    """Draw the probabilities of a row's words on a logarithmic axis; 0 is drawn at `floor`."""
     if not probabilities:
         axes.set_axis_off()
         return

@@ -1,6 +1,4 @@
-"""Oracle analysis: compare the agent's choices with random, constant, best and learned ones
-(probes).
-"""
+"""Compare the agent's choices with random, constant, best and learned ones (probes)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -41,9 +39,7 @@ class OracleLosses:
     own: Gain  # decrease of the loss from the baseline to the agent
 
     def verdict(self) -> str:
-        """Return a sentence: whether the agent or a probe improves on choices that ignore the
-        input.
-        """
+        """Return a sentence: whether the agent or a probe beats choices that ignore the input."""
         name, gain = max(self.gain.items(), key=lambda pair: pair[1].mean)
         probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
         own, blind = self.own, min(*self.constant, self.random)

@@ -1,6 +1,4 @@
-"""Write readings as a self-contained HTML page that shows the skip and its probability at each
-word.
-"""
+"""Write readings as a self-contained HTML page that shows each word's skip and probability."""
 
 import html
 import json
@@ -101,9 +99,7 @@ def page_html(
 
 
 def _data(reading: Reading, probabilities: Probabilities) -> dict[str, Any]:
-    """Return the data for the page's script: the skip of each word, and the probability of each
-    k.
-    """
+    """Return the data for the page's script: each word's skip, and the probability of each k."""
     rows, ks = [], set()
     for t, k in enumerate(reading.skips):
         weights = [] if reading.weights is None else reading.weights[t].tolist()

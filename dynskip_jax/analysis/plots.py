@@ -50,8 +50,7 @@ def learning_curves(
     *,
     log: bool = False,
 ) -> None:
-    """Draw metrics over epochs or a setting as curves: a colour for each model, a line style for
-    each metric.
+    """Draw metrics over epochs or a setting: a colour for each model, a line style for each metric.
 
     `curves` has records of each model, such as those of `RunDir.records`; `x` and `y` are keys of
     records, which are left out without them. A value that is a list has one entry per seed: the
@@ -86,9 +85,7 @@ def learning_curves(
 
 
 def skip_color(k: int | float) -> tuple[float, float, float] | str:
-    """Return the colour of skip k, the same in all pictures: grey for 1, then blue, green, orange
-    and red.
-    """
+    """Return the colour of skip k in all pictures: grey for 1, then blue, green, orange and red."""
     if k <= 1:
         return "0.72"
     place = min(math.log(k - 1 + 1e-9) / math.log(_LAST_COLOR - 1), 1.0) if k > 2 else 0.0
@@ -108,8 +105,7 @@ def action_distribution(
     *,
     rows: Sequence[str] | None = None,
 ) -> None:
-    """Draw how often the agent chose the skip k = column + 1 at each position, or at the words
-    `rows`.
+    """Draw how often the agent chose each skip k at each position, or at the words `rows`.
 
     A row without counts is left blank.
     """
@@ -125,9 +121,7 @@ def action_distribution(
 def policy_over_training(
     records: Sequence[Mapping[str, Any]], metric: str, path: str | Path, title: str, note: str = ""
 ) -> None:
-    """Draw how often the agent chose each k, a `metric` of (seeds, K), after each epoch: means over
-    seeds.
-    """
+    """Draw how often the agent chose each k after each epoch: means of a `metric` over seeds."""
     shares = np.array([np.asarray(record[metric], np.float64).mean(axis=0) for record in records]).T
     labels = dict(x="epoch", y="chosen skip k", x_names=len(records), y_names=len(shares))
     _heat_map(shares, path, title, note, what="share of choices", most=shares.max(), **labels)
@@ -155,9 +149,7 @@ def action_against_truth(
 
 
 def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
-    """Draw a confusion matrix, normalized over each true label; of many labels, the rarest are
-    one.
-    """
+    """Draw a confusion matrix, normalized over each true label; rare labels share a row."""
     counts = Counter({**dict.fromkeys(predicted, 0), **Counter(truth)})
     names = sorted(counts)
     if len(names) > _MOST_LABELS:
@@ -177,9 +169,7 @@ def visited_positions(
     title: str,
     note: str = "",
 ) -> None:
-    """Draw the positions that chains of skips visit (`statistics.visited`) against the right
-    one.
-    """
+    """Draw which positions chains of skips visit (`statistics.visited`), and the right one."""
     counts = np.zeros((truth.max() + 1, visited.shape[1]), np.int64)
     np.add.at(counts, truth, visited)
     shares = _shares(counts, np.bincount(truth)[:, None])
@@ -203,8 +193,7 @@ def _heat_map(
     most: float = 1.0,
     write: bool = False,
 ) -> None:
-    """Draw fractions, NaN as blank, up to `most`, the darkest colour; `write` adds numbers, if they
-    fit.
+    """Draw fractions, NaN as blank, up to `most`; `write` adds numbers, if they fit.
 
     `what` describes the fractions. Names are those of columns and rows; a number n stands for 1 to
     n.
@@ -250,9 +239,7 @@ def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
 
 
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
-    """Return a figure of 900 x 600 pixels and its axes; it needs no window system and is not in
-    pyplot.
-    """
+    """Return a figure of 900 x 600 pixels, which needs no window system, and its axes."""
     figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -1,6 +1,4 @@
-"""Read a text with a trained model: its choices, their probabilities, continuations, and
-gradients.
-"""
+"""Read a text with a trained model: choices, their probabilities, continuations, gradients."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -47,9 +45,7 @@ class Reading:
     )
 
     def directions(self) -> dict[str, "Reading"]:
-        """Return the reading of each direction; the one named `backward` has its words in reverse
-        order.
-        """
+        """Return the reading of each direction; the backward one has its words in reverse order."""
         if self.backward is None:
             return {"": self}
         weights = self.backward_weights
@@ -63,9 +59,7 @@ class Reading:
         return {"forward": self, "backward": backward}
 
     def reached(self, t: int, least: float = 0.0) -> list[tuple[int, float]]:
-        """Return the skips at word t as pairs (k, weight); with attention, those of at least
-        `least`.
-        """
+        """Return the skips at word t as pairs (k, weight); attention's weigh at least `least`."""
         if self.is_attention and self.weights is not None:
             return [(k, float(w)) for k, w in enumerate(self.weights[t], 1) if w >= least]
         return [(self.skips[t], 1.0)] if self.skips[t] else []
@@ -95,8 +89,7 @@ def distribution(
     *,
     reverse: bool = False,
 ) -> Float[Array, "time K"] | None:
-    """Return the probability (of an agent) or weight (of attention) of each k at each step, or
-    None.
+    """Return the probability (of an agent) or weight (of attention) of each k at each step.
 
     `observation` is an entry of `observations` of `SkipLayers`, x(t) and h(t-1), of one whole
     sequence.
@@ -166,9 +159,7 @@ def state_gradient_norms(
         raise UserError("gradient norms are those of a layer without a skip over depth")
 
     def unrolled(nudges: Float[Array, "time batch hidden"]) -> Float[Array, ""]:
-        """Return the sum of all L_T, where `nudges` are added to the new states before they are
-        used.
-        """
+        """Return the sum of all L_T, with `nudges` added to new states before their use."""
 
         def step(carry, given):
             inputs, nudge = given

@@ -16,9 +16,7 @@ _BLOCK, _LEAST_BLOCKS, _BLOCK_RESAMPLES = 50, 10, 1000
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, its standard deviation (n - 1) and confidence interval; NaN where
-    undefined.
-    """
+    """A mean over seeds, its standard deviation (n - 1) and interval; NaN where undefined."""
 
     mean: float
     sd: float
@@ -28,9 +26,7 @@ class Interval(NamedTuple):
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of one value per seed, and its Student's t interval of 95 %, mean ± t sd /
-    √n.
-    """
+    """Return the mean of a value per seed, and Student's t interval of 95 %, mean ± t sd / √n."""
     from scipy.special import stdtrit  # scipy.stats would cost a second of start-up
 
     given = np.asarray(values, np.float64)
@@ -61,9 +57,7 @@ class Comparison(NamedTuple):
 
 
 def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
-    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are
-    0.
-    """
+    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 without counts."""
     return 2.0 * counts[..., 0] / np.maximum(1, counts[..., 1] + counts[..., 2])
 
 
@@ -83,9 +77,7 @@ def paired_bootstrap(
     """
 
     def difference(weights: np.ndarray) -> np.ndarray:
-        """Return the difference on each resample; `weights` counts draws, (resamples,
-        sentences).
-        """
+        """Return the difference on each resample; `weights` are (resamples, sentences)."""
         # float64: NumPy multiplies it faster than integers, and exactly for whole numbers.
         summed = [
             weights.astype(np.float64) @ counts.astype(np.float64)
@@ -125,8 +117,7 @@ class Gain(NamedTuple):
 
 
 def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
-    """Return the mean of `of_one - of_other`, losses at the same two or more steps, with its
-    margin.
+    """Return the mean of `of_one - of_other`, losses at the same two or more steps, and its margin.
 
     The standard error is that of a circular block bootstrap (Politis and Romano 1992) with blocks
     of 50 steps, or of a tenth of the steps if that is less.
@@ -145,18 +136,14 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
 
 
 class SeedAgreement(NamedTuple):
-    """The fraction of equal choices of two agents, and the fraction that their rates alone would
-    give.
-    """
+    """The fraction of equal choices of two agents, and the fraction by their rates alone."""
 
     share: float
     by_chance: float
 
     @property
     def kappa(self) -> float:
-        """Cohen's κ (1960): 1 if all choices are equal, 0 for chance agreement; NaN for constant
-        agents.
-        """
+        """Cohen's κ (1960): 1 for equal choices, 0 for chance; NaN for constant agents."""
         return (
             math.nan
             if self.by_chance == 1
@@ -173,9 +160,7 @@ def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
 
 
 class SameWord(NamedTuple):
-    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same
-    word.
-    """
+    """Fractions of steps at which the chosen state, or one that may be, follows the same word."""
 
     share: float
     possible: float

@@ -200,17 +200,14 @@ def fingerprint(*content: str | np.ndarray) -> str:
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
-    """Return the order of the examples in an epoch: a permutation that depends only on (seed,
-    epoch).
-    """
+    """Return the order of the examples in an epoch, which depends only on (seed, epoch)."""
     return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
 def train_batches(
     examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int
 ) -> Iterator[Batch]:
-    """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the
-    examples.
+    """Yield an epoch's batches, (seeds, rows, ...); each seed has its own order of the examples.
 
     Without buckets, the examples that do not fill a last batch are dropped. With buckets, masked
     rows fill the last batch of each bucket; batches of all buckets are shuffled, in the same order
@@ -232,9 +229,7 @@ def train_batches(
 
 
 def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[int]:
-    """Return the number of examples in each batch that `train_batches` yields, without masked
-    rows.
-    """
+    """Return the number of examples without masked rows in each batch of `train_batches`."""
     if not examples.buckets:
         if len(examples) < batch_size:
             problem = f"{len(examples):,} examples do not fill one batch of {shown(batch_size)}"
@@ -253,9 +248,7 @@ def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
 
 
 def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
-    """Yield batches with every example once, in order within each bucket; masked rows fill the last
-    ones.
-    """
+    """Yield batches with every example once, in order within each bucket; the last are filled."""
     bucket_of = examples.bucket_of_each()
     for bucket in range(max(1, len(examples.buckets))):
         for index, mask in _filled(np.flatnonzero(bucket_of == bucket), rows):
@@ -265,9 +258,7 @@ def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
 def _filled(
     indices: Int[np.ndarray, "*seeds examples"], rows: int
 ) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
-    """Yield parts of `rows` indices with their masks; the first index, masked, fills the last
-    part.
-    """
+    """Yield parts of `rows` indices with their masks; the masked first index fills the last one."""
     for start in range(0, indices.shape[-1], rows):
         index = indices[..., start : start + rows]
         missing = rows - index.shape[-1]
@@ -291,9 +282,7 @@ def pad_sequences(
 
 
 def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
-    """Return at most `count` lengths, multiples of 8, such that sequences need the least
-    padding.
-    """
+    """Return at most `count` lengths, multiples of 8, with which sequences need least padding."""
     sizes, numbers = np.unique(-(-np.maximum(seq_lengths, 1) // 8) * 8, return_counts=True)
     up_to = np.cumsum(numbers)
     # Padded steps of the sequences up to each size, and the buckets that they are padded to.
@@ -311,8 +300,7 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
 
 
 def with_buckets(splits: Mapping[str, Examples], batch_size: int) -> dict[str, Examples]:
-    """Return splits with the lengths to which their batches are padded: at most 8, fewer for a
-    small train.
+    """Return splits with the lengths to which batches are padded: at most 8, or fewer.
 
     The lengths are chosen from train; another split has one more if it has longer sequences.
     """

@@ -1,6 +1,4 @@
-"""Find the files of a folder that has one folder for each class; no link is followed in a
-circle.
-"""
+"""Find the files of a folder with a folder for each class; no link is followed in a circle."""
 
 import collections
 import os
@@ -36,8 +34,7 @@ class _Entry(NamedTuple):
 
 
 def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
-    """Yield the files below each folder in `root`, whose name is their class; sub-folders belong to
-    it.
+    """Yield the files below each folder in `root`, whose name is their class.
 
     Each real file is read once. Links come last, and are left out if they lead to what is read
     already, or to a folder above. Run folders hold no texts: they may lie in the folder in which
@@ -86,9 +83,7 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
 
 
 def _entries_of(folder: _Entry) -> list[_Entry]:
-    """Return what a folder contains, in reverse order: folders, then files; nothing for a run
-    folder.
-    """
+    """Return a folder's content in reverse: folders, then files; nothing of a run folder."""
     entries = folder_entries(folder.path)
     if {"config.json", "checkpoints"} <= {own.name for own in entries}:
         return []

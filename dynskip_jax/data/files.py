@@ -106,8 +106,7 @@ def only_file(folder: Path, pattern: str) -> Path:
 def find_splits(
     folder: PathLike, endings: Sequence[str], *, folders: bool = False
 ) -> dict[str, Path]:
-    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or
-    `eng.testa`.
+    """Return each split's file in `folder`: `train.txt`, `wiki.valid.tokens`, `eng.testa`, ….
 
     A name is one of `SPLIT_WORDS`, perhaps after other text and a dot, a hyphen or an underscore,
     with one of the endings, in any case, perhaps with .gz. With `folders`, folders named by a word
@@ -141,9 +140,7 @@ def find_splits(
 def iter_lines(
     path: PathLike, member: str | None = None, *, keeps_ends: bool = False
 ) -> Iterator[str]:
-    r"""Yield the lines of a text file, or of a member of a zip archive, without their ends, or with
-    `\n`.
-    """
+    r"""Yield the lines of a text file or of a zip archive's member, without ends or with `\n`."""
     with _opened(path, member) as file:
         yield from stream_lines(file, place(path, member), keeps_ends=keeps_ends)
 
@@ -173,9 +170,7 @@ def stream_lines(
 def tar_files(
     path: PathLike, names: re.Pattern[str], source: str
 ) -> Iterator[tuple[re.Match[str], bytes]]:
-    """Yield the bytes of the files of a tar archive whose names match, with the match; unpack
-    nothing.
-    """
+    """Yield the bytes of a tar archive's files whose names match, with the match."""
     try:
         with open(path, "rb") as packed, tarfile.open(fileobj=packed) as tar:
             size = 0
@@ -231,9 +226,7 @@ class _Checked(io.RawIOBase):
 
 @contextlib.contextmanager
 def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
-    """Open a regular file, a decompressed .gz file or a member of a zip archive to read its
-    bytes.
-    """
+    """Open a regular file, a .gz file or a member of a zip archive to read its unpacked bytes."""
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open(path, "rb", opener=_without_waiting))

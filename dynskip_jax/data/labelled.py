@@ -1,6 +1,4 @@
-"""Read labelled texts of any classes from TSV, CSV, JSON lines, or one folder per class, and split
-them.
-"""
+"""Read labelled texts from TSV, CSV, JSON lines or one folder per class, and split them."""
 
 import collections
 import dataclasses
@@ -53,9 +51,7 @@ class LabelledTextCorpus:
 
     @property
     def about(self) -> str:
-        """Readable line with the number of texts of each class, and the accuracy of the majority
-        baseline.
-        """
+        """Readable line with the texts of each class, and the majority baseline's accuracy."""
         labels = {split: [text.label for text in texts] for split, texts in self.splits.items()}
         counts = collections.Counter(labels["train"])
         majority = max(self.classes, key=counts.__getitem__)
@@ -186,8 +182,7 @@ def read_labelled_file(
 def stratified_split(
     labels: Sequence[Any], parts: Sequence[str], share: float, seed: int
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Split examples at random into parts and train, with about the same fraction of each class in
-    each one.
+    """Split examples at random, with about the same fraction of each class in each part.
 
     Each part gets its share of all examples, at least one, and every class keeps an example in
     train.
@@ -211,9 +206,7 @@ def stratified_split(
 def _read_splits(
     path: Path, read: Callable[[Path], list[LabelledText]], notes: DataNotes
 ) -> dict[str, list[LabelledText]]:
-    """Return the texts of the splits found at `path`; without separate splits, all texts are
-    `train`.
-    """
+    """Return the texts of the splits at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
     found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
@@ -291,9 +284,7 @@ def _ending(path: PathLike) -> str:
 
 
 def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes) -> Iterator[Row]:
-    """Yield the text and the label of each line; a line that begins with `#` is no JSON, but a
-    comment.
-    """
+    """Yield each line's text and label; a line that begins with `#` is no JSON, but a comment."""
     kinds = (
         (text, str, "text", _FLAGS[0]),
         (label, (str, int, float), "text or a number", _FLAGS[1]),

@@ -41,9 +41,7 @@ Ids = Int[np.ndarray, " tokens"]
 
 
 class Pieces(NamedTuple):
-    """Units into which words are split: characters, or at most `size` byte pairs (Sennrich et al.
-    2016).
-    """
+    """Parts of words: characters, or at most `size` byte pairs (Sennrich et al. 2016)."""
 
     kind: Literal["characters", "bpe"]
     size: int = 0  # for byte pairs
@@ -58,8 +56,7 @@ class TextSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageCorpus:
-    """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after
-    each line.
+    """A corpus for language modelling: token ids (int32), with one `<eos>` after each line.
 
     Attributes:
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
@@ -84,9 +81,7 @@ class LanguageCorpus:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of tokens of each split, including `<eos>`, and number of entries of the
-        vocabulary.
-        """
+        """Number of tokens of each split, including `<eos>`, and size of the vocabulary."""
         return {split: ids.size for split, ids in self.splits.items()} | {
             "vocabulary": len(self.vocabulary)
         }
@@ -99,9 +94,7 @@ class LanguageCorpus:
 
     @property
     def about(self) -> list[str]:
-        """Lines for messages: what the tokens are, how many are `<unk>`, and whether that is too
-        many.
-        """
+        """Lines for messages: what the tokens are, and whether too many of them are `<unk>`."""
         unit, lines = self.vocabulary.unit, []
         if self.own_ends:
             lines.append(
@@ -134,8 +127,7 @@ class LanguageCorpus:
 def make_corpus(
     name: str, lines: Mapping[str, Iterable[str]], source: str, pieces: Pieces | None = None
 ) -> LanguageCorpus:
-    """Build a corpus of token ids from the lines of train, dev and test; train only is cut into
-    three.
+    """Build a corpus from the lines of train, dev and test; train only is cut into three.
 
     Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the
     perplexity would be too low. If dev or test need an `<unk>` that train lacks, the rarest words
@@ -198,8 +190,7 @@ def text_lines(path: PathLike) -> Iterator[str]:
 
 
 def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Ids], int]:
-    """Return the tokens, each text as their numbers (int32), and the number of lines with their own
-    `<eos>`.
+    """Return each text's tokens as numbers (int32), and the number of lines with an `<eos>`.
 
     Numbers are in the order of first occurrence, and there is one `<eos>`, 0, after each line.
     """
@@ -232,9 +223,7 @@ def _cut(name: str, ids: Ids) -> dict[str, Ids]:
 def _with_vocabulary(
     tokens: Sequence[str], ids: Mapping[str, Ids]
 ) -> tuple[Vocabulary, dict[str, Ids], int]:
-    """Return the vocabulary of train, the ids of all splits, and the count from which tokens are
-    kept.
-    """
+    """Return train's vocabulary, all splits' ids, and the count from which tokens are kept."""
     counted = np.bincount(ids["train"], minlength=len(tokens))
     counts = {tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)}
     is_complete = UNK in counts or all(counted[ids[split]].all() for split in ("dev", "test"))
@@ -249,8 +238,7 @@ def _with_vocabulary(
 def _in_pieces(
     name: str, words: Sequence[str], ids: Mapping[str, Ids], pieces: Pieces
 ) -> tuple[dict[str, Ids], Vocabulary, dict[str, TextSize]]:
-    """Return the ids of the pieces of each split, the vocabulary of the pieces, and the lengths of
-    the text.
+    """Return the ids of each split's pieces, their vocabulary, and the lengths of the text.
 
     A space belongs to the word after it. So each distinct word has two forms, with and without a
     leading space, and each form is split only once; form 2 i is word i, and form 2 i + 1 has a

@@ -1,6 +1,4 @@
-"""Format text from users' files for messages: printable, short, and with the file and line of its
-origin.
-"""
+"""Format text from users' files for messages: printable, short, and with its file and line."""
 
 import os
 import reprlib
@@ -25,9 +23,7 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
-    r"""Return `text` with control and invisible characters as escapes; every script stays as it
-    is.
-    """
+    r"""Return `text` with control and invisible characters as escapes, in any script."""
     text = str(text)
     if text.isprintable():
         return text
@@ -67,9 +63,7 @@ def quoted(value: object) -> str:
 
 
 def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
-    """Return the error for a file or folder: its name, a space and the problem, below 300
-    characters.
-    """
+    """Return the error for a file or folder: its name, a space and the problem, cut at 300."""
     start = f"{shown(os.fspath(where), _MAX_WHERE)} "
     return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
 

@@ -67,9 +67,7 @@ class DataNotes:
 
 
 def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:
-    """Return a line that counts the texts of other splits that train has, too; no line if there are
-    none.
-    """
+    """Return a line that counts the texts of other splits that train has, too, if any."""
     train = set(splits["train"])
     counts = []
     for split, texts in splits.items():

@@ -1,5 +1,4 @@
-"""Generate the number prediction task (Gui et al. 2019): follow one or two pointers in a sequence
-of digits.
+"""Generate number prediction (Gui et al. 2019): follow pointers in a sequence of digits.
 
 The paper uses the lengths 11 (one hop) and 21 (two hops). As an extension, every other length up to
 501 is a one-hop task whose pointer can point to any position before the last.
@@ -33,9 +32,7 @@ def num_symbols(length: int) -> int:
 
 
 def follow(digits: Digits, hops: int) -> Labels:
-    """Return the symbol of each row after `hops` hops: x[x[T-1]] after one, x[x[x[T-1]]] after
-    two.
-    """
+    """Return each row's symbol after `hops` hops: x[x[T-1]] after one, x[x[x[T-1]]] after two."""
     value = digits[:, -1]
     for _ in range(hops):
         value = digits[np.arange(len(digits)), value]
@@ -43,9 +40,7 @@ def follow(digits: Digits, hops: int) -> Labels:
 
 
 def hops_of(digits: Digits) -> Int[np.ndarray, "examples hops"]:
-    """Return the positions to which the pointers point, in order; the answer is at the last of
-    them.
-    """
+    """Return the positions to which the pointers point, in order; the last has the answer."""
     return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 

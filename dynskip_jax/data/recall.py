@@ -1,5 +1,4 @@
-"""Generate multi-query associative recall (Arora et al. 2023): pairs of words, then some of the
-keys again.
+"""Generate associative recall (Arora et al. 2023): pairs of words, then some keys again.
 
 A row begins with its pairs, k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power
 law, and asks for its value. All other places hold random words. Keys are from the lower half of the
@@ -32,9 +31,7 @@ def load_recall(length: int, train_examples: int) -> GeneratedData:
 
 
 def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return words and targets, both (examples, time); targets are `NOT_ASKED` where nothing is
-    asked.
-    """
+    """Return words and targets, (examples, time); targets are `NOT_ASKED` where none is asked."""
     rng, pairs = np.random.default_rng(seed), length // STEPS_OF_A_PAIR
     each, rows = (num_examples, pairs), np.arange(num_examples)[:, None]
     keys = _distinct(rng, 1, NUM_WORDS // 2, each)
@@ -53,9 +50,7 @@ def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.
 
 
 def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:
-    """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn
-    again.
-    """
+    """Draw rows of distinct numbers in [low, high); rows with a repeated number are drawn again."""
     drawn = rng.integers(low, high, shape)
     while (repeated := (np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1)).any():
         drawn[repeated] = rng.integers(low, high, (repeated.sum(), shape[1]))

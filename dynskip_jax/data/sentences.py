@@ -37,8 +37,7 @@ _TREEBANK_WORD = regex.compile(
 
 
 def review_words(text: str) -> list[str]:
-    """Return the words of a raw text in lower case: letters and digits in any script, and inner
-    apostrophes.
+    """Return a raw text's words in lower case: letters, digits and inner apostrophes.
 
     Any other visible character is a word, and so are up to three equal ones. HTML line breaks
     separate words.
@@ -52,16 +51,12 @@ def has_words(text: str) -> bool:
 
 
 def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
-    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it
-    's`, `(`.
-    """
+    """Return a text's words, roughly as the Penn Treebank splits them: `is n't`, `it 's`, `(`."""
     return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]
 
 
 class Labelled(NamedTuple):
-    """The words of a text and its class, or of two sentences and a rating of how similar they
-    are.
-    """
+    """The words of a text and its class, or of two sentences and a rating of their similarity."""
 
     words: Sequence[str]
     label: float
@@ -96,9 +91,7 @@ class SentenceCorpus:
 
     @property
     def about(self) -> str:
-        """One line for messages: percentage of unknown words and number of cropped texts in each
-        split.
-        """
+        """One line for messages: unknown words (%) and cropped texts in each split."""
         unknown = {}
         for name, split in self.splits.items():
             tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
@@ -164,8 +157,6 @@ def sentence_corpus(
 def pair_inputs(
     first: Int[np.ndarray, " first"], second: Int[np.ndarray, " second"]
 ) -> dict[str, Int[np.ndarray, " time"]]:
-    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for those of the first and 1
-    else.
-    """
+    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for the first and 1 else."""
     marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
     return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}

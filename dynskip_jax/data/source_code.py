@@ -1,6 +1,4 @@
-"""Read source code: the tokens of a file in any programming language, and a folder of files as a
-corpus.
-"""
+"""Read source code: a file's tokens in any programming language, and a folder as a corpus."""
 
 import hashlib
 import io
@@ -128,9 +126,7 @@ def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
 
 
 def _short(text: str, is_string: bool, is_number: bool) -> str:
-    """Return a token, or what stands for a long string, a long number, or what looks like a mark of
-    ours.
-    """
+    """Return a token, or what stands for a long string or number, or for a mark of ours."""
     if is_string and (len(text) > 14 or re.search(r"\s", text)):
         return vocabularies.STRING
     if is_number and len(text) > 2:
@@ -213,9 +209,7 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
 
 
 def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, PurePath]]:
-    """Return each file and its package: a folder or file at the top, or in a package that is too
-    large.
-    """
+    """Return each file and its package: a folder or file at the top, or in a too large package."""
 
     def apart(
         paths: Collection[PurePath], depth: int, limit: float
@@ -235,9 +229,7 @@ def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, Pu
 
 
 def _split(packages: Mapping[str, list], count: int) -> dict[str, list]:
-    """Divide packages of `count` tokens in all: test and dev have the first, train has the
-    largest.
-    """
+    """Divide packages of `count` tokens: test and dev have the first, train has the largest."""
     sizes = {name: sum(map(len, files)) for name, files in packages.items()}
     largest = max(sizes, key=sizes.get)
     names = [name for name in packages if name != largest]

@@ -1,5 +1,4 @@
-"""Convert between entities or chunks and their tags, one per word, in the schemes IOB1, BIO2 and
-BIOES.
+"""Convert between entities or chunks and their tags in the schemes IOB1, BIO2 and BIOES.
 
 A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
 
@@ -35,9 +34,7 @@ _ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
 
 
 class Entity(NamedTuple):
-    """An entity or chunk: its type, the index of its first word, and the index after its last
-    word.
-    """
+    """An entity or chunk: its type, its first word, and the word after its last one."""
 
     kind: str
     start: int
@@ -45,9 +42,7 @@ class Entity(NamedTuple):
 
 
 class AllowedTransitions(NamedTuple):
-    """Whether tag j may follow tag i, at [i, j], and whether each tag may begin and end a
-    sentence.
-    """
+    """Whether tag j may follow tag i, at [i, j], and whether each may begin or end a sentence."""
 
     transitions: Bool[np.ndarray, "tags tags"]
     start: Bool[np.ndarray, " tags"]
@@ -55,8 +50,7 @@ class AllowedTransitions(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is
-    an error.
+    """Return a sentence's entities as `conlleval` (2004-01-26) finds them; no tag is an error.
 
     An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and
     `.` whose type, the text after the hyphen, differs from that of the previous tag. It ends before
@@ -82,9 +76,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """Return the tags of a sentence of `length` words with these entities, in order and without
-    overlap.
-    """
+    """Return the tags of `length` words with these entities, in order and without overlap."""
     tags, last = ["O"] * length, Entity("", 0, 0)
     for entity in found:
         kind, start, end = entity
@@ -102,8 +94,7 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
-    """Return the tags in a scheme for the entities that `conlleval` finds, whatever scheme they
-    follow.
+    """Return the tags in a scheme for the entities that `conlleval` finds in tags of any scheme.
 
     Entities without a type are left out, unless all tags are plain letters.
     """
@@ -119,8 +110,7 @@ def tag_of(letter: str, kind: str) -> str:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, str]:
-    """Return the scheme of the tags of sentences, or None if they do not mark entities, and the
-    evidence.
+    """Return the scheme of tags, None if they mark no entities, and the evidence.
 
     Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with
     a B that IOB1 does not need, and BIO2 if not.
@@ -147,9 +137,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, st
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else
-    None.
-    """
+    """Return the first word whose tag breaks the scheme's rules, and a phrase; else None."""
     before = None
     for at, tag in enumerate(tags):
         now = _parsed(tag, scheme)
@@ -176,9 +164,7 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitio
 
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
-    """Return whether tag `now` may follow `before`; None stands for the start or end of the
-    sentence.
-    """
+    """Return whether tag `now` may follow `before`; None is the sentence's start or end."""
     (last_letter, last_kind), (letter, kind) = before or _OUTSIDE, now or _OUTSIDE
     continues = last_letter in ("B", "I") and last_kind == kind
     if scheme == "BIOES":
@@ -195,8 +181,6 @@ def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
 
 
 def _as_bio(tag: str) -> _Tag:
-    """Return the letter and type of any tag, with the letters of BIOES replaced by those of
-    BIO2.
-    """
+    """Return any tag's letter and type, with BIO2's letters in place of those of BIOES."""
     letter, _, kind = tag.partition("-")
     return {"S": "B", "E": "I"}.get(letter, letter), kind

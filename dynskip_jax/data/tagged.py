@@ -45,9 +45,7 @@ class TaggedCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the words, tags and other columns of all splits, and of whether tags mark
-        entities.
-        """
+        """Hash of all splits' words, tags and other columns, and of whether tags mark entities."""
         lines = [str(self.scheme is not None)]
         for split in SPLITS:
             for words, tags, _, columns, _ in self.splits[split]:
@@ -75,8 +73,7 @@ def find_tagged_corpus(
     beside: Sequence[int] = (),
     strict: bool = False,
 ) -> TaggedCorpus:
-    """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG
-    categories.
+    """Load a corpus with a tag per word: entities, chunks, parts of speech or CCG categories.
 
     Args:
         dataset: `conll2003` has named entities, and `conll2000` chunks; its dev is drawn from

@@ -29,9 +29,7 @@ _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s
 
 
 class TaggedSentence(NamedTuple):
-    """A sentence with a tag for each word, its line, counted from 1, and the values of other
-    columns.
-    """
+    """A sentence with a tag for each word, its line from 1, and the values of other columns."""
 
     words: list[str]
     tags: list[str]
@@ -171,9 +169,7 @@ def _columns(line: str) -> list[str]:
 
 
 def _conllu_columns(line: str, word: int, where: str, number: int) -> list[str] | None:
-    """Return the columns of a line that has the sentence's word of this number; None for lines of
-    no word.
-    """
+    """Return the columns of a line with the word of this number; None for a line of no word."""
     fields = line.split("\t")
     if len(fields) != 10:
         raise bad_line(
@@ -245,8 +241,7 @@ def read_columns(
     beside: Sequence[int] = (),
     notes: DataNotes | None = None,
 ) -> list[TaggedSentence]:
-    """Read a file with one word per line and its tag in another column; `beside` are other columns
-    to read.
+    """Read a file with a word per line and its tag in a column; `beside` are other columns.
 
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip
     archive.

@@ -1,6 +1,4 @@
-"""Map between tokens and integer ids: words, classes, characters, byte pairs, and what taggers
-read.
-"""
+"""Map between tokens and ids: words, classes, characters, byte pairs, and taggers' columns."""
 
 import collections
 import dataclasses
@@ -86,9 +84,7 @@ class Vocabulary(Stored):
         return text.split()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens, with a line end in place of each `<eos>` except at both
-        ends.
-        """
+        """Return the text of tokens, with line ends for each `<eos>` except at both ends."""
         text = " ".join("\n" if token == EOS else token for token in tokens)
         return re.sub(" ?\n ?", "\n", text).strip("\n")
 
@@ -112,8 +108,7 @@ class Vocabulary(Stored):
 
 
 def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
-    """Return the vocabulary of a text from the count of each token: most frequent first, then by
-    alphabet.
+    """Return a text's vocabulary from its counts: most frequent first, then by alphabet.
 
     It always has `<eos>`, and `<unk>` if the text has it or a token is rarer than `min_count`; the
     count of `<unk>` includes those tokens.
@@ -127,9 +122,7 @@ def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocab
 def word_vocabulary(
     counts: Mapping[str, int], *, max_words: int | None = None, more_words: Collection[str] = ()
 ) -> Vocabulary:
-    """Return `<unk>`, up to `max_words` words of train, most frequent first, and `more_words` by
-    alphabet.
-    """
+    """Return `<unk>`, up to `max_words` frequent words of train, and `more_words` by alphabet."""
     words = sorted({*counts} - {UNK}, key=lambda word: (-counts[word], word))[:max_words]
     return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
 
@@ -162,9 +155,7 @@ class CharacterVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class BytePairVocabulary(Vocabulary):
-    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown
-    pieces.
-    """
+    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; nothing is unknown."""
 
     unit = "piece"
     tokenizer: str
@@ -196,9 +187,7 @@ class BytePairVocabulary(Vocabulary):
 
 
 def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
-    """Learn at most `size` byte pairs (Sennrich et al. 2016), including `<eos>` and the 256
-    bytes.
-    """
+    """Learn at most `size` byte pairs (Sennrich et al. 2016), with `<eos>` and the 256 bytes."""
     with needs("bpe"):
         import tokenizers
     # Sorted, so that the result does not depend on the order of the words in the text.
@@ -223,9 +212,7 @@ class CodeToken(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CodeVocabulary(Vocabulary):
-    """A vocabulary of source code: `<file>`, numbered names, `num_names` names, and all other
-    tokens.
-    """
+    """A vocabulary of code: `<file>`, numbered names, `num_names` names, and other tokens."""
 
     unit = "token"
     start = FILE
@@ -241,8 +228,7 @@ class CodeVocabulary(Vocabulary):
         }
 
     def number(self, tokens: Iterable[CodeToken]) -> list[str]:
-        """Return the texts of a file's `CodeToken`s; unknown ones become numbered names, or
-        `<other>`.
+        """Return the texts of `CodeToken`s; unknown ones become numbered names, or `<other>`.
 
         Names are numbered by their first appearance in the file, and numbers begin again after 200
         names.
@@ -261,9 +247,7 @@ class CodeVocabulary(Vocabulary):
 def code_vocabulary(
     train: Iterable[CodeToken], *, min_count: int = 3, max_size: int = 10_000
 ) -> CodeVocabulary:
-    """Return the vocabulary of source code; a text that is a name at most of its places is a
-    name.
-    """
+    """Return a vocabulary of code; a text that is mostly a name counts as a name."""
     counts = collections.Counter((token.text, token.is_name) for token in train)
     totals: collections.Counter[str] = collections.Counter()
     for (text, _), count in counts.items():
@@ -284,8 +268,7 @@ def code_vocabulary(
 def character_table(
     words: Sequence[str],
 ) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
-    """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and
-    the symbols.
+    """Return the ids of each word's characters, between two marks (Kim et al. 2016), and symbols.
 
     Id 0 is padding, 1 and 2 mark the start and the end of a word, and the sorted symbols follow:
     characters, and whole words such as `<unk>`.
@@ -309,9 +292,7 @@ class TokenIds(NamedTuple):
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
-    """Return the form under which a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al.
-    2016).
-    """
+    """Return how a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al. 2016)."""
     if digits != "keep":
         word = re.sub(r"\d", {"nine": "9", "zero": "0"}[digits], word)
     return word.lower() if lowercase else word
@@ -359,9 +340,7 @@ class TaggerVocabulary(Stored):
     def encode(
         self, words: Sequence[str], columns: Sequence[Sequence[str]] | None = None
     ) -> TokenIds:
-        """Encode the words of a sentence, and their values in the vocabulary's other columns, if
-        given.
-        """
+        """Encode a sentence's words, and their values in the other columns, if given."""
         known = {symbol: i for i, symbol in enumerate(self.characters, _FIRST_CHARACTER)}
         table = np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
@@ -406,8 +385,7 @@ def tagger_vocabulary(
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
     scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
-    """Return the vocabulary of the words of each training sentence, and of their values in other
-    columns.
+    """Return the vocabulary of the training sentences' words, and of their other columns.
 
     `more_words` are additional normal forms, such as words with pretrained vectors.
     """

@@ -19,9 +19,7 @@ _LOOKED_AT = 100  # number of lines that are examined for the width of the vecto
 
 
 class WordVectors(NamedTuple):
-    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has
-    one.
-    """
+    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has."""
 
     table: Float[np.ndarray, "words width"]
     found: Bool[np.ndarray, " words"]

@@ -1,6 +1,4 @@
-"""Cache compiled programs on disk, so that a command does not compile again when it is
-restarted.
-"""
+"""Cache compiled programs on disk, so that a restarted command does not compile again."""
 
 import os
 import warnings
@@ -12,8 +10,7 @@ MAX_BYTES = 2 * 2**30  # above this size JAX evicts the least recently used prog
 
 
 def keep_compiled_programs() -> Path | None:
-    """Enable JAX's compilation cache in `dynskip_jax/compiled` of the user's cache folder, and
-    return it.
+    """Enable JAX's compilation cache in the user's cache folder, and return its path.
 
     Call it before anything is compiled. Return None if the user has set another folder or has
     switched the cache off, with JAX's environment variables, or if the folder cannot be written.

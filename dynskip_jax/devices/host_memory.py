@@ -10,8 +10,7 @@ _MOST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory, unless the user has configured it; return whether glibc accepts
-    it.
+    """Make glibc keep freed memory, unless the user has configured it; return whether it does.
 
     By default every step on a CPU gets new pages, which the kernel fills with zeros: a quarter of
     the time of a step of the small language model (BENCHMARKS.md). The process stays as large as

@@ -34,8 +34,7 @@ class Processes:
         self._calls, self._calls_between, self._asked = 0, 1, time.monotonic()
 
     def collect(self, value: Any) -> list[Any]:
-        """Return the values of all processes, sent as JSON, on every process, in the order of their
-        indices.
+        """Return the values of all processes, in the order of their indices; they are sent as JSON.
 
         The error of a process that has stopped is raised on the others.
         """
@@ -89,9 +88,7 @@ class Processes:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """Send a `UserError` of this process to the others; turn a failed collective into a
-        `UserError`.
-        """
+        """Send this process's `UserError` to the others; turn a failed collective into one."""
         if self.count == 1:
             return
         if isinstance(error, UserError) and not self._told:

@@ -50,8 +50,7 @@ class _OtherState(UserError):
 
 
 class Checkpoints:
-    """The newest two checkpoints of a run, in a folder that all processes share; the first one
-    writes.
+    """The newest two checkpoints of a run; all processes share the folder, the first one writes.
 
     Orbax alone reads `<step>/state` as nested dictionaries and lists with the names of the state;
     typed PRNG keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every
@@ -117,9 +116,7 @@ class Checkpoints:
         return None
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return the newest fingerprint; None if nothing is saved. A damaged one has an empty
-        SHA-256.
-        """
+        """Return the newest fingerprint, None if there is none; SHA-256 is empty if damaged."""
         if not (steps := self._steps()):
             return None
         try:
@@ -131,8 +128,7 @@ class Checkpoints:
         return {"step": max(steps), "sha256": sha256}
 
     def save(self, step: int, state: PyTree, meta: dict) -> dict[str, Any]:
-        """Save a checkpoint, in place of an older one of the same step, and wait until it is on
-        disk.
+        """Save a checkpoint in place of one of the same step, and wait until it is on disk.
 
         Every process has the whole `state`, arrays and typed PRNG keys; `meta` is
         JSON-serializable. If it cannot be written, readable checkpoints of other steps are kept.
@@ -198,9 +194,7 @@ class Checkpoints:
             shutil.rmtree(self.directory / str(old))
 
     def _steps(self) -> set[int]:
-        """Return all steps that have a folder, even if Orbax would ignore it, so that damage is
-        reported.
-        """
+        """Return all steps that have a folder, also those that Orbax would ignore as damaged."""
         names = [
             path.name
             for path in self.directory.glob("*")
@@ -254,8 +248,7 @@ class Checkpoints:
 
 
 def _read_array(folder: Path, name: str, spec: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Return an array that Orbax has written, after its size, because a small file can claim a
-    large one.
+    """Return an array of Orbax after a look at its size, which a small file can claim to be large.
 
     Orbax reads arrays concurrently. If one of them cannot be read, the others print tracebacks.
     """
@@ -323,9 +316,7 @@ def _raw(leaf: Any) -> Any:
 
 
 def _restored(data: np.ndarray, like: Any) -> jax.Array:
-    """Return the restored data, as PRNG keys if `like` is. The copy makes donation safe on a
-    CPU.
-    """
+    """Return the restored data, as PRNG keys if `like` is; a copy, which a CPU may donate."""
     array = jnp.copy(jnp.asarray(data))
     return (
         jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
@@ -337,9 +328,7 @@ def _sha256(array: np.ndarray) -> str:
 
 
 def _digest(document: dict) -> str:
-    """Return the SHA-256 of a document without its entry `sha256`; it covers those of the
-    arrays.
-    """
+    """Return the SHA-256 of a document without its entry `sha256`."""
     content = {name: part for name, part in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -351,9 +340,7 @@ def _number(error: Exception) -> int | None:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether an error is due to a damaged or missing file, not to a failure of the
-    system.
-    """
+    """Return whether an error is due to a damaged or missing file, and not to the system."""
     if (number := _number(error)) is not None:
         return number in _OF_FILES
     return not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error)

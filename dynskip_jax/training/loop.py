@@ -187,9 +187,7 @@ class Epoch:
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
     ) -> Iterator[TrainState]:
-        """Run the remaining steps of the epoch, and yield the state after each, with `progress`
-        updated.
-        """
+        """Run an epoch's remaining steps, update `progress`, and yield the state after each."""
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
         scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
@@ -262,9 +260,7 @@ class Epoch:
             )
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
-        """Return the training and the dev metrics, and the evaluated parameters (means, with
-        averaging).
-        """
+        """Return the metrics of train and dev, and the parameters (means, with averaging)."""
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
         train, params = self.metrics(state), parallel.gather(params)

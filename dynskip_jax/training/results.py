@@ -49,8 +49,7 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
 
 
 def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
-    """Raise a `UserError` if a finished run's newest checkpoint is not the one that `result.json`
-    names.
+    """Raise a `UserError` if the newest checkpoint is not the one that `result.json` names.
 
     `found` is the `Checkpoints.fingerprint` of the newest one.
     """
@@ -68,9 +67,7 @@ def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
-    """Return the run of each model of a run folder, by name, whether finished, unfinished or not
-    started.
-    """
+    """Return each model's run in a run folder by name: finished, unfinished or not started."""
     top = RunDir(Path(run_dir))
     check_regular(top.path)
     config = top.config()
@@ -80,9 +77,7 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Return the finished runs of a folder by model, at least one; refuse those of another
-    experiment.
-    """
+    """Return the finished runs of a folder by model, at least one, and all of one experiment."""
     finished = {
         model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None
     }

@@ -1,6 +1,4 @@
-"""What makes training resumable: its progress, checkpoints of its state, and signals that stop
-it.
-"""
+"""Make training resumable: its progress, checkpoints of its state, and signals that stop it."""
 
 import contextlib
 import dataclasses
@@ -66,9 +64,7 @@ class TrainProgress:
 
     @classmethod
     def from_meta(cls, meta: dict, num_seeds: int) -> "TrainProgress":
-        """Return the progress stored by `to_meta`; raise a `ValueError` that names entries that
-        cannot be.
-        """
+        """Return the progress that `to_meta` stored; a `ValueError` names wrong entries."""
         wrong = [
             name for name, form in _META.items() if not is_of(form, meta.get(name), _MOST_EPOCHS)
         ]
@@ -91,14 +87,11 @@ class TrainProgress:
         return cls(*counts, meta["seconds"], history, *best)
 
     def finished(self, patience: int) -> np.ndarray:
-        """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience`
-        is 0.
-        """
+        """Return which seeds have not improved for `patience` epochs; none if `patience` is 0."""
         return (self.epoch - self.best_epoch >= patience) & (patience > 0)
 
     def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
-        """Record the dev metric of an epoch, (seeds,), and return which seeds have a new best
-        epoch.
+        """Record the dev metric of an epoch, (seeds,), and return which seeds it is the best of.
 
         NaN is never the best. Seeds that have stopped, after `patience` epochs, keep their best
         epoch.
@@ -113,9 +106,7 @@ class TrainProgress:
         return better
 
     def check_patience(self, higher_is_better: bool, patience: int) -> None:
-        """Raise a `UserError` if a larger patience would have kept an epoch whose parameters are
-        gone.
-        """
+        """Raise a `UserError` if a larger patience would have kept parameters that are gone."""
         again = TrainProgress.start(len(self.best_epoch))
         for value in self.history:
             again.finish_epoch(value, higher_is_better, patience)
@@ -148,8 +139,7 @@ class Saver:
         progress: TrainProgress,
         check: Callable[[TrainProgress], None],
     ) -> tuple[TrainState, PyTree, TrainProgress]:
-        """Return the content of the newest intact checkpoint, or the arguments, placed on their
-        devices.
+        """Return the newest intact checkpoint's content, or the arguments, placed on their devices.
 
         Files that do not belong together are refused, as is a progress at which `check` raises.
         Only then the run folder is rewound to the checkpoint.
@@ -213,8 +203,7 @@ class Saver:
 
 
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
-    """Return the parameters of the best epoch of each model of a finished run, each leaf
-    (num_models, ...).
+    """Return the parameters of each model's best epoch, each leaf (num_models, ...).
 
     A checkpoint that is not that of `result.json`, or is damaged, is refused: an older one may
     contain other parameters than those that were evaluated. `like` has the parameters of one model,
@@ -266,8 +255,7 @@ def _check_belonging(run: RunDir, restored: Restored | None) -> None:
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Catch Ctrl-C and termination signals, and yield a function that returns whether one has
-    arrived.
+    """Catch Ctrl-C and termination, and yield a function that returns whether one has arrived.
 
     The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they
     end a job. A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as
