@@ -108,7 +108,8 @@ def devices(count: int) -> list[jax.Device]:
 def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
     """Compile a program, and return its `Figures` by name."""
     compiled = lowered.compile()
-    plan, text = compiled.memory_analysis(), compiled.as_text()
+    plan = compiled.memory_analysis()
+    text = compiled.as_text()
     arguments = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
     return read_figures(text, plan.temp_size_in_bytes, arguments)._asdict()
 
@@ -171,7 +172,8 @@ def _trip_count(condition: list[str]) -> int:
 
 def lowered(make: Callable[[], layers.Layer], device: jax.Device) -> jax.stages.Lowered:
     """Return the program of the loss and the gradient of a layer, on one device."""
-    layer, one = make(), NamedSharding(Mesh(np.array([device]), ("data",)), P())
+    layer = make()
+    one = NamedSharding(Mesh(np.array([device]), ("data",)), P())
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments
     )
@@ -260,7 +262,9 @@ def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], 
 
 def run(flags: Flags) -> None:
     """Compile everything, and print and write the tables."""
-    about, rows, texts = report.describe(), [], []
+    about = report.describe()
+    rows = []
+    texts = []
     versions = ", ".join(f"{name} {about['versions'].get(name)}" for name in ("jax", "libtpu"))
     with tempfile.TemporaryDirectory() as folder:
         for table, cells, figures in programs(flags, Path(folder)):

@@ -89,7 +89,8 @@ def inputs(shape: Shape) -> jax.Array:
 
 def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     """Return how to make each layer, by name; k stands for the shape's K."""
-    k, mix = shape.max_skip, shape.mix
+    k = shape.max_skip
+    mix = shape.mix
     return {
         "lstm": partial(ours, shape, implementation="fused"),
         "fixed:k": partial(ours, shape, F.Fixed(k, mix)),
@@ -103,7 +104,9 @@ def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
 
 def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     """Return how to make a layer with every time skip; segments have a tenth of K states."""
-    k, mix, segment = shape.max_skip, shape.mix, max(1, shape.max_skip // 10)
+    k = shape.max_skip
+    mix = shape.mix
+    segment = max(1, shape.max_skip // 10)
     skips = {
         "lstm": F.Previous(),
         "fixed:k": F.Fixed(k, mix),

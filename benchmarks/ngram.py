@@ -116,7 +116,8 @@ def score(
         max_tokens: Read at most about this many tokens.
     """
     corpus, _ = read_code(data, max_tokens)
-    end, size = corpus.vocabulary.index["<file>"], len(corpus.vocabulary)
+    end = corpus.vocabulary.index["<file>"]
+    size = len(corpus.vocabulary)
     raw: Counts = defaultdict(dict)
     train = corpus.train.tolist()
     begin = 0
@@ -147,7 +148,9 @@ def print_scores(
     print(f"{name}: perplexity {np.exp(nats.mean()):.2f}")
     for group, is_of_group in {"all": np.ones(len(ranks), bool), **groups}.items():
         rank = ranks[is_of_group]
-        top1, top5, mrr = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
+        top1 = (rank == 1).mean()
+        top5 = (rank <= 5).mean()
+        mrr = (1 / rank).mean()
         print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}", flush=True)
 
 

@@ -97,7 +97,8 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
         case "growth":
             tables = {}
             for axis, sizes in GROWTH.items():
-                base, columns = (TINY if tiny else GROWTH_BASE), {}
+                base = TINY if tiny else GROWTH_BASE
+                columns = {}
                 for size in sizes[:1] if tiny else sizes:
                     shape = dataclasses.replace(base, **{axis: size})
                     shape = dataclasses.replace(shape, features=shape.hidden)
@@ -105,7 +106,8 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
                 tables[f"growth of {axis} ({base})"] = columns
             return tables
         case "training":
-            models, presets = training_step.MODELS, ("small",) if tiny else ("small", "paper")
+            models = training_step.MODELS
+            presets = ("small",) if tiny else ("small", "paper")
             running = partial(training_step.running, tiny=tiny)
             columns = {
                 p: {m: lambda p=p, m=m: Step(running(p, m)) for m in models} for p in presets
@@ -115,7 +117,9 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
 
 def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
     """Measure all candidates in turns; return what was measured, and each failure's error."""
-    steps, first, failed = {}, {}, {}
+    steps = {}
+    first = {}
+    failed = {}
     for name, make in candidates.items():
         begin = time.perf_counter()
         try:
@@ -124,7 +128,8 @@ def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], d
         except Exception as error:  # such as too little memory: the others are still measured
             failed[name] = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         else:
-            steps[name], first[name] = step, time.perf_counter() - begin
+            steps[name] = step
+            first[name] = time.perf_counter() - begin
     times = take_turns({name: step.run for name, step in steps.items()}, rounds)
     return {
         name: Measured(times[name], steps[name].mebibytes, first[name]) for name in steps
@@ -209,7 +214,9 @@ def run(
     jax.config.update(
         "jax_enable_compilation_cache", False
     )  # or the first step would measure cache reads
-    about, failures, rows = report.describe(), [], []
+    about = report.describe()
+    failures = []
+    rows = []
     texts = [report.one_line(about)]
     texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
     print(*texts, sep="\n")

@@ -10,7 +10,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 
-K, TIME, HIDDEN, INPUT, UNITS, CLASSES = 2, 3, 3, 2, 4, 3
+K = 2
+TIME = 3
+HIDDEN = 3
+INPUT = 2
+UNITS = 4
+CLASSES = 3
 RECURRENCE = F.Recurrence(F.Dynamic(K, 0.7))
 LABEL = 1
 

@@ -50,7 +50,8 @@ class Trained(NamedTuple):
         rates = jnp.full(
             len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32
         )
-        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
+        keys = seed_keys(self.fit.seeds).train
+        averaged = np.zeros(len(self.fit.seeds), bool)
         return keys, 0, rates, self.learner.scheduled(0), averaged
 
 
@@ -64,7 +65,8 @@ def prepare(
     name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None
 ) -> Trained:
     """Return a model's learner and settings; None is the preset's model, or the data it finds."""
-    settings, experiment = chosen(name, preset, flags), find_experiment(name)
+    settings = chosen(name, preset, flags)
+    experiment = find_experiment(name)
     data = experiment.module.load(settings) if data is None else data
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
     learner = make_learner(experiment, settings, spec, data, data.vocabulary)
@@ -78,7 +80,8 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
     trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
-    state, (keys, _, *constant) = trained.start(), trained.arguments()
+    state = trained.start()
+    (keys, _, *constant) = trained.arguments()
     batches = cycle(enumerate(trained.learner.train_batches(0)))
 
     def step() -> None:

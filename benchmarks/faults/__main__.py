@@ -97,27 +97,28 @@ def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
     shutil.rmtree(folder, ignore_errors=True)
     if draw.random() < 0.5:
         number = draw.choice(_STOPPING)
-        what, options = (
-            signal.Signals(number).name,
-            {"at": (draw.random() * whole.ended.seconds, number)},
-        )
+        what = signal.Signals(number).name
+        options = {"at": (draw.random() * whole.ended.seconds, number)}
     else:
         fault = draw.choice(("kill", "kill", "full"))
         what = {"kill": "SIGKILL at a write", "full": "disk full"}[fault]
         options = {"operation": (draw.randrange(whole.ended.operations), fault)}
-    ended, again = whole.train(folder, **options), whole.train(folder)
+    ended = whole.train(folder, **options)
+    again = whole.train(folder)
     problem = ended.problem() or again.problem() or (again.err if again.status else "")
     return what, problem or differences(folder, contents(whole.folder))
 
 
 def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
     """Damage a file of a run: ask for its answer, or go on if it has no result."""
-    folder, resumed = whole.copy(), draw.random() < 0.3
+    folder = whole.copy()
+    resumed = draw.random() < 0.3
     if resumed:
         (folder / "result.json").unlink()
         shutil.rmtree(folder / "plots")
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
-    path, kind = draw.choice(paths), draw.choice(("bit flipped", "truncated", "deleted", "swapped"))
+    path = draw.choice(paths)
+    kind = draw.choice(("bit flipped", "truncated", "deleted", "swapped"))
     data = bytearray(path.read_bytes())
     if kind == "deleted" or not data:
         path.unlink()
@@ -162,7 +163,8 @@ def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
     """Put a link, pipe, device, huge file or number into a run, and read it or let it grow."""
-    folder, victim = whole.copy(), whole.work / "victim"
+    folder = whole.copy()
+    victim = whole.work / "victim"
     victim.write_text("precious")
     kind = draw.choice(("link", "pipe", "device", "huge file", "huge number"))
     if kind == "huge number":
@@ -245,7 +247,8 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
     if not problem and not ended.status:
         problem = differences(folder, contents(whole.folder))
         if problem and whole.explain(folder).status == 2:
-            outcome, problem = "refused when it is read", ""
+            outcome = "refused when it is read"
+            problem = ""
     return f"{kind if kind.startswith('folder') else f'{name}, {kind}'}: {outcome}", problem
 
 

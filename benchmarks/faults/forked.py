@@ -76,7 +76,8 @@ def run(
     while not (found := os.wait4(pid, os.WNOHANG))[0]:
         if time.monotonic() - began > due:
             os.kill(pid, number)
-            due, number = seconds + due, signal.SIGKILL
+            due = seconds + due
+            number = signal.SIGKILL
         time.sleep(0.002)
     _, status, usage = found
     out, err, count = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
@@ -95,7 +96,8 @@ def _work(
     """Run a command in the child with output redirected to `paths`, and exit the process."""
     from dynskip_jax.cli import start as main
 
-    count, status = 0, 1
+    count = 0
+    status = 1
 
     def audit(event: str, details: tuple) -> None:
         nonlocal count

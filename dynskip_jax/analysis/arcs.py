@@ -29,7 +29,10 @@ Probabilities = Mapping[
 _LONGEST = 24  # cells of a word; the rest is cut
 
 # Layout of the picture, in inches; font sizes in points.
-_WIDTH, _MARGIN, _LINE, _LETTERS = 9.0, 0.7, 0.26, 10.0
+_WIDTH = 9.0
+_MARGIN = 0.7
+_LINE = 0.26
+_LETTERS = 10.0
 _ROOM = _WIDTH - 2 * _MARGIN
 _SLOT = _ROOM / 14  # smallest width of a word
 _MOST_ROWS = 30
@@ -46,7 +49,8 @@ def table_of_choices(
     Its columns are the word, k, the probability or weight of k, the word whose state entered, and
     the probability from each model.
     """
-    words, rows = [_visible(word) for word in reading.words], []
+    words = [_visible(word) for word in reading.words]
+    rows = []
     for t, (word, k) in enumerate(zip(words, reading.skips, strict=True)):
         origin = "" if k == 0 else words[t - k] if t >= k else "(before)"
         likely = (
@@ -122,7 +126,8 @@ class _Arc(NamedTuple):
 
     def height(self, place: float | np.ndarray, longest: int) -> Any:
         """Return the height at some place, where an arc of k = `longest` is 1 high."""
-        middle, half = (self.place + self.origin) / 2, (self.place - self.origin) / 2
+        middle = (self.place + self.origin) / 2
+        half = (self.place - self.origin) / 2
         return (self.k / longest) ** 0.8 * np.sqrt(
             np.clip(1 - ((place - middle) / half) ** 2, 0, 1)
         )

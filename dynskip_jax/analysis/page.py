@@ -100,7 +100,8 @@ def page_html(
 
 def _data(reading: Reading, probabilities: Probabilities) -> dict[str, Any]:
     """Return the data for the page's script: each word's skip, and the probability of each k."""
-    rows, ks = [], set()
+    rows = []
+    ks = set()
     for t, k in enumerate(reading.skips):
         weights = [] if reading.weights is None else reading.weights[t].tolist()
         shown = [[i, round(weight, 4)] for i, weight in enumerate(weights, 1)] or (

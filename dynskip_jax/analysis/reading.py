@@ -76,7 +76,8 @@ def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " 
         return decision.action
     if reverse:
         return connections(jax.tree.map(lambda leaf: leaf[::-1], decision))[::-1]
-    read, steps = decision.update > 0.5, jnp.arange(decision.update.shape[0])
+    read = decision.update > 0.5
+    steps = jnp.arange(decision.update.shape[0])
     last = lax.cummax(jnp.where(read, steps, -1))
     before = jnp.concatenate([jnp.array([-1], last.dtype), last[:-1]])
     return jnp.where(read, steps - before, 0)

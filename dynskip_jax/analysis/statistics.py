@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Num
 
 _RESAMPLES_AT_ONCE = 256  # bounds the memory of a product, and does not change the result
-_BLOCK, _LEAST_BLOCKS, _BLOCK_RESAMPLES = 50, 10, 1000
+_BLOCK = 50
+_LEAST_BLOCKS = 10
+_BLOCK_RESAMPLES = 1000
 
 
 # --- Seeds ---
@@ -86,7 +88,8 @@ def paired_bootstrap(
         of_a, of_b = (f1(each).reshape(-1, len(weights)).mean(axis=0) for each in summed)
         return of_b - of_a
 
-    rng, sentences = np.random.default_rng(seed), counts_a.shape[-2]
+    rng = np.random.default_rng(seed)
+    sentences = counts_a.shape[-2]
     observed = float(difference(np.ones((1, sentences)))[0])
     sizes = [min(_RESAMPLES_AT_ONCE, samples - at) for at in range(0, samples, _RESAMPLES_AT_ONCE)]
     chances = np.full(sentences, 1 / sentences)

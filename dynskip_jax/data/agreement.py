@@ -15,10 +15,13 @@ from dynskip_jax.data.batches import GeneratedData
 from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
-NUM_KINDS, NUM_FORMS, NUM_FILLERS = 8, 10, 10
+NUM_KINDS = 8
+NUM_FORMS = 10
+NUM_FILLERS = 10
 NUM_OPENING = NUM_KINDS * NUM_FORMS
 NUM_SYMBOLS = NUM_OPENING + NUM_KINDS + NUM_FILLERS
-SHORTEST, LONGEST = 5, 500
+SHORTEST = 5
+LONGEST = 500
 DEFAULT_SIZES: Mapping[str, int] = {"dev": 5_000, "test": 5_000}
 _FILLER_RATE = 0.4
 _OPENING_RATE = 0.5  # among words that are not fillers, where both opening and closing are possible
@@ -45,7 +48,8 @@ def _text(
     length: int, held: list[int], *, must_close: bool, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
     """Draw a part of a text, and the kinds that it leaves open; those of `held` stay open."""
-    symbols, own = [], []
+    symbols = []
+    own = []
     for left in range(length, 0, -1):
         if must_close and len(own) == left:
             symbols.append(NUM_OPENING + own.pop())

@@ -16,7 +16,10 @@ Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examp
 _MOST_BUCKETS = 8
 # Fewest batches per epoch for each compiled program: compiling takes as long as hundreds of steps.
 _BATCHES_PER_PROGRAM = 20
-_MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY, _LENGTH_MULTIPLE = 5, 5.0, 0.05, 10
+_MIN_LENGTH = 5
+_LENGTH_STD = 5.0
+_SHORT_PROBABILITY = 0.05
+_LENGTH_MULTIPLE = 10
 
 
 class Batch(NamedTuple):
@@ -50,7 +53,9 @@ def segments(
     et al. 2014). Without it, for evaluation, rows have ceil(N / B) tokens, and padding is masked,
     so that every token counts once.
     """
-    row_length = tokens.size // batch_size if drop_tail else -(-tokens.size // batch_size)
+    row_length = tokens.size // batch_size
+    if not drop_tail:
+        row_length = -(-tokens.size // batch_size)
     if isinstance(num_steps, int) and drop_tail:
         num_steps = [num_steps] * num_segments(tokens.size, batch_size, num_steps)
     elif isinstance(num_steps, int):
@@ -65,7 +70,8 @@ def segments(
         rows = whole.reshape(batch_size, row_length)
         return np.pad(rows, ((0, 0), (0, missing)), constant_values=padding)
 
-    targets, mask = tokens.astype(np.int32), np.ones(tokens.size, bool)
+    targets = tokens.astype(np.int32)
+    mask = np.ones(tokens.size, bool)
     sheets = sheet(inputs, first_token), sheet(targets, first_token), sheet(mask, False)
     spans = itertools.pairwise(itertools.accumulate(num_steps, initial=0))
     return (Batch(*(whole[:, start:stop] for whole in sheets)) for start, stop in spans)
@@ -75,9 +81,8 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int) -> int:
     """Return the number of segments in which `segments` cuts a training text."""
     count = num_tokens // batch_size // num_steps
     if not count:
-        problem = (
-            f"does not fill one segment of {shown(batch_size)} rows by {shown(num_steps)} steps"
-        )
+        size = f"{shown(batch_size)} rows by {shown(num_steps)} steps"
+        problem = f"does not fill one segment of {size}"
         remedy = "use a smaller --batch-size or --num-steps"
         raise UserError(f"the training text of {num_tokens:,} tokens {problem}: {remedy}")
     return count
@@ -90,13 +95,15 @@ def bptt_lengths(num_tokens_per_stream: int, num_steps: int, rng: np.random.Gene
     `num_steps`, or half of it with probability 0.05. It is rounded to a multiple of 10, because
     each length needs a compiled program. Tokens that do not fill a last segment are dropped.
     """
-    least, rest = _LENGTH_MULTIPLE, num_tokens_per_stream
+    least = _LENGTH_MULTIPLE
+    rest = num_tokens_per_stream
     if rest < least:
         problem = f"a stream of {rest:,} tokens does not fill one segment of {least} steps"
         raise UserError(f"{problem}: use a smaller --batch-size, or another --recipe than awd")
     lengths: list[int] = []
     while rest >= least:
-        mean = num_steps if rng.random() < 1.0 - _SHORT_PROBABILITY else num_steps / 2
+        is_short = rng.random() >= 1.0 - _SHORT_PROBABILITY
+        mean = num_steps / 2 if is_short else num_steps
         length = max(_MIN_LENGTH, int(rng.normal(mean, _LENGTH_STD)))
         rounded = max(least, (length + least // 2) // least * least)
         lengths.append(min(rounded, rest // least * least))
@@ -164,7 +171,8 @@ class Examples:
             return np.pad(rows, [(0, missing * (axis == index.ndim)) for axis in range(rows.ndim)])
 
         lengths = None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32)
-        inputs, targets = _map(chosen, self.inputs), _map(chosen, self.targets)
+        inputs = _map(chosen, self.inputs)
+        targets = _map(chosen, self.targets)
         return Batch(inputs, targets, mask, lengths, index.astype(np.int32))
 
 
@@ -192,9 +200,11 @@ def fingerprint(*content: str | np.ndarray) -> str:
     digest = hashlib.sha256()
     for part in content:
         if isinstance(part, str):
-            size, data = len(part), part.encode()
+            size = len(part)
+            data = part.encode()
         else:
-            size, data = f"{part.dtype} {part.shape}", part.tobytes()
+            size = f"{part.dtype} {part.shape}"
+            data = part.tobytes()
         digest.update(f"{size}\n".encode() + data)
     return digest.hexdigest()
 
@@ -286,12 +296,14 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
     sizes, numbers = np.unique(-(-np.maximum(seq_lengths, 1) // 8) * 8, return_counts=True)
     up_to = np.cumsum(numbers)
     # Padded steps of the sequences up to each size, and the buckets that they are padded to.
-    steps, buckets = sizes * up_to, [(int(size),) for size in sizes]
+    steps = sizes * up_to
+    buckets = [(int(size),) for size in sizes]
     for _ in range(count - 1):
         # [j, i]: one more bucket, for the sizes after j up to i.
         more = steps[:, None] + sizes * (up_to - up_to[:, None])
         more = np.where(np.tri(len(sizes), dtype=bool), np.iinfo(np.int64).max, more)
-        best, is_better = more.argmin(axis=0), more.min(axis=0) < steps
+        best = more.argmin(axis=0)
+        is_better = more.min(axis=0) < steps
         buckets = [
             (*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)
         ]
@@ -304,11 +316,14 @@ def with_buckets(splits: Mapping[str, Examples], batch_size: int) -> dict[str, E
 
     The lengths are chosen from train; another split has one more if it has longer sequences.
     """
-    train, found = splits["train"], {}
+    train = splits["train"]
+    found = {}
     count = min(_MOST_BUCKETS, len(train) // (_BATCHES_PER_PROGRAM * batch_size))
     shared = length_buckets(train.seq_lengths, max(1, count))
     for split, examples in splits.items():
-        more = length_buckets(examples.seq_lengths, 1) if examples.longest > shared[-1] else ()
+        more = ()
+        if examples.longest > shared[-1]:
+            more = length_buckets(examples.seq_lengths, 1)
         found[split] = dataclasses.replace(examples, buckets=shared + more)
     return found
 
@@ -319,7 +334,9 @@ def _map(function: Callable[[np.ndarray], Any], arrays: Arrays) -> Arrays:
         return {name: _map(function, value) for name, value in arrays.items()}
     if isinstance(arrays, tuple):
         values = [_map(function, value) for value in arrays]
-        return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
+        if hasattr(arrays, "_fields"):  # a named tuple
+            return type(arrays)(*values)
+        return tuple(values)
     return function(arrays)
 
 

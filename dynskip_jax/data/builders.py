@@ -47,10 +47,10 @@ class _Builder(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         features = {}
         for name, kind in self._upstream.features.items():
-            is_text = kind is str
-            features[name] = (
-                tfds.features.Text() if is_text else tfds.features.ClassLabel(names=kind)
-            )
+            if kind is str:
+                features[name] = tfds.features.Text()
+            else:
+                features[name] = tfds.features.ClassLabel(names=kind)
         features = tfds.features.FeaturesDict(features)
         return _Info(builder=self, features=features, disable_shuffling=True)
 

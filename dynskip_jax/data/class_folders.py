@@ -69,9 +69,8 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
         other = read.setdefault(entry.real, entry)
         if other is not entry:
             if other.is_linked and other.label != entry.label:
-                problem = (
-                    f"is in two classes by links, {quoted(other.label)} and {quoted(entry.label)}"
-                )
+                both = f"{quoted(other.label)} and {quoted(entry.label)}"
+                problem = f"is in two classes by links, {both}"
                 raise bad_file(entry.path, f"{problem}: keep one of them")
             notes.leave_out(_REPEATED, entry.path)
         elif stat.S_ISREG(mode):

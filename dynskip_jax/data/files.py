@@ -39,24 +39,24 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "dev": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
-_OF_SYSTEMS = (
-    "thumbs.db",
-    "desktop.ini",
-)  # files that systems put into folders, besides hidden ones
-_UNDECODED = re.compile(
-    "[\udc80-\udcff]"
-)  # bytes that are not UTF-8, as `surrogateescape` keeps them
+# Files that systems put into folders, besides hidden ones.
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini")
+# Bytes that are not UTF-8, as `surrogateescape` keeps them.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
-    *(
-        gzip.BadGzipFile,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        lzma.LZMAError,
-        struct.error,
-    ),
-    *(EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
+    gzip.BadGzipFile,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
 )
 
 
@@ -97,9 +97,8 @@ def only_file(folder: Path, pattern: str) -> Path:
     found = sorted((*folder.glob(pattern), *folder.glob(f"{pattern}.gz")))
     if len(found) != 1:
         names = ", ".join(shown(path.name) for path in found[:3]) or "none"
-        raise bad_file(
-            folder, f"needs one file named {pattern} (or .gz), and has {names}: use --data DIR"
-        )
+        problem = f"needs one file named {pattern} (or .gz), and has {names}"
+        raise bad_file(folder, f"{problem}: use --data DIR")
     return found[0]
 
 
@@ -112,7 +111,8 @@ def find_splits(
     with one of the endings, in any case, perhaps with .gz. With `folders`, folders named by a word
     count, too, and splits may be missing.
     """
-    entries, found = folder_entries(folder), {}
+    entries = folder_entries(folder)
+    found = {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
     for split, words in SPLIT_WORDS.items():
         name = re.compile(
@@ -123,17 +123,15 @@ def find_splits(
             chosen += [path for path in entries if path.is_dir() and path.name.lower() in words]
         if len(chosen) > 1:
             listed = ", ".join(shown(path.name) for path in chosen[:3])
-            raise bad_file(
-                folder, f"has more than one file for the {split} split ({listed}): keep one"
-            )
+            problem = f"has more than one file for the {split} split ({listed})"
+            raise bad_file(folder, f"{problem}: keep one")
         if chosen:
             found[split] = chosen[0]
         elif not folders:
             others = ", ".join((*endings[1:4], ".gz"))
             wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {others})"
-            raise bad_file(
-                folder, f"has no file for the {split} split: put one there named {wanted}"
-            )
+            problem = f"has no file for the {split} split"
+            raise bad_file(folder, f"{problem}: put one there named {wanted}")
     return found
 
 

@@ -45,9 +45,8 @@ class LabelledTextCorpus:
     source: str
     classes: tuple[str, ...]  # of train, sorted by name, or by value if all are numbers
     splits: Mapping[str, Sequence[LabelledText]]
-    notes: Sequence[
-        str
-    ]  # lines for messages: which splits were drawn from train, and what looks wrong
+    # Lines for messages: which splits were drawn from train, and what looks wrong.
+    notes: Sequence[str]
 
     @property
     def about(self) -> str:
@@ -80,7 +79,8 @@ def labelled_words(
     number = {name: i for i, name in enumerate(classes)}
     for example in texts:
         if example.label not in number:
-            problem = f"the class {quoted(example.label)} is not among those of train: {', '.join(classes)}"
+            known = ", ".join(classes)
+            problem = f"the class {quoted(example.label)} is not among those of train: {known}"
             raise bad_line(example.file, example.line, problem)
         yield Labelled(words(example.text), number[example.label])
 
@@ -136,8 +136,9 @@ def find_labelled_text(
         raise bad_file(
             path, "has too few texts to draw dev and test from train: give files for them"
         )
-    are_numbers = all(map(_NUMBER.fullmatch, counts))
-    classes = tuple(sorted(counts, key=(lambda name: (float(name), name)) if are_numbers else None))
+    classes = tuple(sorted(counts))
+    if all(map(_NUMBER.fullmatch, counts)):
+        classes = tuple(sorted(classes, key=float))
     name = printable(path.resolve().name.removesuffix(".gz"))
     source = f"{'the folder ' * path.is_dir()}{path}"
     # Hashes, because the texts may take much memory.
@@ -197,7 +198,8 @@ def stratified_split(
     for members in np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]):
         free = rng.permutation(members)[1:]
         place[free] = (np.arange(len(free)) + rng.random()) / len(members)
-    size, room = max(1, round(share * len(labels))), len(labels) - len(sizes)
+    size = max(1, round(share * len(labels)))
+    room = len(labels) - len(sizes)
     ends = np.minimum(size * np.arange(1, len(parts) + 1), room)
     split = np.split(np.argsort(place, kind="stable"), ends)
     return {part: np.sort(members) for part, members in zip((*parts, "train"), split, strict=True)}
@@ -272,9 +274,8 @@ def _read_classes(path: Path, notes: DataNotes) -> list[LabelledText]:
     for file, label in class_files(path, notes):
         texts += _examples(file, 1, "\n".join(iter_lines(file)), label, notes)
     if not texts:
-        problem = (
-            "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"
-        )
+        files = "train.tsv, train.csv or train.jsonl"
+        problem = f"has no texts: it needs {files}, or a folder for each class"
         raise bad_file(path, f"{problem} with a text in each file")
     return texts
 

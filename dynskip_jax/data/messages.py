@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dynskip_jax.errors import UserError
 
 MAX_MESSAGE = 299
-_MAX_WHERE, _MAX_QUOTED = 130, 40
+_MAX_WHERE = 130
+_MAX_QUOTED = 40
 # Control and format characters, surrogates, and separators of lines and paragraphs. Format
 # characters are invisible, or change the order in which a terminal displays the text after them.
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -27,18 +28,21 @@ def printable(text: object) -> str:
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(
-        symbol.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(symbol) in _CONTROL_CATEGORIES and symbol not in _OF_WORDS
-        else symbol
-        for symbol in text
-    )
+    return "".join(map(_visible, text))
+
+
+def _visible(symbol: str) -> str:
+    if unicodedata.category(symbol) not in _CONTROL_CATEGORIES or symbol in _OF_WORDS:
+        return symbol
+    return symbol.encode("unicode_escape").decode("ascii")
 
 
 def shortened(text: str, limit: int) -> str:
     """Return `text`; if it has more than `limit` characters, an ellipsis replaces its middle."""
+    if len(text) <= limit:
+        return text
     tail = (limit - 1) // 2
-    return text if len(text) <= limit else f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def shown(text: object, limit: int = _MAX_QUOTED) -> str:
@@ -54,11 +58,10 @@ def shares(of_splits: Mapping[str, float]) -> str:
 
 def quoted(value: object) -> str:
     """Return the `repr` of a value from a file in about 40 (at most 80) characters."""
-    text = (
-        repr(shortened(value, _MAX_QUOTED))
-        if isinstance(value, str)
-        else printable(_REPR.repr(value))
-    )
+    if isinstance(value, str):
+        text = repr(shortened(value, _MAX_QUOTED))
+    else:
+        text = printable(_REPR.repr(value))
     return shortened(text, 2 * _MAX_QUOTED)
 
 

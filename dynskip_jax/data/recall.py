@@ -32,21 +32,25 @@ def load_recall(length: int, train_examples: int) -> GeneratedData:
 
 def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return words and targets, (examples, time); targets are `NOT_ASKED` where none is asked."""
-    rng, pairs = np.random.default_rng(seed), length // STEPS_OF_A_PAIR
-    each, rows = (num_examples, pairs), np.arange(num_examples)[:, None]
+    rng = np.random.default_rng(seed)
+    pairs = length // STEPS_OF_A_PAIR
+    each = (num_examples, pairs)
+    rows = np.arange(num_examples)[:, None]
     keys = _distinct(rng, 1, NUM_WORDS // 2, each)
     values = _distinct(rng, NUM_WORDS // 2, NUM_WORDS, each)
     words = np.zeros((num_examples, length), np.int32)
-    words[:, 0 : 2 * pairs : 2], words[:, 1 : 2 * pairs : 2] = keys, values
+    words[:, 0 : 2 * pairs : 2] = keys
+    words[:, 1 : 2 * pairs : 2] = values
     # The largest Gumbel-perturbed log-probabilities are draws without replacement.
     places = np.arange(1, (length - 2 * pairs) // 2 + 1)
     scores = (_POWER - 1) * np.log(places) + rng.gumbel(size=(num_examples, len(places)))
     asked = 2 * pairs + 2 * np.argsort(-scores, axis=1)[:, :pairs]
     targets = np.full_like(words, NOT_ASKED)
-    words[rows, asked], targets[rows, asked] = keys, values
-    return np.where(
-        words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words
-    ), targets
+    words[rows, asked] = keys
+    targets[rows, asked] = values
+    # Words that are neither asked nor in a pair are drawn at random.
+    others = rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32)
+    return np.where(words == 0, others, words), targets
 
 
 def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:

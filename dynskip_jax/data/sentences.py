@@ -118,18 +118,15 @@ def sentence_corpus(
         batch_size: Number of texts per training step; see `with_buckets`.
         known: Function that returns the words of dev and test to add to the vocabulary.
     """
-    read, cropped = (
-        {},
-        dict.fromkeys(splits, 0),
-    )  # words, number of words of the first sentence, and label
+    read = {}  # words, number of words of the first sentence, and label
+    cropped = dict.fromkeys(splits, 0)
     for split, texts in splits.items():
         read[split] = []
         for text in texts:
             first = text.words[:max_length]
             cropped[split] += len(first) < len(text.words)
-            words = [
-                sys.intern(word) for word in (*first, *text.second)
-            ]  # each distinct word is kept once
+            # Each distinct word is kept once.
+            words = [sys.intern(word) for word in (*first, *text.second)]
             read[split].append((words, len(first), text.label))
     counts = {
         split: collections.Counter(word for words, *_ in texts for word in words)
@@ -140,7 +137,8 @@ def sentence_corpus(
     vocabulary = word_vocabulary(train, max_words=max_words, more_words=more)
     # Words that `known` adds come last, also those of train that are not kept otherwise.
     frequent = itertools.takewhile(lambda word: train[word] > 1, vocabulary.tokens[1:])
-    num_frequent, examples = 1 + sum(1 for _ in frequent), {}
+    num_frequent = 1 + sum(1 for _ in frequent)
+    examples = {}
     for split, texts in read.items():
         inputs, lengths = pad_sequences([vocabulary.encode(words) for words, *_ in texts])
         firsts, labels = (np.array([text[i] for text in texts]) for i in (1, 2))

@@ -95,7 +95,10 @@ def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
     Python has tokens for line ends and indentation. A `SyntaxError` or `TokenError` may follow the
     tokens before the fault, and other languages raise a `ValueError` if their lexer is not known.
     """
-    yield from _python_tokens(text) if name.endswith(_PYTHON) else _other_tokens(name, text)
+    if name.endswith(_PYTHON):
+        yield from _python_tokens(text)
+    else:
+        yield from _other_tokens(name, text)
 
 
 def _python_tokens(text: str) -> Iterator[CodeToken]:
@@ -148,7 +151,9 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         raise bad_file(root, "is no folder: name the folder of your source code with --data DIR")
     sizes = _sizes(root, _SKIPPED if folder else _SKIPPED | _SKIPPED_OF_PYTHON)
     packages: dict[str, list[list[CodeToken]]] = {}
-    seen, unreadable, count = set(), [], 0
+    seen = set()
+    unreadable = []
+    count = 0
     for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
         try:
             content = (root / path).read_bytes()
@@ -164,7 +169,8 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         if count >= max_tokens:
             break
     if len(packages) < len(SPLITS):
-        problem = f"has {sum(map(len, packages.values()))} different files of source code that can be read"
+        num_files = sum(map(len, packages.values()))
+        problem = f"has {num_files} different files of source code that can be read"
         raise bad_file(root, f"{problem}: train, dev and test need one each")
     splits = _split(packages, count)
     vocabulary = vocabularies.code_vocabulary(itertools.chain(*splits["train"]))
@@ -199,9 +205,10 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
     found = {}
     for here, folders, files in os.walk(root):
         is_environment = "pyvenv.cfg" in files  # a virtual one
-        folders[:] = (
-            [] if is_environment else [f for f in folders if f[0] != "." and f not in skipped]
-        )
+        # `os.walk` enters the folders that are left in this list.
+        folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
+        if is_environment:
+            folders.clear()
         for path in (Path(here, name) for name in files if name.lower().endswith(_ENDINGS)):
             if path.is_file() and path.stat().st_size <= _LARGEST_FILE:
                 found[path.relative_to(root)] = path.stat().st_size

@@ -60,10 +60,13 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     itself does not define `S`. For `O-X`, or an unknown letter without a type such as `PER`, the
     script may count fewer of these entities as correct.
     """
-    found, start = [], None
+    found = []
+    start = None
     last_letter, last_kind = _OUTSIDE
     for at, (letter, kind) in enumerate([*map(_as_bio, tags), _OUTSIDE]):
-        pair, changed = (last_letter, letter), kind != last_kind
+        # The tag opens an entity, and it ends the one before it, by the letters or by the type.
+        pair = (last_letter, letter)
+        changed = kind != last_kind
         begins = pair in _BEGINS or (letter not in ("O", ".") and changed)
         ends = pair in _ENDS or (last_letter not in ("O", ".") and changed)
         if start is not None and (ends or begins or at == len(tags)):
@@ -71,22 +74,25 @@ def entities(tags: Sequence[str]) -> list[Entity]:
             start = None
         if begins:
             start = at
-        last_letter, last_kind = letter, kind
+        last_letter = letter
+        last_kind = kind
     return found
 
 
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
     """Return the tags of `length` words with these entities, in order and without overlap."""
-    tags, last = ["O"] * length, Entity("", 0, 0)
+    tags = ["O"] * length
+    last = Entity("", 0, 0)
     for entity in found:
         kind, start, end = entity
         tags[start:end] = [tag_of("I", kind)] * (end - start)
-        if scheme == "BIO2" or (
-            scheme == "IOB1" and last.start < last.end == start and last.kind == kind
-        ):
+        # IOB1 marks a beginning only where the entity before it touches it and is of its type.
+        touches = last.start < last.end == start and last.kind == kind
+        if scheme == "BIO2" or (scheme == "IOB1" and touches):
             tags[start] = tag_of("B", kind)
         elif scheme == "BIOES":
-            tags[start], tags[end - 1] = tag_of("B", kind), tag_of("E", kind)
+            tags[start] = tag_of("B", kind)
+            tags[end - 1] = tag_of("E", kind)
             if end - start == 1:
                 tags[start] = tag_of("S", kind)
         last = entity
@@ -99,9 +105,8 @@ def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
     Entities without a type are left out, unless all tags are plain letters.
     """
     are_bare = {*tags} <= {*"BIESO"}
-    return write_tags(
-        [entity for entity in entities(tags) if entity.kind or are_bare], len(tags), target
-    )
+    kept = [entity for entity in entities(tags) if entity.kind or are_bare]
+    return write_tags(kept, len(tags), target)
 
 
 def tag_of(letter: str, kind: str) -> str:
@@ -126,7 +131,8 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, st
         return None, f"no scheme: {problem}"
     letters = []  # of the words at which the type changes
     for sentence in sentences:
-        types = [None, *(None if tag == "O" else tag[2:] for tag in sentence)]
+        kind_of = {tag: tag[2:] for tag in sentence if tag != "O"}
+        types = [None, *map(kind_of.get, sentence)]
         changes = (now != before for before, now in itertools.pairwise(types))
         letters += [tag[0] for tag in itertools.compress(sentence, changes)]
     if any(tag[0] in "ES" for tag in tags):
@@ -146,8 +152,8 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
             more = f"which has O, and {letters}, alone or with a type as in I-PER"
             return at, f"{quoted(tag)} is no tag of {scheme}, {more}"
         if not _may_follow(before, now, scheme):
-            previous = f"after {shown(tags[at - 1])}" if at else "at the start of a sentence"
-            return at, f"the tag {shown(tag)} cannot stand {previous} in {scheme}"
+            where = f"after {shown(tags[at - 1])}" if at else "at the start of a sentence"
+            return at, f"the tag {shown(tag)} cannot stand {where} in {scheme}"
         before = now
     if tags and not _may_follow(before, None, scheme):
         return len(tags) - 1, f"the tag {shown(tags[-1])} cannot end a sentence in {scheme}"
@@ -165,10 +171,13 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitio
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
     """Return whether tag `now` may follow `before`; None is the sentence's start or end."""
-    (last_letter, last_kind), (letter, kind) = before or _OUTSIDE, now or _OUTSIDE
+    last_letter, last_kind = before or _OUTSIDE
+    letter, kind = now or _OUTSIDE
     continues = last_letter in ("B", "I") and last_kind == kind
     if scheme == "BIOES":
-        return continues if letter in ("I", "E") else last_letter not in ("B", "I")
+        if letter in ("I", "E"):
+            return continues
+        return last_letter not in ("B", "I")
     return scheme == "IOB1" or continues or letter != "I"
 
 

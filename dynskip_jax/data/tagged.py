@@ -33,9 +33,8 @@ class TaggedCorpus:
     name: str
     source: str  # phrase for messages that describes where the corpus was found
     splits: Mapping[str, Sentences]
-    scheme: Scheme | None = (
-        None  # of the tags in the files; None if unknown, or if they do not mark entities
-    )
+    # Of the tags in the files; None if unknown, or if they do not mark entities.
+    scheme: Scheme | None = None
     notes: Sequence[str] = ()  # lines for messages: what was left out, and what looks wrong
 
     @property
@@ -87,17 +86,20 @@ def find_tagged_corpus(
         strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are
             left out.
     """
-    is_unused, name = (
-        (tag_column != -1, "--tag-column") if dataset == "ud" else (tag != "upos", "--tag")
-    )
-    if is_unused:
-        raise UserError(f"{name} has no effect with --dataset {dataset}: leave it out")
+    unused = None
+    if dataset == "ud" and tag_column != -1:
+        unused = "--tag-column"
+    elif dataset != "ud" and tag != "upos":
+        unused = "--tag"
+    if unused is not None:
+        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
     notes = DataNotes(strict=strict)
     read = functools.partial(read_columns, beside=beside, tag=tag_column, notes=notes)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
         path = data_folder(None, *archive) if data is None else Path(data).expanduser()
-        path = path if path.is_file() else path / "conll2000.zip"
+        if not path.is_file():
+            path /= "conll2000.zip"
         parts = [read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")]
         return _with_drawn_dev(path, *parts, notes)
     if dataset == "conll2003":
@@ -117,7 +119,8 @@ def find_tagged_corpus(
             "--dataset columns reads train, dev and test from files: give their folder as --data"
         )
     else:
-        folder, endings = Path(data).expanduser(), _ENDINGS
+        folder = Path(data).expanduser()
+        endings = _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
     keys = {split: [tuple(sentence.words) for sentence in own] for split, own in splits.items()}

@@ -87,8 +87,8 @@ def lines_to_tag(
                 )
             word, *others = (fields[column] for column in columns)
             if not word.strip(" "):
-                problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
-                raise bad_line(where, number, problem)
+                problem = f"the word in column {columns[0]} is empty"
+                raise bad_line(where, number, f"{problem}: columns are separated by single tabs")
             block.words.append(word)
             block.places.append(len(block.lines))
             block.columns.append(tuple(notes.label(value, where, number) for value in others))
@@ -247,7 +247,8 @@ def read_columns(
     archive.
     """
     notes = notes or DataNotes()
-    where, sentences = place(path, member), []
+    where = place(path, member)
+    sentences = []
     how = dict(beside=(tag, *beside), where=where, notes=notes)
     for block in lines_to_tag(iter_lines(path, member), format, **how):
         lines = [block.start + at for at in block.places]

@@ -20,14 +20,25 @@ EOS = "<eos>"
 UNK = "<unk>"
 SPACE = "␣"  # displayed in place of a space
 # Tokens of source code that stand for others, besides the numbered names `<name-0>`, `<name-1>`, ….
-FILE, NEWLINE, INDENT, DEDENT = "<file>", "<newline>", "<indent>", "<dedent>"
-STRING, NUMBER, OTHER = "<string>", "<number>", "<other>"
+FILE = "<file>"
+NEWLINE = "<newline>"
+INDENT = "<indent>"
+DEDENT = "<dedent>"
+STRING = "<string>"
+NUMBER = "<number>"
+OTHER = "<other>"
 NUMBERED_NAMES = 200
 
 Digits = Literal["keep", "nine", "zero"]
 CAPITALS = ("lower", "first", "all", "mixed", "none")
-_PADDING, _UNKNOWN_CHARACTER, _FIRST_CHARACTER = 0, 1, 2  # character ids of taggers
-_START, _END, _FIRST_SYMBOL = 1, 2, 3  # ids in a `character_table`
+# Character ids of taggers.
+_PADDING = 0
+_UNKNOWN_CHARACTER = 1
+_FIRST_CHARACTER = 2
+# Ids in a `character_table`.
+_START = 1
+_END = 2
+_FIRST_SYMBOL = 3
 
 
 class Stored:
@@ -46,13 +57,13 @@ class Stored:
             CharacterVocabulary,
             BytePairVocabulary,
             CodeVocabulary,
+            TaggerVocabulary,
         )
-        make = {one.__name__: one for one in (*kinds, TaggerVocabulary)}[kept["kind"]]
-        fields = {
-            name: tuple(v) if isinstance(v, list) else v
-            for name, v in kept.items()
-            if name != "kind"
-        }
+        make = {one.__name__: one for one in kinds}[kept["kind"]]
+        fields = {name: value for name, value in kept.items() if name != "kind"}
+        for name, value in fields.items():
+            if isinstance(value, list):  # JSON has no tuples
+                fields[name] = tuple(value)
         if not all(isinstance(token, str) for token in fields.get("tokens", ())):
             raise ValueError("no list of words")
         return make(**fields)
@@ -85,7 +96,7 @@ class Vocabulary(Stored):
 
     def join(self, tokens: Sequence[str]) -> str:
         """Return the text of tokens, with line ends for each `<eos>` except at both ends."""
-        text = " ".join("\n" if token == EOS else token for token in tokens)
+        text = " ".join(map(_as_line_end, tokens))
         return re.sub(" ?\n ?", "\n", text).strip("\n")
 
     def shown(self, tokens: Sequence[str]) -> list[str]:
@@ -107,6 +118,10 @@ class Vocabulary(Stored):
         return [self.tokens[i] for i in ids.tolist()]
 
 
+def _as_line_end(token: str) -> str:
+    return "\n" if token == EOS else token
+
+
 def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
     """Return a text's vocabulary from its counts: most frequent first, then by alphabet.
 
@@ -115,7 +130,8 @@ def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocab
     """
     kept: collections.Counter[str] = collections.Counter({EOS: 0})
     for token, count in counts.items():
-        kept[token if count >= min_count or token in (EOS, UNK) else UNK] += count
+        is_kept = count >= min_count or token in (EOS, UNK)
+        kept[token if is_kept else UNK] += count
     return Vocabulary(tuple(sorted(kept, key=lambda token: (-kept[token], token))))
 
 
@@ -146,7 +162,7 @@ class CharacterVocabulary(Vocabulary):
 
     @override
     def join(self, tokens: Sequence[str]) -> str:
-        return "".join("\n" if token == EOS else token for token in tokens).strip("\n")
+        return "".join(map(_as_line_end, tokens)).strip("\n")
 
     @override
     def shown(self, tokens: Sequence[str]) -> list[str]:

@@ -5,7 +5,9 @@ import os
 import sys
 
 # Parameters of glibc's mallopt (malloc.h).
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _MOST = 2**31 - 1
 
 

@@ -161,7 +161,8 @@ def make_parallel(
     The default is one device, or with several processes all of their devices. `batch_size` is the
     number of examples in one update of one model, summed over all devices.
     """
-    processes, available = processes or Processes(), jax.devices()
+    processes = processes or Processes()
+    available = jax.devices()
     if num_devices is None:
         num_devices = 1 if processes.count == 1 else len(available)
     if processes.count > 1 and num_devices != len(available):

@@ -27,11 +27,15 @@ class Processes:
     """
 
     def __init__(self, index: int = 0, count: int = 1):
-        self.index, self.count, self.first = index, count, index == 0
+        self.index = index
+        self.count = count
+        self.first = index == 0
         self._exchanges = 0
         self._told = False  # whether this process has received the error of another one
         self._raised: tuple[bool, ...] = ()
-        self._calls, self._calls_between, self._asked = 0, 1, time.monotonic()
+        self._calls = 0
+        self._calls_between = 1
+        self._asked = time.monotonic()
 
     def collect(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of their indices; they are sent as JSON.
@@ -67,7 +71,9 @@ class Processes:
         calls = max(1, int(_ASK_SECONDS * self._calls / seconds))
         said = multihost_utils.process_allgather(np.array([calls, *self._raised], np.int32))
         self._raised = ()
-        self._calls, self._calls_between, self._asked = 0, int(said[:, 0].min()), time.monotonic()
+        self._calls = 0
+        self._calls_between = int(said[:, 0].min())
+        self._asked = time.monotonic()
         return tuple(said[:, 1:].any(axis=0).tolist())
 
     def _exchange(self, message: dict, seconds: int) -> list[dict]:

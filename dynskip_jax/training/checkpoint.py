@@ -87,7 +87,9 @@ class Checkpoints:
             )
         skipped = []
         for step in self._processes.agree(sorted(self._steps(), reverse=True)):
-            restored, reason, is_passing = (), None, False
+            restored = ()
+            reason = None
+            is_passing = False
             try:
                 restored = self._read(step, like, partial=partial)
             except _OtherState:

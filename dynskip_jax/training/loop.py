@@ -91,7 +91,8 @@ def fit(
     epoch = Epoch(task, settings, keys, parallel)
     averaged = settings.average is not None
     state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
-    best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
+    best = jax.tree.map(jnp.copy, state.params)
+    progress = TrainProgress.start(len(settings.seeds))
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
     with interruptions() as interrupted:
@@ -157,7 +158,10 @@ class Epoch:
     """The parts of an epoch: learning rates, training steps, metrics and evaluation."""
 
     def __init__(self, task: Trainable, settings: FitSettings, keys: SeedKeys, parallel: Parallel):
-        self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
+        self._task = task
+        self._settings = settings
+        self._keys = keys
+        self._parallel = parallel
         self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
@@ -188,7 +192,8 @@ class Epoch:
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
     ) -> Iterator[TrainState]:
         """Run an epoch's remaining steps, update `progress`, and yield the state after each."""
-        task, parallel = self._task, self._parallel
+        task = self._task
+        parallel = self._parallel
         rates = parallel.place(rates, PER_SEED)
         scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
         most = np.ones(len(self._settings.seeds), np.int32)
@@ -261,9 +266,11 @@ class Epoch:
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
         """Return the metrics of train and dev, and the parameters (means, with averaging)."""
-        task, parallel = self._task, self._parallel
+        task = self._task
+        parallel = self._parallel
         params = state.params if state.average is None else state.average.mean
-        train, params = self.metrics(state), parallel.gather(params)
+        train = self.metrics(state)
+        params = parallel.gather(params)
         bar.show("evaluating")
         dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
         dev = parallel.processes.agree(dev)

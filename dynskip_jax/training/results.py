@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 # The entries of a logged record that are not metrics.
 _NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
-_NONE, _NUMBER = type(None), (int, float)
+_NONE = type(None)
+_NUMBER = (int, float)
 _MOST_SECONDS = 10**10
 _NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
 _METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
@@ -126,7 +127,8 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
     for metric, numbers, epoch in metrics:
         split, _, name = metric.partition("_")
         if split not in ("train", "dev", "test"):
-            split, name = "train", metric
+            split = "train"
+            name = metric
         for seed, value in zip(final["seeds"], numbers, strict=False):
             if not isinstance(value, list):  # one number for each k
                 row = {"model": final["model"], "seed": seed, "epoch": epoch, "split": split}

@@ -99,7 +99,8 @@ class TrainProgress:
         value = np.asarray(value, float)
         ahead = value > self.best_value if higher_is_better else value < self.best_value
         better = ~self.finished(patience) & (ahead | np.isnan(self.best_value)) & ~np.isnan(value)
-        self.epoch, self.batch = self.epoch + 1, 0
+        self.epoch = self.epoch + 1
+        self.batch = 0
         self.history = np.concatenate([self.history, value[None]])
         self.best_epoch = np.where(better, self.epoch, self.best_epoch)
         self.best_value = np.where(better, value, self.best_value)
@@ -125,7 +126,9 @@ class Saver:
     """
 
     def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
-        self._run_dir, self._parallel, self._minutes = run_dir, parallel, minutes
+        self._run_dir = run_dir
+        self._parallel = parallel
+        self._minutes = minutes
         self._started = self._last_save = time.monotonic()
         folder = parallel.processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
         self._checkpoints = (
@@ -153,7 +156,8 @@ class Saver:
             _check_belonging(self._run_dir, restored)
             self._run_dir.checkpoint = restored and restored.fingerprint
         if restored is not None:
-            state, best = restored.state["state"], restored.state["best"]
+            state = restored.state["state"]
+            best = restored.state["best"]
             for line in restored.skipped:
                 logger.warning(line)
             check(progress)

@@ -64,7 +64,8 @@ def beta(agent: Agent, initial: float, epoch: int, epochs: int) -> float:
     """Return the weight of the entropy in `epoch`, from 0, of `epochs`."""
     final = agent.entropy_coef_final
     if epoch < agent.relaxed_epochs and agent.relaxed_entropy_coef is not None:
-        initial, final = agent.relaxed_entropy_coef[0], agent.relaxed_entropy_coef[-1]
+        initial = agent.relaxed_entropy_coef[0]
+        final = agent.relaxed_entropy_coef[-1]
         epochs = agent.relaxed_epochs
     progress = min(epoch / max(epochs - 1, 1), 1.0)  # from 0 to 1
     return initial if final is None else initial + (final - initial) * progress
