@@ -54,7 +54,10 @@ class Layer(NamedTuple):
         return jax.value_and_grad(lambda *arguments: self.loss(*arguments), argnums=(0, 1))
 
 
-def ours(shape: Shape, skip: F.TimeSkip = F.Previous(), **options: Any) -> Layer:  # noqa: B008 (immutable)
+_PREVIOUS = F.Previous()
+
+
+def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
     """Return this project's layer, a `SkipLSTM` with `options`; equal seeds give equal weights."""
     layer = SkipLSTM(shape.features, shape.hidden, skip=skip, rngs=nnx.Rngs(0), **options)
     graphdef, weights = nnx.split(layer)

@@ -92,8 +92,8 @@ def distributions(
                 break
             add_discounted(p, followers, discount[length])
         for length in range(min(order - 1, i - begin) + 1):
-            followers = cache.get(tuple(tokens[i - length : i])) if cached else None
-            if followers is None:
+            followers = cache.get(tuple(tokens[i - length : i]))
+            if followers is None or not cached:
                 break
             add_witten_bell(p, followers)
         yield p
@@ -136,9 +136,8 @@ def score(
             nats.append(-np.log(p[token]))
             ranks.append(1 + np.count_nonzero(p > p[token]))
         name = f"{split}, with a cache" if cached else split
-        print_scores(
-            name, np.array(nats), np.array(ranks), corpus.vocabulary.groups(corpus.splits[split])
-        )
+        groups = corpus.vocabulary.groups(corpus.splits[split])
+        print_scores(name, np.array(nats), np.array(ranks), groups)
 
 
 def print_scores(

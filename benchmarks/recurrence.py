@@ -8,6 +8,7 @@ synthetic words.
 """
 
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -131,9 +132,10 @@ def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], d
             steps[name] = step
             first[name] = time.perf_counter() - begin
     times = take_turns({name: step.run for name, step in steps.items()}, rounds)
-    return {
-        name: Measured(times[name], steps[name].mebibytes, first[name]) for name in steps
-    }, failed
+    measured = {}
+    for name, step in steps.items():
+        measured[name] = Measured(times[name], step.mebibytes, first[name])
+    return measured, failed
 
 
 def take_turns(
@@ -171,26 +173,47 @@ def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds
 
 def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
     """Return the Markdown tables of a title: times, ratios, memory and first step."""
-    names = list(dict.fromkeys(name for found in columns.values() for name in found))
-    quantities: dict[str, Callable[[str, Mapping[str, Measured]], str | None]] = {
-        "median ms": lambda name, found: number(np.median(found[name].ms)),
-        "time over that of lstm, median (quartiles)": lambda name, found: (
-            ratio(found[name].ms, found["lstm"].ms) if name != "lstm" and "lstm" in found else None
-        ),
-        "MiB": lambda name, found: found[name].mebibytes and number(found[name].mebibytes),
-        "first step, s": lambda name, found: number(found[name].first_seconds),
-    }
+    names = dict.fromkeys(itertools.chain(*columns.values()))
     text = []
-    for quantity, cell in quantities.items():
-        rows = [
-            [name, *(cell(name, f) if name in f else None for f in columns.values())]
-            for name in names
-        ]
-        rows = [[part or "" for part in row] for row in rows if any(row[1:])]
+    for quantity, cell in _QUANTITIES.items():
+        rows = []
+        for name in names:
+            # A column lacks a candidate that failed, and a quantity may not apply.
+            cells = [cell(name, found) if name in found else "" for found in columns.values()]
+            if any(cells):
+                rows.append([name, *cells])
         if rows:
             header = ["candidate", *columns]
             text.append(f"### {title}: {quantity}\n\n{report.markdown(header, rows)}")
     return "\n\n".join(text)
+
+
+def _median(name: str, found: Mapping[str, Measured]) -> str:
+    return number(np.median(found[name].ms))
+
+
+def _ratio_to_lstm(name: str, found: Mapping[str, Measured]) -> str:
+    if name == "lstm" or "lstm" not in found:
+        return ""
+    return ratio(found[name].ms, found["lstm"].ms)
+
+
+def _memory(name: str, found: Mapping[str, Measured]) -> str:
+    mebibytes = found[name].mebibytes
+    return number(mebibytes) if mebibytes else ""
+
+
+def _first_step(name: str, found: Mapping[str, Measured]) -> str:
+    return number(found[name].first_seconds)
+
+
+# The cell of a candidate in a column of measurements.
+_QUANTITIES: dict[str, Callable[[str, Mapping[str, Measured]], str]] = {
+    "median ms": _median,
+    "time over that of lstm, median (quartiles)": _ratio_to_lstm,
+    "MiB": _memory,
+    "first step, s": _first_step,
+}
 
 
 def run(
@@ -211,14 +234,14 @@ def run(
             each.
         tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
     """
-    jax.config.update(
-        "jax_enable_compilation_cache", False
-    )  # or the first step would measure cache reads
+    # Or the first step would measure cache reads.
+    jax.config.update("jax_enable_compilation_cache", False)
     about = report.describe()
     failures = []
     rows = []
     texts = [report.one_line(about)]
-    texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
+    if not find_spec("torch"):
+        texts.append("PyTorch is not installed: its rows are left out.")
     print(*texts, sep="\n")
     planned = [(part, *table) for part in parts for table in plan(part, tiny=tiny).items()]
     if not any(name.startswith(only) for *_, columns in planned for name in columns):

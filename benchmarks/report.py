@@ -42,7 +42,10 @@ def number(value: float) -> str:
     """Return the value with three significant digits, or without decimals from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.{2 - max(-3, math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
+    if value <= 0:
+        return f"{value:g}"
+    decimals = 2 - max(-3, math.floor(math.log10(value)))
+    return f"{value:.{decimals}f}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -67,7 +67,8 @@ def prepare(
     """Return a model's learner and settings; None is the preset's model, or the data it finds."""
     settings = chosen(name, preset, flags)
     experiment = find_experiment(name)
-    data = experiment.module.load(settings) if data is None else data
+    if data is None:
+        data = experiment.module.load(settings)
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
     learner = make_learner(experiment, settings, spec, data, data.vocabulary)
     return Trained(learner, make_fit_settings(settings, spec, learner))
@@ -78,10 +79,12 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     keep_freed_memory()
     name, flags = MODELS[model]
     data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
-    trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, data)
+    if tiny:
+        flags = {**flags, **_SMALLEST}
+    trained = prepare("ptb", preset, name, flags, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state = trained.start()
-    (keys, _, *constant) = trained.arguments()
+    keys, _, *constant = trained.arguments()
     batches = cycle(enumerate(trained.learner.train_batches(0)))
 
     def step() -> None:

@@ -86,9 +86,8 @@ def prepare(name: str, work: Path) -> Whole:
         ended = whole.train(work / each, *more)
         if ended.status:
             raise SystemExit(f"{name} fails without any fault: {ended.err}")
-    return whole._replace(
-        ended=ended, answer=whole.explain(whole.copy()).out
-    )  # it names its folder
+    # The answer of a copy, because it names its folder.
+    return whole._replace(ended=ended, answer=whole.explain(whole.copy()).out)
 
 
 def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
@@ -105,7 +104,9 @@ def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
         options = {"operation": (draw.randrange(whole.ended.operations), fault)}
     ended = whole.train(folder, **options)
     again = whole.train(folder)
-    problem = ended.problem() or again.problem() or (again.err if again.status else "")
+    problem = ended.problem() or again.problem()
+    if not problem and again.status:
+        problem = again.err
     return what, problem or differences(folder, contents(whole.folder))
 
 
@@ -137,10 +138,8 @@ def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
         problem = differences(folder, contents(whole.folder), *_RESULTS)
     elif not problem and not ended.status and ended.out != whole.answer:
         problem = "another answer"
-    return (
-        f"{kind}{', resumed' if resumed else ''}: {'refused' if ended.status else 'same'}",
-        problem,
-    )
+    what = f"{kind}, resumed" if resumed else kind
+    return f"{what}: {'refused' if ended.status else 'same'}", problem
 
 
 def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
@@ -151,9 +150,15 @@ def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
     names = [name for name in names if (folder / name).exists()]
     for name in draw.sample(names, draw.randint(1, len(names) - 1)):
         target = folder / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-        if draw.random() < 0.7:
-            (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, target)
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink()
+        is_replaced = draw.random() < 0.7
+        if is_replaced and (source / name).is_dir():
+            shutil.copytree(source / name, target)
+        elif is_replaced:
+            shutil.copy(source / name, target)
     ended = whole.train(folder, "--epochs", "4")
     problem = ended.problem()
     if not problem and not ended.status:
@@ -176,7 +181,8 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
         path.write_text(path.read_text().replace(old, huge))
     else:
         path = draw.choice([path for path in sorted(folder.rglob("*")) if path.is_file()])
-        path = path.with_name(f"{path.name}.tmp") if draw.random() < 0.3 else path
+        if draw.random() < 0.3:  # where a file is written before it replaces another
+            path = path.with_name(f"{path.name}.tmp")
         path.unlink(missing_ok=True)
         if kind == "pipe":
             os.mkfifo(path)
@@ -186,8 +192,9 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
         else:
             path.symlink_to(victim if kind == "link" else "/dev/zero")
     ended = whole.explain(folder) if draw.random() < 0.5 else whole.train(folder, "--epochs", "4")
-    changed = victim.read_text() != "precious"
-    problem = "a file outside was changed" if changed else ended.problem(most_seconds=_MOST_SECONDS)
+    problem = ended.problem(most_seconds=_MOST_SECONDS)
+    if victim.read_text() != "precious":
+        problem = "a file outside was changed"
     return f"{kind}: {'refused' if ended.status else 'not needed'}", problem
 
 
@@ -249,7 +256,8 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
         if problem and whole.explain(folder).status == 2:
             outcome = "refused when it is read"
             problem = ""
-    return f"{kind if kind.startswith('folder') else f'{name}, {kind}'}: {outcome}", problem
+    what = kind if kind.startswith("folder") else f"{name}, {kind}"
+    return f"{what}: {outcome}", problem
 
 
 def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
@@ -264,10 +272,14 @@ def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
     how = draw.choice(("explain", "the same command", "more epochs"))
     if how == "explain":
         ended = whole.explain(folder)
+    elif how == "more epochs":
+        ended = whole.train(folder, "--epochs", "4")
     else:
-        ended = whole.train(folder, *(("--epochs", "4") if how == "more epochs" else ()))
+        ended = whole.train(folder)
     problem = ended.problem(most_seconds=_MOST_SECONDS)
-    return f"{kind}, {how}", problem or ("" if ended.status else "accepted")
+    if not problem and not ended.status:
+        problem = "accepted"
+    return f"{kind}, {how}", problem
 
 
 def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Show the skips at each word of a text: as a table, and as arcs in PNG files."""
 
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,8 @@ with needs("experiments"):
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullFormatter
 
-Probabilities = Mapping[
-    str, Sequence[float]
-]  # of each word, by the name of a model; NaN where there is none
+# Of each word, by the name of a model; NaN where there is none.
+Probabilities = Mapping[str, Sequence[float]]
 
 _LONGEST = 24  # cells of a word; the rest is cut
 
@@ -52,22 +52,29 @@ def table_of_choices(
     words = [_visible(word) for word in reading.words]
     rows = []
     for t, (word, k) in enumerate(zip(words, reading.skips, strict=True)):
-        origin = "" if k == 0 else words[t - k] if t >= k else "(before)"
-        likely = (
-            [] if reading.weights is None else [f"{reading.weights[t][k - 1]:.2f}" if k else ""]
-        )
-        given = [
-            "-" if math.isnan(each[t]) else f"{each[t]:.3g}" for each in probabilities.values()
-        ]
-        rows.append([word, str(k or ""), *likely, origin, *given])
-    likely = [] if reading.weights is None else ["weight" if reading.is_attention else "p(k)"]
-    return ["word", "k", *likely, "from", *probabilities], rows
+        row = [word, str(k or "")]
+        if reading.weights is not None:
+            row.append(f"{reading.weights[t][k - 1]:.2f}" if k else "")
+        if k == 0:
+            row.append("")
+        else:
+            row.append(words[t - k] if t >= k else "(before)")
+        for given in probabilities.values():
+            row.append("-" if math.isnan(given[t]) else f"{given[t]:.3g}")
+        rows.append(row)
+
+    headings = ["word", "k"]
+    if reading.weights is not None:
+        headings.append("weight" if reading.is_attention else "p(k)")
+    return [*headings, "from", *probabilities], rows
 
 
 def _visible(word: str) -> str:
     """Return a word of at most 24 cells with visible spaces and escaped unprintable characters."""
-    word = "".join("␣" if c == " " else c if c.isprintable() else ascii(c)[1:-1] for c in word)
-    return word if cell_len(word) <= _LONGEST else set_cell_size(word, _LONGEST - 1).rstrip() + "…"
+    word = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in word).replace(" ", "␣")
+    if cell_len(word) <= _LONGEST:
+        return word
+    return set_cell_size(word, _LONGEST - 1).rstrip() + "…"
 
 
 def draw_arcs(
@@ -85,11 +92,12 @@ def draw_arcs(
     # the end of a row continue in the next one.
     edges = np.cumsum([0.0, *(max(_text_width(word) + 0.14, _SLOT) for word in words)])
     places = (edges[:-1] + edges[1:]) / 2
-    arcs = [
-        _Arc(places[t], places[t - k] if t >= k else (t - k + 0.5) * _SLOT, k, weight)
-        for t in range(len(words))
-        for k, weight in reading.reached(t, _LEAST_WEIGHT)
-    ]
+    arcs = []
+    for t in range(len(words)):
+        for k, weight in reading.reached(t, _LEAST_WEIGHT):
+            # States before the text have places to the left of it.
+            origin = places[t - k] if t >= k else (t - k + 0.5) * _SLOT
+            arcs.append(_Arc(places[t], origin, k, weight))
     rows = _rows(edges)
     if len(rows) > _MOST_ROWS:
         rows = rows[:_MOST_ROWS]
@@ -99,6 +107,7 @@ def draw_arcs(
     shown = {used[round(i)] for i in np.linspace(0, len(used) - 1, min(len(used), _MOST_SKIPS))}
     keys = [Line2D([], [], label=f"k = {k}", **_skip_style(k)) for k in sorted(shown)]
     keys += [Line2D([], [], label=name, **_model_style(i)) for i, name in enumerate(probabilities)]
+    # Of a row's bands: arcs, words, probabilities, and a space.
     heights = [0.35 + 0.2 * min(longest, 5), 0.35, 0.95 if probabilities else 0.01, 0.3]
     figure, grid = _figure([title, note], keys, heights * len(rows))
     likely = [p for given in probabilities.values() for p in given if p > 0]
@@ -155,10 +164,9 @@ def _figure(
     heads: Sequence[str], keys: Sequence[Line2D], heights: Sequence[float]
 ) -> tuple[Figure, GridSpec]:
     """Return a figure with a heading and a legend, and its bands of these heights in inches."""
-    lines = [line for text in heads for line in textwrap.wrap(text, 90)]
-    ncols = max(
-        1, int(_WIDTH / (0.8 + 0.09 * max((cell_len(key.get_label()) for key in keys), default=0)))
-    )
+    lines = [*itertools.chain(*(textwrap.wrap(text, 90) for text in heads))]
+    longest = max((cell_len(key.get_label()) for key in keys), default=0)
+    ncols = max(1, int(_WIDTH / (0.8 + 0.09 * longest)))
     head = _LINE * (len(lines) + -(-len(keys) // ncols)) + 0.4
     height = head + sum(heights)
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
@@ -215,10 +223,10 @@ def _draw_probabilities(
 
 
 def _skip_style(k: int, weight: float = 1.0) -> dict[str, Any]:
-    thick = 1.0 if k <= 1 else 2.0
-    return dict(
-        color=skip_color(k), linewidth=thick if weight == 1 else max(2 * thick * weight, 0.3)
-    )
+    width = 1.0 if k <= 1 else 2.0
+    if weight != 1:
+        width = max(2 * width * weight, 0.3)
+    return dict(color=skip_color(k), linewidth=width)
 
 
 def _model_style(index: int) -> dict[str, Any]:

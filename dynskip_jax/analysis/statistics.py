@@ -33,8 +33,10 @@ def t_interval(values: Sequence[float]) -> Interval:
 
     given = np.asarray(values, np.float64)
     count = given.size
-    mean = float(given.mean()) if count else math.nan
-    if count < 2:
+    if count == 0:
+        return Interval(math.nan, math.nan, math.nan, math.nan, count)
+    mean = float(given.mean())
+    if count == 1:
         return Interval(mean, math.nan, math.nan, math.nan, count)
     sd = float(given.std(ddof=1))
     half = float(stdtrit(count - 1, 0.975)) * sd / math.sqrt(count)
@@ -128,6 +130,7 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
     less = np.asarray(of_one - of_other, np.float64)
     steps = len(less)
     size = max(1, min(_BLOCK, steps // _LEAST_BLOCKS))
+    # Blocks that begin near the end go on at the beginning of the text.
     sums = np.concatenate([[0.0], np.cumsum(np.concatenate([less, less[: size - 1]]))])
     of_blocks = sums[size:] - sums[:-size]  # the sum of the block that begins at each step
     starts = np.random.default_rng(0).integers(steps, size=(_BLOCK_RESAMPLES, -(-steps // size)))
@@ -147,11 +150,9 @@ class SeedAgreement(NamedTuple):
     @property
     def kappa(self) -> float:
         """Cohen's κ (1960): 1 for equal choices, 0 for chance; NaN for constant agents."""
-        return (
-            math.nan
-            if self.by_chance == 1
-            else (self.share - self.by_chance) / (1 - self.by_chance)
-        )
+        if self.by_chance == 1:
+            return math.nan
+        return (self.share - self.by_chance) / (1 - self.by_chance)
 
 
 def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
@@ -167,9 +168,8 @@ class SameWord(NamedTuple):
 
     share: float
     possible: float
-    by_chance: (
-        float  # expected `share` of choices drawn with the agent's rates, independently of the text
-    )
+    # Expected `share` of choices drawn with the agent's rates, independently of the text.
+    by_chance: float
 
 
 def same_word(

@@ -21,12 +21,10 @@ def keep_compiled_programs() -> Path | None:
     ):
         return None
     try:
-        given = Path(
-            os.environ.get("XDG_CACHE_HOME", "")
-        )  # a relative one is ignored (freedesktop.org)
-        folder = (
-            (given if given.is_absolute() else Path.home() / ".cache") / "dynskip_jax" / "compiled"
-        )
+        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if not cache.is_absolute():  # such a path is ignored (freedesktop.org)
+            cache = Path.home() / ".cache"
+        folder = cache / "dynskip_jax" / "compiled"
         # Only the user may write here: programs loaded from this folder are executed.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):

@@ -61,7 +61,9 @@ class Parallel:
         whole = self.whole(tree, spec)
         if self.processes.count > 1:
             return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
-        return whole if len(self.devices) == 1 else jax.device_put(whole, self.devices[0])
+        if len(self.devices) == 1:
+            return whole
+        return jax.device_put(whole, self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
         """Place whole arrays, (seeds, ...), so that each seed is evaluated where it is trained."""
@@ -94,12 +96,16 @@ class ShardedJit(Parallel):
 
     @override
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        return tree if self.processes.count == 1 else self._replicate(tree)
+        if self.processes.count == 1:
+            return tree
+        return self._replicate(tree)
 
     @override
     def spread(self, tree: PyTree) -> PyTree:
         divides_seeds = self.processes.count == 1 and self.mesh.shape["seeds"] > 1
-        return self.place(tree, PER_SEED) if divides_seeds else tree
+        if not divides_seeds:
+            return tree
+        return self.place(tree, PER_SEED)
 
 
 class Pmap(Parallel):
@@ -164,12 +170,11 @@ def make_parallel(
     processes = processes or Processes()
     available = jax.devices()
     if num_devices is None:
+        # One process uses one device, several use all of theirs.
         num_devices = 1 if processes.count == 1 else len(available)
     if processes.count > 1 and num_devices != len(available):
-        raise UserError(
-            f"--devices {num_devices}: {processes.count} processes use all {len(available)} devices "
-            "that they have; leave it out"
-        )
+        used = f"{processes.count} processes use all {len(available)} devices that they have"
+        raise UserError(f"--devices {num_devices}: {used}; leave it out")
     if num_devices > len(available):
         raise UserError(
             f"--devices {num_devices} is more than there are: this machine has {len(available)} "
@@ -185,18 +190,24 @@ def make_parallel(
     devices = tuple(available[:num_devices])
     if way == "pmap":
         return Pmap(devices, shape)
-    return Parallel() if num_devices == 1 else ShardedJit(devices, shape, processes)
+    if num_devices == 1:
+        return Parallel()
+    return ShardedJit(devices, shape, processes)
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:
     """Return the index in the whole batch of each of this device's `count` examples, (count,)."""
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
-    return first + jnp.arange(count)
+    examples = jnp.arange(count)
+    if axis_name is None:
+        return examples
+    return jax.lax.axis_index(axis_name) * count + examples
 
 
 def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
     """Return the mean over the mapped axis `axis_name`, or `tree` itself if `axis_name` is None."""
-    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+    if axis_name is None:
+        return tree
+    return jax.lax.pmean(tree, axis_name)
 
 
 def _own_share(leaf: Any, sharding: NamedSharding) -> jax.Array:

@@ -83,9 +83,8 @@ class Processes:
         barrier = multihost.get_barrier_sync_fn()
         barrier(key=f"dynskip_jax {self._exchanges}", timeout_ms=1000 * seconds)
         lengths = multihost_utils.process_allgather(np.int32(len(text)))
-        padded = np.zeros(
-            1 << int(lengths.max()).bit_length(), np.uint8
-        )  # few sizes, few compilations
+        # A power of two, because each size needs a compiled program.
+        padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)
         padded[: len(text)] = np.frombuffer(text, np.uint8)
         rows = multihost_utils.process_allgather(padded)
         return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
@@ -103,8 +102,8 @@ class Processes:
         # JAX has no dedicated exception for a failed collective.
         elif "Gloo" in str(error) or isinstance(error, jax.errors.JaxRuntimeError):
             raise UserError(
-                f"what all processes do together has failed ({_brief(error)}): if one was lost, start all "
-                "again with the same command to go on"
+                f"what all processes do together has failed ({_brief(error)}): "
+                "if one was lost, start all again with the same command to go on"
             ) from error
 
 

@@ -82,8 +82,8 @@ class Checkpoints:
         seen = self._processes.collect(self.directory.is_dir())
         if seen[0] and not all(seen):
             raise UserError(
-                f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
-                "folder that all processes share"
+                f"process {seen.index(False)} does not see {self.directory}: "
+                "choose a --run-dir in a folder that all processes share"
             )
         skipped = []
         for step in self._processes.agree(sorted(self._steps(), reverse=True)):
@@ -94,9 +94,8 @@ class Checkpoints:
                 restored = self._read(step, like, partial=partial)
             except _OtherState:
                 raise
-            except (
-                Exception
-            ) as error:  # a damaged file can cause any error in Orbax, TensorStore or JSON
+            # A damaged file can cause any error in Orbax, TensorStore or JSON.
+            except Exception as error:
                 reason = " ".join(str(error).split())[:120] or type(error).__name__
                 is_passing = not _is_damage(error)
             outcomes = self._processes.collect((reason, is_passing))
@@ -112,8 +111,8 @@ class Checkpoints:
             skipped.append(f"checkpoint {step} in {self.directory} is unreadable ({reason})")
         if skipped:
             raise UserError(
-                f"none of the {len(skipped)} checkpoints is readable ({skipped[0]}); restore one, or choose "
-                "another --run-dir"
+                f"none of the {len(skipped)} checkpoints is readable ({skipped[0]}); "
+                "restore one, or choose another --run-dir"
             )
         return None
 
@@ -197,19 +196,13 @@ class Checkpoints:
 
     def _steps(self) -> set[int]:
         """Return all steps that have a folder, also those that Orbax would ignore as damaged."""
-        names = [
-            path.name
-            for path in self.directory.glob("*")
-            if path.name.isdecimal() and path.is_dir()
-        ]
+        folders = (path for path in self.directory.glob("*") if path.is_dir())
+        names = [path.name for path in folders if path.name.isdecimal()]
         for name in names:
-            if not _STEP.fullmatch(
-                name
-            ):  # Python also reads leading zeros and the digits of other scripts
-                raise UserError(
-                    f"{self.directory / name} is not named as a checkpoint (a step, without leading zeros): "
-                    "remove it, or rename it"
-                )
+            # Python also reads leading zeros and the digits of other scripts.
+            if not _STEP.fullmatch(name):
+                problem = "is not named as a checkpoint (a step, without leading zeros)"
+                raise UserError(f"{self.directory / name} {problem}: remove it, or rename it")
         return set(map(int, names))
 
     def _read_document(self, step: int) -> dict:
@@ -226,11 +219,11 @@ class Checkpoints:
         folder = self.directory / str(step)
         check_regular(folder)
         document = self._read_document(step)
-        if (
-            difference := _difference(document["leaves"], _described(like), partial=partial)
-        ) is not None:
+        difference = _difference(document["leaves"], _described(like), partial=partial)
+        if difference is not None:
+            problem = f"holds other arrays than the model ({difference})"
             raise _OtherState(
-                f"checkpoint {step} in {self.directory} holds other arrays than the model ({difference}): "
+                f"checkpoint {step} in {self.directory} {problem}: "
                 "use the settings and the version it was saved with, or choose another --run-dir"
             )
         digests = {leaf["path"]: leaf["sha256"] for leaf in document["leaves"]}
@@ -275,14 +268,18 @@ def _described(tree: PyTree) -> list[dict]:
     ]
 
 
+def _forms(leaves: list[dict]) -> dict[str, str]:
+    """Return the type and shape of each leaf, such as `float32[3, 4]`, by its path."""
+    return {leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in leaves}
+
+
 def _difference(saved: list[dict], wanted: list[dict], *, partial: bool) -> str | None:
     """Return a text on how the saved leaves differ from the wanted ones; None if they are equal.
 
     With `partial`, the saved leaves below other entries than those of the wanted tree do not count.
     """
-    there, here = (
-        {leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in of} for of in (saved, wanted)
-    )
+    there = _forms(saved)
+    here = _forms(wanted)
     if partial:
         entries = {_first_entry(path) for path in here}
         there = {path: form for path, form in there.items() if _first_entry(path) in entries}

@@ -49,9 +49,8 @@ class FitSettings:
     start: PyTree | None = None  # initial parameters, (seeds, ...), instead of random ones
     patience: int = 0  # epochs without a better dev metric after which a seed stops; 0 never stops
     max_skipped: int = 100  # largest number of steps in a row that may be skipped as not finite
-    log_every: int = (
-        100  # steps between two records of training metrics; the end of an epoch has one
-    )
+    # Steps between two records of training metrics; the end of an epoch has one.
+    log_every: int = 100
     checkpoint_minutes: float = 10.0  # between two checkpoints; the end of an epoch saves one
 
 
@@ -165,9 +164,8 @@ class Epoch:
         self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
-        self.keep_better = jax.jit(
-            where_each
-        )  # of (better, params, best), the first for seeds that are
+        # Of (better, params, best): the first for seeds that are better.
+        self.keep_better = jax.jit(where_each)
         self._train_keys = parallel.place(keys.train, PER_SEED)
 
     def _losses(self, progress: TrainProgress) -> np.ndarray:
@@ -182,11 +180,13 @@ class Epoch:
     def ends_early(self, progress: TrainProgress) -> str:
         """Return why all seeds need no more epochs; empty if one does."""
         if progress.finished(self._settings.patience).all():
-            better = f"no better {self._task.monitor.replace('_', ' ')} for {self._settings.patience} epochs"
+            metric = self._task.monitor.replace("_", " ")
+            better = f"no better {metric} for {self._settings.patience} epochs"
             return f"{better}; the same command with a larger --patience goes on"
         first = self.rates(TrainProgress.start(len(self._settings.seeds)))
-        fallen = (self.rates(progress) < first / 1000).all()
-        return "the learning rate fell below a thousandth of the first" if fallen else ""
+        if (self.rates(progress) < first / 1000).all():
+            return "the learning rate fell below a thousandth of the first"
+        return ""
 
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
@@ -220,9 +220,8 @@ class Epoch:
             progress.batch += 1
             yield state
         if progress.batch < task.num_batches:
-            raise UserError(
-                f"expected {task.num_batches} batches, got {progress.batch} in epoch {progress.epoch + 1}"
-            )
+            found = f"got {progress.batch} in epoch {progress.epoch + 1}"
+            raise UserError(f"expected {task.num_batches} batches, {found}")
 
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """Return the state with the epoch's initial carry and with sums of zero."""

@@ -37,14 +37,16 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
     if (result := run.result()) is None:
         return None
     rows = result.get("rows")
-    row = rows[0] if is_of([dict], rows) and rows else {}
+    row = {}
+    if is_of([dict], rows) and rows:
+        row = rows[0]
     wrong = [name for name, form in _ROW.items() if not is_of(form, row.get(name))]
     is_possible = not wrong and row["seeds"] and 0 <= row["wall_seconds"] < _MOST_SECONDS
     if not is_possible or not is_model_name(row["model"]):
         names = ", ".join(wrong) or "model, seeds, wall_seconds"
         raise UserError(
-            f"{run.path / 'result.json'} is not as this version writes it ({names}): restore it, or delete "
-            "it and run the same command again"
+            f"{run.path / 'result.json'} is not as this version writes it ({names}): "
+            "restore it, or delete it and run the same command again"
         )
     return row
 
@@ -56,14 +58,13 @@ def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
     """
     row = row_of(run)
     if row is not None and row["checkpoint"] != found:
-        state = (
-            "it has none"
-            if found is None
-            else f"that of step {found['step']} is another or damaged"
-        )
+        state = "it has none"
+        if found is not None:
+            state = f"that of step {found['step']} is another or damaged"
+        step = row["checkpoint"]["step"]
         raise UserError(
-            f"{run.path} lacks the checkpoint of step {row['checkpoint']['step']} that result.json names "
-            f"({state}): restore it, copy the whole folder again, or choose another --run-dir"
+            f"{run.path} lacks the checkpoint of step {step} that result.json names ({state}): "
+            "restore it, copy the whole folder again, or choose another --run-dir"
         )
 
 
@@ -79,19 +80,16 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
     """Return the finished runs of a folder by model, at least one, and all of one experiment."""
-    finished = {
-        model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None
-    }
+    runs = runs_of_models(run_dir)
+    finished = {model: run for model, run in runs.items() if run.result() is not None}
     if not finished:
-        raise UserError(
-            f"the run in {run_dir} has not finished: run its command again, with --run-dir {run_dir}"
-        )
+        remedy = f"run its command again, with --run-dir {run_dir}"
+        raise UserError(f"the run in {run_dir} has not finished: {remedy}")
     for run in finished.values():
         found = run.config().get("experiment", experiment)
         if experiment not in (None, found):
-            raise UserError(
-                f"{run.path} holds a run of {found}, not of {experiment}: python -m experiments.{found}"
-            )
+            problem = f"holds a run of {found}, not of {experiment}"
+            raise UserError(f"{run.path} {problem}: python -m experiments.{found}")
     return finished
 
 

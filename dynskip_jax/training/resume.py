@@ -97,7 +97,9 @@ class TrainProgress:
         epoch.
         """
         value = np.asarray(value, float)
-        ahead = value > self.best_value if higher_is_better else value < self.best_value
+        ahead = value < self.best_value
+        if higher_is_better:
+            ahead = value > self.best_value
         better = ~self.finished(patience) & (ahead | np.isnan(self.best_value)) & ~np.isnan(value)
         self.epoch = self.epoch + 1
         self.batch = 0
@@ -112,9 +114,10 @@ class TrainProgress:
         for value in self.history:
             again.finish_epoch(value, higher_is_better, patience)
         if (again.best_epoch != self.best_epoch).any():
+            problem = "a seed that had stopped would have a better epoch"
             raise UserError(
-                f"with --patience {patience} a seed that had stopped would have a better epoch, whose "
-                "parameters were not kept: leave it as it was, or choose another --run-dir"
+                f"with --patience {patience} {problem}, whose parameters were not kept: "
+                "leave it as it was, or choose another --run-dir"
             )
 
 
@@ -131,9 +134,9 @@ class Saver:
         self._minutes = minutes
         self._started = self._last_save = time.monotonic()
         folder = parallel.processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
-        self._checkpoints = (
-            None if folder is None else Checkpoints(folder, processes=parallel.processes)
-        )
+        self._checkpoints: Checkpoints | None = None
+        if folder is not None:
+            self._checkpoints = Checkpoints(folder, processes=parallel.processes)
 
     def restore(
         self,
@@ -233,9 +236,9 @@ def _progress_of(restored: Restored, num_seeds: int, folder: Path) -> TrainProgr
         if progress.step != step:
             raise ValueError("step")
     except ValueError as error:
+        problem = f"does not hold the progress of this run ({error})"
         raise UserError(
-            f"checkpoint {step} in {folder} does not hold the progress of this run ({error}): restore it, or "
-            "choose another --run-dir"
+            f"checkpoint {step} in {folder} {problem}: restore it, or choose another --run-dir"
         ) from None
     return progress
 

@@ -68,4 +68,6 @@ def beta(agent: Agent, initial: float, epoch: int, epochs: int) -> float:
         final = agent.relaxed_entropy_coef[-1]
         epochs = agent.relaxed_epochs
     progress = min(epoch / max(epochs - 1, 1), 1.0)  # from 0 to 1
-    return initial if final is None else initial + (final - initial) * progress
+    if final is None:
+        return initial
+    return initial + (final - initial) * progress
