@@ -104,8 +104,9 @@ class _Leaf(typing.NamedTuple):
             raise ValueError(text)
         if self.words:
             return text
-        value = self.kind(text)
-        return value.expanduser() if isinstance(value, Path) else value
+        if self.kind is Path:
+            return Path(text).expanduser()
+        return self.kind(text)
 
     def has(self, value: Any) -> bool:
         """Return whether one value is of this kind; a whole number is one of `float`, too."""
@@ -181,6 +182,7 @@ def problem(value: Any, hint: Any) -> str | None:
     leaves = _leaves(hint)
     is_several = isinstance(value, tuple)
     values = value if is_several else (value,)
+    # The first alternative whose kind the value has decides about bounds.
     fitting = [leaf for leaf in leaves if leaf.several == is_several and all(map(leaf.has, values))]
     if not fitting:
         return f"takes {_kinds(leaves)}, got {short(value)}"
@@ -203,7 +205,9 @@ def _demand(allowed: Bounds, number: int | float, leaves: Sequence[_Leaf]) -> st
     is_finite = isinstance(number, int) or math.isfinite(number)
     if not is_finite and allowed != Bounds():
         demand = f"finite and {demand}"
-    return f"{demand}, or none" if _allows_none(leaves) else demand
+    if _allows_none(leaves):
+        return f"{demand}, or none"
+    return demand
 
 
 def _kinds(leaves: Sequence[_Leaf]) -> str:
@@ -223,7 +227,9 @@ def short(value: Any) -> str:
     # Python refuses to write a whole number of thousands of digits.
     is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**100)
     text = str(value) if is_number else repr(str(value)[:10_000])
-    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
+    if len(text) <= _MOST_QUOTED:
+        return text
+    return f"{text[:_MOST_QUOTED]}…"
 
 
 def listed(words: Sequence[str]) -> str:
@@ -253,8 +259,7 @@ _WORDS = {"folders": "[WORD …]", "names": "[WORD …]", "file": "FILE", "place
 def parse(
     prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """Read a command line with a flag for each parameter, or for each field of one that is a
-    dataclass.
+    """Read a command line with a flag for each parameter, or each field of a dataclass.
 
     `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is
     a tuple of its name, its type and, if the flag may be left out, a default.
@@ -264,14 +269,12 @@ def parse(
         # takes a tenth of a second, which a program that only loads runs need not spend
         import tyro
 
-    def as_word(name: str, of: Any) -> Any:
-        shown_as = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
-        return tyro.conf.Positional[Annotated[of, shown_as]]
-
-    fields = [
-        (name, as_word(name, of) if name in _WORDS else of, *default)
-        for name, of, *default in parameters
-    ]
+    fields = []
+    for name, of, *default in parameters:
+        if name in _WORDS:
+            shown_as = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
+            of = tyro.conf.Positional[Annotated[of, shown_as]]
+        fields.append((name, of, *default))
     kind = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
     rules = tyro.constructors.ConstructorRegistry()
     rules.primitive_rule(_primitive)
@@ -300,6 +303,7 @@ def parse(
     if unknown:
         raise UserError(f"{_unrecognized(unknown, flags)} ({_SEE_HELP})")
 
+    # Values are checked here, and not by tyro, so that messages name bounds and words.
     for parameter, of, *_ in parameters:
         value = getattr(found, parameter)
         settings = vars(value) if dataclasses.is_dataclass(of) else {parameter: value}
@@ -351,7 +355,9 @@ def _refusal(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
     missing = [each for name, each in flags.items() if each.is_required and name not in given]
     # Words are named last, because they may have been given.
     missing.sort(key=lambda each: each.is_word)
-    return f"{missing[0].shown} is missing" if missing else f"cannot read {' '.join(words)}"
+    if missing:
+        return f"{missing[0].shown} is missing"
+    return f"cannot read {' '.join(words)}"
 
 
 def _unrecognized(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
@@ -363,7 +369,9 @@ def _unrecognized(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
             name = word.partition("=")[0].replace("_", "-")
             alike += difflib.get_close_matches(name, names, cutoff=0.75)
     text = f"Unrecognized options: {', '.join(words)}"
-    return f"{text}. Perhaps you meant: {', '.join(dict.fromkeys(alike))}" if alike else text
+    if alike:
+        text = f"{text}. Perhaps you meant: {', '.join(dict.fromkeys(alike))}"
+    return text
 
 
 def words_of(arguments: Sequence[str]) -> list[str]:

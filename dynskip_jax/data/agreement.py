@@ -38,6 +38,7 @@ def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]
     """Draw a text of at least 2 words; return it, the answer, and where its clause opens."""
     at = int(rng.integers(length - 1))
     symbols, open_kinds = _text(at, [], must_close=False, rng=rng)
+    # The answer's clause is of a kind that is not open, so that its end belongs to one opening.
     kind = int(rng.choice([kind for kind in range(NUM_KINDS) if kind not in open_kinds]))
     form = int(rng.integers(NUM_FORMS))
     inside, _ = _text(length - at - 2, [*open_kinds, kind], must_close=True, rng=rng)
@@ -50,7 +51,9 @@ def _text(
     """Draw a part of a text, and the kinds that it leaves open; those of `held` stay open."""
     symbols = []
     own = []
+    # `own` is a stack: clauses are closed in the reverse order of their opening.
     for left in range(length, 0, -1):
+        # As many words are left as clauses are open.
         if must_close and len(own) == left:
             symbols.append(NUM_OPENING + own.pop())
             continue
@@ -88,5 +91,6 @@ def load_agreement(length: int, train_examples: int) -> GeneratedData:
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:
     """Return the form and the position of the word that opened the clause of the last word."""
     kind = int(symbols[-1]) - NUM_OPENING
+    # The last opening of this kind: a kind is open once at most.
     place = max(t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind)
     return int(symbols[place]) % NUM_FORMS, place

@@ -61,6 +61,7 @@ def segments(
     elif isinstance(num_steps, int):
         steps = min(num_steps, max(1, row_length))
         num_steps = [steps] * -(-row_length // steps)
+    # Each token is predicted from the one before it.
     inputs = np.concatenate([np.array([first_token], np.int32), tokens[:-1].astype(np.int32)])
     missing = max(0, sum(num_steps) - row_length)
 
@@ -106,6 +107,7 @@ def bptt_lengths(num_tokens_per_stream: int, num_steps: int, rng: np.random.Gene
         mean = num_steps / 2 if is_short else num_steps
         length = max(_MIN_LENGTH, int(rng.normal(mean, _LENGTH_STD)))
         rounded = max(least, (length + least // 2) // least * least)
+        # The last segment is cut to what is left, also a multiple.
         lengths.append(min(rounded, rest // least * least))
         rest -= lengths[-1]
     return lengths
@@ -161,16 +163,20 @@ class Examples:
         bucket: int,
     ) -> Batch:
         """Return the examples `index` as a batch, padded to the length of a bucket."""
+        # Arrays with this second axis are cut to the bucket's length.
         time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
 
         def chosen(leaf: np.ndarray) -> np.ndarray:
             if not (self.buckets and leaf.ndim > 1 and leaf.shape[1] == time):
                 return leaf[index]
+            # Cut first: copying rows of the longest example would take the time that buckets save.
             rows = leaf[:, : self.buckets[bucket]][index]
             missing = self.buckets[bucket] - rows.shape[index.ndim]
             return np.pad(rows, [(0, missing * (axis == index.ndim)) for axis in range(rows.ndim)])
 
-        lengths = None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32)
+        lengths = None
+        if self.seq_lengths is not None:
+            lengths = self.seq_lengths[index].astype(np.int32)
         inputs = _map(chosen, self.inputs)
         targets = _map(chosen, self.targets)
         return Batch(inputs, targets, mask, lengths, index.astype(np.int32))
@@ -205,6 +211,7 @@ def fingerprint(*content: str | np.ndarray) -> str:
         else:
             size = f"{part.dtype} {part.shape}"
             data = part.tobytes()
+        # The size keeps ("ab", "c") and ("a", "bc") apart.
         digest.update(f"{size}\n".encode() + data)
     return digest.hexdigest()
 
@@ -229,6 +236,7 @@ def train_batches(
         for start in range(0, len(sizes) * batch_size, batch_size):
             yield examples.batch(orders[:, start : start + batch_size], None, 0)
         return
+    # A seed's order decides which examples share a batch, and in which bucket's batches they are.
     bucket_of = examples.bucket_of_each()
     parts = []  # for each batch: the indices of its examples, its mask, and its bucket
     for bucket in range(len(examples.buckets)):
@@ -294,6 +302,7 @@ def pad_sequences(
 def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
     """Return at most `count` lengths, multiples of 8, with which sequences need least padding."""
     sizes, numbers = np.unique(-(-np.maximum(seq_lengths, 1) // 8) * 8, return_counts=True)
+    # Dynamic programming over the distinct sizes, one bucket more in each round.
     up_to = np.cumsum(numbers)
     # Padded steps of the sequences up to each size, and the buckets that they are padded to.
     steps = sizes * up_to
@@ -302,11 +311,13 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
         # [j, i]: one more bucket, for the sizes after j up to i.
         more = steps[:, None] + sizes * (up_to - up_to[:, None])
         more = np.where(np.tri(len(sizes), dtype=bool), np.iinfo(np.int64).max, more)
+        # Where one more bucket saves steps, it is the one that saves the most.
         best = more.argmin(axis=0)
         is_better = more.min(axis=0) < steps
-        buckets = [
-            (*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)
-        ]
+        fewer = buckets
+        buckets = list(fewer)
+        for i in np.flatnonzero(is_better):
+            buckets[i] = (*fewer[best[i]], int(sizes[i]))
         steps = np.minimum(steps, more.min(axis=0))
     return buckets[-1]
 

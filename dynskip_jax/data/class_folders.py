@@ -47,6 +47,8 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
             pending.append(_Entry(own, os.path.join(start, own.name), own.name))
     links: collections.deque[_Entry] = collections.deque()
     read: dict[str, _Entry] = {}  # by real path
+
+    # Real files come first, so that a link to one of them is what is left out.
     while pending or links:
         if pending:
             entry = pending.pop()
@@ -66,6 +68,7 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
                 continue
             entry = entry._replace(real=real, is_linked=True)
 
+        # By real path: two ways to one file would put the same text twice.
         other = read.setdefault(entry.real, entry)
         if other is not entry:
             if other.is_linked and other.label != entry.label:

@@ -130,6 +130,7 @@ PTB_UPSTREAM = Upstream(PTB, "2.0.0", PTB_URL, {"text": str}, _ptb_records)  # T
 
 def check_ptb(lines: Mapping[str, Sequence[str]], where: PathLike, remedy: str) -> None:
     """Raise a `UserError` if the lines are not the published text."""
+    # Spaces and line ends do not count: public copies differ in them.
     for split, expected in PTB_SHA256.items():
         text = "".join(f"{' '.join(line.split())}\n" for line in lines[split])
         found = hashlib.sha256(text.encode()).hexdigest()
@@ -182,6 +183,7 @@ def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
             paragraph = " ".join(paragraph.split())
             if paragraph not in seen and _is_prose(paragraph):
                 lines[topic] += _sentences(paragraph)
+            # Topics share paragraphs, which must not be in two splits.
             seen.add(paragraph)
     return lines
 

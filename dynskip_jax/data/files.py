@@ -149,6 +149,7 @@ def stream_lines(
     """Yield the lines of an open binary stream as soon as each is complete."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
     try:
+        # `readline` with a limit: a file without line ends would fill the memory.
         for number, line in enumerate(iter(lambda: text.readline(MAX_LINE + 1), ""), 1):
             if len(line) > MAX_LINE:
                 raise bad_line(
@@ -215,6 +216,7 @@ class _Checked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        # In parts, so that the check comes before much is unpacked.
         data = self._file.read(len(buffer))
         self._size += len(data)
         _check_size(self._size, self._packed.tell() - self._start)
@@ -228,6 +230,7 @@ def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open(path, "rb", opener=_without_waiting))
+            # The open file is checked, and not its name, which may change in between.
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise bad_file(
                     path, "is a named pipe or a device, not a file: copy its text into a file"

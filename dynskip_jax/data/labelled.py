@@ -76,6 +76,7 @@ def labelled_words(
     texts: Sequence[LabelledText], words: Callable[[str], Sequence[str]], classes: Sequence[str]
 ) -> Iterator[Labelled]:
     """Yield the words of each text and the index of its class."""
+    # dev and test have the classes of train, which the model can predict.
     number = {name: i for i, name in enumerate(classes)}
     for example in texts:
         if example.label not in number:
@@ -141,7 +142,7 @@ def find_labelled_text(
         classes = tuple(sorted(classes, key=float))
     name = printable(path.resolve().name.removesuffix(".gz"))
     source = f"{'the folder ' * path.is_dir()}{path}"
-    # Hashes, because the texts may take much memory.
+    # Hashes of texts without case and blanks, because the texts may take much memory.
     keys = {
         split: [hash(" ".join(one.text.lower().split())) for one in own]
         for split, own in splits.items()
@@ -169,9 +170,11 @@ def read_labelled_file(
     if ending in _JSON_ENDINGS:
         records = _json_records(path, text, label, notes)
     else:
-        is_tsv = ending != "csv" and delimiter in ("auto", "tab")
-        how = dict(header=header, delimiter="tab" if is_tsv else delimiter, has_quotes=not is_tsv)
-        records = read_table(path, (text, label), _FLAGS, **how, notes=notes)
+        has_quotes = ending == "csv" or delimiter not in ("auto", "tab")
+        if not has_quotes:
+            delimiter = "tab"
+        how = dict(header=header, delimiter=delimiter, has_quotes=has_quotes, notes=notes)
+        records = read_table(path, (text, label), _FLAGS, **how)
     texts = []
     for number, fields in records:
         texts += _examples(path, number, *fields, notes)
@@ -196,6 +199,7 @@ def stratified_split(
     # Each class is spread evenly over [0, 1), from which each part takes the next examples.
     place = np.ones(len(labels))
     for members in np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]):
+        # The first of each class has place 1, which is train's.
         free = rng.permutation(members)[1:]
         place[free] = (np.arange(len(free)) + rng.random()) / len(members)
     size = max(1, round(share * len(labels)))
@@ -211,6 +215,7 @@ def _read_splits(
     """Return the texts of the splits at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
+    # Files or folders named train, dev and test are splits, unless they are classes of that name.
     found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
     if not found or _are_classes(path, found, notes):
         return {"train": _read_classes(path, notes)}
@@ -218,7 +223,10 @@ def _read_splits(
         raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
     texts = {}
     for split, own in found.items():
-        texts[split] = _read_classes(own, notes) if own.is_dir() else read(own)
+        if own.is_dir():
+            texts[split] = _read_classes(own, notes)
+        else:
+            texts[split] = read(own)
     return texts
 
 
@@ -231,6 +239,7 @@ def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> boo
     if not all(own.is_dir() for own in found.values()):
         return False
     named = ", ".join(shown(own.name) for own in found.values())
+    # Folders beside those of that name are other classes.
     others = []
     for own in folder_entries(path):
         is_other = own.is_dir() and own not in found.values() and not _leads_back(own, path)

@@ -105,8 +105,9 @@ class LanguageCorpus:
             return [*lines, f"train has every {unit} of dev and test: no {UNK}"]
         seen = "once" if self.min_count == 2 else f"fewer than {self.min_count} times"
         rare = f"{unit}s seen {seen} in train are {UNK}"
-        of_train = rare if self.min_count > 1 else f"{UNK} as in the text of train"
-        lines.append(f"{of_train}: {shares(self.unknown)}")
+        if self.min_count == 1:  # it keeps all that train has
+            rare = f"{UNK} as in the text of train"
+        lines.append(f"{rare}: {shares(self.unknown)}")
         many = {split: share for split, share in self.unknown.items() if share > _MANY_UNKNOWN}
         if many:
             problem = "which is easy to predict: perplexities are low"
@@ -205,6 +206,7 @@ def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, 
         found = array.array("i")
         for line in lines:
             words = line.split()
+            # Some corpora have written it; it is not counted twice.
             if words[-1:] == [EOS]:
                 own_ends += 1
                 words.pop()
@@ -220,6 +222,7 @@ def _cut(name: str, ids: Ids) -> dict[str, Ids]:
     if len(ends) < len(SPLITS):
         problem = f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}"
         raise bad_file(name, problem)
+    # At the line end after each share of the tokens; dev and test keep a line each.
     first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
     second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
     return dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
@@ -262,6 +265,7 @@ def _in_pieces(
             problem = f"byte pairs read words of at most {_LONGEST_WORD:,} characters"
             found = f"{name} has a word of {longest:,} characters"
             raise UserError(f"{found}, and {problem}: add spaces")
+        # Pieces are learned from train only.
         counts = np.bincount(form_ids["train"], minlength=len(forms))
         counted = {forms[i]: int(counts[i]) for i in np.flatnonzero(counts) if forms[i] != EOS}
         vocabulary: Vocabulary = learn_byte_pairs(counted, pieces.size)

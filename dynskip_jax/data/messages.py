@@ -41,6 +41,7 @@ def shortened(text: str, limit: int) -> str:
     """Return `text`; if it has more than `limit` characters, an ellipsis replaces its middle."""
     if len(text) <= limit:
         return text
+    # The end of a path or a message tells more than its middle.
     tail = (limit - 1) // 2
     return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
 

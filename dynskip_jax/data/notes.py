@@ -43,6 +43,7 @@ class DataNotes:
     def count(self, what: str, where: str | os.PathLike[str], line: int | None = None) -> None:
         """Count what is read in a way that its author may not expect."""
         count, first = self._found.get(what, (0, ""))
+        # The first place is named, and the others are counted.
         if not count:
             first = shown(os.fspath(where), 75)
             if line is not None:
@@ -72,6 +73,7 @@ class DataNotes:
 
 def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:
     """Return a line that counts the texts of other splits that train has, too, if any."""
+    # A text of train that is tested, too, makes scores too good.
     train = set(splits["train"])
     counts = []
     for split, texts in splits.items():

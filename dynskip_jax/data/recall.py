@@ -42,6 +42,7 @@ def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.
     words[:, 0 : 2 * pairs : 2] = keys
     words[:, 1 : 2 * pairs : 2] = values
     # The largest Gumbel-perturbed log-probabilities are draws without replacement.
+    # Questions are near the pairs more often than far from them, by a power of the distance.
     places = np.arange(1, (length - 2 * pairs) // 2 + 1)
     scores = (_POWER - 1) * np.log(places) + rng.gumbel(size=(num_examples, len(places)))
     asked = 2 * pairs + 2 * np.argsort(-scores, axis=1)[:, :pairs]

@@ -151,6 +151,7 @@ def imdb_splits(reviews: Mapping[str, Sequence[LabelledText]]) -> dict[str, Iter
     count = round(0.15 * len(train))
     if not count:
         raise UserError(f"train has {len(train)} reviews, too few to hold some out as dev")
+    # Published results depend on this order; both parts keep that of the reviews.
     order = np.random.default_rng([0, len(train)]).permutation(len(train))
     parts = {
         "train": [train[i] for i in np.sort(order[count:])],
@@ -182,6 +183,7 @@ def read_trees(
     """
     notes = notes or DataNotes()
     texts: list[Labelled] = []  # their words are added as they are read
+    # A stack, because a word belongs to every node around it.
     open_nodes: list[tuple[Labelled, int]] = []  # with the lines on which they open
     for number, line in enumerate(iter_lines(path), 1):
         if line.startswith("#") and not open_nodes:

@@ -85,7 +85,8 @@ class SentenceCorpus:
         """Hash of the vocabulary, ids, lengths and targets."""
         arrays: list[np.ndarray] = []
         for split in self.splits.values():
-            arrays += split.inputs.values() if isinstance(split.inputs, dict) else [split.inputs]
+            inputs = split.inputs
+            arrays += inputs.values() if isinstance(inputs, dict) else [inputs]
             arrays += [split.targets, split.seq_lengths]
         return fingerprint(*self.vocabulary.tokens, *arrays)
 
@@ -94,12 +95,16 @@ class SentenceCorpus:
         """One line for messages: unknown words (%) and cropped texts in each split."""
         unknown = {}
         for name, split in self.splits.items():
-            tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
+            tokens = split.inputs
+            if isinstance(tokens, dict):  # of two sentences
+                tokens = tokens["tokens"]
             # `<unk>` and padding are 0.
             unknown[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
         line = f"words outside the vocabulary of {len(self.vocabulary):,}: {shares(unknown)}"
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
-        return f"{line}; texts cropped: {cropped}" if any(self.cropped.values()) else line
+        if not any(self.cropped.values()):
+            return line
+        return f"{line}; texts cropped: {cropped}"
 
 
 def sentence_corpus(
@@ -133,6 +138,7 @@ def sentence_corpus(
         for split, texts in read.items()
     }
     train = counts.pop("train")
+    # Words of dev and test are known only if they have pretrained vectors, for example.
     more = known(train.keys(), set().union(*counts.values()))
     vocabulary = word_vocabulary(train, max_words=max_words, more_words=more)
     # Words that `known` adds come last, also those of train that are not kept otherwise.
@@ -142,6 +148,7 @@ def sentence_corpus(
     for split, texts in read.items():
         inputs, lengths = pad_sequences([vocabulary.encode(words) for words, *_ in texts])
         firsts, labels = (np.array([text[i] for text in texts]) for i in (1, 2))
+        # Rows of two sentences: a second array tells which words are whose.
         if (firsts < lengths).any():
             steps = np.arange(inputs.shape[1])
             is_second = (steps >= firsts[:, None]) & (steps < lengths[:, None])

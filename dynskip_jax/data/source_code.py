@@ -102,6 +102,7 @@ def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
 
 
 def _python_tokens(text: str) -> Iterator[CodeToken]:
+    # `tokenize` counts lines and columns, and places are characters of the text.
     lines = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     for number, string, (first, left), (last, right), _ in tokenize.generate_tokens(
         io.StringIO(text).readline
@@ -116,6 +117,7 @@ def _python_tokens(text: str) -> Iterator[CodeToken]:
 
 def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
     found = get_lexer_for_filename(name, text).get_tokens_unprocessed(text)
+    # A string is one token, although lexers cut it at escapes.
     for is_string, parts in itertools.groupby(found, lambda part: part[1] in String):
         parts = list(parts)
         if is_string:  # quotes and escapes are parts of their own
@@ -149,7 +151,10 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     root = Path(folder or sysconfig.get_paths()["stdlib"]).expanduser()
     if not root.is_dir():
         raise bad_file(root, "is no folder: name the folder of your source code with --data DIR")
-    sizes = _sizes(root, _SKIPPED if folder else _SKIPPED | _SKIPPED_OF_PYTHON)
+    skipped = _SKIPPED
+    if not folder:
+        skipped = _SKIPPED | _SKIPPED_OF_PYTHON
+    sizes = _sizes(root, skipped)
     packages: dict[str, list[list[CodeToken]]] = {}
     seen = set()
     unreadable = []
@@ -165,7 +170,7 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         if tokens and digest not in seen:
             packages.setdefault(package, []).append(tokens)
             count += len(tokens)
-        seen.add(digest)
+        seen.add(digest)  # copies in other packages would put the same text into two splits
         if count >= max_tokens:
             break
     if len(packages) < len(SPLITS):
@@ -195,7 +200,9 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         lines.append(
             f"{len(unreadable):,} files cannot be read as their language, and are left out: {names}"
         )
-    name = corpus_name(root) if folder else "python{}.{}".format(*sys.version_info)
+    name = "python{}.{}".format(*sys.version_info)
+    if folder:
+        name = corpus_name(root)
     corpus = LanguageCorpus(name, **ids, vocabulary=vocabulary, source=f"the source code in {root}")
     return corpus, lines
 
@@ -232,6 +239,7 @@ def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, Pu
     found = list(apart(sizes, 1, _LARGE * min(sum(sizes.values()), most)))
     if len(dict(found)) < len(SPLITS):
         found = list(apart(sizes, 1, 0))  # each file for itself
+    # Not by name: packages of similar names are alike.
     return sorted(found, key=lambda pair: hashlib.sha256(os.fsencode(pair[0])).digest())
 
 

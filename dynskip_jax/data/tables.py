@@ -120,11 +120,13 @@ def _problem(
             problem = f"{quoted(column)} is the name of one column and the number of another"
             return f"{problem}: give --header yes or --header no"
         if len(places) > 1:
-            remedy = f", or set {flag} to a number from 0" if flag else ""
-            return f"two columns are called {quoted(column)}: rename one{remedy}"
+            problem = f"two columns are called {quoted(column)}: rename one"
+            return f"{problem}, or set {flag} to a number from 0" if flag else problem
         if not places:
             problem = f"no column {quoted(column)} among "
-            remedy = f" (separated by {delimiter}): set {flag}, or --delimiter" if flag else ""
+            remedy = ""
+            if flag:
+                remedy = f" (separated by {delimiter}): set {flag}, or --delimiter"
             listed = _listed(first, str(column), room - len(problem) - len(remedy))
             return f"{problem}{listed}{remedy}"
     return None

@@ -104,6 +104,7 @@ def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
 
     Entities without a type are left out, unless all tags are plain letters.
     """
+    # Some corpora mark one kind of entity, by letters without a type.
     are_bare = {*tags} <= {*"BIESO"}
     kept = [entity for entity in entities(tags) if entity.kind or are_bare]
     return write_tags(kept, len(tags), target)
@@ -162,6 +163,7 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """Return which of `tags` may follow each other, begin a sentence and end a sentence."""
+    # Row and column 0 are the start and the end of a sentence.
     parsed = [None, *(_parsed(tag, scheme) for tag in tags)]
     allowed = np.array(
         [[_may_follow(before, now, scheme) for now in parsed] for before in parsed], bool

@@ -166,6 +166,7 @@ def _with_drawn_dev(
     if not size:
         raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
     order = np.random.default_rng(0).permutation(len(train))
+    # CoNLL-2000 has no dev.
     dev, rest = ([train[i] for i in np.sort(part)] for part in np.split(order, [size]))
     notes.add(f"dev: {size:,} sentences of train, drawn at random")
     splits = {"train": rest, "dev": dev, "test": test}
@@ -202,6 +203,7 @@ def tagged_examples(
         word: i
         for i, word in enumerate(dict.fromkeys(word for own in sentences for word in own.words))
     }
+    # Each distinct word is encoded once.
     known = vocabulary.encode(list(forms), [("",) * len(vocabulary.columns)] * len(forms))
     rows = [np.array([forms[word] for word in own.words], np.int32) for own in sentences]
     padded, lengths = pad_sequences(rows)

@@ -71,6 +71,7 @@ def lines_to_tag(
         usual, lines = _usual_line(lines)
     for number, line in enumerate(lines, 1):
         fields = None
+        # A sentence ends at a blank line, or at the mark between documents.
         is_end = not line or _END.fullmatch(line) is not None
         if format == "conllu" and not (is_end or line.startswith("#")):
             fields = _conllu_columns(line, len(block.words) + 1, where, number)
@@ -80,6 +81,7 @@ def lines_to_tag(
                 notes.leave_out(COMMENT, where, number)
                 fields = None
         if fields is not None:
+            # The first word's line tells how many columns all have.
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
                 raise bad_line(
@@ -108,6 +110,7 @@ def _usual_line(lines: Iterable[str]) -> tuple[str | None, Iterator[str]]:
     lines = iter(lines)
     seen: list[str] = []
     usual = None
+    # The lines that are looked at are yielded again.
     for line in itertools.islice(lines, _LOOKED_AT):
         seen.append(line)
         if _END.fullmatch(line) or _KEYED_COMMENT.match(line):
@@ -258,7 +261,9 @@ def read_columns(
                 raise bad_line(where, line, f"the word {quoted(word)} has no tag in column {tag}")
             check_label(tag_of_word, "tag", where, line)
         if lines:
-            others = [tuple(rest) for _, *rest in block.columns] if beside else ()
+            others = ()
+            if beside:
+                others = [tuple(rest) for _, *rest in block.columns]
             sentences.append(TaggedSentence(block.words, tags, lines, others, where))
     if format == "columns":
         sentences = _without_comments(sentences, notes)

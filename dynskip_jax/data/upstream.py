@@ -61,6 +61,7 @@ def find_records(upstream: Upstream, splits: Sequence[str]) -> tuple[dict[str, l
     """
     source = f"the TFDS cache {upstream.folder}"
     is_new = not is_prepared(upstream.folder)
+    # Asked before TFDS is imported, so that a machine without a network does not wait.
     if is_new and not is_reachable(upstream.url):
         raise NotAvailable("its upstream address does not answer")
 

@@ -207,9 +207,8 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary
     with needs("bpe"):
         import tokenizers
     # Sorted, so that the result does not depend on the order of the words in the text.
-    forms = (
-        form for form, count in sorted(counts.items()) for form in itertools.repeat(form, count)
-    )
+    repeated = (itertools.repeat(form, count) for form, count in sorted(counts.items()))
+    forms = itertools.chain.from_iterable(repeated)
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     options = dict(min_frequency=0, special_tokens=[EOS], show_progress=False)
     tokenizer.train_from_iterator(forms, size, **options)
@@ -270,6 +269,7 @@ def code_vocabulary(
         totals[text] += count
     special = [FILE, *(f"<name-{number}>" for number in range(NUMBERED_NAMES))]
     others = [NEWLINE, INDENT, DEDENT, STRING, NUMBER, OTHER]
+    # By alphabet among equally frequent ones, so that ids do not depend on the files' order.
     frequent = sorted(
         (text for text in totals if totals[text] >= min_count), key=lambda t: (-totals[t], t)
     )
@@ -340,9 +340,8 @@ class TaggerVocabulary(Stored):
     columns: tuple[
         Sequence[str], ...
     ] = ()  # known values of each other column, from id 1; 0 is unknown
-    scheme: Scheme | None = (
-        None  # of the tags in the files of train; None if they do not mark entities
-    )
+    # Of the tags in the files of train; None if they do not mark entities.
+    scheme: Scheme | None = None
 
     @property
     def num_characters(self) -> int:
@@ -361,6 +360,7 @@ class TaggerVocabulary(Stored):
         table = np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
         for row, word in zip(table, words, strict=True):
+            # Prefixes and suffixes tell more than what is between them.
             if len(word) > self.word_length:
                 word = word[:first] + word[len(word) - (self.word_length - first) :]
             row[: len(word)] = [known.get(symbol, _UNKNOWN_CHARACTER) for symbol in word]
@@ -411,6 +411,7 @@ def tagger_vocabulary(
         counts[normal_form(word, lowercase=lowercase, digits=digits)] += count
     words = word_vocabulary(counts, more_words=more_words).tokens
     symbols = collections.Counter(symbol for word in forms for symbol in word)
+    # One tuple of values for each column, over all words.
     values = zip(*(values for sentence in columns for values in sentence), strict=True)
     return TaggerVocabulary(
         words=words,

@@ -88,6 +88,7 @@ def read_word_vectors(
         if word in words and word not in found:
             found[word] = _vector(path, line, width)
 
+    # word2vec's first line has the number of words and the width.
     if count < promised:
         problem = f"has {count:,} words, but its first line promises {promised:,}"
         raise bad_file(path, f"{problem}: it may be cut, fetch it again")
@@ -116,6 +117,7 @@ def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int)
     table = np.zeros((len(words), width), np.float32)
     found = np.zeros(len(words), bool)
     for row, word in enumerate(words):
+        # Published vectors are often of lower-case words only.
         vector = read.get(word, read.get(word.lower()))
         if vector is not None:
             table[row] = vector
