@@ -1,6 +1,4 @@
-"""Check published corpora: where they are looked for, published content, and the upstream
-archives.
-"""
+"""Check published corpora: where they are looked for, their content, and upstream archives."""
 
 import contextlib
 import dataclasses
@@ -366,7 +364,8 @@ def test_trailing_blanks_take_no_time(tmp_path):
 def test_sst(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.txt").write_text(f"{TREE}\n\n(0 Bad)\n")
-    (sentences, source), (phrases, _) = find_sst(tmp_path), find_sst(tmp_path, phrases=True)
+    (sentences, source) = find_sst(tmp_path)
+    (phrases, _) = find_sst(tmp_path, phrases=True)
     assert source == f"the folder {tmp_path}"
     nodes = (("it ( a/b*", 3), ("it", 2), ("( a/b*", 4), ("(", 2), ("a/b*", 1), ("bad", 0))
     assert phrases["train"] == [(words.split(), label, ()) for words, label in nodes]
@@ -447,7 +446,8 @@ def test_bad_lines_are_named(tmp_path, read, text, problem):
 
 
 def test_the_embedded_corpus():
-    words, characters = embedded_corpus(), embedded_corpus(pieces=Pieces("characters"))
+    words = embedded_corpus()
+    characters = embedded_corpus(pieces=Pieces("characters"))
     assert 30_000 < words.train.size < 100_000 and words.min_count == 2
     assert words.text_sizes == {} and characters.text_sizes["dev"].words == words.dev.size
     total = sum(ids.size for ids in words.splits.values())

@@ -1,6 +1,4 @@
-"""Check that labels in two Unicode forms are one, and that what readers leave out or repeat is
-told.
-"""
+"""Check that labels in two Unicode forms are one, and what is told of what is left out."""
 
 import itertools
 import json

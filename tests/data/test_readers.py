@@ -1,6 +1,4 @@
-"""Check that each reader of users' data reads mutated files or refuses them in one line, in little
-memory.
-"""
+"""Check that each reader reads mutated files or refuses them in one line, in little memory."""
 
 import gzip
 import io
