@@ -274,6 +274,7 @@ def run(flags: Flags) -> None:
                 message = str(error).strip().splitlines()[0][:200]
                 found = {"error": f"{type(error).__name__}: {message}"}
             rows.append({"table": table, **cells, **found})
+            # Written after each program, because all of them take long.
             tables = groupby(rows, key=lambda row: row["table"])
             texts = [f"{versions}: the compiler's estimates; a TPU is a v5e"]
             texts += [f"### {title}\n\n{_table(list(group))}" for title, group in tables]

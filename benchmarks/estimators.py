@@ -213,9 +213,9 @@ def summary(
     """Return statistics of the N estimates `found`, whose mean should be `exact`."""
     norm = np.linalg.norm(exact)
     variance = found.var(axis=0).sum()
-    cosines = (
-        found @ exact / np.maximum(np.linalg.norm(found, axis=1) * norm, np.finfo(found.dtype).tiny)
-    )
+    # An estimate of zeros has the cosine 0.
+    lengths = np.linalg.norm(found, axis=1) * norm
+    cosines = found @ exact / np.maximum(lengths, np.finfo(found.dtype).tiny)
     return Result(
         estimator,
         bias=float(np.linalg.norm(found.mean(axis=0) - exact) / norm),

@@ -72,6 +72,7 @@ def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
 def flax_rnn(shape: Shape) -> Layer:
     """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)` with the weights of our plain layer."""
     cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
+    # Equal weights, so that a test can compare the outputs.
     lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0]
     state = nnx.state(cell, nnx.Param)
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(lstm)))

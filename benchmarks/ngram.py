@@ -97,6 +97,7 @@ def distributions(
                 break
             add_witten_bell(p, followers)
         yield p
+        # Only after the prediction: the token itself must not be known.
         add(cache, tokens[max(begin, i - order + 1) : i + 1])
         if token == end:
             begin = i + 1
@@ -120,7 +121,7 @@ def score(
     size = len(corpus.vocabulary)
     raw: Counts = defaultdict(dict)
     train = corpus.train.tolist()
-    begin = 0
+    begin = 0  # of the file, whose end counts do not cross
     for i, token in enumerate(train):
         add(raw, train[max(begin, i - order + 1) : i + 1])
         if token == end:

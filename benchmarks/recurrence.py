@@ -62,7 +62,9 @@ def compiled(make: Callable[[], Layer]) -> Step:
     layer = make()
     program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
     plan = program.memory_analysis()
-    size = None if plan is None else (plan.temp_size_in_bytes + plan.output_size_in_bytes) / 2**20
+    size = None
+    if plan is not None:
+        size = (plan.temp_size_in_bytes + plan.output_size_in_bytes) / 2**20
     return Step(lambda: jax.block_until_ready(program(*layer.arguments)), size)
 
 
@@ -131,6 +133,7 @@ def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], d
         else:
             steps[name] = step
             first[name] = time.perf_counter() - begin
+    # In turns, so that a machine's changes of speed slow all down alike.
     times = take_turns({name: step.run for name, step in steps.items()}, rounds)
     measured = {}
     for name, step in steps.items():

@@ -85,6 +85,7 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state = trained.start()
     keys, _, *constant = trained.arguments()
+    # Batches are made while steps are timed, as in training.
     batches = cycle(enumerate(trained.learner.train_batches(0)))
 
     def step() -> None:

@@ -82,6 +82,7 @@ def prepare(name: str, work: Path) -> Whole:
     work = work / name
     whole = Whole(command(name, work), work, work / "folder", work / "longer", work / "other")
     # The last run finds its programs compiled, as those that are killed do.
+    # Three runs without a fault, with which the broken ones are compared.
     for each, more in (("other", ("--seed", "1")), ("longer", ("--epochs", "4")), ("folder", ())):
         ended = whole.train(work / each, *more)
         if ended.status:
@@ -117,6 +118,7 @@ def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
     if resumed:
         (folder / "result.json").unlink()
         shutil.rmtree(folder / "plots")
+    # The lock is empty, and belongs to no run.
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
     path = draw.choice(paths)
     kind = draw.choice(("bit flipped", "truncated", "deleted", "swapped"))
@@ -148,6 +150,7 @@ def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
     folder = whole.copy()
     names = ("config.json", "result.json", "metrics.jsonl", "checkpoints", "vocabulary.json")
     names = [name for name in names if (folder / name).exists()]
+    # Some files, but not all: then it would be a whole run.
     for name in draw.sample(names, draw.randint(1, len(names) - 1)):
         target = folder / name
         if target.is_dir():
@@ -174,6 +177,7 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
     kind = draw.choice(("link", "pipe", "device", "huge file", "huge number"))
     if kind == "huge number":
         path = folder / draw.choice(("config.json", "result.json"))
+        # Zeros behind a number that the folder has.
         old = draw.choice(
             ('"seeds": 1', '"epochs": 3', '"features": 4', '"seed": 0', '"parameters": ')
         )
@@ -191,7 +195,10 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
                 file.truncate(6 * 10**9)
         else:
             path.symlink_to(victim if kind == "link" else "/dev/zero")
-    ended = whole.explain(folder) if draw.random() < 0.5 else whole.train(folder, "--epochs", "4")
+    if draw.random() < 0.5:
+        ended = whole.explain(folder)
+    else:
+        ended = whole.train(folder, "--epochs", "4")
     problem = ended.problem(most_seconds=_MOST_SECONDS)
     if victim.read_text() != "precious":
         problem = "a file outside was changed"
@@ -238,6 +245,7 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
     ]
     kind = draw.choice((*_CHANGES, "folder removed", "folder replaced"))
     name = draw.choice(names)
+    # What the run draws must not depend on when it is changed.
     details = random.Random(draw.random())
 
     def change(at: Path) -> None:

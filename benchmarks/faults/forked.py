@@ -69,10 +69,11 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     began = time.monotonic()
+    # A fork has imported everything: a command starts in milliseconds.
     pid = os.fork()
     if pid == 0:
         _work(arguments, paths, below, operation)
-    due, number = (seconds, signal.SIGKILL) if at is None else at
+    due, number = at or (seconds, signal.SIGKILL)
     while not (found := os.wait4(pid, os.WNOHANG))[0]:
         if time.monotonic() - began > due:
             os.kill(pid, number)
@@ -107,6 +108,7 @@ def _work(
         writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
         if event not in _WRITING and (event != "open" or not (details[2] or 0) & writing):
             return
+        # The operation of this number is where something happens.
         count += 1
         if fault is not None and callable(fault[1]):
             if count == fault[0] + 1:
@@ -121,7 +123,8 @@ def _work(
         for descriptor, path in zip((1, 2), paths, strict=False):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, descriptor)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (the process ends)
+        # Never closed, because the process ends with them.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         if below is not None:
             sys.addaudithook(audit)
@@ -142,9 +145,8 @@ def _work(
 
 def contents(folder: Path) -> dict[str, Any]:
     """Return what is equal in two finished runs: all except times, dates and paths."""
-    config, result = (
-        json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result")
-    )
+    config = json.loads((folder / "config.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
     rows = [
         {name: value for name, value in row.items() if name not in ("wall_seconds", "checkpoint")}
         for row in result["rows"]

@@ -108,7 +108,8 @@ def draw_arcs(
     keys = [Line2D([], [], label=f"k = {k}", **_skip_style(k)) for k in sorted(shown)]
     keys += [Line2D([], [], label=name, **_model_style(i)) for i, name in enumerate(probabilities)]
     # Of a row's bands: arcs, words, probabilities, and a space.
-    heights = [0.35 + 0.2 * min(longest, 5), 0.35, 0.95 if probabilities else 0.01, 0.3]
+    below = 0.95 if probabilities else 0.01
+    heights = [0.35 + 0.2 * min(longest, 5), 0.35, below, 0.3]
     figure, grid = _figure([title, note], keys, heights * len(rows))
     likely = [p for given in probabilities.values() for p in given if p > 0]
     floor = 0.8 * 10 ** math.floor(math.log10(min([0.5, *likely])))

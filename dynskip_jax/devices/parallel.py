@@ -121,7 +121,9 @@ class Pmap(Parallel):
         self.axis_name = "data" if self._divided == "data" else None
 
     def _axis(self, spec: P) -> int | None:
-        return spec.index(self._divided) if self._divided in spec else None
+        if self._divided not in spec:
+            return None
+        return spec.index(self._divided)
 
     @override
     def compile(

@@ -144,13 +144,10 @@ class Checkpoints:
         if self._processes.first:
             try:
                 # Orbax does not accept empty arrays.
-                self._write(
-                    step, document, jax.tree.map(lambda each: each if each.size else None, arrays)
-                )
-            except (
-                OSError,
-                ValueError,
-            ) as error:  # TensorStore's ValueErrors contain the system's number
+                stored = jax.tree.map(lambda each: each if each.size else None, arrays)
+                self._write(step, document, stored)
+            # TensorStore's ValueErrors contain the system's number.
+            except (OSError, ValueError) as error:
                 if (number := _number(error)) is None:
                     raise
         if (number := self._processes.agree(number)) is not None:
@@ -184,9 +181,8 @@ class Checkpoints:
         orbax = ocp.Checkpointer(handler, multiprocessing_options=self._alone)
         logger = logging.getLogger("absl")
         level = logger.level
-        logger.setLevel(
-            logging.CRITICAL
-        )  # Orbax would log the traceback of an error that it also raises
+        # Orbax would log the traceback of an error that it also raises.
+        logger.setLevel(logging.CRITICAL)
         try:
             orbax.save(self.directory / str(step), args=ocp.args.Composite(**items))
         finally:
@@ -317,9 +313,9 @@ def _raw(leaf: Any) -> Any:
 def _restored(data: np.ndarray, like: Any) -> jax.Array:
     """Return the restored data, as PRNG keys if `like` is; a copy, which a CPU may donate."""
     array = jnp.copy(jnp.asarray(data))
-    return (
-        jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
-    )
+    if _is_key(like):
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like))
+    return array
 
 
 def _sha256(array: np.ndarray) -> str:
@@ -335,7 +331,9 @@ def _digest(document: dict) -> str:
 def _number(error: Exception) -> int | None:
     """Return the number of a system error, also of one in the text of TensorStore's."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
-    return int(found[1]) if found else getattr(error, "errno", None)
+    if found:
+        return int(found[1])
+    return getattr(error, "errno", None)
 
 
 def _is_damage(error: Exception) -> bool:

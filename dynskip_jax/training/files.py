@@ -136,7 +136,9 @@ def is_of(form: Any, value: Any, most_items: int = _MOST_ITEMS) -> bool:
     if isinstance(form, dict):
         if not isinstance(value, dict):
             return False
-        forms = dict.fromkeys(value, form[...]) if ... in form else form
+        forms = form
+        if ... in form:  # the form of every entry
+            forms = dict.fromkeys(value, form[...])
         return all(is_of(each, value.get(name), most_items) for name, each in forms.items())
     if isinstance(value, bool):
         return form is bool

@@ -112,7 +112,9 @@ class RunDir:
             new = to_json(config)
             if exists:
                 _check_settings(run.path, old, new, may_grow)
-            started = [*old.get("about", []), *([] if about is None else [to_json(about)])]
+            started = list(old.get("about", []))
+            if about is not None:
+                started.append(to_json(about))
             identity = old.get("run", uuid.uuid4().hex)
             written = {"format": FORMAT, "run": identity, **new, "about": started}
             may_change = (*may_grow, "dataset.name")
@@ -355,5 +357,7 @@ def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -
 
 def _some(texts: Sequence[str]) -> str:
     """Return the first three texts, and how many more there are."""
-    more = [f"and {len(texts) - 3} more"] if len(texts) > 3 else []
-    return "; ".join([*texts[:3], *more])
+    shown = list(texts[:3])
+    if len(texts) > 3:
+        shown.append(f"and {len(texts) - 3} more")
+    return "; ".join(shown)

@@ -170,7 +170,9 @@ class Epoch:
 
     def _losses(self, progress: TrainProgress) -> np.ndarray:
         """Return the dev history, negated if higher is better, (epochs so far, seeds)."""
-        return -progress.history if self._task.higher_is_better else progress.history
+        if self._task.higher_is_better:
+            return -progress.history
+        return progress.history
 
     def rates(self, progress: TrainProgress) -> Any:
         """Return the learning rate of each seed, (seeds,)."""
@@ -267,7 +269,9 @@ class Epoch:
         """Return the metrics of train and dev, and the parameters (means, with averaging)."""
         task = self._task
         parallel = self._parallel
-        params = state.params if state.average is None else state.average.mean
+        params = state.params
+        if state.average is not None:
+            params = state.average.mean
         train = self.metrics(state)
         params = parallel.gather(params)
         bar.show("evaluating")

@@ -57,11 +57,14 @@ def make_optimizer(
     """
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.identity() if clip is None else optax.clip_by_global_norm(clip),
-            optax.add_decayed_weights(decay) if decay else optax.identity(),
-            _DIRECTIONS[kind](),
-        )
+        # Three stages for all settings, so that the optimizer's state has one structure.
+        clipping = optax.identity()
+        if clip is not None:
+            clipping = optax.clip_by_global_norm(clip)
+        decaying = optax.identity()
+        if decay:
+            decaying = optax.add_decayed_weights(decay)
+        return optax.chain(clipping, decaying, _DIRECTIONS[kind]())
 
     groups = {"network": direction(kind, weight_decay)}
     if agent_learning_rate is not None:

@@ -98,7 +98,9 @@ def progress_of(run: RunDir) -> str:
     epochs = max(
         (e for record in run.records() if is_of(_NUMBER, e := record.get("epoch"))), default=0
     )
-    return f"not finished, after {epochs:.4g} epochs" if epochs else "not begun"
+    if not epochs:
+        return "not begun"
+    return f"not finished, after {epochs:.4g} epochs"
 
 
 def metrics_table(run: RunDir) -> "pandas.DataFrame":

@@ -163,7 +163,8 @@ def make_step(
             state.params, state.carry, batch, keys, scheduled, axis_name
         )
         grads = devices.mean_over(grads, axis_name)
-        sums = sums if axis_name is None else jax.lax.psum(sums, axis_name)
+        if axis_name is not None:
+            sums = jax.lax.psum(sums, axis_name)
         # The total is finite only if the loss and all gradients are. Otherwise only `skipped`
         # changes.
         total = sum(map(jnp.sum, jax.tree.leaves(grads)), devices.mean_over(loss, axis_name))
@@ -172,7 +173,9 @@ def make_step(
         params = jax.tree.map(
             lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates
         )
-        average = None if state.average is None else average_update(state.average, params, most)
+        average = None
+        if state.average is not None:
+            average = average_update(state.average, params, most)
         sums = jax.tree.map(jnp.add, state.sums, sums)
         in_a_row, ever = state.skipped
         skipped = jnp.stack([jnp.where(fine, 0, in_a_row + 1), ever + ~fine])
