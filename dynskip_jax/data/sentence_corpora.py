@@ -23,9 +23,10 @@ from dynskip_jax.data.labelled import LabelledText, labelled_words, read_labelle
 from dynskip_jax.data.messages import bad_file, bad_line, quoted
 from dynskip_jax.data.notes import COMMENT, EMPTY, DataNotes
 from dynskip_jax.data.numbers import read_number
+from dynskip_jax.data.prepared import find_records
 from dynskip_jax.data.sentences import Labelled, has_words, review_words, treebank_words
 from dynskip_jax.data.tables import read_table
-from dynskip_jax.data.upstream import NotAvailable, Upstream, find_records
+from dynskip_jax.data.upstream import NotAvailable, Upstream
 from dynskip_jax.errors import UserError
 
 IMDB_LABELS = ("negative", "positive")

@@ -1,4 +1,4 @@
-"""Find data sets that TFDS keeps: prepared on this machine, or else in their upstream archives."""
+"""Describe data sets that TFDS keeps: their names, folders and upstream archives."""
 
 import contextlib
 import dataclasses
@@ -52,25 +52,6 @@ def tfds_folder() -> Path:
 def is_prepared(folder: Path) -> bool:
     """Return whether TFDS has prepared the data set in `folder`."""
     return (folder / "dataset_info.json").is_file()
-
-
-def find_records(upstream: Upstream, splits: Sequence[str]) -> tuple[dict[str, list[Record]], str]:
-    """Return the records of some splits, and where they were.
-
-    They are read from the folder of TFDS, which is filled from the upstream archive if need be.
-    """
-    source = f"the TFDS cache {upstream.folder}"
-    is_new = not is_prepared(upstream.folder)
-    # Asked before TFDS is imported, so that a machine without a network does not wait.
-    if is_new and not is_reachable(upstream.url):
-        raise NotAvailable("its upstream address does not answer")
-
-    from dynskip_jax.data import builders  # imports TFDS, which takes seconds
-
-    if is_new:
-        source = f"{upstream.url}, now kept in {upstream.folder}"
-        builders.prepare(upstream)
-    return builders.read_prepared(upstream.folder, splits), source
 
 
 def is_reachable(url: str, seconds: float = 2.5) -> bool:
