@@ -1,5 +1,4 @@
-"""Completion by a model of `experiments.code` with a neural cache: how often the true token is
-found.
+"""Measure how often a model of code with a neural cache completes with the true token.
 
     python -m benchmarks.code_cache --run-dir DIR --flatness 0.8 --weight 0.4
 

@@ -1,5 +1,4 @@
-"""What XLA's compilers say of programs for a TPU v5e or an H100 that is not there: sizes, times,
-kernels.
+"""Print what XLA's compilers say of programs for a TPU v5e or an H100 that is not there.
 
     pip install -e ".[compile]"
     python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
@@ -52,23 +51,25 @@ CLOCK_KHZ = 0.94e6  # cycles in a millisecond
 MEMORY = 16e9  # bytes of a v5e
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 TRANSFERS = ("infeed", "outfeed", "send", "recv")
+# Operations of a program for a GPU that start a kernel.
 KERNELS = (
-    r"\s(fusion|custom-call|copy|dot|convolution|reduce|sort|scatter|gather|dynamic-slice|dynamic-update-slice"
-    r"|transpose|concatenate|pad)\((?!\))"
+    r"\s(fusion|custom-call|copy|dot|convolution|reduce|sort|scatter|gather|dynamic-slice"
+    r"|dynamic-update-slice|transpose|concatenate|pad)\((?!\))"
 )
-H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
-shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
-block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 clock_rate_ghz: 1.98
-memory_bandwidth: 3352320000000 l2_cache_size: 52428800 device_memory_size: 84978434048
-shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 } registers_per_core_limit: 65536
-registers_per_block_limit: 65536 } platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 }
-device_description_str: "NVIDIA H100 80GB HBM3" """
+# What XLA asks a GPU for, in the text form of its protobuf.
+H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32
+shared_memory_per_block: 49152 shared_memory_per_core: 233472 threads_per_core_limit: 2048
+core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+block_dim_limit_z: 65535 clock_rate_ghz: 1.98 memory_bandwidth: 3352320000000 l2_cache_size:
+52428800 device_memory_size: 84978434048 shared_memory_per_block_optin: 232448
+cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit:
+65536 } platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } device_description_str:
+"NVIDIA H100 80GB HBM3" """
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Compile layers and training steps for TPUs that are not there, and print the compiler's
-    estimates.
+    """Compile layers and steps for TPUs that are not there, and print the compiler's estimates.
 
     Args:
         parts: What is compiled.
@@ -102,15 +103,15 @@ class Figures(NamedTuple):
 
 def devices(count: int) -> list[jax.Device]:
     """Return TPU devices that exist only as a description."""
-    return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices)[
-        :count
-    ]
+    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+    return list(topology.devices)[:count]
 
 
 def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
     """Compile a program, and return its `Figures` by name."""
     compiled = lowered.compile()
-    plan, text = compiled.memory_analysis(), compiled.as_text()
+    plan = compiled.memory_analysis()
+    text = compiled.as_text()
     arguments = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
     return read_figures(text, plan.temp_size_in_bytes, arguments)._asdict()
 
@@ -134,9 +135,9 @@ def read_figures(text: str, temporary: int, arguments: int) -> Figures:
             counts["looped" if looped else "collectives"] += operation in COLLECTIVES
             counts["transfers"] += operation in TRANSFERS
             if operation == "while":
-                condition, body = (
-                    re.search(rf"{word}=%?([\w.\-]+)", line) for word in ("condition", "body")
-                )
+                # The compiler estimates one iteration of a loop.
+                condition = re.search(r"condition=%?([\w.\-]+)", line)
+                body = re.search(r"body=%?([\w.\-]+)", line)
                 steps = _trip_count(computations.get(condition.group(1), ()))
                 walk(body.group(1), times * steps, True)
             elif operation in ("call", "conditional"):
@@ -145,7 +146,8 @@ def read_figures(text: str, temporary: int, arguments: int) -> Figures:
 
     walk(entry, 1, False)
     sizes = temporary / 2**20, arguments / 2**20
-    return Figures(cycles / CLOCK_KHZ, moved / cycles if cycles else 0.0, *sizes, **counts)
+    share_moved = moved / cycles if cycles else 0.0
+    return Figures(cycles / CLOCK_KHZ, share_moved, *sizes, **counts)
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -157,7 +159,8 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
         if head:
             current = head.group(2)
             found[current] = []
-            entry = current if head.group(1) else entry
+            if head.group(1):
+                entry = current
         elif current:
             found[current].append(line)
     return found, entry
@@ -165,15 +168,14 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 def _trip_count(condition: list[str]) -> int:
     """Return how often a loop runs: the largest constant of its condition."""
-    limits = [
-        int(n) for text in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", text)
-    ]
-    return max(limits, default=1)
+    limits = re.findall(r"s32\[\]\S* constant\((\d+)\)", "\n".join(condition))
+    return max(map(int, limits), default=1)
 
 
 def lowered(make: Callable[[], layers.Layer], device: jax.Device) -> jax.stages.Lowered:
     """Return the program of the loss and the gradient of a layer, on one device."""
-    layer, one = make(), NamedSharding(Mesh(np.array([device]), ("data",)), P())
+    layer = make()
+    one = NamedSharding(Mesh(np.array([device]), ("data",)), P())
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments
     )
@@ -216,9 +218,8 @@ def load(
     """Return what the training step of a preset is compiled from, and a remark about its data."""
     size = training_step.chosen(name, preset, {}).training.batch_size
     flags = {"batch_size": -(-size // 4) * 4}  # four devices share it
-    step = functools.partial(
-        training_step.prepare, name, preset, None if model == "default" else model
-    )
+    given = None if model == "default" else model
+    step = functools.partial(training_step.prepare, name, preset, given)
     if name == "ptb":  # the words do not matter, their number does
         return step(flags, training_step.synthetic_words(20_000, 10_000)), ""
     if data == "found":
@@ -236,33 +237,33 @@ def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], 
     """Yield the table, the first cells and the figures of each program."""
     names = None if flags.only is None else flags.only.split(",")
     for name, shape in {**layers.SHAPES, "wide": layers.WIDE}.items():
-        for layer, make in layers.layers(shape).items() if names is None or name in names else ():
+        if names is not None and name not in names:
+            continue
+        for layer, make in layers.layers(shape).items():
             if "layers" in flags.parts:
                 yield f"{name}: {shape}", {"layer": layer}, functools.partial(layer_figures, make)
             if "kernels" in flags.parts:
                 title = f"H100, {name}: {shape}"
                 yield title, {"layer": layer}, functools.partial(kernels_per_step, make)
-    for name in EXPERIMENTS if "steps" in flags.parts else ():
-        for preset in find_experiment(name).presets:
-            if names is None or name in names or f"{name}:{preset}" in names:
-                for model in flags.models.split(","):
-                    trained, remark = load(name, preset, model, flags.data, folder)
-                    for count in flags.devices:
-                        cells = {
-                            "preset": f"{name}, {preset}{remark}",
-                            "model": model,
-                            "devices": str(count),
-                        }
-                        yield (
-                            "training steps",
-                            cells,
-                            functools.partial(step_figures, trained, count),
-                        )
+    if "steps" not in flags.parts:
+        return
+    presets = ((name, preset) for name in EXPERIMENTS for preset in find_experiment(name).presets)
+    for name, preset in presets:
+        if names is not None and name not in names and f"{name}:{preset}" not in names:
+            continue
+        for model in flags.models.split(","):
+            trained, remark = load(name, preset, model, flags.data, folder)
+            for count in flags.devices:
+                title = f"{name}, {preset}{remark}"
+                cells = {"preset": title, "model": model, "devices": str(count)}
+                yield "training steps", cells, functools.partial(step_figures, trained, count)
 
 
 def run(flags: Flags) -> None:
     """Compile everything, and print and write the tables."""
-    about, rows, texts = report.describe(), [], []
+    about = report.describe()
+    rows = []
+    texts = []
     versions = ", ".join(f"{name} {about['versions'].get(name)}" for name in ("jax", "libtpu"))
     with tempfile.TemporaryDirectory() as folder:
         for table, cells, figures in programs(flags, Path(folder)):
@@ -270,10 +271,10 @@ def run(flags: Flags) -> None:
             try:
                 found = figures()
             except Exception as error:  # the compiler's errors have many types
-                found = {
-                    "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-                }
+                message = str(error).strip().splitlines()[0][:200]
+                found = {"error": f"{type(error).__name__}: {message}"}
             rows.append({"table": table, **cells, **found})
+            # Written after each program, because all of them take long.
             tables = groupby(rows, key=lambda row: row["table"])
             texts = [f"{versions}: the compiler's estimates; a TPU is a v5e"]
             texts += [f"### {title}\n\n{_table(list(group))}" for title, group in tables]
@@ -288,16 +289,22 @@ def _table(rows: list[dict[str, Any]]) -> str:
     names = [name for name in ("layer", "preset", "model", "devices") if name in rows[0]]
     lines = []
     for row in rows:
-        cells = [row["error"], *[""] * 5] if "error" in row else []
-        if not cells:
-            fits = (row["temporary"] + row["arguments"]) * 2**20 <= MEMORY
-            looped = f" and {row['looped']} in loops" if row["looped"] else ""
-            cells += [number(row["ms"]), f"{row['moved']:.0%}", number(row["temporary"])]
-            cells += [number(row["arguments"]) + ("" if fits else ", too much")]
-            cells += [f"{row['collectives']}{looped}", str(row["transfers"])]
+        cells = [row["error"], *[""] * 5] if "error" in row else _cells(row)
         lines.append([*(row[name] for name in names), *cells])
     header = ("estimated ms", "slices and copies", "temporary MiB", "arguments MiB", "collectives")
     return report.markdown([*names, *header, "host transfers"], lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Return the cells of a program's figures."""
+    arguments = number(row["arguments"])
+    if (row["temporary"] + row["arguments"]) * 2**20 > MEMORY:
+        arguments = f"{arguments}, too much"
+    collectives = str(row["collectives"])
+    if row["looped"]:
+        collectives = f"{collectives} and {row['looped']} in loops"
+    cells = [number(row["ms"]), f"{row['moved']:.0%}", number(row["temporary"]), arguments]
+    return [*cells, collectives, str(row["transfers"])]
 
 
 def main() -> None:
@@ -307,13 +314,11 @@ def main() -> None:
         raise UserError(
             'libtpu, the compiler for TPUs, is not installed: pip install -e ".[compile]"'
         )
-    if "kernels" in flags.parts and not (
-        find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")
-    ):
+    has_cuda = find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")
+    if "kernels" in flags.parts and not has_cuda:
         raise UserError('the compiler for an H100 is not installed: pip install -e ".[cuda]"')
-    if (
-        not ENVIRONMENT.items() <= os.environ.items()
-    ):  # JAX is imported already: begin again with it
+    # JAX is imported already, without this environment: begin again with it.
+    if not ENVIRONMENT.items() <= os.environ.items():
         command = [sys.executable, "-m", "benchmarks.compiled", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ENVIRONMENT})
     jax.config.update("jax_enable_compilation_cache", False)

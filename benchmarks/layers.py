@@ -1,6 +1,4 @@
-"""Layers that are compared. Their loss: squares of all outputs, plus log-probabilities of all
-choices.
-"""
+"""Layers to compare. Their loss: all outputs' squares, plus log-probabilities of choices."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -45,9 +43,7 @@ TINY = Shape(3, 2, 4, 5, 2, 0.5)
 
 
 class Layer(NamedTuple):
-    """A loss, a function of `arguments`: weights, inputs (batch, time, in), and what has no
-    gradient.
-    """
+    """A loss, a function of `arguments`: weights, inputs (batch, time, in), and constants."""
 
     loss: Callable[..., jax.Array]
     arguments: tuple[Any, ...]
@@ -58,10 +54,11 @@ class Layer(NamedTuple):
         return jax.value_and_grad(lambda *arguments: self.loss(*arguments), argnums=(0, 1))
 
 
-def ours(shape: Shape, skip: F.TimeSkip = F.Previous(), **options: Any) -> Layer:  # noqa: B008 (immutable)
-    """Return this project's layer; `options` are those of `SkipLSTM`. Equal seeds give equal LSTM
-    weights.
-    """
+_PREVIOUS = F.Previous()
+
+
+def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
+    """Return this project's layer, a `SkipLSTM` with `options`; equal seeds give equal weights."""
     layer = SkipLSTM(shape.features, shape.hidden, skip=skip, rngs=nnx.Rngs(0), **options)
     graphdef, weights = nnx.split(layer)
 
@@ -75,6 +72,7 @@ def ours(shape: Shape, skip: F.TimeSkip = F.Previous(), **options: Any) -> Layer
 def flax_rnn(shape: Shape) -> Layer:
     """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)` with the weights of our plain layer."""
     cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
+    # Equal weights, so that a test can compare the outputs.
     lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0]
     state = nnx.state(cell, nnx.Param)
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(lstm)))
@@ -95,7 +93,8 @@ def inputs(shape: Shape) -> jax.Array:
 
 def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     """Return how to make each layer, by name; k stands for the shape's K."""
-    k, mix = shape.max_skip, shape.mix
+    k = shape.max_skip
+    mix = shape.mix
     return {
         "lstm": partial(ours, shape, implementation="fused"),
         "fixed:k": partial(ours, shape, F.Fixed(k, mix)),
@@ -108,10 +107,10 @@ def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
 
 
 def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
-    """Return how to make a layer with every time skip; segments have a tenth of the shape's K
-    states.
-    """
-    k, mix, segment = shape.max_skip, shape.mix, max(1, shape.max_skip // 10)
+    """Return how to make a layer with every time skip; segments have a tenth of K states."""
+    k = shape.max_skip
+    mix = shape.mix
+    segment = max(1, shape.max_skip // 10)
     skips = {
         "lstm": F.Previous(),
         "fixed:k": F.Fixed(k, mix),
@@ -141,9 +140,7 @@ def transitions(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
 
 
 def torch_step(shape: Shape) -> Callable[[], Any]:
-    """Return a function that computes the loss and gradients of `torch.nn.LSTM`, on the device JAX
-    uses.
-    """
+    """Return a function of `torch.nn.LSTM`'s loss and gradients, on the device JAX uses."""
     import torch
 
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"

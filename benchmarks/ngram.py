@@ -33,9 +33,7 @@ def add(counts: Counts, recent: list[int]) -> None:
 
 
 def kneser_ney_counts(counts: Counts, order: int) -> Counts:
-    """Return the counts with those of shorter contexts replaced by numbers of different words
-    before them.
-    """
+    """Return counts in which shorter contexts count different words before them."""
     smoothed: Counts = defaultdict(dict)
     for context, followers in counts.items():
         if len(context) == order - 1:
@@ -57,9 +55,7 @@ def discounts(counts: Counts, order: int) -> np.ndarray:
 
 
 def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) -> None:
-    """Interpolate the distribution `p` of a shorter context with the counts after a longer one, in
-    place.
-    """
+    """Interpolate a shorter context's distribution `p` with a longer one's counts, in place."""
     words = np.fromiter(followers, np.int64)
     found = np.fromiter(followers.values(), float)
     total = found.sum()
@@ -68,9 +64,7 @@ def add_discounted(p: np.ndarray, followers: dict[int, int], discount: float) ->
 
 
 def add_witten_bell(p: np.ndarray, followers: dict[int, int]) -> None:
-    """Interpolate `p` with counts, whose weight is the share of tokens that were not new, in
-    place.
-    """
+    """Interpolate `p` with counts, weighted by the share of tokens that were not new, in place."""
     words = np.fromiter(followers, np.int64)
     found = np.fromiter(followers.values(), float)
     p *= len(words)
@@ -98,11 +92,12 @@ def distributions(
                 break
             add_discounted(p, followers, discount[length])
         for length in range(min(order - 1, i - begin) + 1):
-            followers = cache.get(tuple(tokens[i - length : i])) if cached else None
-            if followers is None:
+            followers = cache.get(tuple(tokens[i - length : i]))
+            if followers is None or not cached:
                 break
             add_witten_bell(p, followers)
         yield p
+        # Only after the prediction: the token itself must not be known.
         add(cache, tokens[max(begin, i - order + 1) : i + 1])
         if token == end:
             begin = i + 1
@@ -122,10 +117,11 @@ def score(
         max_tokens: Read at most about this many tokens.
     """
     corpus, _ = read_code(data, max_tokens)
-    end, size = corpus.vocabulary.index["<file>"], len(corpus.vocabulary)
+    end = corpus.vocabulary.index["<file>"]
+    size = len(corpus.vocabulary)
     raw: Counts = defaultdict(dict)
     train = corpus.train.tolist()
-    begin = 0
+    begin = 0  # of the file, whose end counts do not cross
     for i, token in enumerate(train):
         add(raw, train[max(begin, i - order + 1) : i + 1])
         if token == end:
@@ -141,9 +137,8 @@ def score(
             nats.append(-np.log(p[token]))
             ranks.append(1 + np.count_nonzero(p > p[token]))
         name = f"{split}, with a cache" if cached else split
-        print_scores(
-            name, np.array(nats), np.array(ranks), corpus.vocabulary.groups(corpus.splits[split])
-        )
+        groups = corpus.vocabulary.groups(corpus.splits[split])
+        print_scores(name, np.array(nats), np.array(ranks), groups)
 
 
 def print_scores(
@@ -153,7 +148,9 @@ def print_scores(
     print(f"{name}: perplexity {np.exp(nats.mean()):.2f}")
     for group, is_of_group in {"all": np.ones(len(ranks), bool), **groups}.items():
         rank = ranks[is_of_group]
-        top1, top5, mrr = (rank == 1).mean(), (rank <= 5).mean(), (1 / rank).mean()
+        top1 = (rank == 1).mean()
+        top5 = (rank <= 5).mean()
+        mrr = (1 / rank).mean()
         print(f"  {group}: top-1 {top1:.1%}, top-5 {top5:.1%}, MRR {mrr:.3f}", flush=True)
 
 

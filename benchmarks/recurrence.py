@@ -1,5 +1,4 @@
-"""Time and memory of recurrent layers, side by side in one process: this project's, Flax's,
-PyTorch's.
+"""Measure time and memory of recurrent layers: this project's, Flax's and PyTorch's.
 
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
@@ -9,6 +8,7 @@ synthetic words.
 """
 
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -40,18 +40,14 @@ GROWTH = {
 
 
 class Step(NamedTuple):
-    """A compiled candidate: `run` computes one step and waits for it; its memory beyond its
-    arguments.
-    """
+    """A compiled candidate: `run` computes a step and waits; memory is beyond its arguments."""
 
     run: Callable[[], Any]
     mebibytes: float | None = None
 
 
 class Measured(NamedTuple):
-    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step, compiling
-    included.
-    """
+    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step."""
 
     ms: Float[np.ndarray, " rounds"]
     mebibytes: float | None
@@ -62,13 +58,13 @@ Candidates = Mapping[str, Callable[[], Step]]
 
 
 def compiled(make: Callable[[], Layer]) -> Step:
-    """Return the compiled gradient of a layer. Its arrays are arguments: XLA would fold
-    constants.
-    """
+    """Return a layer's compiled gradient. Its arrays are arguments, or XLA would fold them."""
     layer = make()
     program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
     plan = program.memory_analysis()
-    size = None if plan is None else (plan.temp_size_in_bytes + plan.output_size_in_bytes) / 2**20
+    size = None
+    if plan is not None:
+        size = (plan.temp_size_in_bytes + plan.output_size_in_bytes) / 2**20
     return Step(lambda: jax.block_until_ready(program(*layer.arguments)), size)
 
 
@@ -104,7 +100,8 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
         case "growth":
             tables = {}
             for axis, sizes in GROWTH.items():
-                base, columns = (TINY if tiny else GROWTH_BASE), {}
+                base = TINY if tiny else GROWTH_BASE
+                columns = {}
                 for size in sizes[:1] if tiny else sizes:
                     shape = dataclasses.replace(base, **{axis: size})
                     shape = dataclasses.replace(shape, features=shape.hidden)
@@ -112,7 +109,8 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
                 tables[f"growth of {axis} ({base})"] = columns
             return tables
         case "training":
-            models, presets = training_step.MODELS, ("small",) if tiny else ("small", "paper")
+            models = training_step.MODELS
+            presets = ("small",) if tiny else ("small", "paper")
             running = partial(training_step.running, tiny=tiny)
             columns = {
                 p: {m: lambda p=p, m=m: Step(running(p, m)) for m in models} for p in presets
@@ -121,10 +119,10 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
 
 
 def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
-    """Measure all candidates in turns; return what was measured, and the error of each that
-    failed.
-    """
-    steps, first, failed = {}, {}, {}
+    """Measure all candidates in turns; return what was measured, and each failure's error."""
+    steps = {}
+    first = {}
+    failed = {}
     for name, make in candidates.items():
         begin = time.perf_counter()
         try:
@@ -133,11 +131,14 @@ def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], d
         except Exception as error:  # such as too little memory: the others are still measured
             failed[name] = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         else:
-            steps[name], first[name] = step, time.perf_counter() - begin
+            steps[name] = step
+            first[name] = time.perf_counter() - begin
+    # In turns, so that a machine's changes of speed slow all down alike.
     times = take_turns({name: step.run for name, step in steps.items()}, rounds)
-    return {
-        name: Measured(times[name], steps[name].mebibytes, first[name]) for name in steps
-    }, failed
+    measured = {}
+    for name, step in steps.items():
+        measured[name] = Measured(times[name], step.mebibytes, first[name])
+    return measured, failed
 
 
 def take_turns(
@@ -174,29 +175,48 @@ def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds
 
 
 def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
-    """Return the Markdown tables of one title: times, their ratios to the plain layer, memory,
-    first step.
-    """
-    names = list(dict.fromkeys(name for found in columns.values() for name in found))
-    quantities: dict[str, Callable[[str, Mapping[str, Measured]], str | None]] = {
-        "median ms": lambda name, found: number(np.median(found[name].ms)),
-        "time over that of lstm, median (quartiles)": lambda name, found: (
-            ratio(found[name].ms, found["lstm"].ms) if name != "lstm" and "lstm" in found else None
-        ),
-        "MiB": lambda name, found: found[name].mebibytes and number(found[name].mebibytes),
-        "first step, s": lambda name, found: number(found[name].first_seconds),
-    }
+    """Return the Markdown tables of a title: times, ratios, memory and first step."""
+    names = dict.fromkeys(itertools.chain(*columns.values()))
     text = []
-    for quantity, cell in quantities.items():
-        rows = [
-            [name, *(cell(name, f) if name in f else None for f in columns.values())]
-            for name in names
-        ]
-        rows = [[part or "" for part in row] for row in rows if any(row[1:])]
+    for quantity, cell in _QUANTITIES.items():
+        rows = []
+        for name in names:
+            # A column lacks a candidate that failed, and a quantity may not apply.
+            cells = [cell(name, found) if name in found else "" for found in columns.values()]
+            if any(cells):
+                rows.append([name, *cells])
         if rows:
             header = ["candidate", *columns]
             text.append(f"### {title}: {quantity}\n\n{report.markdown(header, rows)}")
     return "\n\n".join(text)
+
+
+def _median(name: str, found: Mapping[str, Measured]) -> str:
+    return number(np.median(found[name].ms))
+
+
+def _ratio_to_lstm(name: str, found: Mapping[str, Measured]) -> str:
+    if name == "lstm" or "lstm" not in found:
+        return ""
+    return ratio(found[name].ms, found["lstm"].ms)
+
+
+def _memory(name: str, found: Mapping[str, Measured]) -> str:
+    mebibytes = found[name].mebibytes
+    return number(mebibytes) if mebibytes else ""
+
+
+def _first_step(name: str, found: Mapping[str, Measured]) -> str:
+    return number(found[name].first_seconds)
+
+
+# The cell of a candidate in a column of measurements.
+_QUANTITIES: dict[str, Callable[[str, Mapping[str, Measured]], str]] = {
+    "median ms": _median,
+    "time over that of lstm, median (quartiles)": _ratio_to_lstm,
+    "MiB": _memory,
+    "first step, s": _first_step,
+}
 
 
 def run(
@@ -217,12 +237,14 @@ def run(
             each.
         tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
     """
-    jax.config.update(
-        "jax_enable_compilation_cache", False
-    )  # or the first step would measure cache reads
-    about, failures, rows = report.describe(), [], []
+    # Or the first step would measure cache reads.
+    jax.config.update("jax_enable_compilation_cache", False)
+    about = report.describe()
+    failures = []
+    rows = []
     texts = [report.one_line(about)]
-    texts += [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
+    if not find_spec("torch"):
+        texts.append("PyTorch is not installed: its rows are left out.")
     print(*texts, sep="\n")
     planned = [(part, *table) for part in parts for table in plan(part, tiny=tiny).items()]
     if not any(name.startswith(only) for *_, columns in planned for name in columns):

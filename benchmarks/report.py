@@ -42,7 +42,10 @@ def number(value: float) -> str:
     """Return the value with three significant digits, or without decimals from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.{2 - max(-3, math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
+    if value <= 0:
+        return f"{value:g}"
+    decimals = 2 - max(-3, math.floor(math.log10(value)))
+    return f"{value:.{decimals}f}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -52,9 +55,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write(folder: Path | None, name: str, content: Mapping[str, Any], text: str) -> None:
-    """Write `content` to NAME.json and `text` to NAME.md in a folder, which is created if
-    necessary.
-    """
+    """Write `content` to NAME.json and `text` to NAME.md in a folder, which may be new."""
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)

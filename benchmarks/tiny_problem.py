@@ -1,6 +1,4 @@
-"""Define a tiny problem whose expectations over choices are exact sums over all action
-sequences.
-"""
+"""Define a tiny problem with expectations that are exact sums over all action sequences."""
 
 import itertools
 from typing import NamedTuple
@@ -12,7 +10,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 
-K, TIME, HIDDEN, INPUT, UNITS, CLASSES = 2, 3, 3, 2, 4, 3
+K = 2
+TIME = 3
+HIDDEN = 3
+INPUT = 2
+UNITS = 4
+CLASSES = 3
 RECURRENCE = F.Recurrence(F.Dynamic(K, 0.7))
 LABEL = 1
 
@@ -26,9 +29,7 @@ SEQUENCES = sequences(TIME)
 
 
 class Problem(NamedTuple):
-    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of
-    step t.
-    """
+    """Weights and one example; h(T) determines the last reward, each h(t) that of step t."""
 
     lstm: F.LSTMParams
     agent: F.AgentParams
@@ -90,9 +91,7 @@ def every_sequence(of: Problem) -> Rollouts:
 def exact_objective(
     of: Problem, entropy_coef: float = 0.0, per_step: bool = False
 ) -> Float[Array, ""]:
-    """Return J_2 = E[R] + β H, where R is the terminal reward, or the sum of all rewards with
-    `per_step`.
-    """
+    """Return J_2 = E[R] + β H; R is the last reward, or all rewards' sum with `per_step`."""
     runs = every_sequence(of)
     log_pi = runs.decision.log_prob.sum(axis=1)
     pi = jnp.exp(log_pi)
@@ -115,9 +114,7 @@ def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
 
 
 def exact_values(of: Problem) -> Float[np.ndarray, "sequences time"]:
-    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t, where R is the terminal
-    reward.
-    """
+    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t; R is the last reward."""
     runs = every_sequence(of)
     pi = np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
     R = np.asarray(runs.rewards[:, -1])

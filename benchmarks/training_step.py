@@ -1,6 +1,4 @@
-"""Whole training steps of an experiment: those that its training loop compiles, for any of its
-presets.
-"""
+"""Run the training steps that an experiment's loop compiles, for any of its presets."""
 
 from collections.abc import Callable, Mapping
 from itertools import cycle
@@ -52,7 +50,8 @@ class Trained(NamedTuple):
         rates = jnp.full(
             len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32
         )
-        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
+        keys = seed_keys(self.fit.seeds).train
+        averaged = np.zeros(len(self.fit.seeds), bool)
         return keys, 0, rates, self.learner.scheduled(0), averaged
 
 
@@ -65,11 +64,11 @@ def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
 def prepare(
     name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None
 ) -> Trained:
-    """Return the learner and settings of a model; None is the preset's model, or the data that it
-    finds.
-    """
-    settings, experiment = chosen(name, preset, flags), find_experiment(name)
-    data = experiment.module.load(settings) if data is None else data
+    """Return a model's learner and settings; None is the preset's model, or the data it finds."""
+    settings = chosen(name, preset, flags)
+    experiment = find_experiment(name)
+    if data is None:
+        data = experiment.module.load(settings)
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
     learner = make_learner(experiment, settings, spec, data, data.vocabulary)
     return Trained(learner, make_fit_settings(settings, spec, learner))
@@ -80,9 +79,13 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     keep_freed_memory()
     name, flags = MODELS[model]
     data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
-    trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, data)
+    if tiny:
+        flags = {**flags, **_SMALLEST}
+    trained = prepare("ptb", preset, name, flags, data)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
-    state, (keys, _, *constant) = trained.start(), trained.arguments()
+    state = trained.start()
+    keys, _, *constant = trained.arguments()
+    # Batches are made while steps are timed, as in training.
     batches = cycle(enumerate(trained.learner.train_batches(0)))
 
     def step() -> None:

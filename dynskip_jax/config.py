@@ -1,16 +1,15 @@
-"""Settings as dataclasses, and how they are read: command lines (by tyro), presets and JSON.
-Imports no JAX.
+"""Read settings, which are dataclasses, from command lines (by tyro), presets and JSON.
 
-A setting is one line: name, type with bounds, default, and a docstring that is the text of
-`--help`.
+This module imports no JAX. A setting is one line: name, type with bounds, default, and a docstring
+that is the text of `--help`.
 """
 
 import ast
 import contextlib
 import dataclasses
+import difflib
 import functools
 import inspect
-import io
 import itertools
 import math
 import operator
@@ -32,9 +31,7 @@ _MOST_QUOTED = 80  # characters of a value in a message
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Bounds of a number: `at_least` and `at_most` are allowed values, `above` and `below` are
-    not.
-    """
+    """Bounds of a number: `at_least` and `at_most` are allowed, `above` and `below` are not."""
 
     at_least: int | float | None = None
     at_most: int | float | None = None
@@ -43,20 +40,24 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Return whether `value` satisfies the bounds; NaN and infinity never do."""
-        holds = dict(
-            at_least=operator.ge, at_most=operator.le, above=operator.gt, below=operator.lt
-        )
-        is_finite = isinstance(value, int) or math.isfinite(value)
-        return is_finite and all(
-            b is None or holds[name](value, b) for name, b in vars(self).items()
-        )
+        if not isinstance(value, int) and not math.isfinite(value):
+            return False
+        given = {name: bound for name, bound in vars(self).items() if bound is not None}
+        return all(_COMPARISONS[name](value, bound) for name, bound in given.items())
 
     def __str__(self) -> str:
         """Return the requirement as part of an error message, such as "at least 1"."""
-        sides = [
-            f"{name.replace('_', ' ')} {b:,}" for name, b in vars(self).items() if b is not None
-        ]
+        given = {name: bound for name, bound in vars(self).items() if bound is not None}
+        sides = [f"{name.replace('_', ' ')} {bound:,}" for name, bound in given.items()]
         return " and ".join(sides) or "finite"
+
+
+_COMPARISONS = {
+    "at_least": operator.ge,
+    "at_most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +82,7 @@ Weight = Annotated[float, Bounds(at_least=0)]
 
 
 class _Leaf(typing.NamedTuple):
-    """One alternative of a setting's type: one value, or a tuple of `several`, of a kind and with
-    bounds.
-    """
+    """One alternative of a setting's type: a value of a kind, or a tuple of `several`."""
 
     kind: Any
     bounds: Bounds | None = None
@@ -92,29 +91,32 @@ class _Leaf(typing.NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """The words that a `Literal` allows."""
-        return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
+        if typing.get_origin(self.kind) is not Literal:
+            return ()
+        return typing.get_args(self.kind)
 
     def read(self, text: str) -> Any:
-        """Return one value from its text; raise a `ValueError` or `TypeError` if it is not of this
-        kind.
-        """
+        """Return one value from its text, or raise a `ValueError` or a `TypeError`."""
         if not text or (self.words and text not in self.words):
             raise ValueError(text)
         # Python also reads 1_0, and the digits of every script.
         if self.kind in (int, float) and ("_" in text or not text.isascii()):
             raise ValueError(text)
-        value = text if self.words else self.kind(text)
-        return value.expanduser() if isinstance(value, Path) else value
+        if self.words:
+            return text
+        if self.kind is Path:
+            return Path(text).expanduser()
+        return self.kind(text)
 
     def has(self, value: Any) -> bool:
-        """Return whether one value is of this kind; `bool` is no number, and whole numbers are
-        numbers.
-        """
+        """Return whether one value is of this kind; a whole number is one of `float`, too."""
         if self.words:
             return isinstance(value, str) and value in self.words
-        if isinstance(value, bool):
+        if isinstance(value, bool):  # which Python takes for a number
             return self.kind is bool
-        return isinstance(value, int | float if self.kind is float else self.kind)
+        if self.kind is float:
+            return isinstance(value, int | float)
+        return isinstance(value, self.kind)
 
 
 @functools.cache
@@ -126,7 +128,9 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @functools.cache
 def _leaves(hint: Any) -> tuple[_Leaf, ...]:
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    """Return the alternatives of a type, such as those of `float | tuple[float, ...] | None`."""
+    origin = typing.get_origin(hint)
+    inside = typing.get_args(hint)
     if origin is Annotated:
         bounds = next((each for each in inside[1:] if isinstance(each, Bounds)), None)
         return tuple(leaf._replace(bounds=leaf.bounds or bounds) for leaf in _leaves(inside[0]))
@@ -139,10 +143,8 @@ def _leaves(hint: Any) -> tuple[_Leaf, ...]:
 
 def is_path(hint: Any) -> bool:
     """Return whether a type allows nothing but a path, or None."""
-    return Path in (kinds := {leaf.kind for leaf in _leaves(hint)}) and kinds <= {
-        Path,
-        types.NoneType,
-    }
+    kinds = {leaf.kind for leaf in _leaves(hint)}
+    return Path in kinds and kinds <= {Path, types.NoneType}
 
 
 def _words_of(leaves: Sequence[_Leaf]) -> tuple[str, ...]:
@@ -159,54 +161,75 @@ _NAMES = {
 
 
 def read_value(text: str, hint: Any) -> Any:
-    """Convert a text to a type of a setting. A text that does not fit stays as it is: see
-    `problem`.
-    """
+    """Convert a text to a type of a setting; one that fits none stays, for `problem` to refuse."""
     leaves = _leaves(hint)
-    if text == "none" and any(leaf.kind is types.NoneType for leaf in leaves):
+    if text == "none" and _allows_none(leaves):
         return None
     for leaf in leaves:
         with contextlib.suppress(TypeError, ValueError):
-            values = tuple(
-                leaf.read(part) for part in (text.split(",") if leaf.several else [text])
-            )
-            return values if leaf.several else values[0]
+            if leaf.several:
+                return tuple(leaf.read(part) for part in text.split(","))
+            return leaf.read(text)
     return text
+
+
+def _allows_none(leaves: Sequence[_Leaf]) -> bool:
+    return any(leaf.kind is types.NoneType for leaf in leaves)
 
 
 def problem(value: Any, hint: Any) -> str | None:
     """Return what is wrong with a value of a setting, as the end of a sentence, or None."""
-    leaves, values = _leaves(hint), value if isinstance(value, tuple) else (value,)
+    leaves = _leaves(hint)
+    is_several = isinstance(value, tuple)
+    values = value if is_several else (value,)
+    # The first alternative whose kind the value has decides about bounds.
+    fitting = [leaf for leaf in leaves if leaf.several == is_several and all(map(leaf.has, values))]
+    if not fitting:
+        return f"takes {_kinds(leaves)}, got {short(value)}"
+
+    leaf = fitting[0]
+    allowed = leaf.bounds or Bounds()
+    for number in values:
+        if isinstance(number, int | float) and not allowed.hold(number):
+            return f"must be {_demand(allowed, number, leaves)}, got {short(number)}"
+    # Several values of what may also be one value are a sweep.
+    is_swept = is_several and any(one.kind == leaf.kind and not one.several for one in leaves)
+    if is_swept and len({*values}) < len(values):
+        return f"names a value twice: {shown(value)}"
+    return None
+
+
+def _demand(allowed: Bounds, number: int | float, leaves: Sequence[_Leaf]) -> str:
+    """Return what a number outside its bounds had to be."""
+    demand = str(allowed)
+    is_finite = isinstance(number, int) or math.isfinite(number)
+    if not is_finite and allowed != Bounds():
+        demand = f"finite and {demand}"
+    if _allows_none(leaves):
+        return f"{demand}, or none"
+    return demand
+
+
+def _kinds(leaves: Sequence[_Leaf]) -> str:
+    """Return the words and kinds of values that a setting takes, such as `a number or none`."""
+    kinds = []
     for leaf in leaves:
-        if isinstance(value, tuple) != leaf.several or not all(map(leaf.has, values)):
-            continue
-        allowed = leaf.bounds or Bounds()
-        bad = next((v for v in values if isinstance(v, int | float) and not allowed.hold(v)), None)
-        if bad is not None:
-            is_finite = isinstance(bad, int) or math.isfinite(bad)
-            demand = str(allowed) if is_finite or allowed == Bounds() else f"finite and {allowed}"
-            if any(other.kind is types.NoneType for other in leaves):
-                demand += ", or none"
-            return f"must be {demand}, got {short(bad)}"
-        is_swept = leaf.several and any(o.kind == leaf.kind and not o.several for o in leaves)
-        if is_swept and len({*values}) < len(values):
-            return f"names a value twice: {shown(value)}"
-        return None
-    kinds = [
-        f"{_NAMES[leaf.kind].removeprefix('a ')}s, separated by commas"
-        if leaf.several
-        else _NAMES[leaf.kind]
-        for leaf in leaves
-        if leaf.kind in _NAMES
-    ]
-    return f"takes {listed([*_words_of(leaves), *dict.fromkeys(kinds)])}, got {short(value)}"
+        name = _NAMES.get(leaf.kind)
+        if name and leaf.several:
+            name = f"{name.removeprefix('a ')}s, separated by commas"
+        if name and name not in kinds:
+            kinds.append(name)
+    return listed([*_words_of(leaves), *kinds])
 
 
 def short(value: Any) -> str:
     """Return a value for a message: at most 80 characters of it."""
+    # Python refuses to write a whole number of thousands of digits.
     is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**100)
     text = str(value) if is_number else repr(str(value)[:10_000])
-    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
+    if len(text) <= _MOST_QUOTED:
+        return text
+    return f"{text[:_MOST_QUOTED]}…"
 
 
 def listed(words: Sequence[str]) -> str:
@@ -223,14 +246,10 @@ def flag(name: str) -> str:
 
 
 def program(name: str) -> str:
-    """Return a command as users of this process type it: `dynskip NAME` or `python -m
-    experiments.NAME`.
-    """
-    return (
-        f"dynskip {name}"
-        if Path(sys.argv[0]).stem == "dynskip"
-        else f"python -m experiments.{name}"
-    )
+    """Return a command as users of this process type it."""
+    if Path(sys.argv[0]).stem == "dynskip":
+        return f"dynskip {name}"
+    return f"python -m experiments.{name}"
 
 
 # Parameters that are words before all flags, and how the help shows them.
@@ -240,8 +259,7 @@ _WORDS = {"folders": "[WORD …]", "names": "[WORD …]", "file": "FILE", "place
 def parse(
     prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """Read a command line with a flag for each parameter, or for each field of one that is a
-    dataclass.
+    """Read a command line with a flag for each parameter, or each field of a dataclass.
 
     `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is
     a tuple of its name, its type and, if the flag may be left out, a default.
@@ -251,42 +269,109 @@ def parse(
         # takes a tenth of a second, which a program that only loads runs need not spend
         import tyro
 
-    def word(name: str, of: Any) -> Any:
-        how = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
-        return tyro.conf.Positional[Annotated[of, how]]
-
-    fields = [
-        (name, word(name, of) if name in _WORDS else of, *default)
-        for name, of, *default in parameters
-    ]
-    flags = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
+    fields = []
+    for name, of, *default in parameters:
+        if name in _WORDS:
+            shown_as = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
+            of = tyro.conf.Positional[Annotated[of, shown_as]]
+        fields.append((name, of, *default))
+    kind = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
     rules = tyro.constructors.ConstructorRegistry()
     rules.primitive_rule(_primitive)
     rules.struct_rule(_group)
-    how = dict(
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
-        description="",  # tyro joins and splits lines of its own
-    )
-    if {"-h", "--help"} & set(arguments):
-        print(
-            _wrapped(
-                re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]
-            )
+
+    asks_help = not {"-h", "--help"}.isdisjoint(arguments)
+    if asks_help:
+        text, *_ = re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)
+        print(_wrapped(text))
+    flags = _flags_of(parameters)
+    try:
+        found, unknown = tyro.cli(
+            kind,
+            prog=prog,
+            args=arguments,
+            registry=rules,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
+            description="",  # tyro joins and splits lines of its own
+            return_unknown_args=True,
+            console_outputs=asks_help,  # its errors are drawn as boxes
         )
-    with rules, contextlib.redirect_stderr(io.StringIO()) as box:
-        try:
-            values = vars(tyro.cli(flags, prog=prog, args=arguments, **how))
-        except SystemExit as left:
-            if not left.code:
-                raise
-            raise UserError(f"{_inside(box.getvalue())} (--help lists the flags)") from None
+    except SystemExit as left:
+        if not left.code:
+            raise
+        raise UserError(f"{_refusal(arguments, flags)} ({_SEE_HELP})") from None
+    if unknown:
+        raise UserError(f"{_unrecognized(unknown, flags)} ({_SEE_HELP})")
+
+    # Values are checked here, and not by tyro, so that messages name bounds and words.
     for parameter, of, *_ in parameters:
-        is_group, value = dataclasses.is_dataclass(of), values[parameter]
-        hints = hints_of(of) if is_group else {parameter: of}
-        for name, hint in hints.items():
-            if (what := problem(getattr(value, name) if is_group else value, hint)) is not None:
+        value = getattr(found, parameter)
+        settings = vars(value) if dataclasses.is_dataclass(of) else {parameter: value}
+        for name, one in settings.items():
+            if (what := problem(one, flags[flag(name)].hint)) is not None:
                 raise UserError(f"{flag(name)} {what}")
-    return values
+    return vars(found)
+
+
+_SEE_HELP = "--help lists the flags"
+
+
+class _Flag(typing.NamedTuple):
+    """What a command line may have: a flag, or a word before all flags."""
+
+    shown: str
+    hint: Any
+    is_required: bool
+    is_word: bool = False
+
+
+def _flags_of(parameters: Sequence[tuple]) -> dict[str, _Flag]:
+    """Return the flags of parameters; each field of a group, which is a dataclass, is one."""
+    found = {}
+    for name, of, *default in parameters:
+        if not dataclasses.is_dataclass(of):
+            shown_as = _WORDS.get(name, flag(name))
+            found[flag(name)] = _Flag(shown_as, of, not default, name in _WORDS)
+            continue
+        hints = hints_of(of)
+        for field in dataclasses.fields(of):
+            has_none = field.default is field.default_factory is dataclasses.MISSING
+            is_required = has_none and not default
+            found[flag(field.name)] = _Flag(flag(field.name), hints[field.name], is_required)
+    return found
+
+
+def _refusal(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
+    """Return why tyro refuses a command line.
+
+    Values are read and checked by this module. So a flag has no value, or something is missing.
+    """
+    given = [word.partition("=")[0].replace("_", "-") for word in words]
+    for name, following in itertools.pairwise([*given, "--"]):
+        if name in flags and flags[name].hint is not bool and following.startswith("--"):
+            return f"{name} has no value"
+    if unknown := [name for name in given if name.startswith("--") and name not in flags]:
+        return _unrecognized(unknown, flags)
+    missing = [each for name, each in flags.items() if each.is_required and name not in given]
+    # Words are named last, because they may have been given.
+    missing.sort(key=lambda each: each.is_word)
+    if missing:
+        return f"{missing[0].shown} is missing"
+    return f"cannot read {' '.join(words)}"
+
+
+def _unrecognized(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
+    """Return which words of a command line are no flags, and the flags most like them."""
+    names = [name for name, each in flags.items() if not each.is_word]
+    alike: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            name = word.partition("=")[0].replace("_", "-")
+            alike += difflib.get_close_matches(name, names, cutoff=0.75)
+    text = f"Unrecognized options: {', '.join(words)}"
+    if alike:
+        text = f"{text}. Perhaps you meant: {', '.join(dict.fromkeys(alike))}"
+    return text
 
 
 def words_of(arguments: Sequence[str]) -> list[str]:
@@ -306,25 +391,16 @@ def words_of(arguments: Sequence[str]) -> list[str]:
 
 
 def _wrapped(text: str) -> str:
-    """Return a text with its paragraphs wrapped; indented ones, such as commands and tables,
-    stay.
-    """
+    """Return a text with its paragraphs wrapped, except indented ones: commands and tables."""
     width = min(100, shutil.get_terminal_size().columns)
-    how = dict(width=width, break_on_hyphens=False, break_long_words=False)
-    parts = [part for part in re.split(r"\n\s*\n", text.rstrip()) if part.strip()]
-    parts = [p if p.startswith(" ") else textwrap.fill(" ".join(p.split()), **how) for p in parts]
-    return "\n\n".join(parts) + "\n"
-
-
-def _inside(box: str) -> str:
-    """Return the text in the box that tyro draws around an error, without the help of flags and of
-    itself.
-    """
-    lines = (line[2:-1].rstrip() for line in box.splitlines()[1:])
-    lines = itertools.takewhile(lambda line: not line.startswith("For full helptext"), lines)
-    return " ".join(
-        line.strip() for line in lines if line.strip(" ─-") and not line.startswith(8 * " ")
-    )
+    wrapper = textwrap.TextWrapper(width, break_on_hyphens=False, break_long_words=False)
+    paragraphs = []
+    for paragraph in re.split(r"\n\s*\n", text.rstrip()):
+        if paragraph.startswith(" "):
+            paragraphs.append(paragraph)
+        elif paragraph:
+            paragraphs.append(wrapper.fill(" ".join(paragraph.split())))
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _group(info: Any) -> Any:
@@ -350,11 +426,10 @@ def _group(info: Any) -> Any:
             default = tyro.MISSING
         default = getattr(info.default, field.name, default)
         hint = hints_of(info.type)[field.name]
-        fields.append(
-            tyro.constructors.StructFieldSpec(
-                field.name, hint, default, helptext=texts.get(field.name)
-            )
+        spec = tyro.constructors.StructFieldSpec(
+            field.name, hint, default, helptext=texts.get(field.name)
         )
+        fields.append(spec)
     return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
 
 
@@ -369,14 +444,14 @@ def _primitive(info: Any) -> Any:
     is_known = all(leaf.words or leaf.kind in _READ for leaf in leaves)
     if tyro.conf.Positional in info.markers or not is_known:
         return None
-    names = [
-        *_words_of(leaves),
-        *(_READ[x.kind] + ",…" * x.several for x in leaves if _READ.get(x.kind)),
-    ]
-    alone = [name for name in names if f"{name},…" not in names]
+    names = [*_words_of(leaves)]
+    for leaf in leaves:
+        if name := _READ.get(leaf.kind):
+            names.append(f"{name},…" if leaf.several else name)
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="|".join(alone),
+        # FLOAT,… includes FLOAT
+        metavar="|".join(name for name in names if f"{name},…" not in names),
         instance_from_str=lambda texts: read_value(texts[0], info.type),
         is_instance=lambda value: True,
         str_from_instance=lambda value: [shown(value)],
@@ -384,28 +459,22 @@ def _primitive(info: Any) -> Any:
 
 
 def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> Any:
-    """Call a function with the flags of a command line: its signature, and its docstring as
-    help.
-    """
-    hints, signature = (
-        typing.get_type_hints(function, include_extras=True),
-        inspect.signature(function),
-    )
-    parameters = [
-        (name, hints[name]) if each.default is each.empty else (name, hints[name], each.default)
-        for name, each in signature.parameters.items()
-    ]
+    """Call a function with a command line's flags, which are its parameters."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        has_default = parameter.default is not parameter.empty
+        parameters.append((name, hints[name], *[parameter.default] * has_default))
     return function(**parse(prog, docstring(function), parameters, arguments))
 
 
 def docstring(of: types.FunctionType | types.ModuleType) -> str:
-    """Return the docstring of a function or a module, from its source where Python has stripped it
-    (-OO).
-    """
+    """Return a docstring, from the source where Python has stripped it (-OO)."""
     text = inspect.getdoc(of)
     if text is None:
         tree = ast.parse(inspect.getsource(of))
-        text = ast.get_docstring(tree if isinstance(of, types.ModuleType) else tree.body[0])
+        documented = tree if isinstance(of, types.ModuleType) else tree.body[0]
+        text = ast.get_docstring(documented)
     return text or ""
 
 

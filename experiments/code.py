@@ -1,6 +1,4 @@
-"""Language models of source code that copy names: `python -m experiments.code` is `dynskip
-code`.
-"""
+"""Language models of source code: `python -m experiments.code` is `dynskip code`."""
 
 from dynskip_jax.cli import start
 

@@ -1,6 +1,4 @@
-"""Sentiment of movie reviews (Gui et al. 2019, Table 4): `python -m experiments.imdb` is `dynskip
-imdb`.
-"""
+"""Sentiment of movie reviews: `python -m experiments.imdb` is `dynskip imdb`."""
 
 from dynskip_jax.cli import start
 

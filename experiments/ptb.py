@@ -1,6 +1,4 @@
-"""Penn Treebank language models (Gui et al. 2019, Table 3): `python -m experiments.ptb` is `dynskip
-ptb`.
-"""
+"""Language models of words: `python -m experiments.ptb` is `dynskip ptb`."""
 
 from dynskip_jax.cli import start
 

@@ -1,6 +1,4 @@
-"""The commands behind each results table: `python -m experiments.reproduce` is `dynskip
-reproduce`.
-"""
+"""Commands behind tables: `python -m experiments.reproduce` is `dynskip reproduce`."""
 
 from dynskip_jax.cli import start
 

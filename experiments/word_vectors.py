@@ -1,6 +1,4 @@
-"""Word vectors of your own texts: `python -m experiments.word_vectors` is `dynskip
-word_vectors`.
-"""
+"""Word vectors: `python -m experiments.word_vectors` is `dynskip word_vectors`."""
 
 from dynskip_jax.cli import start
 

@@ -1,5 +1,4 @@
-"""Fault injection: break small runs of every experiment at seeded places, and check what comes of
-it.
+"""Break small runs of every experiment at seeded places, and check what comes of it.
 
     python -m benchmarks.faults --experiment ptb,sst --kinds kill,damage --count 50
 
@@ -50,8 +49,7 @@ _RESULTS = ("settings", "result", "checkpoint")
 
 
 class Whole(NamedTuple):
-    """An experiment's command without `--run-dir`, its runs without faults, and its answer to
-    `explain`.
+    """An experiment's command without `--run-dir`, and its runs and answers without faults.
 
     `longer` and `other` have one more epoch and another seed.
     """
@@ -84,46 +82,46 @@ def prepare(name: str, work: Path) -> Whole:
     work = work / name
     whole = Whole(command(name, work), work, work / "folder", work / "longer", work / "other")
     # The last run finds its programs compiled, as those that are killed do.
+    # Three runs without a fault, with which the broken ones are compared.
     for each, more in (("other", ("--seed", "1")), ("longer", ("--epochs", "4")), ("folder", ())):
         ended = whole.train(work / each, *more)
         if ended.status:
             raise SystemExit(f"{name} fails without any fault: {ended.err}")
-    return whole._replace(
-        ended=ended, answer=whole.explain(whole.copy()).out
-    )  # it names its folder
+    # The answer of a copy, because it names its folder.
+    return whole._replace(ended=ended, answer=whole.explain(whole.copy()).out)
 
 
 def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Stop a run at a moment or at an operation on files, or fill its disk; then give the command
-    again.
-    """
+    """Stop a run at a moment or an operation, or fill its disk; then give the command again."""
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     if draw.random() < 0.5:
         number = draw.choice(_STOPPING)
-        what, options = (
-            signal.Signals(number).name,
-            {"at": (draw.random() * whole.ended.seconds, number)},
-        )
+        what = signal.Signals(number).name
+        options = {"at": (draw.random() * whole.ended.seconds, number)}
     else:
         fault = draw.choice(("kill", "kill", "full"))
         what = {"kill": "SIGKILL at a write", "full": "disk full"}[fault]
         options = {"operation": (draw.randrange(whole.ended.operations), fault)}
-    ended, again = whole.train(folder, **options), whole.train(folder)
-    problem = ended.problem() or again.problem() or (again.err if again.status else "")
+    ended = whole.train(folder, **options)
+    again = whole.train(folder)
+    problem = ended.problem() or again.problem()
+    if not problem and again.status:
+        problem = again.err
     return what, problem or differences(folder, contents(whole.folder))
 
 
 def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Damage a file of a finished run, and ask for its answer; or of one without a result, and go
-    on.
-    """
-    folder, resumed = whole.copy(), draw.random() < 0.3
+    """Damage a file of a run: ask for its answer, or go on if it has no result."""
+    folder = whole.copy()
+    resumed = draw.random() < 0.3
     if resumed:
         (folder / "result.json").unlink()
         shutil.rmtree(folder / "plots")
+    # The lock is empty, and belongs to no run.
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
-    path, kind = draw.choice(paths), draw.choice(("bit flipped", "truncated", "deleted", "swapped"))
+    path = draw.choice(paths)
+    kind = draw.choice(("bit flipped", "truncated", "deleted", "swapped"))
     data = bytearray(path.read_bytes())
     if kind == "deleted" or not data:
         path.unlink()
@@ -142,25 +140,28 @@ def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
         problem = differences(folder, contents(whole.folder), *_RESULTS)
     elif not problem and not ended.status and ended.out != whole.answer:
         problem = "another answer"
-    return (
-        f"{kind}{', resumed' if resumed else ''}: {'refused' if ended.status else 'same'}",
-        problem,
-    )
+    what = f"{kind}, resumed" if resumed else kind
+    return f"{what}: {'refused' if ended.status else 'same'}", problem
 
 
 def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a run some files of another run or of another time, or lose them, and let it grow by an
-    epoch.
-    """
+    """Give a run files of another run or time, or lose them, and let it grow by an epoch."""
     kind, source = draw.choice((("another run", whole.other), ("another time", whole.longer)))
     folder = whole.copy()
     names = ("config.json", "result.json", "metrics.jsonl", "checkpoints", "vocabulary.json")
     names = [name for name in names if (folder / name).exists()]
+    # Some files, but not all: then it would be a whole run.
     for name in draw.sample(names, draw.randint(1, len(names) - 1)):
         target = folder / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-        if draw.random() < 0.7:
-            (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, target)
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink()
+        is_replaced = draw.random() < 0.7
+        if is_replaced and (source / name).is_dir():
+            shutil.copytree(source / name, target)
+        elif is_replaced:
+            shutil.copy(source / name, target)
     ended = whole.train(folder, "--epochs", "4")
     problem = ended.problem()
     if not problem and not ended.status:
@@ -169,14 +170,14 @@ def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
 
 
 def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Put a link, a pipe, a device, a huge file or number into a run, and read it or let it
-    grow.
-    """
-    folder, victim = whole.copy(), whole.work / "victim"
+    """Put a link, pipe, device, huge file or number into a run, and read it or let it grow."""
+    folder = whole.copy()
+    victim = whole.work / "victim"
     victim.write_text("precious")
     kind = draw.choice(("link", "pipe", "device", "huge file", "huge number"))
     if kind == "huge number":
         path = folder / draw.choice(("config.json", "result.json"))
+        # Zeros behind a number that the folder has.
         old = draw.choice(
             ('"seeds": 1', '"epochs": 3', '"features": 4', '"seed": 0', '"parameters": ')
         )
@@ -184,7 +185,8 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
         path.write_text(path.read_text().replace(old, huge))
     else:
         path = draw.choice([path for path in sorted(folder.rglob("*")) if path.is_file()])
-        path = path.with_name(f"{path.name}.tmp") if draw.random() < 0.3 else path
+        if draw.random() < 0.3:  # where a file is written before it replaces another
+            path = path.with_name(f"{path.name}.tmp")
         path.unlink(missing_ok=True)
         if kind == "pipe":
             os.mkfifo(path)
@@ -193,16 +195,18 @@ def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
                 file.truncate(6 * 10**9)
         else:
             path.symlink_to(victim if kind == "link" else "/dev/zero")
-    ended = whole.explain(folder) if draw.random() < 0.5 else whole.train(folder, "--epochs", "4")
-    changed = victim.read_text() != "precious"
-    problem = "a file outside was changed" if changed else ended.problem(most_seconds=_MOST_SECONDS)
+    if draw.random() < 0.5:
+        ended = whole.explain(folder)
+    else:
+        ended = whole.train(folder, "--epochs", "4")
+    problem = ended.problem(most_seconds=_MOST_SECONDS)
+    if victim.read_text() != "precious":
+        problem = "a file outside was changed"
     return f"{kind}: {'refused' if ended.status else 'not needed'}", problem
 
 
 def _change(path: Path, kind: str, other: Path, draw: random.Random) -> None:
-    """Change a file of a run, if it is there: another digit or line, another run's content, or
-    none.
-    """
+    """Change a run's file, if it is there: a digit or line, another run's content, or none."""
     if not path.exists():
         return
     text = path.read_text()
@@ -241,6 +245,7 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
     ]
     kind = draw.choice((*_CHANGES, "folder removed", "folder replaced"))
     name = draw.choice(names)
+    # What the run draws must not depend on when it is changed.
     details = random.Random(draw.random())
 
     def change(at: Path) -> None:
@@ -257,14 +262,14 @@ def edited(whole: Whole, draw: random.Random) -> tuple[str, str]:
     if not problem and not ended.status:
         problem = differences(folder, contents(whole.folder))
         if problem and whole.explain(folder).status == 2:
-            outcome, problem = "refused when it is read", ""
-    return f"{kind if kind.startswith('folder') else f'{name}, {kind}'}: {outcome}", problem
+            outcome = "refused when it is read"
+            problem = ""
+    what = kind if kind.startswith("folder") else f"{name}, {kind}"
+    return f"{what}: {outcome}", problem
 
 
 def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a finished run the metrics of another run or time, or change them; every command refuses
-    them.
-    """
+    """Give a finished run other metrics, or change them; every command refuses them."""
     folder = whole.copy()
     kind = draw.choice((*_CHANGES, "another time's"))
     path = folder / "metrics.jsonl"
@@ -275,16 +280,18 @@ def borrowed(whole: Whole, draw: random.Random) -> tuple[str, str]:
     how = draw.choice(("explain", "the same command", "more epochs"))
     if how == "explain":
         ended = whole.explain(folder)
+    elif how == "more epochs":
+        ended = whole.train(folder, "--epochs", "4")
     else:
-        ended = whole.train(folder, *(("--epochs", "4") if how == "more epochs" else ()))
+        ended = whole.train(folder)
     problem = ended.problem(most_seconds=_MOST_SECONDS)
-    return f"{kind}, {how}", problem or ("" if ended.status else "accepted")
+    if not problem and not ended.status:
+        problem = "accepted"
+    return f"{kind}, {how}", problem
 
 
 def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
-    """Give a setting an absurd value; a run that it does not end has to stop when it is asked
-    to.
-    """
+    """Give a setting an absurd value; a run that it does not end has to stop when asked to."""
     folder = whole.work / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     shown = run([*whole.arguments, "--print-config"], whole.work / "streams").out

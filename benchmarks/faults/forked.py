@@ -1,6 +1,4 @@
-"""Run commands in forked processes of a parent that has imported everything, and compare run
-folders.
-"""
+"""Run commands in forks of a process that has imported everything, and compare run folders."""
 
 import contextlib
 import errno
@@ -25,9 +23,7 @@ _WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os
 
 
 class Ended(NamedTuple):
-    """The end of a command: its status (minus the number of a signal), outputs, duration and
-    memory.
-    """
+    """The end of a command: its status (or minus a signal), outputs, duration and memory."""
 
     status: int
     out: str
@@ -37,9 +33,7 @@ class Ended(NamedTuple):
     operations: int  # that changed the files of the run
 
     def problem(self, *, most_seconds: float = SECONDS, most_bytes: float = 4e9) -> str:
-        """Return what is wrong with it, unless it succeeded or failed in one line; empty if nothing
-        is.
-        """
+        """Return what is wrong with it, unless it succeeded or failed in one line."""
         text = self.err + self.out
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         if "Traceback" in text or self.status not in (0, 2, 130, *_STOPPED):
@@ -75,14 +69,16 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     began = time.monotonic()
+    # A fork has imported everything: a command starts in milliseconds.
     pid = os.fork()
     if pid == 0:
         _work(arguments, paths, below, operation)
-    due, number = (seconds, signal.SIGKILL) if at is None else at
+    due, number = at or (seconds, signal.SIGKILL)
     while not (found := os.wait4(pid, os.WNOHANG))[0]:
         if time.monotonic() - began > due:
             os.kill(pid, number)
-            due, number = seconds + due, signal.SIGKILL
+            due = seconds + due
+            number = signal.SIGKILL
         time.sleep(0.002)
     _, status, usage = found
     out, err, count = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
@@ -101,7 +97,8 @@ def _work(
     """Run a command in the child with output redirected to `paths`, and exit the process."""
     from dynskip_jax.cli import start as main
 
-    count, status = 0, 1
+    count = 0
+    status = 1
 
     def audit(event: str, details: tuple) -> None:
         nonlocal count
@@ -111,6 +108,7 @@ def _work(
         writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
         if event not in _WRITING and (event != "open" or not (details[2] or 0) & writing):
             return
+        # The operation of this number is where something happens.
         count += 1
         if fault is not None and callable(fault[1]):
             if count == fault[0] + 1:
@@ -125,7 +123,8 @@ def _work(
         for descriptor, path in zip((1, 2), paths, strict=False):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, descriptor)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (the process ends)
+        # Never closed, because the process ends with them.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         if below is not None:
             sys.addaudithook(audit)
@@ -145,12 +144,9 @@ def _work(
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what has to be equal in two finished runs, by name: all except times, dates and
-    paths.
-    """
-    config, result = (
-        json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result")
-    )
+    """Return what is equal in two finished runs: all except times, dates and paths."""
+    config = json.loads((folder / "config.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
     rows = [
         {name: value for name, value in row.items() if name not in ("wall_seconds", "checkpoint")}
         for row in result["rows"]

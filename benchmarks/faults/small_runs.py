@@ -18,7 +18,10 @@ _FLAGS = {
     "imdb": f"{_SENTENCES} --max-length 6",
     "number_prediction": f"{_GENERATED} --model dynamic:5",
     "pos": f"{_TAGGERS} --dataset columns --model dynamic:3",
-    "ptb": "--agent-features 2 --num-layers 1 --num-steps 5 --batch-size 4 --dropout 0.2 --model dynamic:3",
+    "ptb": (
+        "--agent-features 2 --num-layers 1 --num-steps 5 --batch-size 4 --dropout 0.2 "
+        "--model dynamic:3"
+    ),
     "recall": f"{_GENERATED} --length 32 --model dynamic:9",
     "sick": _SENTENCES,
     "sst": f"{_SENTENCES} --no-phrases",
@@ -39,9 +42,7 @@ NAMES = tuple(_FLAGS)
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """Return the command line of an experiment without `--run-dir`, and write its data below
-    `folder`.
-    """
+    """Return an experiment's command line without `--run-dir`, and write its data to `folder`."""
     data = ["--data", str(folder / "data")] if write_data(name, folder / "data") else []
     return [name, *data, *_EVERY.split(), *_FLAGS[name].split()]
 
@@ -51,8 +52,10 @@ def write_data(name: str, folder: Path) -> bool:
     files = _files(name, np.random.default_rng(0))
     for path, text in files.items():
         folder.mkdir(parents=True, exist_ok=True)
-        packed = gzip.compress(text.encode(), mtime=0) if path.endswith(".gz") else text.encode()
-        (folder / path).write_bytes(packed)
+        content = text.encode()
+        if path.endswith(".gz"):
+            content = gzip.compress(content, mtime=0)
+        (folder / path).write_bytes(content)
     return bool(files)
 
 
@@ -91,20 +94,26 @@ def _files(name: str, rng: np.random.Generator) -> dict[str, str]:
         texts = ["".join(f"{make(number)}\n" for number in range(size)) for size in rows]
         return {n: head + text for n, text in zip(names, texts, strict=True)}
 
+    def imdb_row(i: int) -> str:
+        return json.dumps({"text": " ".join(review(i // 15, 2 + i % 5)), "label": i // 15})
+
+    def classify_row(i: int) -> str:
+        return f"{' '.join(review(i % 2, 2 + i % 5))}\t{('bad', 'good')[i % 2]}"
+
+    def code_line(i: int) -> str:
+        return f"{rng.choice(_WORDS)}_{i} = {' + '.join(rng.choice(_WORDS, 3))}\n"
+
     if name in ("conll2003", "pos"):
-        names = (
-            ("eng.train", "eng.testa", "eng.testb")
-            if name == "conll2003"
-            else ("train.txt", "dev.txt")
-        )
+        names = ("train.txt", "dev.txt", "test.txt")
+        if name == "conll2003":
+            names = ("eng.train", "eng.testa", "eng.testb")
         parts = (_TAGGED, _TAGGED[:4], _TAGGED[4:])
-        return {n: columns(part) for n, part in zip((*names, "test.txt")[:3], parts, strict=True)}
+        return {n: columns(part) for n, part in zip(names, parts, strict=True)}
     if name == "imdb":
-        row = lambda i: json.dumps({"text": " ".join(review(i // 15, 2 + i % 5)), "label": i // 15})  # noqa: E731
-        return splits(("train.jsonl.gz", "test.jsonl.gz"), (30, 30), row)
+        return splits(("train.jsonl.gz", "test.jsonl.gz"), (30, 30), imdb_row)
     if name == "classify":
-        row = lambda i: f"{' '.join(review(i % 2, 2 + i % 5))}\t{('bad', 'good')[i % 2]}"  # noqa: E731
-        return splits(("train.tsv", "valid.tsv", "test.tsv"), (24, 12, 12), row, "text\tlabel\n")
+        names = ("train.tsv", "valid.tsv", "test.tsv")
+        return splits(names, (24, 12, 12), classify_row, "text\tlabel\n")
     if name == "sick":
         names = ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt")
         head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
@@ -113,8 +122,7 @@ def _files(name: str, rng: np.random.Generator) -> dict[str, str]:
         names = ("train.txt", "dev.txt", "test.txt")
         return splits(names, (16, 10, 10), lambda i: tree(int(rng.integers(5))))
     if name == "code":
-        line = lambda i: f"{rng.choice(_WORDS)}_{i} = {' + '.join(rng.choice(_WORDS, 3))}\n"  # noqa: E731
-        return {f"module{n}.py": "".join(line(i) for i in range(8)) for n in range(8)}
+        return {f"module{n}.py": "".join(map(code_line, range(8))) for n in range(8)}
     if name == "ptb":
         names = ("train.txt", "valid.txt", "test.txt")
         return splits(names, (72, 8, 8), lambda i: " ".join(rng.choice(list("abcdefgh"), 4)))

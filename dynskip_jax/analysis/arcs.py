@@ -1,5 +1,6 @@
 """Show the skips at each word of a text: as a table, and as arcs in PNG files."""
 
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -22,14 +23,16 @@ with needs("experiments"):
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullFormatter
 
-Probabilities = Mapping[
-    str, Sequence[float]
-]  # of each word, by the name of a model; NaN where there is none
+# Of each word, by the name of a model; NaN where there is none.
+Probabilities = Mapping[str, Sequence[float]]
 
 _LONGEST = 24  # cells of a word; the rest is cut
 
 # Layout of the picture, in inches; font sizes in points.
-_WIDTH, _MARGIN, _LINE, _LETTERS = 9.0, 0.7, 0.26, 10.0
+_WIDTH = 9.0
+_MARGIN = 0.7
+_LINE = 0.26
+_LETTERS = 10.0
 _ROOM = _WIDTH - 2 * _MARGIN
 _SLOT = _ROOM / 14  # smallest width of a word
 _MOST_ROWS = 30
@@ -46,24 +49,32 @@ def table_of_choices(
     Its columns are the word, k, the probability or weight of k, the word whose state entered, and
     the probability from each model.
     """
-    words, rows = [_visible(word) for word in reading.words], []
+    words = [_visible(word) for word in reading.words]
+    rows = []
     for t, (word, k) in enumerate(zip(words, reading.skips, strict=True)):
-        origin = "" if k == 0 else words[t - k] if t >= k else "(before)"
-        likely = (
-            [] if reading.weights is None else [f"{reading.weights[t][k - 1]:.2f}" if k else ""]
-        )
-        given = [
-            "-" if math.isnan(each[t]) else f"{each[t]:.3g}" for each in probabilities.values()
-        ]
-        rows.append([word, str(k or ""), *likely, origin, *given])
-    likely = [] if reading.weights is None else ["weight" if reading.is_attention else "p(k)"]
-    return ["word", "k", *likely, "from", *probabilities], rows
+        row = [word, str(k or "")]
+        if reading.weights is not None:
+            row.append(f"{reading.weights[t][k - 1]:.2f}" if k else "")
+        if k == 0:
+            row.append("")
+        else:
+            row.append(words[t - k] if t >= k else "(before)")
+        for given in probabilities.values():
+            row.append("-" if math.isnan(given[t]) else f"{given[t]:.3g}")
+        rows.append(row)
+
+    headings = ["word", "k"]
+    if reading.weights is not None:
+        headings.append("weight" if reading.is_attention else "p(k)")
+    return [*headings, "from", *probabilities], rows
 
 
 def _visible(word: str) -> str:
     """Return a word of at most 24 cells with visible spaces and escaped unprintable characters."""
-    word = "".join("␣" if c == " " else c if c.isprintable() else ascii(c)[1:-1] for c in word)
-    return word if cell_len(word) <= _LONGEST else set_cell_size(word, _LONGEST - 1).rstrip() + "…"
+    word = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in word).replace(" ", "␣")
+    if cell_len(word) <= _LONGEST:
+        return word
+    return set_cell_size(word, _LONGEST - 1).rstrip() + "…"
 
 
 def draw_arcs(
@@ -81,11 +92,12 @@ def draw_arcs(
     # the end of a row continue in the next one.
     edges = np.cumsum([0.0, *(max(_text_width(word) + 0.14, _SLOT) for word in words)])
     places = (edges[:-1] + edges[1:]) / 2
-    arcs = [
-        _Arc(places[t], places[t - k] if t >= k else (t - k + 0.5) * _SLOT, k, weight)
-        for t in range(len(words))
-        for k, weight in reading.reached(t, _LEAST_WEIGHT)
-    ]
+    arcs = []
+    for t in range(len(words)):
+        for k, weight in reading.reached(t, _LEAST_WEIGHT):
+            # States before the text have places to the left of it.
+            origin = places[t - k] if t >= k else (t - k + 0.5) * _SLOT
+            arcs.append(_Arc(places[t], origin, k, weight))
     rows = _rows(edges)
     if len(rows) > _MOST_ROWS:
         rows = rows[:_MOST_ROWS]
@@ -95,7 +107,9 @@ def draw_arcs(
     shown = {used[round(i)] for i in np.linspace(0, len(used) - 1, min(len(used), _MOST_SKIPS))}
     keys = [Line2D([], [], label=f"k = {k}", **_skip_style(k)) for k in sorted(shown)]
     keys += [Line2D([], [], label=name, **_model_style(i)) for i, name in enumerate(probabilities)]
-    heights = [0.35 + 0.2 * min(longest, 5), 0.35, 0.95 if probabilities else 0.01, 0.3]
+    # Of a row's bands: arcs, words, probabilities, and a space.
+    below = 0.95 if probabilities else 0.01
+    heights = [0.35 + 0.2 * min(longest, 5), 0.35, below, 0.3]
     figure, grid = _figure([title, note], keys, heights * len(rows))
     likely = [p for given in probabilities.values() for p in given if p > 0]
     floor = 0.8 * 10 ** math.floor(math.log10(min([0.5, *likely])))
@@ -113,9 +127,7 @@ def draw_arcs(
 
 
 class _Arc(NamedTuple):
-    """Half an ellipse from a word back to its origin, at places in inches; `weight` is 1 for a
-    choice.
-    """
+    """Half an ellipse from a word back to its origin, in inches; a choice has weight 1."""
 
     place: float
     origin: float
@@ -124,7 +136,8 @@ class _Arc(NamedTuple):
 
     def height(self, place: float | np.ndarray, longest: int) -> Any:
         """Return the height at some place, where an arc of k = `longest` is 1 high."""
-        middle, half = (self.place + self.origin) / 2, (self.place - self.origin) / 2
+        middle = (self.place + self.origin) / 2
+        half = (self.place - self.origin) / 2
         return (self.k / longest) ** 0.8 * np.sqrt(
             np.clip(1 - ((place - middle) / half) ** 2, 0, 1)
         )
@@ -140,9 +153,7 @@ def _text_width(text: str) -> float:
 
 
 def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
-    """Return the first word of each row, and the first word of the next one; words have these
-    `edges`.
-    """
+    """Return the first word of each row, and that of the next row; words have these `edges`."""
     starts = [0]
     for t in range(len(edges) - 1):
         if edges[t + 1] - edges[starts[-1]] > _ROOM + 1e-6:
@@ -153,13 +164,10 @@ def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
 def _figure(
     heads: Sequence[str], keys: Sequence[Line2D], heights: Sequence[float]
 ) -> tuple[Figure, GridSpec]:
-    """Return a figure with a heading and a legend above bands of these heights in inches, and the
-    bands.
-    """
-    lines = [line for text in heads for line in textwrap.wrap(text, 90)]
-    ncols = max(
-        1, int(_WIDTH / (0.8 + 0.09 * max((cell_len(key.get_label()) for key in keys), default=0)))
-    )
+    """Return a figure with a heading and a legend, and its bands of these heights in inches."""
+    lines = [*itertools.chain(*(textwrap.wrap(text, 90) for text in heads))]
+    longest = max((cell_len(key.get_label()) for key in keys), default=0)
+    ncols = max(1, int(_WIDTH / (0.8 + 0.09 * longest)))
     head = _LINE * (len(lines) + -(-len(keys) // ncols)) + 0.4
     height = head + sum(heights)
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
@@ -195,9 +203,7 @@ def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
 def _draw_probabilities(
     axes: Axes, places: np.ndarray, probabilities: Probabilities, floor: float
 ) -> None:
-    """Draw the probabilities of the words in a row, on a logarithmic axis from `floor`, where 0 is
-    drawn.
-    """
+    """Draw the probabilities of a row's words on a logarithmic axis; 0 is drawn at `floor`."""
     if not probabilities:
         axes.set_axis_off()
         return
@@ -218,10 +224,10 @@ def _draw_probabilities(
 
 
 def _skip_style(k: int, weight: float = 1.0) -> dict[str, Any]:
-    thick = 1.0 if k <= 1 else 2.0
-    return dict(
-        color=skip_color(k), linewidth=thick if weight == 1 else max(2 * thick * weight, 0.3)
-    )
+    width = 1.0 if k <= 1 else 2.0
+    if weight != 1:
+        width = max(2 * width * weight, 0.3)
+    return dict(color=skip_color(k), linewidth=width)
 
 
 def _model_style(index: int) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Oracle analysis: compare the agent's choices with random, constant, best and learned ones
-(probes).
-"""
+"""Compare the agent's choices with random, constant, best and learned ones (probes)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,7 +14,10 @@ from dynskip_jax.errors import UserError
 
 _FITTED = 0.7  # fraction of the steps used to fit constants and probes; results are from the rest
 _HELD_OUT = 0.15  # fraction of the fitting steps held out to select the probe's epoch
-_UNITS, _UPDATES, _BATCH, _RATE = 50, 2000, 256, 1e-3  # of a probe: hidden units, gradient steps, …
+_UNITS = 50  # hidden ones of a probe
+_UPDATES = 2000  # gradient steps of a probe
+_BATCH = 256
+_RATE = 1e-3
 _LEAST = 40  # smallest number of steps that can be analysed
 
 
@@ -41,18 +42,19 @@ class OracleLosses:
     own: Gain  # decrease of the loss from the baseline to the agent
 
     def verdict(self) -> str:
-        """Return a sentence: whether the agent or a probe improves on choices that ignore the
-        input.
-        """
+        """Return a sentence: whether the agent or a probe beats choices that ignore the input."""
         name, gain = max(self.gain.items(), key=lambda pair: pair[1].mean)
-        probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
-        own, blind = self.own, min(*self.constant, self.random)
+        probe = f"a probe that sees {name}"
+        over = "nats (95 %) over choices that look at nothing"
+        own = self.own
+        blind = min(*self.constant, self.random)
         if gain.is_chance and own.is_chance:
             return f"Nothing to learn was found: {probe} gains {gain} {over}, the agent {own}."
         if gain.is_chance:
             return f"The agent has learnt something: it gains {own} {over}, {probe} {gain}."
         share = f"{gain.mean / (blind - self.hindsight):.0%} of what hindsight gains"
-        return f"There is something to learn: {probe} gains {gain} {over}, {share}; the agent gains {own}."
+        learnable = f"There is something to learn: {probe} gains {gain} {over}, {share}"
+        return f"{learnable}; the agent gains {own}."
 
 
 def oracle_losses(
@@ -72,7 +74,9 @@ def oracle_losses(
     fixed = int(losses[:fitted].mean(axis=0).argmin())
     of_random = rest.mean(axis=1)
     # The baseline is selected on the steps on which the constant was selected.
-    bar = rest[:, fixed] if losses[:fitted, fixed].mean() <= losses[:fitted].mean() else of_random
+    bar = of_random
+    if losses[:fitted, fixed].mean() <= losses[:fitted].mean():
+        bar = rest[:, fixed]
     of_probes = {}
     for name, features in seen.items():
         chosen = _probe(features, losses[:fitted], features[fitted:])
@@ -104,12 +108,14 @@ def _probe(
     held out, and the epoch with the lowest loss on them is used.
     """
     features = np.asarray(features[: len(losses)], np.float32)
-    middle, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
+    middle = features.mean(axis=0)
+    scale = features.std(axis=0) + 1e-6
     x, rest = ((values - middle) / scale for values in (features, others))
     costs = np.asarray(losses - losses.mean(axis=1, keepdims=True), np.float32)
     train = len(x) - max(1, int(_HELD_OUT * len(x)))
     one, two = jax.random.split(jax.random.key(0))
-    size, K = x.shape[1], losses.shape[1]
+    size = x.shape[1]
+    K = losses.shape[1]
     w_in = jax.random.normal(one, (size, _UNITS)) / np.sqrt(size)
     params = (
         w_in,
@@ -137,7 +143,8 @@ def _probe(
 
     best_of = jax.jit(lambda params, x: logits(params, x).argmax(axis=-1))
     batch = min(_BATCH, train)
-    state, kept = optimizer.init(params), (np.inf, params)
+    state = optimizer.init(params)
+    kept = (np.inf, params)
     order = np.random.default_rng(0)
     for _ in range(-(-_UPDATES * batch // (train // batch * batch))):
         rows = order.permutation(train)[: train // batch * batch].reshape(-1, batch)

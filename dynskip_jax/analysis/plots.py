@@ -50,8 +50,7 @@ def learning_curves(
     *,
     log: bool = False,
 ) -> None:
-    """Draw metrics over epochs or a setting as curves: a colour for each model, a line style for
-    each metric.
+    """Draw metrics over epochs or a setting: a colour for each model, a line style for each metric.
 
     `curves` has records of each model, such as those of `RunDir.records`; `x` and `y` are keys of
     records, which are left out without them. A value that is a list has one entry per seed: the
@@ -60,19 +59,16 @@ def learning_curves(
     figure, axes = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
         for metric, style in zip(y, _LINE_STYLES * len(y), strict=False):
-            points = [
-                (r[x], *_mean_and_spread(r[metric])) for r in records if x in r and metric in r
-            ]
-            if points:
-                at, mean, spread = np.array(sorted(points), np.float64).T
-                label = name if len(y) == 1 else f"{name}, {_words(metric)}"
-                how = dict(
-                    color=f"C{index % 10}", label=label, marker="o" if len(points) <= 30 else ""
-                )
-                axes.plot(at, mean, style, markersize=3.5, **how)
-                axes.fill_between(
-                    at, mean - spread, mean + spread, color=how["color"], alpha=0.2, lw=0
-                )
+            given = [record for record in records if x in record and metric in record]
+            if not given:
+                continue
+            points = [(record[x], *_mean_and_spread(record[metric])) for record in given]
+            at, mean, spread = np.array(sorted(points), np.float64).T
+            color = f"C{index % 10}"
+            label = name if len(y) == 1 else f"{name}, {_words(metric)}"
+            marker = "o" if len(points) <= 30 else ""
+            axes.plot(at, mean, style, markersize=3.5, color=color, label=label, marker=marker)
+            axes.fill_between(at, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
     axes.set(xlabel=_words(x), ylabel=", ".join(map(_words, y)))
     places = [point for line in axes.lines for point in line.get_xdata()]
     if all(place.is_integer() for place in places):
@@ -86,12 +82,12 @@ def learning_curves(
 
 
 def skip_color(k: int | float) -> tuple[float, float, float] | str:
-    """Return the colour of skip k, the same in all pictures: grey for 1, then blue, green, orange
-    and red.
-    """
+    """Return the colour of skip k in all pictures: grey for 1, then blue, green, orange and red."""
     if k <= 1:
         return "0.72"
-    place = min(math.log(k - 1 + 1e-9) / math.log(_LAST_COLOR - 1), 1.0) if k > 2 else 0.0
+    place = 0.0  # on the map, from 0 for k = 2 to 1 for `_LAST_COLOR`
+    if k > 2:
+        place = min(math.log(k - 1 + 1e-9) / math.log(_LAST_COLOR - 1), 1.0)
     # The colours of the map are darkened, because its greens are hard to see on white.
     red, green, blue, _ = matplotlib.colormaps["turbo"](0.03 + 0.94 * place)
     return 0.85 * red, 0.85 * green, 0.85 * blue
@@ -108,8 +104,7 @@ def action_distribution(
     *,
     rows: Sequence[str] | None = None,
 ) -> None:
-    """Draw how often the agent chose the skip k = column + 1 at each position, or at the words
-    `rows`.
+    """Draw how often the agent chose each skip k at each position, or at the words `rows`.
 
     A row without counts is left blank.
     """
@@ -125,9 +120,7 @@ def action_distribution(
 def policy_over_training(
     records: Sequence[Mapping[str, Any]], metric: str, path: str | Path, title: str, note: str = ""
 ) -> None:
-    """Draw how often the agent chose each k, a `metric` of (seeds, K), after each epoch: means over
-    seeds.
-    """
+    """Draw how often the agent chose each k after each epoch: means of a `metric` over seeds."""
     shares = np.array([np.asarray(record[metric], np.float64).mean(axis=0) for record in records]).T
     labels = dict(x="epoch", y="chosen skip k", x_names=len(records), y_names=len(shares))
     _heat_map(shares, path, title, note, what="share of choices", most=shares.max(), **labels)
@@ -144,20 +137,16 @@ def action_against_truth(
     """Draw the chosen against the right skips, k - 1 = 0 … K - 1; other right ones are left out."""
     scored = (truth >= 0) & (truth < num_actions)
     counts = _counted(truth[scored], actions[scored], num_actions)
-    exact = (
-        f"{np.trace(counts) / counts.sum():.1%} of decisions exact"
-        if counts.sum()
-        else "no decisions"
-    )
+    exact = "no decisions"
+    if counts.sum():
+        exact = f"{np.trace(counts) / counts.sum():.1%} of decisions exact"
     labels = dict(x="chosen skip k", y="right skip k", x_names=num_actions, y_names=num_actions)
     what = "share of decisions with that right skip"
     _heat_map(_shares(counts), path, f"{title} ({exact})", note, what=what, write=True, **labels)
 
 
 def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
-    """Draw a confusion matrix, normalized over each true label; of many labels, the rarest are
-    one.
-    """
+    """Draw a confusion matrix, normalized over each true label; rare labels share a row."""
     counts = Counter({**dict.fromkeys(predicted, 0), **Counter(truth)})
     names = sorted(counts)
     if len(names) > _MOST_LABELS:
@@ -177,9 +166,7 @@ def visited_positions(
     title: str,
     note: str = "",
 ) -> None:
-    """Draw the positions that chains of skips visit (`statistics.visited`) against the right
-    one.
-    """
+    """Draw which positions chains of skips visit (`statistics.visited`), and the right one."""
     counts = np.zeros((truth.max() + 1, visited.shape[1]), np.int64)
     np.add.at(counts, truth, visited)
     shares = _shares(counts, np.bincount(truth)[:, None])
@@ -203,8 +190,7 @@ def _heat_map(
     most: float = 1.0,
     write: bool = False,
 ) -> None:
-    """Draw fractions, NaN as blank, up to `most`, the darkest colour; `write` adds numbers, if they
-    fit.
+    """Draw fractions, NaN as blank, up to `most`; `write` adds numbers, if they fit.
 
     `what` describes the fractions. Names are those of columns and rows; a number n stands for 1 to
     n.
@@ -222,12 +208,12 @@ def _heat_map(
             turned = axis is axes.xaxis and max(map(len, names), default=0) > 2
             style = dict(rotation=60, ha="right") if turned else {}
             axis.set_ticks(np.arange(len(names)), labels=names, parse_math=False, **style)
-    for row, column in (
-        np.argwhere(shares >= 0.005) if write and len(shares) <= _MOST_LABELLED else ()
-    ):
-        color = "white" if shares[row, column] > 0.5 else "black"
-        how = dict(ha="center", va="center", fontsize=9, color=color)
-        axes.text(column, row, f"{shares[row, column]:.2f}", **how)
+    if write and len(shares) <= _MOST_LABELLED:
+        for row, column in np.argwhere(shares >= 0.005):
+            share = shares[row, column]
+            color = "white" if share > 0.5 else "black"
+            style = dict(ha="center", va="center", fontsize=9, color=color)
+            axes.text(column, row, f"{share:.2f}", **style)
     axes.set(xlabel=x, ylabel=y)
     figure.colorbar(image, ax=axes, label=what)
     save(figure, path)
@@ -242,7 +228,8 @@ def _counted(rows: Any, columns: Any, size: int) -> Int[np.ndarray, "size size"]
 
 def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
     """Return each row divided by its total (default: its sum); NaN where the total is 0."""
-    totals = counts.sum(axis=1, keepdims=True) if totals is None else totals
+    if totals is None:
+        totals = counts.sum(axis=1, keepdims=True)
     return np.where(totals > 0, counts / np.maximum(totals, 1), np.nan)
 
 
@@ -250,9 +237,7 @@ def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
 
 
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
-    """Return a figure of 900 x 600 pixels and its axes; it needs no window system and is not in
-    pyplot.
-    """
+    """Return a figure of 900 x 600 pixels, which needs no window system, and its axes."""
     figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -267,12 +252,9 @@ def save(figure: Figure, path: str | Path) -> None:
 
     "$" does not start a formula, because it may occur in names of models, folders and corpora.
     """
-    ticks = {
-        t
-        for axes in figure.axes
-        for axis in (axes.xaxis, axes.yaxis)
-        for t in axis.get_ticklabels()
-    }
+    ticks = set()
+    for axes in figure.axes:
+        ticks |= {*axes.xaxis.get_ticklabels(), *axes.yaxis.get_ticklabels()}
     for text in figure.findobj(Text):
         if text not in ticks:
             text.set_parse_math(False)
@@ -318,8 +300,10 @@ def _finish(axes: Axes) -> None:
 
 def _mean_and_spread(value: Any) -> tuple[float, float]:
     seeds = np.atleast_1d(np.asarray(value, np.float64))
+    if seeds.size == 1:
+        return float(seeds[0]), 0.0
     with np.errstate(invalid="ignore"):  # infinite values of a diverged seed have no deviation
-        return float(seeds.mean()), float(seeds.std(ddof=1)) if seeds.size > 1 else 0.0
+        return float(seeds.mean()), float(seeds.std(ddof=1))
 
 
 def _words(name: str) -> str:

@@ -1,6 +1,4 @@
-"""Read a text with a trained model: its choices, their probabilities, continuations, and
-gradients.
-"""
+"""Read a text with a trained model: choices, their probabilities, continuations, gradients."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,32 +22,25 @@ class Reading:
     """A model's prediction for a text, and its choices at each word."""
 
     words: Sequence[str]  # as the model reads them
-    skips: Sequence[
-        int
-    ]  # `connections` of the top layer that reads from the start; 0 for no choice
-    probabilities: Sequence[
-        float
-    ] = ()  # of each prediction, or of each word; NaN where there is none
+    # `connections` of the top layer that reads from the start; 0 for no choice.
+    skips: Sequence[int]
+    # Of each prediction, or of each word; NaN where there is none.
+    probabilities: Sequence[float] = ()
     prediction: str = ""  # as one line
     unknown: Sequence[str] = ()  # words of the text that are not in the vocabulary
-    weights: Float[np.ndarray, "words K"] | None = (
-        None  # `distribution` of that layer; None if it has none
-    )
+    # `distribution` of that layer; None if it has none.
+    weights: Float[np.ndarray, "words K"] | None = None
     # The same of the top layer that reads from the end, where k leads to word t + k; None without
     # such a layer, or without choices to show.
     backward: Sequence[int] | None = None
     backward_weights: Float[np.ndarray, "words K"] | None = None
-    is_attention: bool = (
-        False  # whether a weighted mean of all K states enters, instead of one chosen state
-    )
-    is_of_predictions: bool = (
-        False  # whether `probabilities` are those of the model's own predictions
-    )
+    # Whether a weighted mean of all K states enters, instead of one chosen state.
+    is_attention: bool = False
+    # Whether `probabilities` are those of the model's own predictions.
+    is_of_predictions: bool = False
 
     def directions(self) -> dict[str, "Reading"]:
-        """Return the reading of each direction; the one named `backward` has its words in reverse
-        order.
-        """
+        """Return the reading of each direction; the backward one has its words in reverse order."""
         if self.backward is None:
             return {"": self}
         weights = self.backward_weights
@@ -63,12 +54,12 @@ class Reading:
         return {"forward": self, "backward": backward}
 
     def reached(self, t: int, least: float = 0.0) -> list[tuple[int, float]]:
-        """Return the skips at word t as pairs (k, weight); with attention, those of at least
-        `least`.
-        """
+        """Return the skips at word t as pairs (k, weight); attention's weigh at least `least`."""
         if self.is_attention and self.weights is not None:
             return [(k, float(w)) for k, w in enumerate(self.weights[t], 1) if w >= least]
-        return [(self.skips[t], 1.0)] if self.skips[t] else []
+        if self.skips[t] == 0:
+            return []
+        return [(self.skips[t], 1.0)]
 
 
 def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " time"]:
@@ -82,7 +73,8 @@ def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " 
         return decision.action
     if reverse:
         return connections(jax.tree.map(lambda leaf: leaf[::-1], decision))[::-1]
-    read, steps = decision.update > 0.5, jnp.arange(decision.update.shape[0])
+    read = decision.update > 0.5
+    steps = jnp.arange(decision.update.shape[0])
     last = lax.cummax(jnp.where(read, steps, -1))
     before = jnp.concatenate([jnp.array([-1], last.dtype), last[:-1]])
     return jnp.where(read, steps - before, 0)
@@ -95,8 +87,7 @@ def distribution(
     *,
     reverse: bool = False,
 ) -> Float[Array, "time K"] | None:
-    """Return the probability (of an agent) or weight (of attention) of each k at each step, or
-    None.
+    """Return the probability (of an agent) or weight (of attention) of each k at each step.
 
     `observation` is an entry of `observations` of `SkipLayers`, x(t) and h(t-1), of one whole
     sequence.
@@ -104,7 +95,10 @@ def distribution(
     skip = cell.skip
     if not (skip.has_agent and skip.has_distribution):
         return None
-    x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
+    x, before = observation
+    if reverse:
+        x = x[::-1]
+        before = before[::-1]
     # Before the sequence, all K states are the initial one.
     history = jnp.concatenate([jnp.repeat(before[:1], skip.max_skip, axis=0), before[1:]])
     seen = F.observations_in(history[None], skip.observation_kind, skip.max_skip, len(x))
@@ -118,7 +112,9 @@ def distribution(
     weights = jnp.exp(skip.log_distribution(*given, seen, mask, temperature, **also_seen))[0]
     if skip.forgets_carried:
         weights = weights.at[0].set(jax.nn.one_hot(0, skip.max_skip, dtype=weights.dtype))
-    return weights[::-1] if reverse else weights
+    if reverse:
+        return weights[::-1]
+    return weights
 
 
 def generate(
@@ -166,9 +162,7 @@ def state_gradient_norms(
         raise UserError("gradient norms are those of a layer without a skip over depth")
 
     def unrolled(nudges: Float[Array, "time batch hidden"]) -> Float[Array, ""]:
-        """Return the sum of all L_T, where `nudges` are added to the new states before they are
-        used.
-        """
+        """Return the sum of all L_T, with `nudges` added to new states before their use."""
 
         def step(carry, given):
             inputs, nudge = given

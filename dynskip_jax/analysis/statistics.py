@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Num
 
 _RESAMPLES_AT_ONCE = 256  # bounds the memory of a product, and does not change the result
-_BLOCK, _LEAST_BLOCKS, _BLOCK_RESAMPLES = 50, 10, 1000
+_BLOCK = 50
+_LEAST_BLOCKS = 10
+_BLOCK_RESAMPLES = 1000
 
 
 # --- Seeds ---
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, its standard deviation (n - 1) and confidence interval; NaN where
-    undefined.
-    """
+    """A mean over seeds, its standard deviation (n - 1) and interval; NaN where undefined."""
 
     mean: float
     sd: float
@@ -28,15 +28,15 @@ class Interval(NamedTuple):
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of one value per seed, and its Student's t interval of 95 %, mean ± t sd /
-    √n.
-    """
+    """Return the mean of a value per seed, and Student's t interval of 95 %, mean ± t sd / √n."""
     from scipy.special import stdtrit  # scipy.stats would cost a second of start-up
 
     given = np.asarray(values, np.float64)
     count = given.size
-    mean = float(given.mean()) if count else math.nan
-    if count < 2:
+    if count == 0:
+        return Interval(math.nan, math.nan, math.nan, math.nan, count)
+    mean = float(given.mean())
+    if count == 1:
         return Interval(mean, math.nan, math.nan, math.nan, count)
     sd = float(given.std(ddof=1))
     half = float(stdtrit(count - 1, 0.975)) * sd / math.sqrt(count)
@@ -61,9 +61,7 @@ class Comparison(NamedTuple):
 
 
 def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
-    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are
-    0.
-    """
+    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 without counts."""
     return 2.0 * counts[..., 0] / np.maximum(1, counts[..., 1] + counts[..., 2])
 
 
@@ -83,9 +81,7 @@ def paired_bootstrap(
     """
 
     def difference(weights: np.ndarray) -> np.ndarray:
-        """Return the difference on each resample; `weights` counts draws, (resamples,
-        sentences).
-        """
+        """Return the difference on each resample; `weights` are (resamples, sentences)."""
         # float64: NumPy multiplies it faster than integers, and exactly for whole numbers.
         summed = [
             weights.astype(np.float64) @ counts.astype(np.float64)
@@ -94,7 +90,8 @@ def paired_bootstrap(
         of_a, of_b = (f1(each).reshape(-1, len(weights)).mean(axis=0) for each in summed)
         return of_b - of_a
 
-    rng, sentences = np.random.default_rng(seed), counts_a.shape[-2]
+    rng = np.random.default_rng(seed)
+    sentences = counts_a.shape[-2]
     observed = float(difference(np.ones((1, sentences)))[0])
     sizes = [min(_RESAMPLES_AT_ONCE, samples - at) for at in range(0, samples, _RESAMPLES_AT_ONCE)]
     chances = np.full(sentences, 1 / sentences)
@@ -125,8 +122,7 @@ class Gain(NamedTuple):
 
 
 def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
-    """Return the mean of `of_one - of_other`, losses at the same two or more steps, with its
-    margin.
+    """Return the mean of `of_one - of_other`, losses at the same two or more steps, and its margin.
 
     The standard error is that of a circular block bootstrap (Politis and Romano 1992) with blocks
     of 50 steps, or of a tenth of the steps if that is less.
@@ -134,6 +130,7 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
     less = np.asarray(of_one - of_other, np.float64)
     steps = len(less)
     size = max(1, min(_BLOCK, steps // _LEAST_BLOCKS))
+    # Blocks that begin near the end go on at the beginning of the text.
     sums = np.concatenate([[0.0], np.cumsum(np.concatenate([less, less[: size - 1]]))])
     of_blocks = sums[size:] - sums[:-size]  # the sum of the block that begins at each step
     starts = np.random.default_rng(0).integers(steps, size=(_BLOCK_RESAMPLES, -(-steps // size)))
@@ -145,23 +142,17 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
 
 
 class SeedAgreement(NamedTuple):
-    """The fraction of equal choices of two agents, and the fraction that their rates alone would
-    give.
-    """
+    """The fraction of equal choices of two agents, and the fraction by their rates alone."""
 
     share: float
     by_chance: float
 
     @property
     def kappa(self) -> float:
-        """Cohen's κ (1960): 1 if all choices are equal, 0 for chance agreement; NaN for constant
-        agents.
-        """
-        return (
-            math.nan
-            if self.by_chance == 1
-            else (self.share - self.by_chance) / (1 - self.by_chance)
-        )
+        """Cohen's κ (1960): 1 for equal choices, 0 for chance; NaN for constant agents."""
+        if self.by_chance == 1:
+            return math.nan
+        return (self.share - self.by_chance) / (1 - self.by_chance)
 
 
 def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
@@ -173,15 +164,12 @@ def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
 
 
 class SameWord(NamedTuple):
-    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same
-    word.
-    """
+    """Fractions of steps at which the chosen state, or one that may be, follows the same word."""
 
     share: float
     possible: float
-    by_chance: (
-        float  # expected `share` of choices drawn with the agent's rates, independently of the text
-    )
+    # Expected `share` of choices drawn with the agent's rates, independently of the text.
+    by_chance: float
 
 
 def same_word(

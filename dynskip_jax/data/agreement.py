@@ -1,5 +1,4 @@
-"""Generate the agreement task: the last word of a text closes a clause; predict how that clause was
-opened.
+"""Generate the agreement task: predict how the clause was opened that the last word closes.
 
 An opening word has a kind and a form; a closing word has only a kind, and closes the open one of
 this kind. A clause contains filler words and complete other clauses. No kind is opened again while
@@ -16,10 +15,13 @@ from dynskip_jax.data.batches import GeneratedData
 from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
-NUM_KINDS, NUM_FORMS, NUM_FILLERS = 8, 10, 10
+NUM_KINDS = 8
+NUM_FORMS = 10
+NUM_FILLERS = 10
 NUM_OPENING = NUM_KINDS * NUM_FORMS
 NUM_SYMBOLS = NUM_OPENING + NUM_KINDS + NUM_FILLERS
-SHORTEST, LONGEST = 5, 500
+SHORTEST = 5
+LONGEST = 500
 DEFAULT_SIZES: Mapping[str, int] = {"dev": 5_000, "test": 5_000}
 _FILLER_RATE = 0.4
 _OPENING_RATE = 0.5  # among words that are not fillers, where both opening and closing are possible
@@ -27,19 +29,16 @@ _KINDS = "abcdefgh"
 
 
 def symbol_names() -> list[str]:
-    """Return the written form of each symbol: `a3` opens a clause of kind a in form 3, `)a` closes
-    it.
-    """
+    """Return each symbol's name: `a3` opens a clause of kind a in form 3, `)a` closes it."""
     words = [f"{kind}{form}" for kind in _KINDS for form in range(NUM_FORMS)]
     return [*words, *(f"){kind}" for kind in _KINDS), *(f"w{i}" for i in range(NUM_FILLERS))]
 
 
 def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]:
-    """Draw a text of at least 2 words; return it, the answer, and the place of the opening word
-    (uniform).
-    """
+    """Draw a text of at least 2 words; return it, the answer, and where its clause opens."""
     at = int(rng.integers(length - 1))
     symbols, open_kinds = _text(at, [], must_close=False, rng=rng)
+    # The answer's clause is of a kind that is not open, so that its end belongs to one opening.
     kind = int(rng.choice([kind for kind in range(NUM_KINDS) if kind not in open_kinds]))
     form = int(rng.integers(NUM_FORMS))
     inside, _ = _text(length - at - 2, [*open_kinds, kind], must_close=True, rng=rng)
@@ -49,11 +48,12 @@ def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]
 def _text(
     length: int, held: list[int], *, must_close: bool, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Draw a part of a text, and the kinds that it leaves open; those of `held` stay open
-    throughout it.
-    """
-    symbols, own = [], []
+    """Draw a part of a text, and the kinds that it leaves open; those of `held` stay open."""
+    symbols = []
+    own = []
+    # `own` is a stack: clauses are closed in the reverse order of their opening.
     for left in range(length, 0, -1):
+        # As many words are left as clauses are open.
         if must_close and len(own) == left:
             symbols.append(NUM_OPENING + own.pop())
             continue
@@ -73,9 +73,7 @@ def _text(
 
 
 def load_agreement(length: int, train_examples: int) -> GeneratedData:
-    """Draw texts, padded with 0 at the end, their answers, and their lengths, uniform from 5 to
-    `length`.
-    """
+    """Draw texts, padded with 0, their answers, and their lengths, uniform from 5 to `length`."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {shown(length)}")
     splits = {}
@@ -91,9 +89,8 @@ def load_agreement(length: int, train_examples: int) -> GeneratedData:
 
 
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:
-    """Return the form and the position of the word that opened the clause which the last word
-    closes.
-    """
+    """Return the form and the position of the word that opened the clause of the last word."""
     kind = int(symbols[-1]) - NUM_OPENING
+    # The last opening of this kind: a kind is open once at most.
     place = max(t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind)
     return int(symbols[place]) % NUM_FORMS, place

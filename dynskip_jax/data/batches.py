@@ -16,7 +16,10 @@ Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examp
 _MOST_BUCKETS = 8
 # Fewest batches per epoch for each compiled program: compiling takes as long as hundreds of steps.
 _BATCHES_PER_PROGRAM = 20
-_MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY, _LENGTH_MULTIPLE = 5, 5.0, 0.05, 10
+_MIN_LENGTH = 5
+_LENGTH_STD = 5.0
+_SHORT_PROBABILITY = 0.05
+_LENGTH_MULTIPLE = 10
 
 
 class Batch(NamedTuple):
@@ -50,12 +53,15 @@ def segments(
     et al. 2014). Without it, for evaluation, rows have ceil(N / B) tokens, and padding is masked,
     so that every token counts once.
     """
-    row_length = tokens.size // batch_size if drop_tail else -(-tokens.size // batch_size)
+    row_length = tokens.size // batch_size
+    if not drop_tail:
+        row_length = -(-tokens.size // batch_size)
     if isinstance(num_steps, int) and drop_tail:
         num_steps = [num_steps] * num_segments(tokens.size, batch_size, num_steps)
     elif isinstance(num_steps, int):
         steps = min(num_steps, max(1, row_length))
         num_steps = [steps] * -(-row_length // steps)
+    # Each token is predicted from the one before it.
     inputs = np.concatenate([np.array([first_token], np.int32), tokens[:-1].astype(np.int32)])
     missing = max(0, sum(num_steps) - row_length)
 
@@ -65,7 +71,8 @@ def segments(
         rows = whole.reshape(batch_size, row_length)
         return np.pad(rows, ((0, 0), (0, missing)), constant_values=padding)
 
-    targets, mask = tokens.astype(np.int32), np.ones(tokens.size, bool)
+    targets = tokens.astype(np.int32)
+    mask = np.ones(tokens.size, bool)
     sheets = sheet(inputs, first_token), sheet(targets, first_token), sheet(mask, False)
     spans = itertools.pairwise(itertools.accumulate(num_steps, initial=0))
     return (Batch(*(whole[:, start:stop] for whole in sheets)) for start, stop in spans)
@@ -75,9 +82,8 @@ def num_segments(num_tokens: int, batch_size: int, num_steps: int) -> int:
     """Return the number of segments in which `segments` cuts a training text."""
     count = num_tokens // batch_size // num_steps
     if not count:
-        problem = (
-            f"does not fill one segment of {shown(batch_size)} rows by {shown(num_steps)} steps"
-        )
+        size = f"{shown(batch_size)} rows by {shown(num_steps)} steps"
+        problem = f"does not fill one segment of {size}"
         remedy = "use a smaller --batch-size or --num-steps"
         raise UserError(f"the training text of {num_tokens:,} tokens {problem}: {remedy}")
     return count
@@ -90,15 +96,18 @@ def bptt_lengths(num_tokens_per_stream: int, num_steps: int, rng: np.random.Gene
     `num_steps`, or half of it with probability 0.05. It is rounded to a multiple of 10, because
     each length needs a compiled program. Tokens that do not fill a last segment are dropped.
     """
-    least, rest = _LENGTH_MULTIPLE, num_tokens_per_stream
+    least = _LENGTH_MULTIPLE
+    rest = num_tokens_per_stream
     if rest < least:
         problem = f"a stream of {rest:,} tokens does not fill one segment of {least} steps"
         raise UserError(f"{problem}: use a smaller --batch-size, or another --recipe than awd")
     lengths: list[int] = []
     while rest >= least:
-        mean = num_steps if rng.random() < 1.0 - _SHORT_PROBABILITY else num_steps / 2
+        is_short = rng.random() >= 1.0 - _SHORT_PROBABILITY
+        mean = num_steps / 2 if is_short else num_steps
         length = max(_MIN_LENGTH, int(rng.normal(mean, _LENGTH_STD)))
         rounded = max(least, (length + least // 2) // least * least)
+        # The last segment is cut to what is left, also a multiple.
         lengths.append(min(rounded, rest // least * least))
         rest -= lengths[-1]
     return lengths
@@ -154,17 +163,22 @@ class Examples:
         bucket: int,
     ) -> Batch:
         """Return the examples `index` as a batch, padded to the length of a bucket."""
+        # Arrays with this second axis are cut to the bucket's length.
         time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
 
         def chosen(leaf: np.ndarray) -> np.ndarray:
             if not (self.buckets and leaf.ndim > 1 and leaf.shape[1] == time):
                 return leaf[index]
+            # Cut first: copying rows of the longest example would take the time that buckets save.
             rows = leaf[:, : self.buckets[bucket]][index]
             missing = self.buckets[bucket] - rows.shape[index.ndim]
             return np.pad(rows, [(0, missing * (axis == index.ndim)) for axis in range(rows.ndim)])
 
-        lengths = None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32)
-        inputs, targets = _map(chosen, self.inputs), _map(chosen, self.targets)
+        lengths = None
+        if self.seq_lengths is not None:
+            lengths = self.seq_lengths[index].astype(np.int32)
+        inputs = _map(chosen, self.inputs)
+        targets = _map(chosen, self.targets)
         return Batch(inputs, targets, mask, lengths, index.astype(np.int32))
 
 
@@ -192,25 +206,25 @@ def fingerprint(*content: str | np.ndarray) -> str:
     digest = hashlib.sha256()
     for part in content:
         if isinstance(part, str):
-            size, data = len(part), part.encode()
+            size = len(part)
+            data = part.encode()
         else:
-            size, data = f"{part.dtype} {part.shape}", part.tobytes()
+            size = f"{part.dtype} {part.shape}"
+            data = part.tobytes()
+        # The size keeps ("ab", "c") and ("a", "bc") apart.
         digest.update(f"{size}\n".encode() + data)
     return digest.hexdigest()
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
-    """Return the order of the examples in an epoch: a permutation that depends only on (seed,
-    epoch).
-    """
+    """Return the order of the examples in an epoch, which depends only on (seed, epoch)."""
     return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
 def train_batches(
     examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int
 ) -> Iterator[Batch]:
-    """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the
-    examples.
+    """Yield an epoch's batches, (seeds, rows, ...); each seed has its own order of the examples.
 
     Without buckets, the examples that do not fill a last batch are dropped. With buckets, masked
     rows fill the last batch of each bucket; batches of all buckets are shuffled, in the same order
@@ -222,6 +236,7 @@ def train_batches(
         for start in range(0, len(sizes) * batch_size, batch_size):
             yield examples.batch(orders[:, start : start + batch_size], None, 0)
         return
+    # A seed's order decides which examples share a batch, and in which bucket's batches they are.
     bucket_of = examples.bucket_of_each()
     parts = []  # for each batch: the indices of its examples, its mask, and its bucket
     for bucket in range(len(examples.buckets)):
@@ -232,9 +247,7 @@ def train_batches(
 
 
 def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[int]:
-    """Return the number of examples in each batch that `train_batches` yields, without masked
-    rows.
-    """
+    """Return the number of examples without masked rows in each batch of `train_batches`."""
     if not examples.buckets:
         if len(examples) < batch_size:
             problem = f"{len(examples):,} examples do not fill one batch of {shown(batch_size)}"
@@ -253,9 +266,7 @@ def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
 
 
 def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
-    """Yield batches with every example once, in order within each bucket; masked rows fill the last
-    ones.
-    """
+    """Yield batches with every example once, in order within each bucket; the last are filled."""
     bucket_of = examples.bucket_of_each()
     for bucket in range(max(1, len(examples.buckets))):
         for index, mask in _filled(np.flatnonzero(bucket_of == bucket), rows):
@@ -265,9 +276,7 @@ def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
 def _filled(
     indices: Int[np.ndarray, "*seeds examples"], rows: int
 ) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
-    """Yield parts of `rows` indices with their masks; the first index, masked, fills the last
-    part.
-    """
+    """Yield parts of `rows` indices with their masks; the masked first index fills the last one."""
     for start in range(0, indices.shape[-1], rows):
         index = indices[..., start : start + rows]
         missing = rows - index.shape[-1]
@@ -291,36 +300,41 @@ def pad_sequences(
 
 
 def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
-    """Return at most `count` lengths, multiples of 8, such that sequences need the least
-    padding.
-    """
+    """Return at most `count` lengths, multiples of 8, with which sequences need least padding."""
     sizes, numbers = np.unique(-(-np.maximum(seq_lengths, 1) // 8) * 8, return_counts=True)
+    # Dynamic programming over the distinct sizes, one bucket more in each round.
     up_to = np.cumsum(numbers)
     # Padded steps of the sequences up to each size, and the buckets that they are padded to.
-    steps, buckets = sizes * up_to, [(int(size),) for size in sizes]
+    steps = sizes * up_to
+    buckets = [(int(size),) for size in sizes]
     for _ in range(count - 1):
         # [j, i]: one more bucket, for the sizes after j up to i.
         more = steps[:, None] + sizes * (up_to - up_to[:, None])
         more = np.where(np.tri(len(sizes), dtype=bool), np.iinfo(np.int64).max, more)
-        best, is_better = more.argmin(axis=0), more.min(axis=0) < steps
-        buckets = [
-            (*buckets[j], int(sizes[i])) if is_better[i] else buckets[i] for i, j in enumerate(best)
-        ]
+        # Where one more bucket saves steps, it is the one that saves the most.
+        best = more.argmin(axis=0)
+        is_better = more.min(axis=0) < steps
+        fewer = buckets
+        buckets = list(fewer)
+        for i in np.flatnonzero(is_better):
+            buckets[i] = (*fewer[best[i]], int(sizes[i]))
         steps = np.minimum(steps, more.min(axis=0))
     return buckets[-1]
 
 
 def with_buckets(splits: Mapping[str, Examples], batch_size: int) -> dict[str, Examples]:
-    """Return splits with the lengths to which their batches are padded: at most 8, fewer for a
-    small train.
+    """Return splits with the lengths to which batches are padded: at most 8, or fewer.
 
     The lengths are chosen from train; another split has one more if it has longer sequences.
     """
-    train, found = splits["train"], {}
+    train = splits["train"]
+    found = {}
     count = min(_MOST_BUCKETS, len(train) // (_BATCHES_PER_PROGRAM * batch_size))
     shared = length_buckets(train.seq_lengths, max(1, count))
     for split, examples in splits.items():
-        more = length_buckets(examples.seq_lengths, 1) if examples.longest > shared[-1] else ()
+        more = ()
+        if examples.longest > shared[-1]:
+            more = length_buckets(examples.seq_lengths, 1)
         found[split] = dataclasses.replace(examples, buckets=shared + more)
     return found
 
@@ -331,7 +345,9 @@ def _map(function: Callable[[np.ndarray], Any], arrays: Arrays) -> Arrays:
         return {name: _map(function, value) for name, value in arrays.items()}
     if isinstance(arrays, tuple):
         values = [_map(function, value) for value in arrays]
-        return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
+        if hasattr(arrays, "_fields"):  # a named tuple
+            return type(arrays)(*values)
+        return tuple(values)
     return function(arrays)
 
 

@@ -1,21 +1,21 @@
-"""Keep records as TFDS data sets, and read them, without noise and without TensorFlow."""
+"""Prepare data sets with TFDS, and read prepared ones, quietly and without TensorFlow."""
 
 import contextlib
 import io
 import logging
+import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.data.files import NotAvailable, is_prepared
+from dynskip_jax.data.upstream import NotAvailable, Record, Upstream, is_prepared, tfds_folder
 from dynskip_jax.errors import UserError, needs
 
 with needs("experiments"):
     import tensorflow_datasets as tfds
-
-Records = Mapping[str, Iterable[Mapping[str, Any]]]  # of each split
-Features = Mapping[str, type]  # str is a text
+    from tensorflow_datasets.core.download.checksums import UrlInfo
+    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
 
 class _Info(tfds.core.DatasetInfo):
@@ -25,85 +25,105 @@ class _Info(tfds.core.DatasetInfo):
         """Do nothing: TFDS's version queries a server and leaves a temporary folder behind."""
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
-    """A TFDS builder of the records that a function returns, in their order."""
+class _Builder(tfds.core.GeneratorBasedBuilder):
+    """A TFDS builder that keeps the order of an archive, and the file format that needs no TF."""
 
     # TFDS's look-up of checksums needs importlib_resources, which it does not declare
     # (tensorflow/datasets#11212).
     url_infos = None
 
-    def __init__(
-        self,
-        directory: Path,
-        name: str,
-        version: str,
-        features: Features,
-        records: Callable[[], Records],
-    ):
-        self.name, self.VERSION = name, tfds.core.Version(version)
-        self._features, self._records = features, records
-        super().__init__(data_dir=directory, file_format="array_record")
+    def __init__(self, upstream: Upstream):
+        self.name = upstream.name
+        self.VERSION = tfds.core.Version(upstream.version)
+        self._upstream = upstream
+        if upstream.sha256 is not None:
+            archive = Path(upstream.url).name
+            self.url_infos = {upstream.url: UrlInfo(upstream.size, upstream.sha256, archive)}
+        config = None
+        if upstream.config:
+            config = tfds.core.BuilderConfig(name=upstream.config, version=self.VERSION)
+        super().__init__(data_dir=tfds_folder(), config=config, file_format="array_record")
 
     def _info(self) -> tfds.core.DatasetInfo:
-        features = {
-            name: tfds.features.Text() if dtype is str else tfds.features.Scalar(dtype=dtype)
-            for name, dtype in self._features.items()
-        }
-        return _Info(
-            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
-        )
+        features = {}
+        for name, kind in self._upstream.features.items():
+            if kind is str:
+                features[name] = tfds.features.Text()
+            else:
+                features[name] = tfds.features.ClassLabel(names=kind)
+        features = tfds.features.FeaturesDict(features)
+        return _Info(builder=self, features=features, disable_shuffling=True)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Any]]]:
-        return {
-            split: self._generate_examples(records) for split, records in self._records().items()
-        }
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Record]]]:
+        splits = self._upstream.records(Path(dl_manager.download(self._upstream.url)))
+        return {split: self._generate_examples(records) for split, records in splits.items()}
 
-    def _generate_examples(self, records: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    def _generate_examples(self, records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
         yield from enumerate(records)
 
 
-def kept_records(
-    directory: Path, name: str, version: str, features: Features, records: Callable[[], Records]
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the records of each split of a data set of TFDS, which `records` makes if it is not
-    there.
-    """
-    folder, arguments = directory / name / version, (directory, name, version, features, records)
-    if not is_prepared(folder):
-        try:
-            with tempfile.TemporaryDirectory() as downloads, _quietly():
-                Builder(*arguments).download_and_prepare(download_dir=downloads)
-        except Exception as error:
-            if not is_prepared(folder):  # no other process has prepared it in the meantime
-                raise NotAvailable(
-                    f"its download failed: {' '.join(str(error).split())[:200]}"
-                ) from error
+def prepare(upstream: Upstream) -> None:
+    """Download a data set's archive, and keep its records in the folder of TFDS."""
+    try:
+        with tempfile.TemporaryDirectory() as downloads, _quietly():
+            _Builder(upstream).download_and_prepare(download_dir=downloads)
+    except Exception as error:
+        if is_prepared(upstream.folder):  # by another process in the meantime
+            return
+        what = _in_one_line(error)
+        if isinstance(error, NonMatchingChecksumError):
+            what = "the archive has a wrong checksum"
+        raise NotAvailable(f"its download failed: {what}") from error
+
+
+def read_prepared(folder: Path, splits: Sequence[str]) -> dict[str, list[Record]]:
+    """Return the records of splits from a folder that TFDS has prepared, in either format."""
     try:
         with _quietly():
-            sources = Builder(*arguments).as_data_source()
-            read = {
-                split: source.__getitems__([*range(len(source))])
-                for split, source in sources.items()
-            }
+            builder = tfds.builder_from_directory(folder)
+            found = {split: _records(builder, split) for split in splits}
         # ArrayRecord reads some truncated files without an error, as records without content.
-        if not read or any(
-            value is None for own in read.values() for one in own for value in one.values()
-        ):
-            raise ValueError("it has empty records, or no splits")
+        for records in found.values():
+            if not records or any(None in record.values() for record in records):
+                raise ValueError("it has empty records, or none")
     # TFDS, protobuf and ArrayRecord raise different errors for damaged files; the remedy is always
     # the same.
     except Exception as error:
-        line = " ".join(str(error).split())[:200] or type(error).__name__
-        problem = f"the prepared dataset in {folder} is damaged ({line}): delete that folder and run again"
-        raise UserError(problem) from error
-    return read
+        problem = f"the prepared dataset in {folder} is damaged ({_in_one_line(error)})"
+        raise UserError(f"{problem}: delete that folder and run again") from error
+    return found
+
+
+def _records(builder: tfds.core.DatasetBuilder, split: str) -> list[Record]:
+    if builder.info.file_format.value != "tfrecord":  # TFDS's default, for which it needs TF
+        source = builder.as_data_source(split)
+        return source.__getitems__(range(len(source)))
+    info = builder.info.splits[split]
+    parse = builder.info.features.deserialize_example_np
+    records = [parse(data) for path in info.filepaths for data in _tf_records(path)]
+    if len(records) != info.num_examples:
+        raise ValueError(f"it has {len(records)} records of {info.num_examples} in {split}")
+    return records
+
+
+def _tf_records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a TFRecord file: length, checksum, data, checksum."""
+    with open(path, "rb") as file:
+        while header := file.read(12):
+            (length,) = struct.unpack_from("<Q", header)
+            data = file.read(length)
+            if len(file.read(4)) < 4:
+                raise ValueError(f"{path.name} is cut off")
+            yield data
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress printed output, progress bars, and log messages up to warnings; let exceptions
-    pass.
-    """
+    """Suppress what is printed, and log messages up to warnings; let exceptions pass."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,6 +1,4 @@
-"""Find the files of a folder that has one folder for each class; no link is followed in a
-circle.
-"""
+"""Find the files of a folder with a folder for each class; no link is followed in a circle."""
 
 import collections
 import os
@@ -36,8 +34,7 @@ class _Entry(NamedTuple):
 
 
 def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
-    """Yield the files below each folder in `root`, whose name is their class; sub-folders belong to
-    it.
+    """Yield the files below each folder in `root`, whose name is their class.
 
     Each real file is read once. Links come last, and are left out if they lead to what is read
     already, or to a folder above. Run folders hold no texts: they may lie in the folder in which
@@ -50,6 +47,8 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
             pending.append(_Entry(own, os.path.join(start, own.name), own.name))
     links: collections.deque[_Entry] = collections.deque()
     read: dict[str, _Entry] = {}  # by real path
+
+    # Real files come first, so that a link to one of them is what is left out.
     while pending or links:
         if pending:
             entry = pending.pop()
@@ -69,12 +68,12 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
                 continue
             entry = entry._replace(real=real, is_linked=True)
 
+        # By real path: two ways to one file would put the same text twice.
         other = read.setdefault(entry.real, entry)
         if other is not entry:
             if other.is_linked and other.label != entry.label:
-                problem = (
-                    f"is in two classes by links, {quoted(other.label)} and {quoted(entry.label)}"
-                )
+                both = f"{quoted(other.label)} and {quoted(entry.label)}"
+                problem = f"is in two classes by links, {both}"
                 raise bad_file(entry.path, f"{problem}: keep one of them")
             notes.leave_out(_REPEATED, entry.path)
         elif stat.S_ISREG(mode):
@@ -86,9 +85,7 @@ def class_files(root: Path, notes: DataNotes) -> Iterator[ClassFile]:
 
 
 def _entries_of(folder: _Entry) -> list[_Entry]:
-    """Return what a folder contains, in reverse order: folders, then files; nothing for a run
-    folder.
-    """
+    """Return a folder's content in reverse: folders, then files; nothing of a run folder."""
     entries = folder_entries(folder.path)
     if {"config.json", "checkpoints"} <= {own.name for own in entries}:
         return []

@@ -39,24 +39,24 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "dev": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
-_OF_SYSTEMS = (
-    "thumbs.db",
-    "desktop.ini",
-)  # files that systems put into folders, besides hidden ones
-_UNDECODED = re.compile(
-    "[\udc80-\udcff]"
-)  # bytes that are not UTF-8, as `surrogateescape` keeps them
+# Files that systems put into folders, besides hidden ones.
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini")
+# Bytes that are not UTF-8, as `surrogateescape` keeps them.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
-    *(
-        gzip.BadGzipFile,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        lzma.LZMAError,
-        struct.error,
-    ),
-    *(EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
+    gzip.BadGzipFile,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
 )
 
 
@@ -80,20 +80,6 @@ def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[st
     return folder
 
 
-def tfds_folder(*parts: str) -> Path:
-    """Return the folder of a data set below the data directory of TFDS."""
-    return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", *parts).expanduser()
-
-
-class NotAvailable(UserError):
-    """A corpus is neither in the TFDS cache nor can it be downloaded."""
-
-
-def is_prepared(folder: Path) -> bool:
-    """Return whether TFDS has prepared the data set in `folder` (name/config/version)."""
-    return (folder / "dataset_info.json").is_file()
-
-
 def folder_entries(folder: PathLike) -> list[Path]:
     """Return the files and folders in a folder, sorted by name, without hidden ones."""
     try:
@@ -111,23 +97,22 @@ def only_file(folder: Path, pattern: str) -> Path:
     found = sorted((*folder.glob(pattern), *folder.glob(f"{pattern}.gz")))
     if len(found) != 1:
         names = ", ".join(shown(path.name) for path in found[:3]) or "none"
-        raise bad_file(
-            folder, f"needs one file named {pattern} (or .gz), and has {names}: use --data DIR"
-        )
+        problem = f"needs one file named {pattern} (or .gz), and has {names}"
+        raise bad_file(folder, f"{problem}: use --data DIR")
     return found[0]
 
 
 def find_splits(
     folder: PathLike, endings: Sequence[str], *, folders: bool = False
 ) -> dict[str, Path]:
-    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or
-    `eng.testa`.
+    """Return each split's file in `folder`: `train.txt`, `wiki.valid.tokens`, `eng.testa`, ….
 
     A name is one of `SPLIT_WORDS`, perhaps after other text and a dot, a hyphen or an underscore,
     with one of the endings, in any case, perhaps with .gz. With `folders`, folders named by a word
     count, too, and splits may be missing.
     """
-    entries, found = folder_entries(folder), {}
+    entries = folder_entries(folder)
+    found = {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
     for split, words in SPLIT_WORDS.items():
         name = re.compile(
@@ -138,26 +123,22 @@ def find_splits(
             chosen += [path for path in entries if path.is_dir() and path.name.lower() in words]
         if len(chosen) > 1:
             listed = ", ".join(shown(path.name) for path in chosen[:3])
-            raise bad_file(
-                folder, f"has more than one file for the {split} split ({listed}): keep one"
-            )
+            problem = f"has more than one file for the {split} split ({listed})"
+            raise bad_file(folder, f"{problem}: keep one")
         if chosen:
             found[split] = chosen[0]
         elif not folders:
             others = ", ".join((*endings[1:4], ".gz"))
             wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {others})"
-            raise bad_file(
-                folder, f"has no file for the {split} split: put one there named {wanted}"
-            )
+            problem = f"has no file for the {split} split"
+            raise bad_file(folder, f"{problem}: put one there named {wanted}")
     return found
 
 
 def iter_lines(
     path: PathLike, member: str | None = None, *, keeps_ends: bool = False
 ) -> Iterator[str]:
-    r"""Yield the lines of a text file, or of a member of a zip archive, without their ends, or with
-    `\n`.
-    """
+    r"""Yield the lines of a text file or of a zip archive's member, without ends or with `\n`."""
     with _opened(path, member) as file:
         yield from stream_lines(file, place(path, member), keeps_ends=keeps_ends)
 
@@ -168,6 +149,7 @@ def stream_lines(
     """Yield the lines of an open binary stream as soon as each is complete."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
     try:
+        # `readline` with a limit: a file without line ends would fill the memory.
         for number, line in enumerate(iter(lambda: text.readline(MAX_LINE + 1), ""), 1):
             if len(line) > MAX_LINE:
                 raise bad_line(
@@ -187,9 +169,7 @@ def stream_lines(
 def tar_files(
     path: PathLike, names: re.Pattern[str], source: str
 ) -> Iterator[tuple[re.Match[str], bytes]]:
-    """Yield the bytes of the files of a tar archive whose names match, with the match; unpack
-    nothing.
-    """
+    """Yield the bytes of a tar archive's files whose names match, with the match."""
     try:
         with open(path, "rb") as packed, tarfile.open(fileobj=packed) as tar:
             size = 0
@@ -236,6 +216,7 @@ class _Checked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        # In parts, so that the check comes before much is unpacked.
         data = self._file.read(len(buffer))
         self._size += len(data)
         _check_size(self._size, self._packed.tell() - self._start)
@@ -245,12 +226,11 @@ class _Checked(io.RawIOBase):
 
 @contextlib.contextmanager
 def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
-    """Open a regular file, a decompressed .gz file or a member of a zip archive to read its
-    bytes.
-    """
+    """Open a regular file, a .gz file or a member of a zip archive to read its unpacked bytes."""
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open(path, "rb", opener=_without_waiting))
+            # The open file is checked, and not its name, which may change in between.
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise bad_file(
                     path, "is a named pipe or a device, not a file: copy its text into a file"

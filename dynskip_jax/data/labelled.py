@@ -1,6 +1,4 @@
-"""Read labelled texts of any classes from TSV, CSV, JSON lines, or one folder per class, and split
-them.
-"""
+"""Read labelled texts from TSV, CSV, JSON lines or one folder per class, and split them."""
 
 import collections
 import dataclasses
@@ -47,15 +45,12 @@ class LabelledTextCorpus:
     source: str
     classes: tuple[str, ...]  # of train, sorted by name, or by value if all are numbers
     splits: Mapping[str, Sequence[LabelledText]]
-    notes: Sequence[
-        str
-    ]  # lines for messages: which splits were drawn from train, and what looks wrong
+    # Lines for messages: which splits were drawn from train, and what looks wrong.
+    notes: Sequence[str]
 
     @property
     def about(self) -> str:
-        """Readable line with the number of texts of each class, and the accuracy of the majority
-        baseline.
-        """
+        """Readable line with the texts of each class, and the majority baseline's accuracy."""
         labels = {split: [text.label for text in texts] for split, texts in self.splits.items()}
         counts = collections.Counter(labels["train"])
         majority = max(self.classes, key=counts.__getitem__)
@@ -81,10 +76,12 @@ def labelled_words(
     texts: Sequence[LabelledText], words: Callable[[str], Sequence[str]], classes: Sequence[str]
 ) -> Iterator[Labelled]:
     """Yield the words of each text and the index of its class."""
+    # dev and test have the classes of train, which the model can predict.
     number = {name: i for i, name in enumerate(classes)}
     for example in texts:
         if example.label not in number:
-            problem = f"the class {quoted(example.label)} is not among those of train: {', '.join(classes)}"
+            known = ", ".join(classes)
+            problem = f"the class {quoted(example.label)} is not among those of train: {known}"
             raise bad_line(example.file, example.line, problem)
         yield Labelled(words(example.text), number[example.label])
 
@@ -140,11 +137,12 @@ def find_labelled_text(
         raise bad_file(
             path, "has too few texts to draw dev and test from train: give files for them"
         )
-    are_numbers = all(map(_NUMBER.fullmatch, counts))
-    classes = tuple(sorted(counts, key=(lambda name: (float(name), name)) if are_numbers else None))
+    classes = tuple(sorted(counts))
+    if all(map(_NUMBER.fullmatch, counts)):
+        classes = tuple(sorted(classes, key=float))
     name = printable(path.resolve().name.removesuffix(".gz"))
     source = f"{'the folder ' * path.is_dir()}{path}"
-    # Hashes, because the texts may take much memory.
+    # Hashes of texts without case and blanks, because the texts may take much memory.
     keys = {
         split: [hash(" ".join(one.text.lower().split())) for one in own]
         for split, own in splits.items()
@@ -172,9 +170,11 @@ def read_labelled_file(
     if ending in _JSON_ENDINGS:
         records = _json_records(path, text, label, notes)
     else:
-        is_tsv = ending != "csv" and delimiter in ("auto", "tab")
-        how = dict(header=header, delimiter="tab" if is_tsv else delimiter, has_quotes=not is_tsv)
-        records = read_table(path, (text, label), _FLAGS, **how, notes=notes)
+        has_quotes = ending == "csv" or delimiter not in ("auto", "tab")
+        if not has_quotes:
+            delimiter = "tab"
+        how = dict(header=header, delimiter=delimiter, has_quotes=has_quotes, notes=notes)
+        records = read_table(path, (text, label), _FLAGS, **how)
     texts = []
     for number, fields in records:
         texts += _examples(path, number, *fields, notes)
@@ -186,8 +186,7 @@ def read_labelled_file(
 def stratified_split(
     labels: Sequence[Any], parts: Sequence[str], share: float, seed: int
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Split examples at random into parts and train, with about the same fraction of each class in
-    each one.
+    """Split examples at random, with about the same fraction of each class in each part.
 
     Each part gets its share of all examples, at least one, and every class keeps an example in
     train.
@@ -200,9 +199,11 @@ def stratified_split(
     # Each class is spread evenly over [0, 1), from which each part takes the next examples.
     place = np.ones(len(labels))
     for members in np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]):
+        # The first of each class has place 1, which is train's.
         free = rng.permutation(members)[1:]
         place[free] = (np.arange(len(free)) + rng.random()) / len(members)
-    size, room = max(1, round(share * len(labels))), len(labels) - len(sizes)
+    size = max(1, round(share * len(labels)))
+    room = len(labels) - len(sizes)
     ends = np.minimum(size * np.arange(1, len(parts) + 1), room)
     split = np.split(np.argsort(place, kind="stable"), ends)
     return {part: np.sort(members) for part, members in zip((*parts, "train"), split, strict=True)}
@@ -211,11 +212,10 @@ def stratified_split(
 def _read_splits(
     path: Path, read: Callable[[Path], list[LabelledText]], notes: DataNotes
 ) -> dict[str, list[LabelledText]]:
-    """Return the texts of the splits found at `path`; without separate splits, all texts are
-    `train`.
-    """
+    """Return the texts of the splits at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
+    # Files or folders named train, dev and test are splits, unless they are classes of that name.
     found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
     if not found or _are_classes(path, found, notes):
         return {"train": _read_classes(path, notes)}
@@ -223,7 +223,10 @@ def _read_splits(
         raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
     texts = {}
     for split, own in found.items():
-        texts[split] = _read_classes(own, notes) if own.is_dir() else read(own)
+        if own.is_dir():
+            texts[split] = _read_classes(own, notes)
+        else:
+            texts[split] = read(own)
     return texts
 
 
@@ -236,6 +239,7 @@ def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> boo
     if not all(own.is_dir() for own in found.values()):
         return False
     named = ", ".join(shown(own.name) for own in found.values())
+    # Folders beside those of that name are other classes.
     others = []
     for own in folder_entries(path):
         is_other = own.is_dir() and own not in found.values() and not _leads_back(own, path)
@@ -279,9 +283,8 @@ def _read_classes(path: Path, notes: DataNotes) -> list[LabelledText]:
     for file, label in class_files(path, notes):
         texts += _examples(file, 1, "\n".join(iter_lines(file)), label, notes)
     if not texts:
-        problem = (
-            "has no texts: it needs train.tsv, train.csv or train.jsonl, or a folder for each class"
-        )
+        files = "train.tsv, train.csv or train.jsonl"
+        problem = f"has no texts: it needs {files}, or a folder for each class"
         raise bad_file(path, f"{problem} with a text in each file")
     return texts
 
@@ -291,9 +294,7 @@ def _ending(path: PathLike) -> str:
 
 
 def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes) -> Iterator[Row]:
-    """Yield the text and the label of each line; a line that begins with `#` is no JSON, but a
-    comment.
-    """
+    """Yield each line's text and label; a line that begins with `#` is no JSON, but a comment."""
     kinds = (
         (text, str, "text", _FLAGS[0]),
         (label, (str, int, float), "text or a number", _FLAGS[1]),

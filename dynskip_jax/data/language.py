@@ -26,24 +26,18 @@ from dynskip_jax.data.vocabularies import (
 )
 from dynskip_jax.errors import UserError
 
-_MANY_UNKNOWN = (
-    0.1  # fraction of a split's tokens above which `<unk>` makes its perplexity misleading
-)
-_CUTS = (
-    0.8,
-    0.9,
-)  # where a single file is cut into train, dev and test, as fractions of its tokens
-_LONGEST_WORD = (
-    50_000  # characters; the library of byte pairs takes time and memory for longer words
-)
+# Fraction of a split's tokens above which `<unk>` makes its perplexity misleading.
+_MANY_UNKNOWN = 0.1
+# Where a single file is cut into train, dev and test, as fractions of its tokens.
+_CUTS = (0.8, 0.9)
+# Characters. The library of byte pairs takes time and memory for longer words.
+_LONGEST_WORD = 50_000
 
 Ids = Int[np.ndarray, " tokens"]
 
 
 class Pieces(NamedTuple):
-    """Units into which words are split: characters, or at most `size` byte pairs (Sennrich et al.
-    2016).
-    """
+    """Parts of words: characters, or at most `size` byte pairs (Sennrich et al. 2016)."""
 
     kind: Literal["characters", "bpe"]
     size: int = 0  # for byte pairs
@@ -58,8 +52,7 @@ class TextSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageCorpus:
-    """A corpus for language modelling: the token ids (int32) of each text, with one `<eos>` after
-    each line.
+    """A corpus for language modelling: token ids (int32), with one `<eos>` after each line.
 
     Attributes:
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
@@ -84,9 +77,7 @@ class LanguageCorpus:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of tokens of each split, including `<eos>`, and number of entries of the
-        vocabulary.
-        """
+        """Number of tokens of each split, including `<eos>`, and size of the vocabulary."""
         return {split: ids.size for split, ids in self.splits.items()} | {
             "vocabulary": len(self.vocabulary)
         }
@@ -99,10 +90,9 @@ class LanguageCorpus:
 
     @property
     def about(self) -> list[str]:
-        """Lines for messages: what the tokens are, how many are `<unk>`, and whether that is too
-        many.
-        """
-        unit, lines = self.vocabulary.unit, []
+        """Lines for messages: what the tokens are, and whether too many of them are `<unk>`."""
+        unit = self.vocabulary.unit
+        lines = []
         if self.own_ends:
             lines.append(
                 f"{self.own_ends:,} lines end with an {EOS} of their own, which is counted once"
@@ -115,14 +105,15 @@ class LanguageCorpus:
             return [*lines, f"train has every {unit} of dev and test: no {UNK}"]
         seen = "once" if self.min_count == 2 else f"fewer than {self.min_count} times"
         rare = f"{unit}s seen {seen} in train are {UNK}"
-        of_train = rare if self.min_count > 1 else f"{UNK} as in the text of train"
-        lines.append(f"{of_train}: {shares(self.unknown)}")
+        if self.min_count == 1:  # it keeps all that train has
+            rare = f"{UNK} as in the text of train"
+        lines.append(f"{rare}: {shares(self.unknown)}")
         many = {split: share for split, share in self.unknown.items() if share > _MANY_UNKNOWN}
         if many:
-            problem = "which is easy to predict: perplexities are low, and cannot be compared between splits"
-            lines.append(
-                f"{shares(many)} is {UNK}, {problem}; --vocabulary bpe has no unknown words"
-            )
+            problem = "which is easy to predict: perplexities are low"
+            problem = f"{problem}, and cannot be compared between splits"
+            remedy = "--vocabulary bpe has no unknown words"
+            lines.append(f"{shares(many)} is {UNK}, {problem}; {remedy}")
         return lines
 
     @property
@@ -134,8 +125,7 @@ class LanguageCorpus:
 def make_corpus(
     name: str, lines: Mapping[str, Iterable[str]], source: str, pieces: Pieces | None = None
 ) -> LanguageCorpus:
-    """Build a corpus of token ids from the lines of train, dev and test; train only is cut into
-    three.
+    """Build a corpus from the lines of train, dev and test; train only is cut into three.
 
     Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the
     perplexity would be too low. If dev or test need an `<unk>` that train lacks, the rarest words
@@ -144,7 +134,9 @@ def make_corpus(
     messages where the text was found.
     """
     words, ids, own_ends = _numbered(lines)
-    sizes, kind, min_count = {}, pieces and pieces.kind, 1
+    sizes = {}
+    kind = pieces and pieces.kind
+    min_count = 1
     if ids.keys() == {"train"}:
         ids = _cut(name, ids["train"])
     if pieces is not None:
@@ -161,7 +153,9 @@ def make_corpus(
 def corpus_name(path: Path) -> str:
     """Return the name of the corpus in a folder or a text file."""
     name = path.resolve().name
-    return printable(name if path.is_dir() else name.removesuffix(".gz").rpartition(".")[0] or name)
+    if not path.is_dir():
+        name = name.removesuffix(".gz").rpartition(".")[0] or name
+    return printable(name)
 
 
 def read_corpus(
@@ -172,9 +166,12 @@ def read_corpus(
     Files are streamed: memory contains a few bytes for each token, and each distinct token once.
     """
     path = Path(path)
-    files, source = {"train": path}, f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
-    if not path.is_file():
-        files, source = find_splits(path, ["txt", "tokens"]), f"the folder {path}"
+    if path.is_file():
+        files = {"train": path}
+        source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
+    else:
+        files = find_splits(path, ["txt", "tokens"])
+        source = f"the folder {path}"
     lines = {split: text_lines(file) for split, file in files.items()}
     return make_corpus(name or corpus_name(path), lines, source, pieces)
 
@@ -198,16 +195,18 @@ def text_lines(path: PathLike) -> Iterator[str]:
 
 
 def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Ids], int]:
-    """Return the tokens, each text as their numbers (int32), and the number of lines with their own
-    `<eos>`.
+    """Return each text's tokens as numbers (int32), and the number of lines with an `<eos>`.
 
     Numbers are in the order of first occurrence, and there is one `<eos>`, 0, after each line.
     """
-    numbers, ids, own_ends = {EOS: 0}, {}, 0
+    numbers = {EOS: 0}
+    ids = {}
+    own_ends = 0
     for split, lines in texts.items():
         found = array.array("i")
         for line in lines:
             words = line.split()
+            # Some corpora have written it; it is not counted twice.
             if words[-1:] == [EOS]:
                 own_ends += 1
                 words.pop()
@@ -221,9 +220,9 @@ def _cut(name: str, ids: Ids) -> dict[str, Ids]:
     """Cut a text into train, dev and test at line ends; each of them gets at least one line."""
     ends = np.flatnonzero(ids == 0) + 1
     if len(ends) < len(SPLITS):
-        raise bad_file(
-            name, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}"
-        )
+        problem = f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}"
+        raise bad_file(name, problem)
+    # At the line end after each share of the tokens; dev and test keep a line each.
     first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
     second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
     return dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
@@ -232,12 +231,11 @@ def _cut(name: str, ids: Ids) -> dict[str, Ids]:
 def _with_vocabulary(
     tokens: Sequence[str], ids: Mapping[str, Ids]
 ) -> tuple[Vocabulary, dict[str, Ids], int]:
-    """Return the vocabulary of train, the ids of all splits, and the count from which tokens are
-    kept.
-    """
+    """Return train's vocabulary, all splits' ids, and the count from which tokens are kept."""
     counted = np.bincount(ids["train"], minlength=len(tokens))
     counts = {tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)}
     is_complete = UNK in counts or all(counted[ids[split]].all() for split in ("dev", "test"))
+    # Without `<unk>` in train, its rarest tokens teach what an unknown word is.
     rarest = min((count for token, count in counts.items() if token != EOS), default=0)
     min_count = 1 if is_complete else 1 + rarest
     vocabulary = vocabulary_of_counts(counts, min_count)
@@ -249,25 +247,25 @@ def _with_vocabulary(
 def _in_pieces(
     name: str, words: Sequence[str], ids: Mapping[str, Ids], pieces: Pieces
 ) -> tuple[dict[str, Ids], Vocabulary, dict[str, TextSize]]:
-    """Return the ids of the pieces of each split, the vocabulary of the pieces, and the lengths of
-    the text.
+    """Return the ids of each split's pieces, their vocabulary, and the lengths of the text.
 
     A space belongs to the word after it. So each distinct word has two forms, with and without a
     leading space, and each form is split only once; form 2 i is word i, and form 2 i + 1 has a
     space before it.
     """
-    forms = [
-        form for word in words for form in ((word, word) if word == EOS else (word, f" {word}"))
-    ]
+    forms = []
+    for word in words:
+        forms += (word, word) if word == EOS else (word, f" {word}")
     form_ids = {split: 2 * of_split for split, of_split in ids.items()}
     for split, of_split in ids.items():
+        # A space stands before each word that does not follow an `<eos>`.
         form_ids[split][1:] += of_split[:-1] != 0
     if pieces.kind == "bpe":
         if (longest := max(map(len, words))) > _LONGEST_WORD:
             problem = f"byte pairs read words of at most {_LONGEST_WORD:,} characters"
-            raise UserError(
-                f"{name} has a word of {longest:,} characters, and {problem}: add spaces"
-            )
+            found = f"{name} has a word of {longest:,} characters"
+            raise UserError(f"{found}, and {problem}: add spaces")
+        # Pieces are learned from train only.
         counts = np.bincount(form_ids["train"], minlength=len(forms))
         counted = {forms[i]: int(counts[i]) for i in np.flatnonzero(counts) if forms[i] != EOS}
         vocabulary: Vocabulary = learn_byte_pairs(counted, pieces.size)

@@ -1,6 +1,4 @@
-"""Format text from users' files for messages: printable, short, and with the file and line of its
-origin.
-"""
+"""Format text from users' files for messages: printable, short, and with its file and line."""
 
 import os
 import reprlib
@@ -10,7 +8,8 @@ from collections.abc import Mapping
 from dynskip_jax.errors import UserError
 
 MAX_MESSAGE = 299
-_MAX_WHERE, _MAX_QUOTED = 130, 40
+_MAX_WHERE = 130
+_MAX_QUOTED = 40
 # Control and format characters, surrogates, and separators of lines and paragraphs. Format
 # characters are invisible, or change the order in which a terminal displays the text after them.
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -25,24 +24,26 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
-    r"""Return `text` with control and invisible characters as escapes; every script stays as it
-    is.
-    """
+    r"""Return `text` with control and invisible characters as escapes, in any script."""
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(
-        symbol.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(symbol) in _CONTROL_CATEGORIES and symbol not in _OF_WORDS
-        else symbol
-        for symbol in text
-    )
+    return "".join(map(_visible, text))
+
+
+def _visible(symbol: str) -> str:
+    if unicodedata.category(symbol) not in _CONTROL_CATEGORIES or symbol in _OF_WORDS:
+        return symbol
+    return symbol.encode("unicode_escape").decode("ascii")
 
 
 def shortened(text: str, limit: int) -> str:
     """Return `text`; if it has more than `limit` characters, an ellipsis replaces its middle."""
+    if len(text) <= limit:
+        return text
+    # The end of a path or a message tells more than its middle.
     tail = (limit - 1) // 2
-    return text if len(text) <= limit else f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def shown(text: object, limit: int = _MAX_QUOTED) -> str:
@@ -58,18 +59,15 @@ def shares(of_splits: Mapping[str, float]) -> str:
 
 def quoted(value: object) -> str:
     """Return the `repr` of a value from a file in about 40 (at most 80) characters."""
-    text = (
-        repr(shortened(value, _MAX_QUOTED))
-        if isinstance(value, str)
-        else printable(_REPR.repr(value))
-    )
+    if isinstance(value, str):
+        text = repr(shortened(value, _MAX_QUOTED))
+    else:
+        text = printable(_REPR.repr(value))
     return shortened(text, 2 * _MAX_QUOTED)
 
 
 def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
-    """Return the error for a file or folder: its name, a space and the problem, below 300
-    characters.
-    """
+    """Return the error for a file or folder: its name, a space and the problem, cut at 300."""
     start = f"{shown(os.fspath(where), _MAX_WHERE)} "
     return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
 

@@ -35,14 +35,19 @@ class DataNotes:
         """Count a line, or a file, that is left out."""
         if self._strict:
             problem = f"{kind.problem}: mend it, or leave --strict out"
-            raise bad_file(where, problem) if line is None else bad_line(where, line, problem)
+            if line is None:
+                raise bad_file(where, problem)
+            raise bad_line(where, line, problem)
         self.count(f"left out: {kind.plural}", where, line)
 
     def count(self, what: str, where: str | os.PathLike[str], line: int | None = None) -> None:
         """Count what is read in a way that its author may not expect."""
         count, first = self._found.get(what, (0, ""))
+        # The first place is named, and the others are counted.
         if not count:
-            first = shown(os.fspath(where), 75) + ("" if line is None else f", line {line}")
+            first = shown(os.fspath(where), 75)
+            if line is not None:
+                first = f"{first}, line {line}"
         self._found[what] = count + 1, first
 
     def add(self, line: str) -> None:
@@ -67,9 +72,8 @@ class DataNotes:
 
 
 def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:
-    """Return a line that counts the texts of other splits that train has, too; no line if there are
-    none.
-    """
+    """Return a line that counts the texts of other splits that train has, too, if any."""
+    # A text of train that is tested, too, makes scores too good.
     train = set(splits["train"])
     counts = []
     for split, texts in splits.items():
@@ -77,8 +81,6 @@ def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:
         if repeated and split != "train":
             distinct = len(set(repeated))
             counts.append(f"{len(repeated):,} of {len(texts):,} of {split} ({distinct:,} distinct)")
-    return (
-        [f"train has the same texts, which makes scores too good: {', '.join(counts)}"]
-        if counts
-        else []
-    )
+    if not counts:
+        return []
+    return [f"train has the same texts, which makes scores too good: {', '.join(counts)}"]

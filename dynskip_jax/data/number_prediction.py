@@ -1,5 +1,4 @@
-"""Generate the number prediction task (Gui et al. 2019): follow one or two pointers in a sequence
-of digits.
+"""Generate number prediction (Gui et al. 2019): follow pointers in a sequence of digits.
 
 The paper uses the lengths 11 (one hop) and 21 (two hops). As an extension, every other length up to
 501 is a one-hop task whose pointer can point to any position before the last.
@@ -15,7 +14,9 @@ from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
 
 DEFAULT_SIZES: Mapping[str, int] = {"dev": 10_000, "test": 10_000}
-SHORTEST, LONGEST, TWO_HOPS = 11, 501, 21
+SHORTEST = 11
+LONGEST = 501
+TWO_HOPS = 21
 NUM_DIGITS = 10
 
 Digits = Int[np.ndarray, "examples time"]
@@ -33,9 +34,7 @@ def num_symbols(length: int) -> int:
 
 
 def follow(digits: Digits, hops: int) -> Labels:
-    """Return the symbol of each row after `hops` hops: x[x[T-1]] after one, x[x[x[T-1]]] after
-    two.
-    """
+    """Return each row's symbol after `hops` hops: x[x[T-1]] after one, x[x[x[T-1]]] after two."""
     value = digits[:, -1]
     for _ in range(hops):
         value = digits[np.arange(len(digits)), value]
@@ -43,9 +42,7 @@ def follow(digits: Digits, hops: int) -> Labels:
 
 
 def hops_of(digits: Digits) -> Int[np.ndarray, "examples hops"]:
-    """Return the positions to which the pointers point, in order; the answer is at the last of
-    them.
-    """
+    """Return the positions to which the pointers point, in order; the last has the answer."""
     return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 
@@ -60,14 +57,15 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
         lengths = f"{TWO_HOPS} (two hops) or any other from {SHORTEST} to {LONGEST} (one hop)"
         raise UserError(f"number prediction has no length {shown(length)}: use --length {lengths}")
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
-    limits, hops = np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)]), num_hops(length)
+    limits = np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)])
+    hops = num_hops(length)
     rows = np.empty((0, length), np.int32)
     while len(rows) < num_examples:
         # With two hops, nearly half of the rows are allowed, so two or three rounds are enough.
         drawn = rng.integers(limits, size=(hops * num_examples, length), dtype=np.int32)
-        rows = np.concatenate(
-            [rows, drawn if hops == 1 else drawn[follow(drawn, 1) < drawn[:, -1]]]
-        )
+        if hops == 2:
+            drawn = drawn[follow(drawn, 1) < drawn[:, -1]]
+        rows = np.concatenate([rows, drawn])
     digits = np.ascontiguousarray(rows[:num_examples])
     return digits, follow(digits, hops)
 

@@ -1,5 +1,4 @@
-"""Generate multi-query associative recall (Arora et al. 2023): pairs of words, then some of the
-keys again.
+"""Generate associative recall (Arora et al. 2023): pairs of words, then some keys again.
 
 A row begins with its pairs, k1 v1 k2 v2 … Each key returns once, at a distance drawn from a power
 law, and asks for its value. All other places hold random words. Keys are from the lower half of the
@@ -32,30 +31,31 @@ def load_recall(length: int, train_examples: int) -> GeneratedData:
 
 
 def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return words and targets, both (examples, time); targets are `NOT_ASKED` where nothing is
-    asked.
-    """
-    rng, pairs = np.random.default_rng(seed), length // STEPS_OF_A_PAIR
-    each, rows = (num_examples, pairs), np.arange(num_examples)[:, None]
+    """Return words and targets, (examples, time); targets are `NOT_ASKED` where none is asked."""
+    rng = np.random.default_rng(seed)
+    pairs = length // STEPS_OF_A_PAIR
+    each = (num_examples, pairs)
+    rows = np.arange(num_examples)[:, None]
     keys = _distinct(rng, 1, NUM_WORDS // 2, each)
     values = _distinct(rng, NUM_WORDS // 2, NUM_WORDS, each)
     words = np.zeros((num_examples, length), np.int32)
-    words[:, 0 : 2 * pairs : 2], words[:, 1 : 2 * pairs : 2] = keys, values
+    words[:, 0 : 2 * pairs : 2] = keys
+    words[:, 1 : 2 * pairs : 2] = values
     # The largest Gumbel-perturbed log-probabilities are draws without replacement.
+    # Questions are near the pairs more often than far from them, by a power of the distance.
     places = np.arange(1, (length - 2 * pairs) // 2 + 1)
     scores = (_POWER - 1) * np.log(places) + rng.gumbel(size=(num_examples, len(places)))
     asked = 2 * pairs + 2 * np.argsort(-scores, axis=1)[:, :pairs]
     targets = np.full_like(words, NOT_ASKED)
-    words[rows, asked], targets[rows, asked] = keys, values
-    return np.where(
-        words == 0, rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32), words
-    ), targets
+    words[rows, asked] = keys
+    targets[rows, asked] = values
+    # Words that are neither asked nor in a pair are drawn at random.
+    others = rng.integers(NUM_WORDS, size=words.shape, dtype=np.int32)
+    return np.where(words == 0, others, words), targets
 
 
 def _distinct(rng: np.random.Generator, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:
-    """Draw rows of distinct numbers in [low, high): rows in which a number is repeated are drawn
-    again.
-    """
+    """Draw rows of distinct numbers in [low, high); rows with a repeated number are drawn again."""
     drawn = rng.integers(low, high, shape)
     while (repeated := (np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1)).any():
         drawn[repeated] = rng.integers(low, high, (repeated.sum(), shape[1]))

@@ -37,8 +37,7 @@ _TREEBANK_WORD = regex.compile(
 
 
 def review_words(text: str) -> list[str]:
-    """Return the words of a raw text in lower case: letters and digits in any script, and inner
-    apostrophes.
+    """Return a raw text's words in lower case: letters, digits and inner apostrophes.
 
     Any other visible character is a word, and so are up to three equal ones. HTML line breaks
     separate words.
@@ -52,16 +51,12 @@ def has_words(text: str) -> bool:
 
 
 def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
-    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it
-    's`, `(`.
-    """
+    """Return a text's words, roughly as the Penn Treebank splits them: `is n't`, `it 's`, `(`."""
     return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]
 
 
 class Labelled(NamedTuple):
-    """The words of a text and its class, or of two sentences and a rating of how similar they
-    are.
-    """
+    """The words of a text and its class, or of two sentences and a rating of their similarity."""
 
     words: Sequence[str]
     label: float
@@ -90,23 +85,26 @@ class SentenceCorpus:
         """Hash of the vocabulary, ids, lengths and targets."""
         arrays: list[np.ndarray] = []
         for split in self.splits.values():
-            arrays += split.inputs.values() if isinstance(split.inputs, dict) else [split.inputs]
+            inputs = split.inputs
+            arrays += inputs.values() if isinstance(inputs, dict) else [inputs]
             arrays += [split.targets, split.seq_lengths]
         return fingerprint(*self.vocabulary.tokens, *arrays)
 
     @property
     def about(self) -> str:
-        """One line for messages: percentage of unknown words and number of cropped texts in each
-        split.
-        """
+        """One line for messages: unknown words (%) and cropped texts in each split."""
         unknown = {}
         for name, split in self.splits.items():
-            tokens = split.inputs["tokens"] if isinstance(split.inputs, dict) else split.inputs
+            tokens = split.inputs
+            if isinstance(tokens, dict):  # of two sentences
+                tokens = tokens["tokens"]
             # `<unk>` and padding are 0.
             unknown[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
         line = f"words outside the vocabulary of {len(self.vocabulary):,}: {shares(unknown)}"
         cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
-        return f"{line}; texts cropped: {cropped}" if any(self.cropped.values()) else line
+        if not any(self.cropped.values()):
+            return line
+        return f"{line}; texts cropped: {cropped}"
 
 
 def sentence_corpus(
@@ -125,32 +123,32 @@ def sentence_corpus(
         batch_size: Number of texts per training step; see `with_buckets`.
         known: Function that returns the words of dev and test to add to the vocabulary.
     """
-    read, cropped = (
-        {},
-        dict.fromkeys(splits, 0),
-    )  # words, number of words of the first sentence, and label
+    read = {}  # words, number of words of the first sentence, and label
+    cropped = dict.fromkeys(splits, 0)
     for split, texts in splits.items():
         read[split] = []
         for text in texts:
             first = text.words[:max_length]
             cropped[split] += len(first) < len(text.words)
-            words = [
-                sys.intern(word) for word in (*first, *text.second)
-            ]  # each distinct word is kept once
+            # Each distinct word is kept once.
+            words = [sys.intern(word) for word in (*first, *text.second)]
             read[split].append((words, len(first), text.label))
     counts = {
         split: collections.Counter(word for words, *_ in texts for word in words)
         for split, texts in read.items()
     }
     train = counts.pop("train")
+    # Words of dev and test are known only if they have pretrained vectors, for example.
     more = known(train.keys(), set().union(*counts.values()))
     vocabulary = word_vocabulary(train, max_words=max_words, more_words=more)
     # Words that `known` adds come last, also those of train that are not kept otherwise.
     frequent = itertools.takewhile(lambda word: train[word] > 1, vocabulary.tokens[1:])
-    num_frequent, examples = 1 + sum(1 for _ in frequent), {}
+    num_frequent = 1 + sum(1 for _ in frequent)
+    examples = {}
     for split, texts in read.items():
         inputs, lengths = pad_sequences([vocabulary.encode(words) for words, *_ in texts])
         firsts, labels = (np.array([text[i] for text in texts]) for i in (1, 2))
+        # Rows of two sentences: a second array tells which words are whose.
         if (firsts < lengths).any():
             steps = np.arange(inputs.shape[1])
             is_second = (steps >= firsts[:, None]) & (steps < lengths[:, None])
@@ -164,8 +162,6 @@ def sentence_corpus(
 def pair_inputs(
     first: Int[np.ndarray, " first"], second: Int[np.ndarray, " second"]
 ) -> dict[str, Int[np.ndarray, " time"]]:
-    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for those of the first and 1
-    else.
-    """
+    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for the first and 1 else."""
     marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
     return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}

@@ -1,6 +1,4 @@
-"""Read source code: the tokens of a file in any programming language, and a folder of files as a
-corpus.
-"""
+"""Read source code: a file's tokens in any programming language, and a folder as a corpus."""
 
 import hashlib
 import io
@@ -97,10 +95,14 @@ def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
     Python has tokens for line ends and indentation. A `SyntaxError` or `TokenError` may follow the
     tokens before the fault, and other languages raise a `ValueError` if their lexer is not known.
     """
-    yield from _python_tokens(text) if name.endswith(_PYTHON) else _other_tokens(name, text)
+    if name.endswith(_PYTHON):
+        yield from _python_tokens(text)
+    else:
+        yield from _other_tokens(name, text)
 
 
 def _python_tokens(text: str) -> Iterator[CodeToken]:
+    # `tokenize` counts lines and columns, and places are characters of the text.
     lines = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     for number, string, (first, left), (last, right), _ in tokenize.generate_tokens(
         io.StringIO(text).readline
@@ -115,6 +117,7 @@ def _python_tokens(text: str) -> Iterator[CodeToken]:
 
 def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
     found = get_lexer_for_filename(name, text).get_tokens_unprocessed(text)
+    # A string is one token, although lexers cut it at escapes.
     for is_string, parts in itertools.groupby(found, lambda part: part[1] in String):
         parts = list(parts)
         if is_string:  # quotes and escapes are parts of their own
@@ -128,9 +131,7 @@ def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
 
 
 def _short(text: str, is_string: bool, is_number: bool) -> str:
-    """Return a token, or what stands for a long string, a long number, or what looks like a mark of
-    ours.
-    """
+    """Return a token, or what stands for a long string or number, or for a mark of ours."""
     if is_string and (len(text) > 14 or re.search(r"\s", text)):
         return vocabularies.STRING
     if is_number and len(text) > 2:
@@ -150,9 +151,14 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     root = Path(folder or sysconfig.get_paths()["stdlib"]).expanduser()
     if not root.is_dir():
         raise bad_file(root, "is no folder: name the folder of your source code with --data DIR")
-    sizes = _sizes(root, _SKIPPED if folder else _SKIPPED | _SKIPPED_OF_PYTHON)
+    skipped = _SKIPPED
+    if not folder:
+        skipped = _SKIPPED | _SKIPPED_OF_PYTHON
+    sizes = _sizes(root, skipped)
     packages: dict[str, list[list[CodeToken]]] = {}
-    seen, unreadable, count = set(), [], 0
+    seen = set()
+    unreadable = []
+    count = 0
     for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
         try:
             content = (root / path).read_bytes()
@@ -164,11 +170,12 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         if tokens and digest not in seen:
             packages.setdefault(package, []).append(tokens)
             count += len(tokens)
-        seen.add(digest)
+        seen.add(digest)  # copies in other packages would put the same text into two splits
         if count >= max_tokens:
             break
     if len(packages) < len(SPLITS):
-        problem = f"has {sum(map(len, packages.values()))} different files of source code that can be read"
+        num_files = sum(map(len, packages.values()))
+        problem = f"has {num_files} different files of source code that can be read"
         raise bad_file(root, f"{problem}: train, dev and test need one each")
     splits = _split(packages, count)
     vocabulary = vocabularies.code_vocabulary(itertools.chain(*splits["train"]))
@@ -193,7 +200,9 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         lines.append(
             f"{len(unreadable):,} files cannot be read as their language, and are left out: {names}"
         )
-    name = corpus_name(root) if folder else "python{}.{}".format(*sys.version_info)
+    name = "python{}.{}".format(*sys.version_info)
+    if folder:
+        name = corpus_name(root)
     corpus = LanguageCorpus(name, **ids, vocabulary=vocabulary, source=f"the source code in {root}")
     return corpus, lines
 
@@ -203,9 +212,10 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
     found = {}
     for here, folders, files in os.walk(root):
         is_environment = "pyvenv.cfg" in files  # a virtual one
-        folders[:] = (
-            [] if is_environment else [f for f in folders if f[0] != "." and f not in skipped]
-        )
+        # `os.walk` enters the folders that are left in this list.
+        folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
+        if is_environment:
+            folders.clear()
         for path in (Path(here, name) for name in files if name.lower().endswith(_ENDINGS)):
             if path.is_file() and path.stat().st_size <= _LARGEST_FILE:
                 found[path.relative_to(root)] = path.stat().st_size
@@ -213,9 +223,7 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
 
 
 def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, PurePath]]:
-    """Return each file and its package: a folder or file at the top, or in a package that is too
-    large.
-    """
+    """Return each file and its package: a folder or file at the top, or in a too large package."""
 
     def apart(
         paths: Collection[PurePath], depth: int, limit: float
@@ -231,13 +239,12 @@ def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, Pu
     found = list(apart(sizes, 1, _LARGE * min(sum(sizes.values()), most)))
     if len(dict(found)) < len(SPLITS):
         found = list(apart(sizes, 1, 0))  # each file for itself
+    # Not by name: packages of similar names are alike.
     return sorted(found, key=lambda pair: hashlib.sha256(os.fsencode(pair[0])).digest())
 
 
 def _split(packages: Mapping[str, list], count: int) -> dict[str, list]:
-    """Divide packages of `count` tokens in all: test and dev have the first, train has the
-    largest.
-    """
+    """Divide packages of `count` tokens: test and dev have the first, train has the largest."""
     sizes = {name: sum(map(len, files)) for name, files in packages.items()}
     largest = max(sizes, key=sizes.get)
     names = [name for name in packages if name != largest]

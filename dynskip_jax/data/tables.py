@@ -64,7 +64,7 @@ def read_table(
     places: list[int] = []
     width = 0
     for row in _rows(path, delimiter, has_quotes=has_quotes, notes=notes):
-        if not places:
+        if not places:  # the first row
             width = len(row.fields)
             found, has_header = _find(row.fields, columns, header)
             room = room_in_line(path, row.line)
@@ -85,9 +85,7 @@ def read_table(
 def _find(
     first: Sequence[str], columns: Sequence[Column], header: bool | None
 ) -> tuple[list[list[int]], bool]:
-    """Return the places that each column may have in the first row, and whether that row is a
-    header.
-    """
+    """Return the places that each column may have, and whether the first row is a header."""
     names = [unicodedata.normalize("NFC", name.strip()) for name in first]
     named = []
     numbered = []
@@ -116,32 +114,31 @@ def _problem(
     delimiter: str,
     room: int,
 ) -> str | None:
-    """Return why a column is not found exactly once, and what to do, in at most `room`
-    characters.
-    """
+    """Return in `room` characters why a column is not found exactly once, and what to do."""
     for column, places, flag in zip(columns, found, flags, strict=True):
         if len(places) > 1 and len({first[place].strip() for place in places}) > 1:
             problem = f"{quoted(column)} is the name of one column and the number of another"
             return f"{problem}: give --header yes or --header no"
         if len(places) > 1:
-            remedy = f", or set {flag} to a number from 0" if flag else ""
-            return f"two columns are called {quoted(column)}: rename one{remedy}"
+            problem = f"two columns are called {quoted(column)}: rename one"
+            return f"{problem}, or set {flag} to a number from 0" if flag else problem
         if not places:
             problem = f"no column {quoted(column)} among "
-            remedy = f" (separated by {delimiter}): set {flag}, or --delimiter" if flag else ""
+            remedy = ""
+            if flag:
+                remedy = f" (separated by {delimiter}): set {flag}, or --delimiter"
             listed = _listed(first, str(column), room - len(problem) - len(remedy))
             return f"{problem}{listed}{remedy}"
     return None
 
 
 def _listed(names: Sequence[str], wanted: str, room: int) -> str:
-    """Return names in at most `room` characters: all of them, or those around the one most like
-    `wanted`.
-    """
+    """Return all names, or those around the one most like `wanted`, in `room` characters."""
     words = []
     for name in names[:_LOOKED_AT]:
         word = shown(name.strip(), 24)
-        words.append(repr(word) if re.search(r"[,;|]", word) else word)
+        has_mark = re.search(r"[,;|]", word)
+        words.append(repr(word) if has_mark else word)
     best = difflib.get_close_matches(wanted, words, n=1, cutoff=0)
     start = words.index(best[0]) if best else 0
     end = start + 1
@@ -170,31 +167,25 @@ def _listed(names: Sequence[str], wanted: str, room: int) -> str:
 def _detected(
     path: PathLike, columns: Sequence[Column], header: bool | None, notes: DataNotes
 ) -> str:
-    """Return the delimiter with which the first row has the columns; refuse a table that two of
-    them fit.
+    """Return the only delimiter with which the first row has the columns.
 
     A delimiter that less than half of the rows agree with is one of texts, and not of the table.
     """
-    fitting: dict[str, float] = {}  # and the fraction of rows with as many fields as the first one
+    # Of each such delimiter, the fraction of rows with as many fields as the first one.
+    fitting: dict[str, float] = {}
     widest = "comma"
     most = 0
     line = 1
     for name in DELIMITERS:
-        # Not strict: a row with wrong quotes may have the right delimiter, and is refused when it
-        # is read.
-        rows = _rows(path, name, has_quotes=True, is_strict=False, notes=DataNotes())
-        widths: list[int] = []
-        with contextlib.suppress(_NoCSV):
-            for row in itertools.islice(rows, _LOOKED_AT):
-                if not widths:
-                    line = row.line
-                    if all(_find(row.fields, columns, header)[0]):
-                        fitting[name] = 0.0
-                widths.append(len(row.fields))
-        if name in fitting:
-            fitting[name] = widths.count(widths[0]) / len(widths)
-        if widths and widths[0] > most:
-            most = widths[0]
+        first, widths = _first_rows(path, name)
+        if first is None:
+            continue
+        line = first.line
+        width = widths[0]
+        if all(_find(first.fields, columns, header)[0]):
+            fitting[name] = widths.count(width) / len(widths)
+        if width > most:
+            most = width
             widest = name
     if not fitting:
         return widest
@@ -211,12 +202,24 @@ def _detected(
     return regular[0]
 
 
+def _first_rows(path: PathLike, delimiter: str) -> tuple[Row | None, list[int]]:
+    """Return the first row and the number of fields of each row, up to one that is no CSV."""
+    first = None
+    widths = []
+    # Not strict: a row with wrong quotes may have the right delimiter; reading it refuses it.
+    rows = _rows(path, delimiter, has_quotes=True, is_strict=False, notes=DataNotes())
+    with contextlib.suppress(_NoCSV):
+        for row in itertools.islice(rows, _LOOKED_AT):
+            first = first or row
+            widths.append(len(row.fields))
+    return first, widths
+
+
 def _rows(
     path: PathLike, delimiter: str, *, has_quotes: bool, is_strict: bool = True, notes: DataNotes
 ) -> Iterator[Row]:
     """Yield the rows that are neither blank nor comments; blank lines need no note."""
-    mark = DELIMITERS[delimiter]
-    rows = _csv_rows(path, mark, is_strict=is_strict) if has_quotes else _plain_rows(path, mark)
+    rows = _csv_rows(path, DELIMITERS[delimiter], has_quotes=has_quotes, is_strict=is_strict)
     head: list[Row] = []  # the first rows, as long as they begin with #
     width = 0
     for row in rows:
@@ -229,6 +232,7 @@ def _rows(
             head.append(row)
             continue
         if not width:
+            # The first row without a mark tells which of those before it are comments.
             width = len(row.fields)
             for first in head:
                 if len(first.fields) == width:
@@ -239,24 +243,24 @@ def _rows(
             notes.leave_out(COMMENT, path, row.line)
         else:
             yield row
-    if not width:
+    if not width:  # all rows begin with #
         yield from head
 
 
-def _plain_rows(path: PathLike, mark: str) -> Iterator[Row]:
-    for number, line in enumerate(iter_lines(path), 1):
-        if line:
-            yield Row(number, line.split(mark))
-
-
-def _csv_rows(path: PathLike, mark: str, *, is_strict: bool) -> Iterator[Row]:
-    lines = (
-        f"{line}\n" for line in iter_lines(path)
-    )  # with line ends, which quoted fields include
+def _csv_rows(path: PathLike, mark: str, *, has_quotes: bool, is_strict: bool) -> Iterator[Row]:
+    """Yield the rows that Python's `csv` reads; a blank line is a row without fields."""
+    # With line ends, which quoted fields include.
+    lines = (f"{line}\n" for line in iter_lines(path))
     limit = csv.field_size_limit(MAX_LINE)
     number = 1
     try:
-        rows = csv.reader(lines, delimiter=mark, strict=is_strict, skipinitialspace=True)
+        rows = csv.reader(
+            lines,
+            delimiter=mark,
+            quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
+            skipinitialspace=has_quotes,
+            strict=is_strict,
+        )
         for fields in rows:
             yield Row(number, fields)
             number = rows.line_num + 1

@@ -1,5 +1,4 @@
-"""Convert between entities or chunks and their tags, one per word, in the schemes IOB1, BIO2 and
-BIOES.
+"""Convert between entities or chunks and their tags in the schemes IOB1, BIO2 and BIOES.
 
 A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
 
@@ -35,9 +34,7 @@ _ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
 
 
 class Entity(NamedTuple):
-    """An entity or chunk: its type, the index of its first word, and the index after its last
-    word.
-    """
+    """An entity or chunk: its type, its first word, and the word after its last one."""
 
     kind: str
     start: int
@@ -45,9 +42,7 @@ class Entity(NamedTuple):
 
 
 class AllowedTransitions(NamedTuple):
-    """Whether tag j may follow tag i, at [i, j], and whether each tag may begin and end a
-    sentence.
-    """
+    """Whether tag j may follow tag i, at [i, j], and whether each may begin or end a sentence."""
 
     transitions: Bool[np.ndarray, "tags tags"]
     start: Bool[np.ndarray, " tags"]
@@ -55,8 +50,7 @@ class AllowedTransitions(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is
-    an error.
+    """Return a sentence's entities as `conlleval` (2004-01-26) finds them; no tag is an error.
 
     An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and
     `.` whose type, the text after the hyphen, differs from that of the previous tag. It ends before
@@ -66,10 +60,13 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     itself does not define `S`. For `O-X`, or an unknown letter without a type such as `PER`, the
     script may count fewer of these entities as correct.
     """
-    found, start = [], None
+    found = []
+    start = None
     last_letter, last_kind = _OUTSIDE
     for at, (letter, kind) in enumerate([*map(_as_bio, tags), _OUTSIDE]):
-        pair, changed = (last_letter, letter), kind != last_kind
+        # The tag opens an entity, and it ends the one before it, by the letters or by the type.
+        pair = (last_letter, letter)
+        changed = kind != last_kind
         begins = pair in _BEGINS or (letter not in ("O", ".") and changed)
         ends = pair in _ENDS or (last_letter not in ("O", ".") and changed)
         if start is not None and (ends or begins or at == len(tags)):
@@ -77,24 +74,25 @@ def entities(tags: Sequence[str]) -> list[Entity]:
             start = None
         if begins:
             start = at
-        last_letter, last_kind = letter, kind
+        last_letter = letter
+        last_kind = kind
     return found
 
 
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """Return the tags of a sentence of `length` words with these entities, in order and without
-    overlap.
-    """
-    tags, last = ["O"] * length, Entity("", 0, 0)
+    """Return the tags of `length` words with these entities, in order and without overlap."""
+    tags = ["O"] * length
+    last = Entity("", 0, 0)
     for entity in found:
         kind, start, end = entity
         tags[start:end] = [tag_of("I", kind)] * (end - start)
-        if scheme == "BIO2" or (
-            scheme == "IOB1" and last.start < last.end == start and last.kind == kind
-        ):
+        # IOB1 marks a beginning only where the entity before it touches it and is of its type.
+        touches = last.start < last.end == start and last.kind == kind
+        if scheme == "BIO2" or (scheme == "IOB1" and touches):
             tags[start] = tag_of("B", kind)
         elif scheme == "BIOES":
-            tags[start], tags[end - 1] = tag_of("B", kind), tag_of("E", kind)
+            tags[start] = tag_of("B", kind)
+            tags[end - 1] = tag_of("E", kind)
             if end - start == 1:
                 tags[start] = tag_of("S", kind)
         last = entity
@@ -102,15 +100,14 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
-    """Return the tags in a scheme for the entities that `conlleval` finds, whatever scheme they
-    follow.
+    """Return the tags in a scheme for the entities that `conlleval` finds in tags of any scheme.
 
     Entities without a type are left out, unless all tags are plain letters.
     """
+    # Some corpora mark one kind of entity, by letters without a type.
     are_bare = {*tags} <= {*"BIESO"}
-    return write_tags(
-        [entity for entity in entities(tags) if entity.kind or are_bare], len(tags), target
-    )
+    kept = [entity for entity in entities(tags) if entity.kind or are_bare]
+    return write_tags(kept, len(tags), target)
 
 
 def tag_of(letter: str, kind: str) -> str:
@@ -119,8 +116,7 @@ def tag_of(letter: str, kind: str) -> str:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, str]:
-    """Return the scheme of the tags of sentences, or None if they do not mark entities, and the
-    evidence.
+    """Return the scheme of tags, None if they mark no entities, and the evidence.
 
     Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with
     a B that IOB1 does not need, and BIO2 if not.
@@ -136,7 +132,8 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, st
         return None, f"no scheme: {problem}"
     letters = []  # of the words at which the type changes
     for sentence in sentences:
-        types = [None, *(None if tag == "O" else tag[2:] for tag in sentence)]
+        kind_of = {tag: tag[2:] for tag in sentence if tag != "O"}
+        types = [None, *map(kind_of.get, sentence)]
         changes = (now != before for before, now in itertools.pairwise(types))
         letters += [tag[0] for tag in itertools.compress(sentence, changes)]
     if any(tag[0] in "ES" for tag in tags):
@@ -147,9 +144,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, st
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else
-    None.
-    """
+    """Return the first word whose tag breaks the scheme's rules, and a phrase; else None."""
     before = None
     for at, tag in enumerate(tags):
         now = _parsed(tag, scheme)
@@ -158,8 +153,8 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
             more = f"which has O, and {letters}, alone or with a type as in I-PER"
             return at, f"{quoted(tag)} is no tag of {scheme}, {more}"
         if not _may_follow(before, now, scheme):
-            previous = f"after {shown(tags[at - 1])}" if at else "at the start of a sentence"
-            return at, f"the tag {shown(tag)} cannot stand {previous} in {scheme}"
+            where = f"after {shown(tags[at - 1])}" if at else "at the start of a sentence"
+            return at, f"the tag {shown(tag)} cannot stand {where} in {scheme}"
         before = now
     if tags and not _may_follow(before, None, scheme):
         return len(tags) - 1, f"the tag {shown(tags[-1])} cannot end a sentence in {scheme}"
@@ -168,6 +163,7 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """Return which of `tags` may follow each other, begin a sentence and end a sentence."""
+    # Row and column 0 are the start and the end of a sentence.
     parsed = [None, *(_parsed(tag, scheme) for tag in tags)]
     allowed = np.array(
         [[_may_follow(before, now, scheme) for now in parsed] for before in parsed], bool
@@ -176,13 +172,14 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitio
 
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
-    """Return whether tag `now` may follow `before`; None stands for the start or end of the
-    sentence.
-    """
-    (last_letter, last_kind), (letter, kind) = before or _OUTSIDE, now or _OUTSIDE
+    """Return whether tag `now` may follow `before`; None is the sentence's start or end."""
+    last_letter, last_kind = before or _OUTSIDE
+    letter, kind = now or _OUTSIDE
     continues = last_letter in ("B", "I") and last_kind == kind
     if scheme == "BIOES":
-        return continues if letter in ("I", "E") else last_letter not in ("B", "I")
+        if letter in ("I", "E"):
+            return continues
+        return last_letter not in ("B", "I")
     return scheme == "IOB1" or continues or letter != "I"
 
 
@@ -195,8 +192,6 @@ def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
 
 
 def _as_bio(tag: str) -> _Tag:
-    """Return the letter and type of any tag, with the letters of BIOES replaced by those of
-    BIO2.
-    """
+    """Return any tag's letter and type, with BIO2's letters in place of those of BIOES."""
     letter, _, kind = tag.partition("-")
     return {"S": "B", "E": "I"}.get(letter, letter), kind

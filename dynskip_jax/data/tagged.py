@@ -33,9 +33,8 @@ class TaggedCorpus:
     name: str
     source: str  # phrase for messages that describes where the corpus was found
     splits: Mapping[str, Sentences]
-    scheme: Scheme | None = (
-        None  # of the tags in the files; None if unknown, or if they do not mark entities
-    )
+    # Of the tags in the files; None if unknown, or if they do not mark entities.
+    scheme: Scheme | None = None
     notes: Sequence[str] = ()  # lines for messages: what was left out, and what looks wrong
 
     @property
@@ -45,9 +44,7 @@ class TaggedCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the words, tags and other columns of all splits, and of whether tags mark
-        entities.
-        """
+        """Hash of all splits' words, tags and other columns, and of whether tags mark entities."""
         lines = [str(self.scheme is not None)]
         for split in SPLITS:
             for words, tags, _, columns, _ in self.splits[split]:
@@ -75,8 +72,7 @@ def find_tagged_corpus(
     beside: Sequence[int] = (),
     strict: bool = False,
 ) -> TaggedCorpus:
-    """Load a corpus with one tag per word: named entities, chunks, parts of speech or CCG
-    categories.
+    """Load a corpus with a tag per word: entities, chunks, parts of speech or CCG categories.
 
     Args:
         dataset: `conll2003` has named entities, and `conll2000` chunks; its dev is drawn from
@@ -90,17 +86,20 @@ def find_tagged_corpus(
         strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are
             left out.
     """
-    is_unused, name = (
-        (tag_column != -1, "--tag-column") if dataset == "ud" else (tag != "upos", "--tag")
-    )
-    if is_unused:
-        raise UserError(f"{name} has no effect with --dataset {dataset}: leave it out")
+    unused = None
+    if dataset == "ud" and tag_column != -1:
+        unused = "--tag-column"
+    elif dataset != "ud" and tag != "upos":
+        unused = "--tag"
+    if unused is not None:
+        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
     notes = DataNotes(strict=strict)
     read = functools.partial(read_columns, beside=beside, tag=tag_column, notes=notes)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
         path = data_folder(None, *archive) if data is None else Path(data).expanduser()
-        path = path if path.is_file() else path / "conll2000.zip"
+        if not path.is_file():
+            path /= "conll2000.zip"
         parts = [read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")]
         return _with_drawn_dev(path, *parts, notes)
     if dataset == "conll2003":
@@ -120,7 +119,8 @@ def find_tagged_corpus(
             "--dataset columns reads train, dev and test from files: give their folder as --data"
         )
     else:
-        folder, endings = Path(data).expanduser(), _ENDINGS
+        folder = Path(data).expanduser()
+        endings = _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
     keys = {split: [tuple(sentence.words) for sentence in own] for split, own in splits.items()}
@@ -166,6 +166,7 @@ def _with_drawn_dev(
     if not size:
         raise bad_file(path, f"has only {len(train)} sentences: name NLTK's archive with --data")
     order = np.random.default_rng(0).permutation(len(train))
+    # CoNLL-2000 has no dev.
     dev, rest = ([train[i] for i in np.sort(part)] for part in np.split(order, [size]))
     notes.add(f"dev: {size:,} sentences of train, drawn at random")
     splits = {"train": rest, "dev": dev, "test": test}
@@ -202,6 +203,7 @@ def tagged_examples(
         word: i
         for i, word in enumerate(dict.fromkeys(word for own in sentences for word in own.words))
     }
+    # Each distinct word is encoded once.
     known = vocabulary.encode(list(forms), [("",) * len(vocabulary.columns)] * len(forms))
     rows = [np.array([forms[word] for word in own.words], np.int32) for own in sentences]
     padded, lengths = pad_sequences(rows)

@@ -29,9 +29,7 @@ _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s
 
 
 class TaggedSentence(NamedTuple):
-    """A sentence with a tag for each word, its line, counted from 1, and the values of other
-    columns.
-    """
+    """A sentence with a tag for each word, its line from 1, and the values of other columns."""
 
     words: list[str]
     tags: list[str]
@@ -73,6 +71,7 @@ def lines_to_tag(
         usual, lines = _usual_line(lines)
     for number, line in enumerate(lines, 1):
         fields = None
+        # A sentence ends at a blank line, or at the mark between documents.
         is_end = not line or _END.fullmatch(line) is not None
         if format == "conllu" and not (is_end or line.startswith("#")):
             fields = _conllu_columns(line, len(block.words) + 1, where, number)
@@ -82,6 +81,7 @@ def lines_to_tag(
                 notes.leave_out(COMMENT, where, number)
                 fields = None
         if fields is not None:
+            # The first word's line tells how many columns all have.
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
                 raise bad_line(
@@ -89,8 +89,8 @@ def lines_to_tag(
                 )
             word, *others = (fields[column] for column in columns)
             if not word.strip(" "):
-                problem = f"the word in column {columns[0]} is empty: columns are separated by single tabs"
-                raise bad_line(where, number, problem)
+                problem = f"the word in column {columns[0]} is empty"
+                raise bad_line(where, number, f"{problem}: columns are separated by single tabs")
             block.words.append(word)
             block.places.append(len(block.lines))
             block.columns.append(tuple(notes.label(value, where, number) for value in others))
@@ -110,6 +110,7 @@ def _usual_line(lines: Iterable[str]) -> tuple[str | None, Iterator[str]]:
     lines = iter(lines)
     seen: list[str] = []
     usual = None
+    # The lines that are looked at are yielded again.
     for line in itertools.islice(lines, _LOOKED_AT):
         seen.append(line)
         if _END.fullmatch(line) or _KEYED_COMMENT.match(line):
@@ -171,9 +172,7 @@ def _columns(line: str) -> list[str]:
 
 
 def _conllu_columns(line: str, word: int, where: str, number: int) -> list[str] | None:
-    """Return the columns of a line that has the sentence's word of this number; None for lines of
-    no word.
-    """
+    """Return the columns of a line with the word of this number; None for a line of no word."""
     fields = line.split("\t")
     if len(fields) != 10:
         raise bad_line(
@@ -245,14 +244,14 @@ def read_columns(
     beside: Sequence[int] = (),
     notes: DataNotes | None = None,
 ) -> list[TaggedSentence]:
-    """Read a file with one word per line and its tag in another column; `beside` are other columns
-    to read.
+    """Read a file with a word per line and its tag in a column; `beside` are other columns.
 
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip
     archive.
     """
     notes = notes or DataNotes()
-    where, sentences = place(path, member), []
+    where = place(path, member)
+    sentences = []
     how = dict(beside=(tag, *beside), where=where, notes=notes)
     for block in lines_to_tag(iter_lines(path, member), format, **how):
         lines = [block.start + at for at in block.places]
@@ -262,7 +261,9 @@ def read_columns(
                 raise bad_line(where, line, f"the word {quoted(word)} has no tag in column {tag}")
             check_label(tag_of_word, "tag", where, line)
         if lines:
-            others = [tuple(rest) for _, *rest in block.columns] if beside else ()
+            others = ()
+            if beside:
+                others = [tuple(rest) for _, *rest in block.columns]
             sentences.append(TaggedSentence(block.words, tags, lines, others, where))
     if format == "columns":
         sentences = _without_comments(sentences, notes)

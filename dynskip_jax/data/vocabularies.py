@@ -1,6 +1,4 @@
-"""Map between tokens and integer ids: words, classes, characters, byte pairs, and what taggers
-read.
-"""
+"""Map between tokens and ids: words, classes, characters, byte pairs, and taggers' columns."""
 
 import collections
 import dataclasses
@@ -22,14 +20,25 @@ EOS = "<eos>"
 UNK = "<unk>"
 SPACE = "␣"  # displayed in place of a space
 # Tokens of source code that stand for others, besides the numbered names `<name-0>`, `<name-1>`, ….
-FILE, NEWLINE, INDENT, DEDENT = "<file>", "<newline>", "<indent>", "<dedent>"
-STRING, NUMBER, OTHER = "<string>", "<number>", "<other>"
+FILE = "<file>"
+NEWLINE = "<newline>"
+INDENT = "<indent>"
+DEDENT = "<dedent>"
+STRING = "<string>"
+NUMBER = "<number>"
+OTHER = "<other>"
 NUMBERED_NAMES = 200
 
 Digits = Literal["keep", "nine", "zero"]
 CAPITALS = ("lower", "first", "all", "mixed", "none")
-_PADDING, _UNKNOWN_CHARACTER, _FIRST_CHARACTER = 0, 1, 2  # character ids of taggers
-_START, _END, _FIRST_SYMBOL = 1, 2, 3  # ids in a `character_table`
+# Character ids of taggers.
+_PADDING = 0
+_UNKNOWN_CHARACTER = 1
+_FIRST_CHARACTER = 2
+# Ids in a `character_table`.
+_START = 1
+_END = 2
+_FIRST_SYMBOL = 3
 
 
 class Stored:
@@ -48,13 +57,13 @@ class Stored:
             CharacterVocabulary,
             BytePairVocabulary,
             CodeVocabulary,
+            TaggerVocabulary,
         )
-        make = {one.__name__: one for one in (*kinds, TaggerVocabulary)}[kept["kind"]]
-        fields = {
-            name: tuple(v) if isinstance(v, list) else v
-            for name, v in kept.items()
-            if name != "kind"
-        }
+        make = {one.__name__: one for one in kinds}[kept["kind"]]
+        fields = {name: value for name, value in kept.items() if name != "kind"}
+        for name, value in fields.items():
+            if isinstance(value, list):  # JSON has no tuples
+                fields[name] = tuple(value)
         if not all(isinstance(token, str) for token in fields.get("tokens", ())):
             raise ValueError("no list of words")
         return make(**fields)
@@ -86,10 +95,8 @@ class Vocabulary(Stored):
         return text.split()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens, with a line end in place of each `<eos>` except at both
-        ends.
-        """
-        text = " ".join("\n" if token == EOS else token for token in tokens)
+        """Return the text of tokens, with line ends for each `<eos>` except at both ends."""
+        text = " ".join(map(_as_line_end, tokens))
         return re.sub(" ?\n ?", "\n", text).strip("\n")
 
     def shown(self, tokens: Sequence[str]) -> list[str]:
@@ -111,25 +118,27 @@ class Vocabulary(Stored):
         return [self.tokens[i] for i in ids.tolist()]
 
 
+def _as_line_end(token: str) -> str:
+    return "\n" if token == EOS else token
+
+
 def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
-    """Return the vocabulary of a text from the count of each token: most frequent first, then by
-    alphabet.
+    """Return a text's vocabulary from its counts: most frequent first, then by alphabet.
 
     It always has `<eos>`, and `<unk>` if the text has it or a token is rarer than `min_count`; the
     count of `<unk>` includes those tokens.
     """
     kept: collections.Counter[str] = collections.Counter({EOS: 0})
     for token, count in counts.items():
-        kept[token if count >= min_count or token in (EOS, UNK) else UNK] += count
+        is_kept = count >= min_count or token in (EOS, UNK)
+        kept[token if is_kept else UNK] += count
     return Vocabulary(tuple(sorted(kept, key=lambda token: (-kept[token], token))))
 
 
 def word_vocabulary(
     counts: Mapping[str, int], *, max_words: int | None = None, more_words: Collection[str] = ()
 ) -> Vocabulary:
-    """Return `<unk>`, up to `max_words` words of train, most frequent first, and `more_words` by
-    alphabet.
-    """
+    """Return `<unk>`, up to `max_words` frequent words of train, and `more_words` by alphabet."""
     words = sorted({*counts} - {UNK}, key=lambda word: (-counts[word], word))[:max_words]
     return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
 
@@ -153,7 +162,7 @@ class CharacterVocabulary(Vocabulary):
 
     @override
     def join(self, tokens: Sequence[str]) -> str:
-        return "".join("\n" if token == EOS else token for token in tokens).strip("\n")
+        return "".join(map(_as_line_end, tokens)).strip("\n")
 
     @override
     def shown(self, tokens: Sequence[str]) -> list[str]:
@@ -162,9 +171,7 @@ class CharacterVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class BytePairVocabulary(Vocabulary):
-    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown
-    pieces.
-    """
+    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; nothing is unknown."""
 
     unit = "piece"
     tokenizer: str
@@ -196,15 +203,12 @@ class BytePairVocabulary(Vocabulary):
 
 
 def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
-    """Learn at most `size` byte pairs (Sennrich et al. 2016), including `<eos>` and the 256
-    bytes.
-    """
+    """Learn at most `size` byte pairs (Sennrich et al. 2016), with `<eos>` and the 256 bytes."""
     with needs("bpe"):
         import tokenizers
     # Sorted, so that the result does not depend on the order of the words in the text.
-    forms = (
-        form for form, count in sorted(counts.items()) for form in itertools.repeat(form, count)
-    )
+    repeated = (itertools.repeat(form, count) for form, count in sorted(counts.items()))
+    forms = itertools.chain.from_iterable(repeated)
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     options = dict(min_frequency=0, special_tokens=[EOS], show_progress=False)
     tokenizer.train_from_iterator(forms, size, **options)
@@ -223,9 +227,7 @@ class CodeToken(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CodeVocabulary(Vocabulary):
-    """A vocabulary of source code: `<file>`, numbered names, `num_names` names, and all other
-    tokens.
-    """
+    """A vocabulary of code: `<file>`, numbered names, `num_names` names, and other tokens."""
 
     unit = "token"
     start = FILE
@@ -241,8 +243,7 @@ class CodeVocabulary(Vocabulary):
         }
 
     def number(self, tokens: Iterable[CodeToken]) -> list[str]:
-        """Return the texts of a file's `CodeToken`s; unknown ones become numbered names, or
-        `<other>`.
+        """Return the texts of `CodeToken`s; unknown ones become numbered names, or `<other>`.
 
         Names are numbered by their first appearance in the file, and numbers begin again after 200
         names.
@@ -261,15 +262,14 @@ class CodeVocabulary(Vocabulary):
 def code_vocabulary(
     train: Iterable[CodeToken], *, min_count: int = 3, max_size: int = 10_000
 ) -> CodeVocabulary:
-    """Return the vocabulary of source code; a text that is a name at most of its places is a
-    name.
-    """
+    """Return a vocabulary of code; a text that is mostly a name counts as a name."""
     counts = collections.Counter((token.text, token.is_name) for token in train)
     totals: collections.Counter[str] = collections.Counter()
     for (text, _), count in counts.items():
         totals[text] += count
     special = [FILE, *(f"<name-{number}>" for number in range(NUMBERED_NAMES))]
     others = [NEWLINE, INDENT, DEDENT, STRING, NUMBER, OTHER]
+    # By alphabet among equally frequent ones, so that ids do not depend on the files' order.
     frequent = sorted(
         (text for text in totals if totals[text] >= min_count), key=lambda t: (-totals[t], t)
     )
@@ -284,8 +284,7 @@ def code_vocabulary(
 def character_table(
     words: Sequence[str],
 ) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
-    """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and
-    the symbols.
+    """Return the ids of each word's characters, between two marks (Kim et al. 2016), and symbols.
 
     Id 0 is padding, 1 and 2 mark the start and the end of a word, and the sorted symbols follow:
     characters, and whole words such as `<unk>`.
@@ -309,9 +308,7 @@ class TokenIds(NamedTuple):
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
-    """Return the form under which a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al.
-    2016).
-    """
+    """Return how a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al. 2016)."""
     if digits != "keep":
         word = re.sub(r"\d", {"nine": "9", "zero": "0"}[digits], word)
     return word.lower() if lowercase else word
@@ -343,9 +340,8 @@ class TaggerVocabulary(Stored):
     columns: tuple[
         Sequence[str], ...
     ] = ()  # known values of each other column, from id 1; 0 is unknown
-    scheme: Scheme | None = (
-        None  # of the tags in the files of train; None if they do not mark entities
-    )
+    # Of the tags in the files of train; None if they do not mark entities.
+    scheme: Scheme | None = None
 
     @property
     def num_characters(self) -> int:
@@ -359,13 +355,12 @@ class TaggerVocabulary(Stored):
     def encode(
         self, words: Sequence[str], columns: Sequence[Sequence[str]] | None = None
     ) -> TokenIds:
-        """Encode the words of a sentence, and their values in the vocabulary's other columns, if
-        given.
-        """
+        """Encode a sentence's words, and their values in the other columns, if given."""
         known = {symbol: i for i, symbol in enumerate(self.characters, _FIRST_CHARACTER)}
         table = np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
         for row, word in zip(table, words, strict=True):
+            # Prefixes and suffixes tell more than what is between them.
             if len(word) > self.word_length:
                 word = word[:first] + word[len(word) - (self.word_length - first) :]
             row[: len(word)] = [known.get(symbol, _UNKNOWN_CHARACTER) for symbol in word]
@@ -406,8 +401,7 @@ def tagger_vocabulary(
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
     scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
-    """Return the vocabulary of the words of each training sentence, and of their values in other
-    columns.
+    """Return the vocabulary of the training sentences' words, and of their other columns.
 
     `more_words` are additional normal forms, such as words with pretrained vectors.
     """
@@ -417,6 +411,7 @@ def tagger_vocabulary(
         counts[normal_form(word, lowercase=lowercase, digits=digits)] += count
     words = word_vocabulary(counts, more_words=more_words).tokens
     symbols = collections.Counter(symbol for word in forms for symbol in word)
+    # One tuple of values for each column, over all words.
     values = zip(*(values for sentence in columns for values in sentence), strict=True)
     return TaggerVocabulary(
         words=words,

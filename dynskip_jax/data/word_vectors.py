@@ -19,9 +19,7 @@ _LOOKED_AT = 100  # number of lines that are examined for the width of the vecto
 
 
 class WordVectors(NamedTuple):
-    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has
-    one.
-    """
+    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has."""
 
     table: Float[np.ndarray, "words width"]
     found: Bool[np.ndarray, " words"]
@@ -83,23 +81,21 @@ def read_word_vectors(
             continue
         last = line
         if len(fields) - 1 < width:
-            problem = (
-                f"{len(fields) - 1} numbers after the word, but {width} are wanted on each line"
-            )
-            raise bad_line(path, line.number, problem)
+            found = f"{len(fields) - 1} numbers after the word"
+            raise bad_line(path, line.number, f"{found}, but {width} are wanted on each line")
         count += 1
         word = " ".join(fields[:-width])
         if word in words and word not in found:
             found[word] = _vector(path, line, width)
 
+    # word2vec's first line has the number of words and the width.
     if count < promised:
         problem = f"has {count:,} words, but its first line promises {promised:,}"
         raise bad_file(path, f"{problem}: it may be cut, fetch it again")
     if last is not None and not last.has_end and len(last.fields) > width:
         _vector(path, last, width)
-        notes.add(
-            f"the last line of {shown(path, 75)} has no line end: if the file is cut, fetch it again"
-        )
+        problem = f"the last line of {shown(path, 75)} has no line end"
+        notes.add(f"{problem}: if the file is cut, fetch it again")
     return found
 
 
@@ -118,11 +114,14 @@ def _vector(path: PathLike, line: _Line, width: int) -> Float[np.ndarray, " widt
 
 def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int) -> WordVectors:
     """Return the vector of each word, or that of its lower-case form if the word has none."""
-    table, found = np.zeros((len(words), width), np.float32), np.zeros(len(words), bool)
+    table = np.zeros((len(words), width), np.float32)
+    found = np.zeros(len(words), bool)
     for row, word in enumerate(words):
+        # Published vectors are often of lower-case words only.
         vector = read.get(word, read.get(word.lower()))
         if vector is not None:
-            table[row], found[row] = vector, True
+            table[row] = vector
+            found[row] = True
     return WordVectors(table, found)
 
 

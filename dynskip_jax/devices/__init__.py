@@ -1,3 +1,1 @@
-"""Execution on one device, several devices or several processes; memory use and the compilation
-cache.
-"""
+"""Run on one device, several devices or several processes; memory and compilation cache."""

@@ -1,6 +1,4 @@
-"""Cache compiled programs on disk, so that a command does not compile again when it is
-restarted.
-"""
+"""Cache compiled programs on disk, so that a restarted command does not compile again."""
 
 import os
 import warnings
@@ -12,8 +10,7 @@ MAX_BYTES = 2 * 2**30  # above this size JAX evicts the least recently used prog
 
 
 def keep_compiled_programs() -> Path | None:
-    """Enable JAX's compilation cache in `dynskip_jax/compiled` of the user's cache folder, and
-    return it.
+    """Enable JAX's compilation cache in the user's cache folder, and return its path.
 
     Call it before anything is compiled. Return None if the user has set another folder or has
     switched the cache off, with JAX's environment variables, or if the folder cannot be written.
@@ -24,12 +21,10 @@ def keep_compiled_programs() -> Path | None:
     ):
         return None
     try:
-        given = Path(
-            os.environ.get("XDG_CACHE_HOME", "")
-        )  # a relative one is ignored (freedesktop.org)
-        folder = (
-            (given if given.is_absolute() else Path.home() / ".cache") / "dynskip_jax" / "compiled"
-        )
+        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if not cache.is_absolute():  # such a path is ignored (freedesktop.org)
+            cache = Path.home() / ".cache"
+        folder = cache / "dynskip_jax" / "compiled"
         # Only the user may write here: programs loaded from this folder are executed.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):

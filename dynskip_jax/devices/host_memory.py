@@ -5,13 +5,14 @@ import os
 import sys
 
 # Parameters of glibc's mallopt (malloc.h).
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _MOST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory, unless the user has configured it; return whether glibc accepts
-    it.
+    """Make glibc keep freed memory, unless the user has configured it; return whether it does.
 
     By default every step on a CPU gets new pages, which the kernel fills with zeros: a quarter of
     the time of a step of the small language model (BENCHMARKS.md). The process stays as large as

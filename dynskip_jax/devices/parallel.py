@@ -1,5 +1,4 @@
-"""Compile an update for one or more devices with `jit`, `jit` over a mesh, or `pmap`, and place its
-arrays.
+"""Compile an update for some devices with `jit`, over a mesh or `pmap`, and place its arrays.
 
 A `PartitionSpec` says how an array is divided over two mesh axes: `seeds`, the leading axis of the
 training state, and `data`, the batch axis. If the number of seeds is a multiple of the number of
@@ -28,16 +27,12 @@ PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
 
 
 def batch_spec(batch_axis: int | None) -> P:
-    """Return how a batch is divided: (seeds, batch, ...) with `batch_axis` 0, (batch, ...) with
-    None.
-    """
+    """Return how a batch is divided: (seeds, batch, ...) for `batch_axis` 0, or (batch, ...)."""
     return P("data") if batch_axis is None else PER_EXAMPLE
 
 
 class Parallel:
-    """Compile and run the update on some devices. This class uses one device; its subclasses use
-    several.
-    """
+    """Compile and run the update on one device; subclasses use several."""
 
     # Mapped axis over which the update has to reduce sums and means; None if it sees whole batches
     # or seeds.
@@ -50,21 +45,15 @@ class Parallel:
     def compile(
         self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree
     ) -> Callable[..., Any]:
-        """Compile `update` for arguments and results of these specs; its first argument is
-        donated.
-        """
+        """Compile `update` for arguments and results of these specs; the first is donated."""
         return jax.jit(update, donate_argnums=0)
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
-        """Place whole arrays, which every process holds, in the layout of the compiled update's
-        arguments.
-        """
+        """Place whole arrays, which every process holds, as the compiled update takes them."""
         return tree
 
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """Return results of the update as whole arrays, which every process holds, on any
-        devices.
-        """
+        """Return the update's results as whole arrays, which every process holds."""
         return tree
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
@@ -72,12 +61,12 @@ class Parallel:
         whole = self.whole(tree, spec)
         if self.processes.count > 1:
             return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
-        return whole if len(self.devices) == 1 else jax.device_put(whole, self.devices[0])
+        if len(self.devices) == 1:
+            return whole
+        return jax.device_put(whole, self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
-        """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that
-        trains it.
-        """
+        """Place whole arrays, (seeds, ...), so that each seed is evaluated where it is trained."""
         return tree
 
 
@@ -107,12 +96,16 @@ class ShardedJit(Parallel):
 
     @override
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        return tree if self.processes.count == 1 else self._replicate(tree)
+        if self.processes.count == 1:
+            return tree
+        return self._replicate(tree)
 
     @override
     def spread(self, tree: PyTree) -> PyTree:
         divides_seeds = self.processes.count == 1 and self.mesh.shape["seeds"] > 1
-        return self.place(tree, PER_SEED) if divides_seeds else tree
+        if not divides_seeds:
+            return tree
+        return self.place(tree, PER_SEED)
 
 
 class Pmap(Parallel):
@@ -128,7 +121,9 @@ class Pmap(Parallel):
         self.axis_name = "data" if self._divided == "data" else None
 
     def _axis(self, spec: P) -> int | None:
-        return spec.index(self._divided) if self._divided in spec else None
+        if self._divided not in spec:
+            return None
+        return spec.index(self._divided)
 
     @override
     def compile(
@@ -169,20 +164,19 @@ def make_parallel(
     batch_size: int,
     processes: Processes | None = None,
 ) -> Parallel:
-    """Return the backend that runs the update, by `jit` or `pmap`; all agree up to rounding, noise
-    included.
+    """Return the backend that runs the update; all agree up to rounding, noise included.
 
     The default is one device, or with several processes all of their devices. `batch_size` is the
     number of examples in one update of one model, summed over all devices.
     """
-    processes, available = processes or Processes(), jax.devices()
+    processes = processes or Processes()
+    available = jax.devices()
     if num_devices is None:
+        # One process uses one device, several use all of theirs.
         num_devices = 1 if processes.count == 1 else len(available)
     if processes.count > 1 and num_devices != len(available):
-        raise UserError(
-            f"--devices {num_devices}: {processes.count} processes use all {len(available)} devices "
-            "that they have; leave it out"
-        )
+        used = f"{processes.count} processes use all {len(available)} devices that they have"
+        raise UserError(f"--devices {num_devices}: {used}; leave it out")
     if num_devices > len(available):
         raise UserError(
             f"--devices {num_devices} is more than there are: this machine has {len(available)} "
@@ -198,26 +192,28 @@ def make_parallel(
     devices = tuple(available[:num_devices])
     if way == "pmap":
         return Pmap(devices, shape)
-    return Parallel() if num_devices == 1 else ShardedJit(devices, shape, processes)
+    if num_devices == 1:
+        return Parallel()
+    return ShardedJit(devices, shape, processes)
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:
-    """Return the index in the whole batch of each of the `count` examples on this device,
-    (count,).
-    """
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
-    return first + jnp.arange(count)
+    """Return the index in the whole batch of each of this device's `count` examples, (count,)."""
+    examples = jnp.arange(count)
+    if axis_name is None:
+        return examples
+    return jax.lax.axis_index(axis_name) * count + examples
 
 
 def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
     """Return the mean over the mapped axis `axis_name`, or `tree` itself if `axis_name` is None."""
-    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+    if axis_name is None:
+        return tree
+    return jax.lax.pmean(tree, axis_name)
 
 
 def _own_share(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    """Return a global array from the whole `leaf`; each process copies only the parts of its own
-    devices.
-    """
+    """Return a global array from a whole one; each process copies only its own devices' parts."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(leaf))
         data = _own_share(jax.random.key_data(leaf), sharding)

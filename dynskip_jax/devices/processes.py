@@ -27,15 +27,18 @@ class Processes:
     """
 
     def __init__(self, index: int = 0, count: int = 1):
-        self.index, self.count, self.first = index, count, index == 0
+        self.index = index
+        self.count = count
+        self.first = index == 0
         self._exchanges = 0
         self._told = False  # whether this process has received the error of another one
         self._raised: tuple[bool, ...] = ()
-        self._calls, self._calls_between, self._asked = 0, 1, time.monotonic()
+        self._calls = 0
+        self._calls_between = 1
+        self._asked = time.monotonic()
 
     def collect(self, value: Any) -> list[Any]:
-        """Return the values of all processes, sent as JSON, on every process, in the order of their
-        indices.
+        """Return the values of all processes, in the order of their indices; they are sent as JSON.
 
         The error of a process that has stopped is raised on the others.
         """
@@ -68,7 +71,9 @@ class Processes:
         calls = max(1, int(_ASK_SECONDS * self._calls / seconds))
         said = multihost_utils.process_allgather(np.array([calls, *self._raised], np.int32))
         self._raised = ()
-        self._calls, self._calls_between, self._asked = 0, int(said[:, 0].min()), time.monotonic()
+        self._calls = 0
+        self._calls_between = int(said[:, 0].min())
+        self._asked = time.monotonic()
         return tuple(said[:, 1:].any(axis=0).tolist())
 
     def _exchange(self, message: dict, seconds: int) -> list[dict]:
@@ -78,9 +83,8 @@ class Processes:
         barrier = multihost.get_barrier_sync_fn()
         barrier(key=f"dynskip_jax {self._exchanges}", timeout_ms=1000 * seconds)
         lengths = multihost_utils.process_allgather(np.int32(len(text)))
-        padded = np.zeros(
-            1 << int(lengths.max()).bit_length(), np.uint8
-        )  # few sizes, few compilations
+        # A power of two, because each size needs a compiled program.
+        padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)
         padded[: len(text)] = np.frombuffer(text, np.uint8)
         rows = multihost_utils.process_allgather(padded)
         return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
@@ -89,9 +93,7 @@ class Processes:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """Send a `UserError` of this process to the others; turn a failed collective into a
-        `UserError`.
-        """
+        """Send this process's `UserError` to the others; turn a failed collective into one."""
         if self.count == 1:
             return
         if isinstance(error, UserError) and not self._told:
@@ -100,8 +102,8 @@ class Processes:
         # JAX has no dedicated exception for a failed collective.
         elif "Gloo" in str(error) or isinstance(error, jax.errors.JaxRuntimeError):
             raise UserError(
-                f"what all processes do together has failed ({_brief(error)}): if one was lost, start all "
-                "again with the same command to go on"
+                f"what all processes do together has failed ({_brief(error)}): "
+                "if one was lost, start all again with the same command to go on"
             ) from error
 
 

@@ -1,6 +1,4 @@
-"""Averages of the iterates: NT-ASGD (Merity et al. 2018, Section 3), or an exponential moving
-average.
-"""
+"""Average the iterates: NT-ASGD (Merity et al. 2018, Section 3), or an exponential average."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -15,18 +13,14 @@ _EMA = 1000  # the same of an exponential moving average, whose decay is then 0.
 
 
 class AveragedState(NamedTuple):
-    """Mean of the iterates since averaging was triggered, and how many it counts; 1 before the
-    trigger.
-    """
+    """Mean of the iterates since averaging began, and how many it counts; 1 before."""
 
     mean: PyTree
     count: Int[Array, ""]
 
 
 def average_start(params: PyTree) -> AveragedState:
-    """Return the mean of only the first iterate, copied so that it and `params` can be donated to a
-    step.
-    """
+    """Return the mean of only the first iterate, as a copy that a step may donate."""
     return AveragedState(jax.tree.map(jnp.copy, params), jnp.ones((), jnp.int32))
 
 

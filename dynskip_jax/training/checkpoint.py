@@ -50,8 +50,7 @@ class _OtherState(UserError):
 
 
 class Checkpoints:
-    """The newest two checkpoints of a run, in a folder that all processes share; the first one
-    writes.
+    """The newest two checkpoints of a run; all processes share the folder, the first one writes.
 
     Orbax alone reads `<step>/state` as nested dictionaries and lists with the names of the state;
     typed PRNG keys are stored as their uint32 data, and empty arrays as None. A SHA-256 of every
@@ -83,19 +82,20 @@ class Checkpoints:
         seen = self._processes.collect(self.directory.is_dir())
         if seen[0] and not all(seen):
             raise UserError(
-                f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
-                "folder that all processes share"
+                f"process {seen.index(False)} does not see {self.directory}: "
+                "choose a --run-dir in a folder that all processes share"
             )
         skipped = []
         for step in self._processes.agree(sorted(self._steps(), reverse=True)):
-            restored, reason, is_passing = (), None, False
+            restored = ()
+            reason = None
+            is_passing = False
             try:
                 restored = self._read(step, like, partial=partial)
             except _OtherState:
                 raise
-            except (
-                Exception
-            ) as error:  # a damaged file can cause any error in Orbax, TensorStore or JSON
+            # A damaged file can cause any error in Orbax, TensorStore or JSON.
+            except Exception as error:
                 reason = " ".join(str(error).split())[:120] or type(error).__name__
                 is_passing = not _is_damage(error)
             outcomes = self._processes.collect((reason, is_passing))
@@ -111,15 +111,13 @@ class Checkpoints:
             skipped.append(f"checkpoint {step} in {self.directory} is unreadable ({reason})")
         if skipped:
             raise UserError(
-                f"none of the {len(skipped)} checkpoints is readable ({skipped[0]}); restore one, or choose "
-                "another --run-dir"
+                f"none of the {len(skipped)} checkpoints is readable ({skipped[0]}); "
+                "restore one, or choose another --run-dir"
             )
         return None
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return the newest fingerprint; None if nothing is saved. A damaged one has an empty
-        SHA-256.
-        """
+        """Return the newest fingerprint, None if there is none; SHA-256 is empty if damaged."""
         if not (steps := self._steps()):
             return None
         try:
@@ -131,8 +129,7 @@ class Checkpoints:
         return {"step": max(steps), "sha256": sha256}
 
     def save(self, step: int, state: PyTree, meta: dict) -> dict[str, Any]:
-        """Save a checkpoint, in place of an older one of the same step, and wait until it is on
-        disk.
+        """Save a checkpoint in place of one of the same step, and wait until it is on disk.
 
         Every process has the whole `state`, arrays and typed PRNG keys; `meta` is
         JSON-serializable. If it cannot be written, readable checkpoints of other steps are kept.
@@ -147,13 +144,10 @@ class Checkpoints:
         if self._processes.first:
             try:
                 # Orbax does not accept empty arrays.
-                self._write(
-                    step, document, jax.tree.map(lambda each: each if each.size else None, arrays)
-                )
-            except (
-                OSError,
-                ValueError,
-            ) as error:  # TensorStore's ValueErrors contain the system's number
+                stored = jax.tree.map(lambda each: each if each.size else None, arrays)
+                self._write(step, document, stored)
+            # TensorStore's ValueErrors contain the system's number.
+            except (OSError, ValueError) as error:
                 if (number := _number(error)) is None:
                     raise
         if (number := self._processes.agree(number)) is not None:
@@ -187,9 +181,8 @@ class Checkpoints:
         orbax = ocp.Checkpointer(handler, multiprocessing_options=self._alone)
         logger = logging.getLogger("absl")
         level = logger.level
-        logger.setLevel(
-            logging.CRITICAL
-        )  # Orbax would log the traceback of an error that it also raises
+        # Orbax would log the traceback of an error that it also raises.
+        logger.setLevel(logging.CRITICAL)
         try:
             orbax.save(self.directory / str(step), args=ocp.args.Composite(**items))
         finally:
@@ -198,22 +191,14 @@ class Checkpoints:
             shutil.rmtree(self.directory / str(old))
 
     def _steps(self) -> set[int]:
-        """Return all steps that have a folder, even if Orbax would ignore it, so that damage is
-        reported.
-        """
-        names = [
-            path.name
-            for path in self.directory.glob("*")
-            if path.name.isdecimal() and path.is_dir()
-        ]
+        """Return all steps that have a folder, also those that Orbax would ignore as damaged."""
+        folders = (path for path in self.directory.glob("*") if path.is_dir())
+        names = [path.name for path in folders if path.name.isdecimal()]
         for name in names:
-            if not _STEP.fullmatch(
-                name
-            ):  # Python also reads leading zeros and the digits of other scripts
-                raise UserError(
-                    f"{self.directory / name} is not named as a checkpoint (a step, without leading zeros): "
-                    "remove it, or rename it"
-                )
+            # Python also reads leading zeros and the digits of other scripts.
+            if not _STEP.fullmatch(name):
+                problem = "is not named as a checkpoint (a step, without leading zeros)"
+                raise UserError(f"{self.directory / name} {problem}: remove it, or rename it")
         return set(map(int, names))
 
     def _read_document(self, step: int) -> dict:
@@ -230,11 +215,11 @@ class Checkpoints:
         folder = self.directory / str(step)
         check_regular(folder)
         document = self._read_document(step)
-        if (
-            difference := _difference(document["leaves"], _described(like), partial=partial)
-        ) is not None:
+        difference = _difference(document["leaves"], _described(like), partial=partial)
+        if difference is not None:
+            problem = f"holds other arrays than the model ({difference})"
             raise _OtherState(
-                f"checkpoint {step} in {self.directory} holds other arrays than the model ({difference}): "
+                f"checkpoint {step} in {self.directory} {problem}: "
                 "use the settings and the version it was saved with, or choose another --run-dir"
             )
         digests = {leaf["path"]: leaf["sha256"] for leaf in document["leaves"]}
@@ -254,8 +239,7 @@ class Checkpoints:
 
 
 def _read_array(folder: Path, name: str, spec: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Return an array that Orbax has written, after its size, because a small file can claim a
-    large one.
+    """Return an array of Orbax after a look at its size, which a small file can claim to be large.
 
     Orbax reads arrays concurrently. If one of them cannot be read, the others print tracebacks.
     """
@@ -280,14 +264,18 @@ def _described(tree: PyTree) -> list[dict]:
     ]
 
 
+def _forms(leaves: list[dict]) -> dict[str, str]:
+    """Return the type and shape of each leaf, such as `float32[3, 4]`, by its path."""
+    return {leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in leaves}
+
+
 def _difference(saved: list[dict], wanted: list[dict], *, partial: bool) -> str | None:
     """Return a text on how the saved leaves differ from the wanted ones; None if they are equal.
 
     With `partial`, the saved leaves below other entries than those of the wanted tree do not count.
     """
-    there, here = (
-        {leaf["path"]: f"{leaf['dtype']}{leaf['shape']}" for leaf in of} for of in (saved, wanted)
-    )
+    there = _forms(saved)
+    here = _forms(wanted)
     if partial:
         entries = {_first_entry(path) for path in here}
         there = {path: form for path, form in there.items() if _first_entry(path) in entries}
@@ -323,13 +311,11 @@ def _raw(leaf: Any) -> Any:
 
 
 def _restored(data: np.ndarray, like: Any) -> jax.Array:
-    """Return the restored data, as PRNG keys if `like` is. The copy makes donation safe on a
-    CPU.
-    """
+    """Return the restored data, as PRNG keys if `like` is; a copy, which a CPU may donate."""
     array = jnp.copy(jnp.asarray(data))
-    return (
-        jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
-    )
+    if _is_key(like):
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like))
+    return array
 
 
 def _sha256(array: np.ndarray) -> str:
@@ -337,9 +323,7 @@ def _sha256(array: np.ndarray) -> str:
 
 
 def _digest(document: dict) -> str:
-    """Return the SHA-256 of a document without its entry `sha256`; it covers those of the
-    arrays.
-    """
+    """Return the SHA-256 of a document without its entry `sha256`."""
     content = {name: part for name, part in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -347,13 +331,13 @@ def _digest(document: dict) -> str:
 def _number(error: Exception) -> int | None:
     """Return the number of a system error, also of one in the text of TensorStore's."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
-    return int(found[1]) if found else getattr(error, "errno", None)
+    if found:
+        return int(found[1])
+    return getattr(error, "errno", None)
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether an error is due to a damaged or missing file, not to a failure of the
-    system.
-    """
+    """Return whether an error is due to a damaged or missing file, and not to the system."""
     if (number := _number(error)) is not None:
         return number in _OF_FILES
     return not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error)

@@ -1,6 +1,4 @@
-"""Read and write the files of run folders, which may come from a stranger, and replace them
-atomically.
-"""
+"""Read and write the files of run folders, which may come from a stranger."""
 
 import contextlib
 import hashlib
@@ -26,9 +24,7 @@ _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os
 
 
 def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
-    """Return the content of a regular file; refuse a link, a pipe, a device, and more than `most`
-    bytes.
-    """
+    """Return a regular file's content; refuse links, pipes, devices and more than `most` bytes."""
     with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -37,8 +33,7 @@ def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
 
 
 def read_lines(path: Path, most: int) -> Iterator[bytes]:
-    """Yield the lines of a regular file without their ends; a last line without an end is
-    incomplete.
+    """Yield a regular file's lines without their ends; a last one without an end is incomplete.
 
     More than `most` bytes are refused, after the lines before them.
     """
@@ -52,8 +47,7 @@ def read_lines(path: Path, most: int) -> Iterator[bytes]:
 
 
 def parse_json(content: bytes, most_values: int) -> Any:
-    """Return the value of a JSON text; raise a `ValueError` if it is none, too large or nested too
-    deep.
+    """Return the value of a JSON text; raise a `ValueError` if it is none, too large or too deep.
 
     Size and depth are found without parsing: a small file can contain millions of objects, and
     Python's functions for JSON call themselves for each level.
@@ -87,9 +81,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write or replace a file or a link; after a crash, it has the old content or the whole new
-    one.
-    """
+    """Write or replace a file or a link; after a crash it is the old one or the whole new one."""
     unfinished = _unfinished(path)
     unfinished.unlink(missing_ok=True)  # of a process that was killed
     _write(unfinished, os.O_EXCL, content)
@@ -103,9 +95,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def check_regular(folder: Path) -> None:
-    """Raise a `UserError` if a folder contains anything but folders and regular files, at any
-    depth.
-    """
+    """Raise a `UserError` if a folder contains, at any depth, what is no folder or regular file."""
     for at, folders, files in os.walk(folder):
         for path in (Path(at, name) for name in (*folders, *files)):
             mode = path.lstat().st_mode
@@ -123,9 +113,7 @@ def check_new(path: Path) -> None:
 
 
 def without_dots(path: Path) -> Path:
-    """Return a path, resolved if it has `..`: TensorStore refuses it, and it may follow a missing
-    folder.
-    """
+    """Return a path, resolved if it has `..`, which TensorStore refuses."""
     return path.resolve() if ".." in path.parts else path
 
 
@@ -135,8 +123,7 @@ def sha256_of(path: Path) -> str:
 
 
 def is_of(form: Any, value: Any, most_items: int = _MOST_ITEMS) -> bool:
-    """Return whether a JSON value has a form: a type, a tuple of alternatives, `[form]` or `{name:
-    form}`.
+    """Return whether a value has a form: a type, a tuple of forms, `[form]` or `{name: form}`.
 
     Objects may have other entries too; `{...: form}` is the form of all of them. Whole numbers have
     to be below 2^63, and lists have at most `most_items` entries.
@@ -149,7 +136,9 @@ def is_of(form: Any, value: Any, most_items: int = _MOST_ITEMS) -> bool:
     if isinstance(form, dict):
         if not isinstance(value, dict):
             return False
-        forms = dict.fromkeys(value, form[...]) if ... in form else form
+        forms = form
+        if ... in form:  # the form of every entry
+            forms = dict.fromkeys(value, form[...])
         return all(is_of(each, value.get(name), most_items) for name, each in forms.items())
     if isinstance(value, bool):
         return form is bool

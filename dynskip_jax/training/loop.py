@@ -49,9 +49,8 @@ class FitSettings:
     start: PyTree | None = None  # initial parameters, (seeds, ...), instead of random ones
     patience: int = 0  # epochs without a better dev metric after which a seed stops; 0 never stops
     max_skipped: int = 100  # largest number of steps in a row that may be skipped as not finite
-    log_every: int = (
-        100  # steps between two records of training metrics; the end of an epoch has one
-    )
+    # Steps between two records of training metrics; the end of an epoch has one.
+    log_every: int = 100
     checkpoint_minutes: float = 10.0  # between two checkpoints; the end of an epoch saves one
 
 
@@ -91,7 +90,8 @@ def fit(
     epoch = Epoch(task, settings, keys, parallel)
     averaged = settings.average is not None
     state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
-    best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
+    best = jax.tree.map(jnp.copy, state.params)
+    progress = TrainProgress.start(len(settings.seeds))
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
     with interruptions() as interrupted:
@@ -157,18 +157,22 @@ class Epoch:
     """The parts of an epoch: learning rates, training steps, metrics and evaluation."""
 
     def __init__(self, task: Trainable, settings: FitSettings, keys: SeedKeys, parallel: Parallel):
-        self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
+        self._task = task
+        self._settings = settings
+        self._keys = keys
+        self._parallel = parallel
         self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
-        self.keep_better = jax.jit(
-            where_each
-        )  # of (better, params, best), the first for seeds that are
+        # Of (better, params, best): the first for seeds that are better.
+        self.keep_better = jax.jit(where_each)
         self._train_keys = parallel.place(keys.train, PER_SEED)
 
     def _losses(self, progress: TrainProgress) -> np.ndarray:
         """Return the dev history, negated if higher is better, (epochs so far, seeds)."""
-        return -progress.history if self._task.higher_is_better else progress.history
+        if self._task.higher_is_better:
+            return -progress.history
+        return progress.history
 
     def rates(self, progress: TrainProgress) -> Any:
         """Return the learning rate of each seed, (seeds,)."""
@@ -178,19 +182,20 @@ class Epoch:
     def ends_early(self, progress: TrainProgress) -> str:
         """Return why all seeds need no more epochs; empty if one does."""
         if progress.finished(self._settings.patience).all():
-            better = f"no better {self._task.monitor.replace('_', ' ')} for {self._settings.patience} epochs"
+            metric = self._task.monitor.replace("_", " ")
+            better = f"no better {metric} for {self._settings.patience} epochs"
             return f"{better}; the same command with a larger --patience goes on"
         first = self.rates(TrainProgress.start(len(self._settings.seeds)))
-        fallen = (self.rates(progress) < first / 1000).all()
-        return "the learning rate fell below a thousandth of the first" if fallen else ""
+        if (self.rates(progress) < first / 1000).all():
+            return "the learning rate fell below a thousandth of the first"
+        return ""
 
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
     ) -> Iterator[TrainState]:
-        """Run the remaining steps of the epoch, and yield the state after each, with `progress`
-        updated.
-        """
-        task, parallel = self._task, self._parallel
+        """Run an epoch's remaining steps, update `progress`, and yield the state after each."""
+        task = self._task
+        parallel = self._parallel
         rates = parallel.place(rates, PER_SEED)
         scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
         most = np.ones(len(self._settings.seeds), np.int32)
@@ -217,9 +222,8 @@ class Epoch:
             progress.batch += 1
             yield state
         if progress.batch < task.num_batches:
-            raise UserError(
-                f"expected {task.num_batches} batches, got {progress.batch} in epoch {progress.epoch + 1}"
-            )
+            found = f"got {progress.batch} in epoch {progress.epoch + 1}"
+            raise UserError(f"expected {task.num_batches} batches, {found}")
 
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """Return the state with the epoch's initial carry and with sums of zero."""
@@ -262,12 +266,14 @@ class Epoch:
             )
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
-        """Return the training and the dev metrics, and the evaluated parameters (means, with
-        averaging).
-        """
-        task, parallel = self._task, self._parallel
-        params = state.params if state.average is None else state.average.mean
-        train, params = self.metrics(state), parallel.gather(params)
+        """Return the metrics of train and dev, and the parameters (means, with averaging)."""
+        task = self._task
+        parallel = self._parallel
+        params = state.params
+        if state.average is not None:
+            params = state.average.mean
+        train = self.metrics(state)
+        params = parallel.gather(params)
         bar.show("evaluating")
         dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
         dev = parallel.processes.agree(dev)

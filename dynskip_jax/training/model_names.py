@@ -1,6 +1,4 @@
-"""List the names of time skips that `--model` accepts, grouped by features, without importing
-JAX.
-"""
+"""List the names of time skips that `--model` accepts, by features, without importing JAX."""
 
 # An agent samples one of the last K states.
 CHOOSING = ("dynamic:k", "log_dynamic:k", "segment_dynamic:k")
@@ -26,8 +24,6 @@ MODEL_NAMES = tuple(sorted(name.partition(":")[0] for name in MODELS))
 
 
 def is_one_of(model: str, names: tuple[str, ...]) -> bool:
-    """Return whether `model` has one of these names; True for names of unknown, user-defined
-    skips.
-    """
+    """Return whether `model` has one of these names, or a name of the user's own."""
     kind = model.partition(":")[0]
     return kind not in MODEL_NAMES or kind in {name.partition(":")[0] for name in names}

@@ -1,6 +1,4 @@
-"""Make optimizers, which return a direction of descent, and schedules of the rate that multiplies
-it.
-"""
+"""Make optimizers, which return a direction, and schedules of the rate that multiplies it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,8 +34,7 @@ def make_optimizer(
     learning_rate: float = 1.0,
     frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
-    """Return an optimizer whose updates are the direction of descent, without learning rate or
-    minus sign.
+    """Return an optimizer of the direction of descent, without learning rate or minus sign.
 
     Agents are the parameters below the module names `agent`, `copier` and `critics`, and the field
     `skip` of `functional.LayerParams`.
@@ -60,11 +57,14 @@ def make_optimizer(
     """
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.identity() if clip is None else optax.clip_by_global_norm(clip),
-            optax.add_decayed_weights(decay) if decay else optax.identity(),
-            _DIRECTIONS[kind](),
-        )
+        # Three stages for all settings, so that the optimizer's state has one structure.
+        clipping = optax.identity()
+        if clip is not None:
+            clipping = optax.clip_by_global_norm(clip)
+        decaying = optax.identity()
+        if decay:
+            decaying = optax.add_decayed_weights(decay)
+        return optax.chain(clipping, decaying, _DIRECTIONS[kind]())
 
     groups = {"network": direction(kind, weight_decay)}
     if agent_learning_rate is not None:
@@ -87,22 +87,17 @@ def make_optimizer(
 
 
 def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
-    """Return `initial` for `epochs` epochs, then multiplied by `factor` each epoch (Zaremba et al.
-    2014).
-    """
+    """Return `initial` for `epochs` epochs, then times `factor` each (Zaremba et al. 2014)."""
     return lambda epoch, history: initial * factor ** max(epoch + 1 - epochs, 0)
 
 
 def inverse_time(initial: Rate, factor: float) -> Schedule:
-    """Return the schedule `initial` / (1 + `factor` · epoch), with epochs from 0 (Ma & Hovy
-    2016).
-    """
+    """Return `initial` / (1 + `factor` · epoch), with epochs from 0 (Ma & Hovy 2016)."""
     return lambda epoch, history: initial / (1 + factor * epoch)
 
 
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
-    """Return a schedule that decays after each epoch in which the dev metric fell by less than
-    `threshold`.
+    """Return a schedule that decays when the dev metric falls by less than `threshold`.
 
     The rate stays above `floor`. Each seed follows its own history (released code of Gui et al.
     2019).

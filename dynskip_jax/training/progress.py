@@ -13,12 +13,11 @@ from dynskip_jax.console import LITERAL
 _REDRAW_SECONDS = 0.25  # in a terminal
 _LINE_SECONDS = 30  # elsewhere
 _FIRST_SECONDS = 5  # elsewhere, from the first step's end to the first line, which has an estimate
-_LONG = 1e9  # seconds: the estimate uses all steps that were drawn
+_ALL_STEPS = 1e9  # seconds of steps on which rich's estimate rests
 
 
 class Progress:
-    """Progress display of a loop: steps done, elapsed time, estimated time left, and current
-    metrics.
+    """Progress of a loop: steps done, elapsed time, estimated time left, and metrics.
 
     In a terminal it is a bar. Elsewhere it is a plain line soon after the first step, then at most
     every 30 seconds, and at the end.
@@ -38,42 +37,37 @@ class Progress:
         self.console = console or Console(stderr=True)
         self._clock = clock
         self._done = float(start)
-        self._start = start
+        self._has_steps = False  # of this process
         self._changed = True  # since the last drawing
         self._metrics: dict[str, Callable[[], float]] = {}
         self._status = ""
         self._interval = _REDRAW_SECONDS if self.console.is_terminal else _LINE_SECONDS
         self._next_draw = clock() + self._interval
-        columns = [
-            TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]")
-        ]
-        percentage = TextColumn("{task.percentage:.1f}%")
         self._bar = RichProgress(
-            *(columns[0], BarColumn(), percentage, TimeElapsedColumn(), columns[1]),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:.1f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
             console=self.console,
             refresh_per_second=1 / _REDRAW_SECONDS,
-            speed_estimate_period=_LONG,
+            speed_estimate_period=_ALL_STEPS,
             get_time=clock,
             disable=not self.console.is_terminal,
         )
-        self._task = self._bar.add_task(description, total=total, completed=start, text="ETA -")
+        self._id = self._bar.add_task(description, total=total, completed=start, text="ETA -")
 
     def advance(self, n: float = 1, **metrics: Callable[[], float]) -> None:
         """Count `n` steps, which may be a fraction, and redraw if the last drawing is old enough.
 
         Metrics are functions, which are called only when drawing.
         """
-        if self._done == self._start:
-            # The estimate begins here, because the first step compiles. Its metrics wait until it
-            # is done.
-            for value in metrics.values():
-                value()
-            self._bar.update(self._task, completed=self._done + n)
-            self._next_draw = self._clock() + min(self._interval, _FIRST_SECONDS)
         self._done += n
         self._status = ""
         self._changed = True
         self._metrics.update(metrics)
+        if not self._has_steps:
+            self._begin_estimate()
         if self._clock() >= self._next_draw:
             self._draw()
 
@@ -100,21 +94,32 @@ class Progress:
         finally:
             self._bar.stop()
 
+    def _begin_estimate(self) -> None:
+        """Wait for the first step, which compiles: rich measures from its first update on."""
+        self._has_steps = True
+        self._values()
+        self._bar.update(self._id, completed=self._done)
+        self._next_draw = self._clock() + min(self._interval, _FIRST_SECONDS)
+
+    def _values(self) -> dict[str, float]:
+        """Return the metrics. They are results of the last step, which may still run."""
+        return {name: value() for name, value in self._metrics.items()}
+
     def _draw(self) -> None:
-        # Metrics first: they wait for steps that still run, and the estimate counts only finished
-        # ones.
-        shown = [f"{name} {_text(value())}" for name, value in self._metrics.items()]
+        # Metrics first, so that the estimate counts only steps that have ended.
+        metrics = "  ".join(f"{name} {_text(value)}" for name, value in self._values().items())
         self._changed = False
         self._next_draw = self._clock() + self._interval
-        self._bar.update(self._task, completed=round(self._done, 6))
+        # Rounded, because fractions of a step add up to a little less than the total.
+        self._bar.update(self._id, completed=round(self._done, 6))
         task = self._bar.tasks[0]
         left = "-" if task.time_remaining is None else _duration(task.time_remaining)
-        text = f"ETA {left}  {self._status or '  '.join(shown)}".rstrip()
-        self._bar.update(self._task, text=text)
+        text = f"ETA {left}  {self._status or metrics}".rstrip()
+        self._bar.update(self._id, text=text)
         if not self.console.is_terminal:
-            line = f"{task.description}  {task.percentage:.1f}%  {self._done:.0f}/{task.total}  "
-            line += f"elapsed {_duration(task.elapsed)}  {text}"
-            self.print(line)
+            share = f"{task.percentage:.1f}%  {self._done:.0f}/{task.total}"
+            elapsed = _duration(task.elapsed)
+            self.print(f"{task.description}  {share}  elapsed {elapsed}  {text}")
 
 
 def _duration(seconds: float) -> str:
@@ -122,5 +127,5 @@ def _duration(seconds: float) -> str:
 
 
 def _text(number: float) -> str:
-    """Format a number with four significant digits; large ones are written in full."""
+    """Return a number with four significant digits; large ones are written in full."""
     return f"{number:.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 # The entries of a logged record that are not metrics.
 _NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
-_NONE, _NUMBER = type(None), (int, float)
+_NONE = type(None)
+_NUMBER = (int, float)
 _MOST_SECONDS = 10**10
 _NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
 _METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
@@ -36,41 +37,39 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
     if (result := run.result()) is None:
         return None
     rows = result.get("rows")
-    row = rows[0] if is_of([dict], rows) and rows else {}
+    row = {}
+    if is_of([dict], rows) and rows:
+        row = rows[0]
     wrong = [name for name, form in _ROW.items() if not is_of(form, row.get(name))]
     is_possible = not wrong and row["seeds"] and 0 <= row["wall_seconds"] < _MOST_SECONDS
     if not is_possible or not is_model_name(row["model"]):
         names = ", ".join(wrong) or "model, seeds, wall_seconds"
         raise UserError(
-            f"{run.path / 'result.json'} is not as this version writes it ({names}): restore it, or delete "
-            "it and run the same command again"
+            f"{run.path / 'result.json'} is not as this version writes it ({names}): "
+            "restore it, or delete it and run the same command again"
         )
     return row
 
 
 def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
-    """Raise a `UserError` if a finished run's newest checkpoint is not the one that `result.json`
-    names.
+    """Raise a `UserError` if the newest checkpoint is not the one that `result.json` names.
 
     `found` is the `Checkpoints.fingerprint` of the newest one.
     """
     row = row_of(run)
     if row is not None and row["checkpoint"] != found:
-        state = (
-            "it has none"
-            if found is None
-            else f"that of step {found['step']} is another or damaged"
-        )
+        state = "it has none"
+        if found is not None:
+            state = f"that of step {found['step']} is another or damaged"
+        step = row["checkpoint"]["step"]
         raise UserError(
-            f"{run.path} lacks the checkpoint of step {row['checkpoint']['step']} that result.json names "
-            f"({state}): restore it, copy the whole folder again, or choose another --run-dir"
+            f"{run.path} lacks the checkpoint of step {step} that result.json names ({state}): "
+            "restore it, copy the whole folder again, or choose another --run-dir"
         )
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
-    """Return the run of each model of a run folder, by name, whether finished, unfinished or not
-    started.
-    """
+    """Return each model's run in a run folder by name: finished, unfinished or not started."""
     top = RunDir(Path(run_dir))
     check_regular(top.path)
     config = top.config()
@@ -80,22 +79,17 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Return the finished runs of a folder by model, at least one; refuse those of another
-    experiment.
-    """
-    finished = {
-        model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None
-    }
+    """Return the finished runs of a folder by model, at least one, and all of one experiment."""
+    runs = runs_of_models(run_dir)
+    finished = {model: run for model, run in runs.items() if run.result() is not None}
     if not finished:
-        raise UserError(
-            f"the run in {run_dir} has not finished: run its command again, with --run-dir {run_dir}"
-        )
+        remedy = f"run its command again, with --run-dir {run_dir}"
+        raise UserError(f"the run in {run_dir} has not finished: {remedy}")
     for run in finished.values():
         found = run.config().get("experiment", experiment)
         if experiment not in (None, found):
-            raise UserError(
-                f"{run.path} holds a run of {found}, not of {experiment}: python -m experiments.{found}"
-            )
+            problem = f"holds a run of {found}, not of {experiment}"
+            raise UserError(f"{run.path} {problem}: python -m experiments.{found}")
     return finished
 
 
@@ -104,7 +98,9 @@ def progress_of(run: RunDir) -> str:
     epochs = max(
         (e for record in run.records() if is_of(_NUMBER, e := record.get("epoch"))), default=0
     )
-    return f"not finished, after {epochs:.4g} epochs" if epochs else "not begun"
+    if not epochs:
+        return "not begun"
+    return f"not finished, after {epochs:.4g} epochs"
 
 
 def metrics_table(run: RunDir) -> "pandas.DataFrame":
@@ -131,7 +127,8 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
     for metric, numbers, epoch in metrics:
         split, _, name = metric.partition("_")
         if split not in ("train", "dev", "test"):
-            split, name = "train", metric
+            split = "train"
+            name = metric
         for seed, value in zip(final["seeds"], numbers, strict=False):
             if not isinstance(value, list):  # one number for each k
                 row = {"model": final["model"], "seed": seed, "epoch": epoch, "split": split}

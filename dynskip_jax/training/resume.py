@@ -1,6 +1,4 @@
-"""What makes training resumable: its progress, checkpoints of its state, and signals that stop
-it.
-"""
+"""Make training resumable: its progress, checkpoints of its state, and signals that stop it."""
 
 import contextlib
 import dataclasses
@@ -66,9 +64,7 @@ class TrainProgress:
 
     @classmethod
     def from_meta(cls, meta: dict, num_seeds: int) -> "TrainProgress":
-        """Return the progress stored by `to_meta`; raise a `ValueError` that names entries that
-        cannot be.
-        """
+        """Return the progress that `to_meta` stored; a `ValueError` names wrong entries."""
         wrong = [
             name for name, form in _META.items() if not is_of(form, meta.get(name), _MOST_EPOCHS)
         ]
@@ -91,38 +87,37 @@ class TrainProgress:
         return cls(*counts, meta["seconds"], history, *best)
 
     def finished(self, patience: int) -> np.ndarray:
-        """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience`
-        is 0.
-        """
+        """Return which seeds have not improved for `patience` epochs; none if `patience` is 0."""
         return (self.epoch - self.best_epoch >= patience) & (patience > 0)
 
     def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
-        """Record the dev metric of an epoch, (seeds,), and return which seeds have a new best
-        epoch.
+        """Record the dev metric of an epoch, (seeds,), and return which seeds it is the best of.
 
         NaN is never the best. Seeds that have stopped, after `patience` epochs, keep their best
         epoch.
         """
         value = np.asarray(value, float)
-        ahead = value > self.best_value if higher_is_better else value < self.best_value
+        ahead = value < self.best_value
+        if higher_is_better:
+            ahead = value > self.best_value
         better = ~self.finished(patience) & (ahead | np.isnan(self.best_value)) & ~np.isnan(value)
-        self.epoch, self.batch = self.epoch + 1, 0
+        self.epoch = self.epoch + 1
+        self.batch = 0
         self.history = np.concatenate([self.history, value[None]])
         self.best_epoch = np.where(better, self.epoch, self.best_epoch)
         self.best_value = np.where(better, value, self.best_value)
         return better
 
     def check_patience(self, higher_is_better: bool, patience: int) -> None:
-        """Raise a `UserError` if a larger patience would have kept an epoch whose parameters are
-        gone.
-        """
+        """Raise a `UserError` if a larger patience would have kept parameters that are gone."""
         again = TrainProgress.start(len(self.best_epoch))
         for value in self.history:
             again.finish_epoch(value, higher_is_better, patience)
         if (again.best_epoch != self.best_epoch).any():
+            problem = "a seed that had stopped would have a better epoch"
             raise UserError(
-                f"with --patience {patience} a seed that had stopped would have a better epoch, whose "
-                "parameters were not kept: leave it as it was, or choose another --run-dir"
+                f"with --patience {patience} {problem}, whose parameters were not kept: "
+                "leave it as it was, or choose another --run-dir"
             )
 
 
@@ -134,12 +129,14 @@ class Saver:
     """
 
     def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
-        self._run_dir, self._parallel, self._minutes = run_dir, parallel, minutes
+        self._run_dir = run_dir
+        self._parallel = parallel
+        self._minutes = minutes
         self._started = self._last_save = time.monotonic()
         folder = parallel.processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
-        self._checkpoints = (
-            None if folder is None else Checkpoints(folder, processes=parallel.processes)
-        )
+        self._checkpoints: Checkpoints | None = None
+        if folder is not None:
+            self._checkpoints = Checkpoints(folder, processes=parallel.processes)
 
     def restore(
         self,
@@ -148,8 +145,7 @@ class Saver:
         progress: TrainProgress,
         check: Callable[[TrainProgress], None],
     ) -> tuple[TrainState, PyTree, TrainProgress]:
-        """Return the content of the newest intact checkpoint, or the arguments, placed on their
-        devices.
+        """Return the newest intact checkpoint's content, or the arguments, placed on their devices.
 
         Files that do not belong together are refused, as is a progress at which `check` raises.
         Only then the run folder is rewound to the checkpoint.
@@ -163,7 +159,8 @@ class Saver:
             _check_belonging(self._run_dir, restored)
             self._run_dir.checkpoint = restored and restored.fingerprint
         if restored is not None:
-            state, best = restored.state["state"], restored.state["best"]
+            state = restored.state["state"]
+            best = restored.state["best"]
             for line in restored.skipped:
                 logger.warning(line)
             check(progress)
@@ -213,8 +210,7 @@ class Saver:
 
 
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
-    """Return the parameters of the best epoch of each model of a finished run, each leaf
-    (num_models, ...).
+    """Return the parameters of each model's best epoch, each leaf (num_models, ...).
 
     A checkpoint that is not that of `result.json`, or is damaged, is refused: an older one may
     contain other parameters than those that were evaluated. `like` has the parameters of one model,
@@ -240,9 +236,9 @@ def _progress_of(restored: Restored, num_seeds: int, folder: Path) -> TrainProgr
         if progress.step != step:
             raise ValueError("step")
     except ValueError as error:
+        problem = f"does not hold the progress of this run ({error})"
         raise UserError(
-            f"checkpoint {step} in {folder} does not hold the progress of this run ({error}): restore it, or "
-            "choose another --run-dir"
+            f"checkpoint {step} in {folder} {problem}: restore it, or choose another --run-dir"
         ) from None
     return progress
 
@@ -266,8 +262,7 @@ def _check_belonging(run: RunDir, restored: Restored | None) -> None:
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Catch Ctrl-C and termination signals, and yield a function that returns whether one has
-    arrived.
+    """Catch Ctrl-C and termination, and yield a function that returns whether one has arrived.
 
     The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they
     end a job. A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as

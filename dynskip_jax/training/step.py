@@ -21,9 +21,7 @@ Metrics = dict[str, np.ndarray]  # one value per seed
 
 @runtime_checkable  # the check of signatures asks
 class Trainable(Protocol):
-    """What the loop trains; `init`, `initial_carry` and `loss` are for one seed, and mapped over
-    seeds.
-    """
+    """What the loop trains; `init`, `initial_carry` and `loss` are for one seed, and are mapped."""
 
     monitor: str  # dev metric that selects the best epoch, such as `dev_perplexity`
     higher_is_better: bool  # whether a larger value of `monitor` is better
@@ -49,25 +47,20 @@ class Trainable(Protocol):
         scheduled: PyTree,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
-        """Return the loss, a mean over examples, and (the next carry, sums from which metrics are
-        computed).
+        """Return the loss, a mean over examples, and (the next carry, sums for metrics).
 
         Values that combine examples, such as a baseline, have to be reduced over the mapped axis
         `axis_name`.
         """
 
     def scheduled(self, epoch: int) -> PyTree:
-        """Return the values of an epoch (from 0), each leaf (seeds, ...); static ones are its
-        structure.
-        """
+        """Return an epoch's values, each leaf (seeds, ...); static ones are its structure."""
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Return the batches of an epoch (from 0), the same ones at each call."""
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of `unit` of one model in each batch of an epoch; the sum never
-        changes.
-        """
+        """Return how many of `unit` one model has in each batch; their sum never changes."""
 
     def summarise(self, sums: dict[str, np.ndarray]) -> Metrics:
         """Return metrics from sums, each leaf (seeds, ...)."""
@@ -160,9 +153,7 @@ def start_state(
 def make_step(
     task: Trainable, optimizer: optax.GradientTransformation, parallel: Parallel
 ) -> Callable[..., TrainState]:
-    """Return the compiled update of all seeds; it donates the old state's memory to the new
-    state.
-    """
+    """Return the compiled update of all seeds; it donates the old state's memory."""
     axis_name = parallel.axis_name
 
     def update(state, batch, key, index, learning_rate, scheduled, most):
@@ -172,7 +163,8 @@ def make_step(
             state.params, state.carry, batch, keys, scheduled, axis_name
         )
         grads = devices.mean_over(grads, axis_name)
-        sums = sums if axis_name is None else jax.lax.psum(sums, axis_name)
+        if axis_name is not None:
+            sums = jax.lax.psum(sums, axis_name)
         # The total is finite only if the loss and all gradients are. Otherwise only `skipped`
         # changes.
         total = sum(map(jnp.sum, jax.tree.leaves(grads)), devices.mean_over(loss, axis_name))
@@ -181,7 +173,9 @@ def make_step(
         params = jax.tree.map(
             lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates
         )
-        average = None if state.average is None else average_update(state.average, params, most)
+        average = None
+        if state.average is not None:
+            average = average_update(state.average, params, most)
         sums = jax.tree.map(jnp.add, state.sums, sums)
         in_a_row, ever = state.skipped
         skipped = jnp.stack([jnp.where(fine, 0, in_a_row + 1), ever + ~fine])
@@ -206,8 +200,6 @@ def make_step(
 def _example_keys(
     key: Key[Array, ""], batch: PyTree, axis_name: str | None = None
 ) -> Key[Array, " batch"]:
-    """Return one key per example, derived from its index in the whole batch, on whatever device it
-    is.
-    """
+    """Return one key per example, derived from its index in the whole batch on any device."""
     examples = devices.own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)

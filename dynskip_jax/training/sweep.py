@@ -1,6 +1,4 @@
-"""Say in which settings models trained together differ, and return the values of agents in each
-epoch.
-"""
+"""Settings in which models trained together differ, and the agent's values in each epoch."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,9 +19,7 @@ class ScheduledValues(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Settings in which the models trained together differ, one value for each model; None if they
-    agree.
-    """
+    """Settings in which models trained together differ, a value for each; None if they agree."""
 
     mix: tuple[float, ...] | None = None  # λ
     max_skip: tuple[int, ...] | None = None  # largest k; the models share a buffer of the largest K
@@ -33,8 +29,7 @@ class Sweep(NamedTuple):
     def scheduled(
         self, agent: Agent, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
     ) -> ScheduledValues:
-        """Return the scheduled values of `count` models in an epoch (from 0), each leaf (seeds,
-        ...).
+        """Return the values of `count` models in an epoch (from 0), each leaf (seeds, ...).
 
         The swept settings replace those of `agent`; `skips` are those of each layer and direction.
         """
@@ -47,9 +42,7 @@ class Sweep(NamedTuple):
         )
 
     def policy(self, mode: str, count: int, skips: Sequence[F.TimeSkip]) -> F.Policy:
-        """Return the policy of `count` models with the skips of these layers, each leaf (seeds,
-        ...).
-        """
+        """Return the policy of `count` models with these layers' skips, each leaf (seeds, ...)."""
         mask = None
         if self.max_skip is not None:
             K = max(skip.max_skip for skip in skips)
@@ -63,19 +56,18 @@ class Sweep(NamedTuple):
 
 
 def policy_mode(agent: Agent, epoch: int) -> str:
-    """Return the mode of the policy in `epoch`, from 0: relaxed choices first, then sampled
-    ones.
-    """
+    """Return the policy's mode in `epoch`, from 0: relaxed choices first, then sampled ones."""
     return agent.relaxation if epoch < agent.relaxed_epochs else "sample"
 
 
 def beta(agent: Agent, initial: float, epoch: int, epochs: int) -> float:
-    """Return the weight of the entropy in `epoch`, from 0, of `epochs`; it begins with
-    `initial`.
-    """
+    """Return the weight of the entropy in `epoch`, from 0, of `epochs`."""
     final = agent.entropy_coef_final
     if epoch < agent.relaxed_epochs and agent.relaxed_entropy_coef is not None:
-        initial, final = agent.relaxed_entropy_coef[0], agent.relaxed_entropy_coef[-1]
+        initial = agent.relaxed_entropy_coef[0]
+        final = agent.relaxed_entropy_coef[-1]
         epochs = agent.relaxed_epochs
     progress = min(epoch / max(epochs - 1, 1), 1.0)  # from 0 to 1
-    return initial if final is None else initial + (final - initial) * progress
+    if final is None:
+        return initial
+    return initial + (final - initial) * progress

@@ -52,7 +52,8 @@ def test_a_table_says_where_each_word_goes_back_to():
 @pytest.fixture
 def figures(monkeypatch):
     """Return a list to which each saved figure is added, in order."""
-    found, save = [], Figure.savefig
+    found = []
+    save = Figure.savefig
 
     def savefig(self, *args, **kwargs):
         save(self, *args, **kwargs)
@@ -87,7 +88,8 @@ def test_a_picture_shows_the_words_and_their_arcs(tmp_path, figures):
 
 
 def test_nothing_overlaps_or_is_cut_off(tmp_path, figures):
-    words, skips = ["x" * 80, "$", "$a$", "\n", "日本"] * 5, [(7 * t) % 6 for t in range(25)]
+    words = ["x" * 80, "$", "$a$", "\n", "日本"] * 5
+    skips = [(7 * t) % 6 for t in range(25)]
     names = ["lstm", *(f"attention over the last {k} states" for k in range(2, 6))]
     probabilities = {name: [1e-12] * len(words) for name in names} | {"none": [0.0] * len(words)}
     draw_arcs(
@@ -97,7 +99,8 @@ def test_nothing_overlaps_or_is_cut_off(tmp_path, figures):
         "A long title " * 20,
         "note $ " * 20,
     )
-    (figure,), renderer = figures, figures[0].canvas.get_renderer()
+    (figure,) = figures
+    renderer = figures[0].canvas.get_renderer()
     for row in word_rows(figure):
         boxes = [word.get_window_extent(renderer) for word in row]
         assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))

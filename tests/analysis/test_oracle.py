@@ -1,6 +1,4 @@
-"""Check the oracle analysis on tables of losses whose answer is known, at both ends of the
-scale.
-"""
+"""Check the oracle analysis on tables of losses whose answer is known."""
 
 import numpy as np
 import pytest
@@ -9,14 +7,16 @@ from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.commands.oracle import _counted
 from dynskip_jax.errors import UserError
 
-STEPS, K = 3000, 4
+STEPS = 3000
+K = 4
 RNG = np.random.default_rng(0)
 # The signs of the first two inputs of a step select the k whose loss is 0.1; all others cost 1 to
 # 2.
 SEEN, NOISE = RNG.normal(size=(2, STEPS, 6))
 LOSSES = RNG.uniform(1, 2, size=(STEPS, K))
 LOSSES[np.arange(STEPS), 2 * (SEEN[:, 0] > 0) + (SEEN[:, 1] > 0)] = 0.1
-RIGHT, RANDOM = LOSSES.argmin(axis=1) + 1, RNG.integers(1, K + 1, STEPS)
+RIGHT = LOSSES.argmin(axis=1) + 1
+RANDOM = RNG.integers(1, K + 1, STEPS)
 FITTED = int(0.7 * STEPS)
 
 
@@ -56,7 +56,8 @@ def test_what_the_agent_gains_is_told_from_what_a_probe_does():
 def test_the_bar_is_chosen_where_probes_are_fitted():
     """Constant 1 is best in the first 70 %, and worst in the rest and in all steps together."""
     losses = np.full((1000, 2), 1.0)
-    losses[:700, 0], losses[700:, 0] = 0.0, 5.0
+    losses[:700, 0] = 0.0
+    losses[700:, 0] = 5.0
     assert losses.mean(axis=0).argmin() == 1
     found = oracle_losses(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})
     assert found.fixed == 1 and found.own.mean == pytest.approx(4.0)

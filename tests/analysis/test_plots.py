@@ -19,9 +19,7 @@ from dynskip_jax.analysis.plots import (
 
 @pytest.fixture
 def axes(monkeypatch):
-    """Return a list to which the axes of each saved plot are added, in order; check the files'
-    size.
-    """
+    """Return a list to which each saved plot's axes are added; check the files' size."""
     found = []
     save = Figure.savefig
 
@@ -62,7 +60,8 @@ def curves_into(path, curves, y=("dev_perplexity",), x="epoch", **options):
 def test_learning_curves_show_means_and_spread(tmp_path, axes):
     curves_into(tmp_path / "1.png", {"lstm": records(seeds=True)})
     curves_into(tmp_path / "2.png", {"lstm": [], "dynamic:10": records(-10)}, log=True)
-    (line,), (band,) = axes[0].lines, axes[0].collections
+    (line,) = axes[0].lines
+    (band,) = axes[0].collections
     np.testing.assert_allclose(line.get_ydata(), [r["dev_perplexity"] for r in records()[:-1]])
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.max() == pytest.approx(line.get_ydata().max() + 2**0.5)
@@ -103,7 +102,8 @@ def test_choices_at_each_position_and_over_training(tmp_path, axes):
 
 
 def test_choices_against_right_ones(tmp_path, axes):
-    truth, actions = np.array([[0, 1, 2, -1], [2, 2, 2, 3]]), np.array([[0, 1, 0, 0], [2, 2, 0, 2]])
+    truth = np.array([[0, 1, 2, -1], [2, 2, 2, 3]])
+    actions = np.array([[0, 1, 0, 0], [2, 2, 0, 2]])
     action_against_truth(actions, truth, 3, tmp_path / "1.png", "toy")
     # Four of six: targets -1 and 3 have no correct skip.
     assert axes[0].get_title() == "toy (66.7% of decisions exact)"
@@ -111,7 +111,8 @@ def test_choices_against_right_ones(tmp_path, axes):
     action_against_truth(actions[:0], truth[:0], 40, tmp_path / "2.png", "toy")
     assert axes[1].get_title() == "toy (no decisions)"
 
-    truth, visited = np.array([0, 0, 0, 0, 2, 2]), np.zeros((6, 4), bool)
+    truth = np.array([0, 0, 0, 0, 2, 2])
+    visited = np.zeros((6, 4), bool)
     visited[:, 3] = visited[0, 0] = visited[:2, 1] = visited[4:, 2] = True
     visited_positions(visited, truth, tmp_path / "3.png", "toy", "a note")
     assert axes[2].get_title() == "toy (50.0% of chains visit the right position)\n"

@@ -55,7 +55,8 @@ def test_the_bootstrap_is_the_share_of_all_resamples():
 
 
 def test_the_bootstrap_pairs_sentences_and_averages_seeds():
-    forth, back = paired_bootstrap(A, B, 300, seed=3), paired_bootstrap(B, A, 300, seed=3)
+    forth = paired_bootstrap(A, B, 300, seed=3)
+    back = paired_bootstrap(B, A, 300, seed=3)
     assert forth == pytest.approx((-back.difference, -back.high, -back.low, back.p))
     assert paired_bootstrap(A, A, 100) == (0.0, 0.0, 0.0, 1.0)
     words = np.full(200, 10)  # the difference is the same in each sentence
@@ -67,11 +68,11 @@ def test_the_bootstrap_pairs_sentences_and_averages_seeds():
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_the_margin_knows_that_neighbouring_steps_are_alike(rho):
-    """An AR(1) series has a mean whose variance is (1 + ρ) / (1 - ρ) times that of independent
-    steps.
-    """
-    rng, steps = np.random.default_rng(1), 20_000
-    noise, series = rng.normal(size=steps), np.zeros(steps)
+    """An AR(1) series has a mean with (1 + ρ) / (1 - ρ) times the variance of independent steps."""
+    rng = np.random.default_rng(1)
+    steps = 20_000
+    noise = rng.normal(size=steps)
+    series = np.zeros(steps)
     for t in range(steps):
         series[t] = noise[t] + (rho * series[t - 1] if t else 0.0)
     margin = paired_gain(series, np.zeros(steps)).margin
@@ -83,7 +84,8 @@ def test_the_margin_knows_that_neighbouring_steps_are_alike(rho):
 @settings(deadline=None)
 @given(st.lists(st.tuples(*[st.integers(1, 4)] * 3), min_size=1))
 def test_seeds_agree_as_in_all_pairs(rows):
-    shares, chances = [], []
+    shares = []
+    chances = []
     for a, b in itertools.combinations(range(3), 2):
         shares.append(sum(row[a] == row[b] for row in rows) / len(rows))
         chances.append(sum(one[a] == other[b] for one in rows for other in rows) / len(rows) ** 2)
@@ -103,7 +105,8 @@ def test_kappa_is_one_for_equal_choices_and_undefined_for_constant_ones():
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_the_same_word_is_what_a_loop_finds(K, rows, time, seed):
     rng = np.random.default_rng(seed)
-    words, actions = rng.integers(0, 3, (rows, time)), rng.integers(1, K + 1, (rows, time))
+    words = rng.integers(0, 3, (rows, time))
+    actions = rng.integers(1, K + 1, (rows, time))
     counts = rng.random((rows, time)) < 0.7
     counts[0, 0] = True
 
@@ -130,7 +133,8 @@ def test_the_same_word_is_what_a_loop_finds(K, rows, time, seed):
 def test_a_walk_back_from_the_end(seed, examples, time, dtype):
     actions = np.random.default_rng(seed).integers(0, time + 4, (examples, time)).astype(dtype)
     for row, found in zip(actions.tolist(), visited(actions), strict=True):
-        seen, t = set(), time - 1
+        seen = set()
+        t = time - 1
         while t >= 0:
             seen.add(t)
             t = t - row[t] if row[t] else -1

@@ -1,6 +1,4 @@
-"""Check what is computed from a model that reads a text: distributions over k, and gradient
-norms.
-"""
+"""Check what a model that reads a text gives: distributions over k, and gradient norms."""
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +78,8 @@ def test_the_backward_direction_reads_the_words_in_reverse():
     np.testing.assert_array_equal(backward.weights, weights[::-1])
 
 
-TIME, HIDDEN = 6, 3
+TIME = 6
+HIDDEN = 3
 OF_GRADIENTS = {
     "previous": F.Previous(),
     "fixed": F.Fixed(3, mix=0.5),
@@ -90,7 +89,8 @@ OF_GRADIENTS = {
 
 @pytest.mark.parametrize("name", and_slow(OF_GRADIENTS, lambda name: name == "dynamic"))
 def test_gradient_norms_are_those_of_finite_differences(name):
-    recurrence, squares = F.Recurrence(OF_GRADIENTS[name], F.LSTM()), lambda h: (h**2).sum(axis=1)
+    recurrence = F.Recurrence(OF_GRADIENTS[name], F.LSTM())
+    squares = lambda h: (h**2).sum(axis=1)
     with jax.enable_x64(True):
         params = recurrence.init(jax.random.key(1), 2, HIDDEN)
         state = F.zero_state(recurrence.transition, (2, HIDDEN))
@@ -104,9 +104,7 @@ def test_gradient_norms_are_those_of_finite_differences(name):
         @jax.jit
         @jax.vmap
         def loss(nudges):
-            """Return the loss of each sequence after adding `nudges[t]` to the state of each step
-            t.
-            """
+            """Return each sequence's loss after adding `nudges[t]` to the state of step t."""
             now = carry
             for t in range(TIME):
                 inputs = F.project_inputs(params, x[:, t], recurrence)

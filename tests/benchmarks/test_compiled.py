@@ -1,6 +1,4 @@
-"""Check what is read from a compiled program, and that every experiment's step compiles for
-TPUs.
-"""
+"""Check what is read from a compiled program, and that every step compiles for TPUs."""
 
 import json
 import os

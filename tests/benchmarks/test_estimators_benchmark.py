@@ -24,7 +24,8 @@ def test_biases_and_variances_are_those_of_the_theory():
 
 
 def test_summary_by_hand():
-    found, exact = np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 0.0], [0.0, 4.0]]), np.array([2.0, 0.0])
+    found = np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
+    exact = np.array([2.0, 0.0])
     result = estimators.summary(estimators.estimators()[0], found, exact)
     np.testing.assert_allclose(result.bias, np.hypot(1.0, 1.0) / 2)
     np.testing.assert_allclose(result.variance, 1.5 + 3.0)

@@ -1,6 +1,4 @@
-"""Check that the layers of the comparison compute the same, and that everybody has as many
-turns.
-"""
+"""Check that the compared layers compute the same, and that everybody has as many turns."""
 
 import json
 
@@ -24,7 +22,8 @@ def test_every_layer_has_gradients_and_flax_computes_our_lstm():
         ("lstm, reference", "lstm"),
         ("dynamic:k, reference", "dynamic:k"),
     ):
-        (loss, (_, of_x)), (expected, (_, expected_of_x)) = results[name], results[same]
+        (loss, (_, of_x)) = results[name]
+        (expected, (_, expected_of_x)) = results[same]
         np.testing.assert_allclose(loss, expected, rtol=1e-5)
         np.testing.assert_allclose(of_x, expected_of_x, rtol=1e-4, atol=1e-6)
 

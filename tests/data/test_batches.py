@@ -76,10 +76,9 @@ def test_sizes_of_segments():
 
 
 def published_lengths(num_tokens, num_steps, rng):
-    """Return segment lengths by the loop of the main.py of Merity et al., without a last short
-    one.
-    """
-    lengths, i = [], 0
+    """Return segment lengths by the loop of Merity et al.'s main.py, without a last short one."""
+    lengths = []
+    i = 0
     while num_tokens - i >= 5:
         bptt = num_steps if rng.random() < 0.95 else num_steps / 2.0
         length = max(5, int(rng.normal(bptt, 5)))
@@ -143,9 +142,7 @@ def test_what_cannot_be_cut(call, message):
 
 
 def check_rows(batch, sequences, examples):
-    """Check that each row, even one that only fills the batch, is the example that `batch.index`
-    names.
-    """
+    """Check that each row, even a filling one, is the example that `batch.index` names."""
     for row, number in enumerate(batch.index.tolist()):
         length = len(sequences[number])
         assert batch.seq_lengths[row] == length
@@ -175,7 +172,8 @@ def seed_of(batch, number):
 def test_evaluation_reads_every_example_once_and_in_order(sizes, seed):
     count, rows, num_buckets = sizes
     sequences, examples = examples_of(count, num_buckets, seed)
-    batches, of_bucket = list(evaluation_batches(examples, rows)), {}
+    batches = list(evaluation_batches(examples, rows))
+    of_bucket = {}
     for batch in batches:
         assert batch.mask.shape == batch.index.shape == (rows,)
         check_rows(batch, sequences, examples)
@@ -264,9 +262,7 @@ def test_buckets_need_the_least_padding(lengths, count):
 
 
 def test_small_data_has_few_lengths():
-    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer
-    texts.
-    """
+    """Train has a length per 20 batches; other splits have one more for longer texts."""
     splits = {}
     for split, longest in (("train", 100), ("dev", 130), ("test", 10)):
         sequences, lengths = pad_sequences([np.ones(n, int) for n in range(1, longest + 1)])

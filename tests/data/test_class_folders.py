@@ -1,6 +1,4 @@
-"""Check folders of classes with links of every kind, and with the names of splits: no text twice,
-or lost.
-"""
+"""Check folders of classes with links of every kind, and with the names of splits."""
 
 import os
 import re
@@ -127,7 +125,8 @@ def test_links_between_splits_are_counted(tmp_path):
         "dev": 8,
         "test": 8,
     }
-    told = "train has the same texts, which makes scores too good: 8 of 8 of dev (8 distinct), 8 of 8 of test"
+    told = "train has the same texts, which makes scores too good: "
+    told += "8 of 8 of dev (8 distinct), 8 of 8 of test"
     assert any(note.startswith(told) for note in corpus.notes)
 
 

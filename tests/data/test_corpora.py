@@ -1,8 +1,7 @@
-"""Check published corpora: where they are looked for, published content, and the upstream
-archives.
-"""
+"""Check published corpora: where they are looked for, their content, and upstream archives."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import http.server
@@ -11,24 +10,35 @@ import json
 import os
 import re
 import socket
+import struct
 import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 import written
+from array_record.python import array_record_module
 
-from dynskip_jax.data import Pieces, builders, corpora, find_language_corpus
-from dynskip_jax.data.corpora import (
-    embedded_corpus,
+from dynskip_jax.data import (
+    Pieces,
+    builders,
+    corpora,
+    find_language_corpus,
+    sentence_corpora,
+    upstream,
+)
+from dynskip_jax.data.corpora import embedded_corpus
+from dynskip_jax.data.sentence_corpora import (
     find_imdb,
     find_sick,
     find_sst,
     imdb_splits,
     read_imdb,
+    read_pairs,
+    read_trees,
 )
-from dynskip_jax.data.files import tfds_folder
 from dynskip_jax.errors import UserError
 
 LINES = {
@@ -76,8 +86,15 @@ def small_ptb(monkeypatch):
 def kept():
     """Write `LINES` into the TFDS cache as PTB; return their folder."""
     records = {split: [{"text": line} for line in lines] for split, lines in LINES.items()}
-    builders.kept_records(tfds_folder(), "ptb", corpora.PTB_VERSION, {"text": str}, lambda: records)
-    return tfds_folder("ptb", corpora.PTB_VERSION)
+    prepared(corpora.PTB_UPSTREAM, records)
+    return corpora.PTB_UPSTREAM.folder
+
+
+def prepared(data, records):
+    """Prepare records as a data set, without its archive."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfds.download.DownloadManager, "download", lambda self, url: url)
+        builders.prepare(dataclasses.replace(data, records=lambda archive: records))
 
 
 def write(folder, prefix="ptb.", **texts):
@@ -199,17 +216,24 @@ def served(data, folder, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/archive.tgz"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/archive.tgz"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def serve_as(url, module, name, monkeypatch):
+    """Let an address be that of a data set's archive."""
+    monkeypatch.setattr(module, name, dataclasses.replace(getattr(module, name), url=url))
 
 
 def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd):
     (tmp_path / "temporary").mkdir()
     with served(ptb_archive(), tmp_path, monkeypatch) as url:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-        monkeypatch.setattr(corpora, "PTB_URL", url)
-        assert not corpora.is_reachable(url.replace("archive", "absent"))
+        serve_as(url, corpora, "PTB_UPSTREAM", monkeypatch)
+        assert not upstream.is_reachable(url.replace("archive", "absent"))
         assert f"{url}, now kept in {tmp_path}" in find_language_corpus(None).source
         assert not list((tmp_path / "temporary").iterdir())
     again = find_language_corpus(None, "ptb")
@@ -228,12 +252,12 @@ def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd):
 )
 def test_broken_downloads_are_not_kept(tmp_path, monkeypatch, data, problem):
     with served(data, tmp_path, monkeypatch) as url:
-        for name in ("PTB_URL", "IMDB_URL"):
-            monkeypatch.setattr(corpora, name, url)
+        serve_as(url, corpora, "PTB_UPSTREAM", monkeypatch)
+        serve_as(url, sentence_corpora, "IMDB_UPSTREAM", monkeypatch)
         assert "no PTB: its download failed" in find_language_corpus(None).source
         with pytest.raises(UserError, match=problem):
             find_language_corpus(None, "ptb")
-        with pytest.raises(UserError, match=r"IMDB was not found .*hash"):
+        with pytest.raises(UserError, match=r"IMDB was not found .*wrong checksum"):
             find_imdb(None)
     assert not list((tmp_path / "tfds").rglob("dataset_info.json"))
 
@@ -244,6 +268,7 @@ def test_imdb_reads_alike_in_all_forms(tmp_path, monkeypatch):
         f"aclImdb/{split}/{kind}/{i}_9.txt": f"so {kind} {i}<br />\r\nyes"
         for split, kind, i in parts
     }
+    files["aclImdb/train/unsup/3_0.txt"] = "so unsup 3<br />\r\nyes"
     for name, text in files.items():
         written.write(tmp_path / name, text)
     (tmp_path / "a.tgz").write_bytes(
@@ -256,16 +281,63 @@ def test_imdb_reads_alike_in_all_forms(tmp_path, monkeypatch):
     for split in found:
         lines = [json.dumps({"text": r.text, "label": int(r.label)}) for r in found[split]]
         written.write(tmp_path / "json" / f"{split}.jsonl.gz", "\n".join(lines))
-    monkeypatch.setattr(corpora, "is_reachable", lambda url: True)
+    monkeypatch.setattr(upstream, "is_reachable", lambda url: True)
     monkeypatch.setattr(
-        corpora, "_downloaded", lambda *_: contextlib.nullcontext(tmp_path / "a.tgz")
+        tfds.download.DownloadManager, "download", lambda self, url: tmp_path / "a.tgz"
     )
-    downloaded, cached = find_imdb(None), find_imdb(None)
-    assert corpora.IMDB_URL in downloaded[1] and "the TFDS cache" in cached[1]
+    downloaded = find_imdb(None)
+    cached = find_imdb(None)
+    assert sentence_corpora.IMDB_URL in downloaded[1] and "the TFDS cache" in cached[1]
+    # Other programs find what TFDS promises under this name.
+    folder = tmp_path / "tfds" / "imdb_reviews" / "plain_text" / "1.0.0"
+    (unlabelled,) = tfds.builder_from_directory(folder).as_data_source("unsupervised")
+    assert unlabelled == {"text": b"so unsup 3<br />\nyes", "label": -1}
     others = [read_imdb(tmp_path / name) for name in ("aclImdb", "a.tgz", "json")]
     others += [downloaded[0], cached[0]]
     for other, split in itertools.product(others, found):
         assert [review[:2] for review in other[split]] == [review[:2] for review in found[split]]
+
+
+def as_tf_records(folder):
+    """Turn a prepared data set into TFDS's default format, which TFDS reads with TensorFlow only.
+
+    A record is its length, its checksum, the data, and their checksum.
+    """
+    for path in folder.glob("*.array_record-*"):
+        records = array_record_module.ArrayRecordReader(str(path)).read_all()
+        parts = [struct.pack("<QI", len(data), 0) + data + struct.pack("<I", 0) for data in records]
+        path.with_name(path.name.replace("array_record", "tfrecord")).write_bytes(b"".join(parts))
+        path.unlink()
+    info = folder / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+def test_what_tfds_has_prepared_is_read(tmp_path, file_format, home, capfd):
+    """TFDS's own `imdb_reviews` is shuffled, and has a split without labels."""
+    records = {
+        split: [{"text": f"{split} {i}", "label": i % 2} for i in (3, 0, 2, 1)]
+        for split in ("train", "test")
+    }
+    records["unsupervised"] = [{"text": "not read", "label": -1}]
+    folder = tmp_path / "tfds" / "imdb_reviews" / "plain_text" / "1.0.0"
+    prepared(sentence_corpora.IMDB_UPSTREAM, records)
+    if file_format == "tfrecord":
+        as_tf_records(folder)
+    reviews, source = find_imdb(None)
+    assert source == f"the TFDS cache {folder}"
+    for split, own in reviews.items():
+        expected = [(one["text"], str(one["label"])) for one in records[split]]
+        assert [review[:2] for review in own] == expected
+    assert set(reviews) == {"train", "test"}
+    assert not home and capfd.readouterr() == ("", "")
+
+    (path,) = folder.glob("*-train.*")
+    data = path.read_bytes()
+    for keep in (0, 20, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:keep])
+        with pytest.raises(UserError, match=r"is damaged .*delete that folder and run again"):
+            find_imdb(None)
 
 
 def test_a_part_of_imdbs_train_is_held_out(tmp_path):
@@ -286,13 +358,14 @@ TREE = r"(3 (2 It) (4 (2 -LRB-) (1 a\/b\*)))"
 
 def test_trailing_blanks_take_no_time(tmp_path):
     path = written.write(tmp_path / "x.txt", "(2 (2 a\u00a0b) (2 ())" + " " * 400_000)
-    assert corpora.read_trees(path) == [(["a", "b", "("], 2, ())]
+    assert read_trees(path) == [(["a", "b", "("], 2, ())]
 
 
 def test_sst(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.txt").write_text(f"{TREE}\n\n(0 Bad)\n")
-    (sentences, source), (phrases, _) = find_sst(tmp_path), find_sst(tmp_path, phrases=True)
+    (sentences, source) = find_sst(tmp_path)
+    (phrases, _) = find_sst(tmp_path, phrases=True)
     assert source == f"the folder {tmp_path}"
     nodes = (("it ( a/b*", 3), ("it", 2), ("( a/b*", 4), ("(", 2), ("a/b*", 1), ("bad", 0))
     assert phrases["train"] == [(words.split(), label, ()) for words, label in nodes]
@@ -315,29 +388,57 @@ def test_sick(tmp_path):
     ("read", "text", "problem"),
     [
         (
-            corpora.read_trees,
+            read_trees,
             "\n(7 a)",
             "line 2: '7' is no label: 0, 1, 2, 3 or 4 follows a bracket",
         ),
-        (corpora.read_trees, "(2 \u00a0)", "line 1: a node has no words"),
-        (corpora.read_trees, "(2 (2 yes) (2))", "line 1: a node has no words"),
-        (corpora.read_trees, "((2 yes))", "line 1: '' is no label"),
+        (read_trees, "(2 \u00a0)", "line 1: a node has no words"),
+        (read_trees, "(2 (2 yes) (2))", "line 1: a node has no words"),
+        (read_trees, "((2 yes))", "line 1: '' is no label"),
         (
-            corpora.read_trees,
+            read_trees,
             "(2 the dog)",
             "line 1: unexpected 'the': a bracket holds a label and one word",
         ),
-        (corpora.read_trees, "(2 yes)\n)\n", "line 2: unexpected ')'"),
-        (corpora.read_trees, "\n(2 (2 yes)\n", "line 2: the bracket that opens here is not closed"),
-        (corpora.read_trees, "\n", "is empty"),
-        (corpora.read_pairs, "a\tb\n", "line 1: no column 'sentence_A' among a, b"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\n", "line 2: 3 columns, but the first line has 4"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\tx\n", "line 2: the rating 'x' is no number"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\tnan\n", "line 2: the rating 'nan' is no number"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\t1_0\n", "line 2: the rating '1_0' is no number"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\t３\n", "line 2: the rating '３' is no number"),
-        (corpora.read_pairs, HEADER + "1\ta\tb\t6\n", "line 2: the rating 6 does not lie between"),
-        (corpora.read_pairs, HEADER, "holds no pair below its first line"),
+        (read_trees, "(2 yes)\n)\n", "line 2: unexpected ')'"),
+        (
+            read_trees,
+            "\n(2 (2 yes)\n",
+            "line 2: the bracket that opens here is not closed",
+        ),
+        (read_trees, "\n", "is empty"),
+        (read_pairs, "a\tb\n", "line 1: no column 'sentence_A' among a, b"),
+        (
+            read_pairs,
+            HEADER + "1\ta\tb\n",
+            "line 2: 3 columns, but the first line has 4",
+        ),
+        (
+            read_pairs,
+            HEADER + "1\ta\tb\tx\n",
+            "line 2: the rating 'x' is no number",
+        ),
+        (
+            read_pairs,
+            HEADER + "1\ta\tb\tnan\n",
+            "line 2: the rating 'nan' is no number",
+        ),
+        (
+            read_pairs,
+            HEADER + "1\ta\tb\t1_0\n",
+            "line 2: the rating '1_0' is no number",
+        ),
+        (
+            read_pairs,
+            HEADER + "1\ta\tb\t３\n",
+            "line 2: the rating '３' is no number",
+        ),
+        (
+            read_pairs,
+            HEADER + "1\ta\tb\t6\n",
+            "line 2: the rating 6 does not lie between",
+        ),
+        (read_pairs, HEADER, "holds no pair below its first line"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, read, text, problem):
@@ -345,7 +446,8 @@ def test_bad_lines_are_named(tmp_path, read, text, problem):
 
 
 def test_the_embedded_corpus():
-    words, characters = embedded_corpus(), embedded_corpus(pieces=Pieces("characters"))
+    words = embedded_corpus()
+    characters = embedded_corpus(pieces=Pieces("characters"))
     assert 30_000 < words.train.size < 100_000 and words.min_count == 2
     assert words.text_sizes == {} and characters.text_sizes["dev"].words == words.dev.size
     total = sum(ids.size for ids in words.splits.values())

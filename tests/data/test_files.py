@@ -72,7 +72,8 @@ def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
             member.size = 2
             tar.addfile(member, io.BytesIO(b"ok"))
         link = tarfile.TarInfo("top/d.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
         tar.addfile(link)
     found = list(tar_files("a.tgz", re.compile(r"(?:\./)?top/([a-z])\.txt"), "http://x"))
     assert [(name[1], data) for name, data in found] == [("a", b"ok"), ("b", b"ok")]

@@ -1,6 +1,4 @@
-"""Check the generated tasks against their definitions, and that their random streams are
-independent.
-"""
+"""Check the generated tasks against their definitions, and their independent random streams."""
 
 import collections
 
@@ -19,9 +17,7 @@ UNIFORM_BOUND = 33.7  # 99.99 % quantile of chi-square with nine degrees of free
 
 
 def hops_by_definition(row):
-    """Return the positions that lead to the label: two at the paper's length 21, one at all
-    others.
-    """
+    """Return the positions that lead to the label: two at length 21, one at all others."""
     pointer = row[-1]
     assert 0 <= pointer < len(row) - 1
     if len(row) != 21:
@@ -80,9 +76,7 @@ NAMES = agreement.symbol_names()
 
 
 def by_stack(words):
-    """Parse `words` with a stack of open clauses; return the form and the place of the innermost
-    open one.
-    """
+    """Parse `words` with a stack of open clauses; return the innermost one's form and place."""
     stack = []
     for place, word in enumerate(words[:-1]):
         if word[0] == ")":

@@ -150,7 +150,8 @@ def test_a_split_has_its_share_and_train_every_class(sizes, share, seed):
     parts = stratified_split(labels, ("dev", "test"), share, seed)
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(labels)))
     assert {labels[i] for i in parts["train"]} == set(labels)
-    size, room = max(1, round(share * len(labels))), len(labels) - len(sizes)
+    size = max(1, round(share * len(labels)))
+    room = len(labels) - len(sizes)
     assert [len(parts[name]) for name in ("dev", "test")] == [
         min(size, room),
         max(0, min(size, room - size)),
@@ -172,7 +173,8 @@ def test_folders_of_classes_with_all_that_systems_put_there(tmp_path):
         for label in ("good", "bad"):
             write(tmp_path / label / f"{number}.txt", f"{label} words\nno {number}")
     write(tmp_path / "bad" / "2023" / "more" / "x.txt", "deep words")
-    junk = "good/Thumbs.db bad/.DS_Store desktop.ini .git/x.txt runs/x/config.json runs/x/checkpoints/1"
+    junk = "good/Thumbs.db bad/.DS_Store desktop.ini .git/x.txt "
+    junk += "runs/x/config.json runs/x/checkpoints/1"
     for name in junk.split():
         write(tmp_path / name, "").write_bytes(b"\xd0\xcf\x11\xe0")
     corpus = find_labelled_text(tmp_path)

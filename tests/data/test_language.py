@@ -1,6 +1,4 @@
-"""Check texts as words, characters and byte pairs: every token counted once, and `<unk>`
-trained.
-"""
+"""Check texts as words, characters and byte pairs: each token once, and `<unk>` trained."""
 
 import dataclasses
 import hashlib

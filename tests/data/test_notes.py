@@ -1,6 +1,4 @@
-"""Check that labels in two Unicode forms are one, and that what readers leave out or repeat is
-told.
-"""
+"""Check that labels in two Unicode forms are one, and what is told of what is left out."""
 
 import itertools
 import json
@@ -9,7 +7,7 @@ import unicodedata
 import pytest
 from written import CONLLU, write
 
-from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
+from dynskip_jax.data import find_labelled_text, find_tagged_corpus, labelled, sentence_corpora
 from dynskip_jax.data.messages import shown
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.tagged import with_entities
@@ -117,9 +115,9 @@ SKIPPED = {  # a file, what is put into it, how often it is told, and the reader
 
 def read(name, path, notes):
     readers = {
-        "labelled": lambda: corpora.read_labelled_file(path, notes=notes),
-        "pairs": lambda: corpora.read_pairs(path, notes),
-        "trees": lambda: corpora.read_trees(path, notes=notes),
+        "labelled": lambda: labelled.read_labelled_file(path, notes=notes),
+        "pairs": lambda: sentence_corpora.read_pairs(path, notes),
+        "trees": lambda: sentence_corpora.read_trees(path, notes=notes),
         "columns": lambda: read_columns(path, notes=notes),
         "vectors": lambda: list(read_word_vectors(path, {"the", "of"}, 3, notes)),
     }
@@ -203,7 +201,7 @@ def test_empty_reviews_are_counted(tmp_path):
     for split, kind, number in itertools.product(("train", "test"), ("neg", "pos"), range(3)):
         write(tmp_path / split / kind / f"{number}_9.txt", "" if number == 2 else "so bad")
     notes = DataNotes()
-    reviews = corpora.read_imdb(tmp_path, notes)
+    reviews = sentence_corpora.read_imdb(tmp_path, notes)
     assert [len(own) for own in reviews.values()] == [4, 4] and "(4; first" in notes.lines[0]
 
 

@@ -1,6 +1,4 @@
-"""Check that each reader of users' data reads mutated files or refuses them in one line, in little
-memory.
-"""
+"""Check that each reader reads mutated files or refuses them in one line, in little memory."""
 
 import gzip
 import io
@@ -16,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from written import CONLL2003, CONLLU, archive, write
 
-from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus
+from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus, sentence_corpora
 from dynskip_jax.data.files import iter_lines
 from dynskip_jax.data.language import read_corpus
 from dynskip_jax.data.messages import printable
@@ -103,7 +101,9 @@ def labelled(folder):
 
 
 def reviews(path):
-    return sentence_corpus(corpora.imdb_splits(corpora.read_imdb(path))).fingerprint
+    return sentence_corpus(
+        sentence_corpora.imdb_splits(sentence_corpora.read_imdb(path))
+    ).fingerprint
 
 
 def tagged(dataset, path):
@@ -124,11 +124,11 @@ CASES = {  # files, and what reads them
     ),
     "sst": (
         splits("{}.txt", TREES),
-        lambda path: sentence_corpus(corpora.find_sst(path, phrases=True)[0]).about,
+        lambda path: sentence_corpus(sentence_corpora.find_sst(path, phrases=True)[0]).about,
     ),
     "sick": (
         splits("SICK_{}.txt", SICK, ("train", "trial", "test_annotated")),
-        lambda path: sentence_corpus(corpora.find_sick(path)[0]).fingerprint,
+        lambda path: sentence_corpus(sentence_corpora.find_sick(path)[0]).fingerprint,
     ),
     "imdb": (splits("{}.jsonl", REVIEWS, ("train", "test")), reviews),
     "imdb folder": (dict.fromkeys(IMDB, "so bad<br />"), reviews),

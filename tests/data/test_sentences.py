@@ -45,7 +45,9 @@ def test_words_keep_the_marks_that_combine_with_their_letters(text):
 
 
 def test_joined_emoji_are_one_word():
-    family, thumb, flag = "👨\u200d👩\u200d👧", "👍🏽", "🇨🇭"
+    family = "👨\u200d👩\u200d👧"
+    thumb = "👍🏽"
+    flag = "🇨🇭"
     for words in (review_words, treebank_words):
         assert words(f"so{family}good {thumb}{flag}!") == ["so", family, "good", thumb, flag, "!"]
         assert words(f"{thumb}{thumb} a\x1cb \x1d 10²") == [thumb * 2, "a", "b", "10²"]
@@ -58,7 +60,8 @@ def test_texts_are_numbered_by_train_alone():
         "a",
         "b",
     )  # the fourth word of the first text is cropped
-    train, test = corpus.splits["train"], corpus.splits["test"]
+    train = corpus.splits["train"]
+    test = corpus.splits["test"]
     np.testing.assert_array_equal(train.inputs, [[1, 2, 1], [2, 0, 0]])
     np.testing.assert_array_equal(train.seq_lengths, [3, 1])
     np.testing.assert_array_equal(train.targets, [1, 0])

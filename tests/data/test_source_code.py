@@ -1,6 +1,4 @@
-"""Check source code as a corpus: tokens and their places, numbered names, and splits by
-packages.
-"""
+"""Check source code as a corpus: tokens and their places, numbered names, and packages."""
 
 import itertools
 
@@ -17,7 +15,15 @@ PYTHON = """def area(r):  # of a circle
 
     print("a long text", 'short', b"\\x00")
 """
-GO = 'package a\n\n/* no\n token */\nfunc area(r float64) {\n\treturn 3.14159 * r // π\n}\nvar s = "a\\n b"\n'
+GO = """package a
+
+/* no
+ token */
+func area(r float64) {
+\treturn 3.14159 * r // π
+}
+var s = "a\\n b"
+"""
 
 
 @pytest.mark.parametrize(
@@ -26,8 +32,9 @@ GO = 'package a\n\n/* no\n token */\nfunc area(r float64) {\n\treturn 3.14159 * 
         (
             "a.py",
             PYTHON,
-            "def area ( r ) : <newline> <indent> if r : <newline> <indent> return <number> * r ** 2 "
-            "<newline> <dedent> print ( <string> , 'short' , b\"\\x00\" ) <newline> <dedent>",
+            "def area ( r ) : <newline> <indent> if r : <newline> <indent> "
+            "return <number> * r ** 2 <newline> <dedent> "
+            "print ( <string> , 'short' , b\"\\x00\" ) <newline> <dedent>",
         ),
         (
             "a.go",
@@ -93,9 +100,7 @@ def test_a_text_is_a_name_where_it_mostly_is_one():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with ten packages of two modules, each of which has a name of its own, three
-    times.
-    """
+    """Return a folder with ten packages of two modules, each with an own name, three times."""
     for package in "abcdefghij":
         (tmp_path / package).mkdir()
         for module in "xy":
@@ -105,9 +110,7 @@ def folder(tmp_path):
 
 
 def packages_of(corpus):
-    """Return the packages in each split, by their names in the vocabulary or in the split's
-    texts.
-    """
+    """Return each split's packages, by their names in the vocabulary or in the split's texts."""
     words = {split: set(corpus.vocabulary.decode(ids)) for split, ids in corpus.splits.items()}
     return {split: of & set("abcdefghij") for split, of in words.items()}
 

@@ -1,6 +1,4 @@
-"""Check that no delimiter is guessed, that columns are found by name before number, and what is
-left out.
-"""
+"""Check that no delimiter is guessed, how columns are found, and which rows are left out."""
 
 import csv
 import itertools

@@ -1,6 +1,4 @@
-"""Check tag schemes on all short sequences, hand-made ones, and invalid tags as conlleval reads
-them.
-"""
+"""Check tag schemes on all short sequences, hand-made ones, and invalid tags."""
 
 import itertools
 
@@ -51,7 +49,8 @@ def labellings(length, kinds="XY"):
 @pytest.mark.parametrize("kind", FOUND)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_by_hand(scheme, kind):
-    same, found = SAME if kind == "types" else BARE, FOUND[kind]
+    same = SAME if kind == "types" else BARE
+    found = FOUND[kind]
     tags = same[scheme].split()
     assert first_problem(tags, scheme) is None and entities(tags) == found
     assert write_tags([Entity(*row) for row in found], len(tags), scheme) == tags

@@ -1,6 +1,4 @@
-"""Check tagged files, what adding tags keeps, and how tagged corpora are found, split and
-encoded.
-"""
+"""Check tagged files, what adding tags keeps, and how corpora are found, split and encoded."""
 
 import zipfile
 from functools import partial

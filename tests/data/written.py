@@ -1,6 +1,4 @@
-"""Write files of users, and check that what is wrong with them is said in one line that names
-them.
-"""
+"""Write files of users, and check that what is wrong with them is said in one line."""
 
 import gzip
 import io

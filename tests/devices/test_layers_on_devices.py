@@ -16,7 +16,11 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipLSTM
 
-DEVICES, ROWS, TIME, INPUT, HIDDEN = 4, 8, 5, 3, 4
+DEVICES = 4
+ROWS = 8
+TIME = 5
+INPUT = 3
+HIDDEN = 4
 X = np.random.default_rng(0).normal(size=(ROWS, TIME, INPUT)).astype(np.float32)
 LENGTHS = np.array([5, 4, 3, 1, 5, 0, 2, 5], np.int32)
 KEYS = jax.random.split(jax.random.key(1), ROWS)

@@ -1,6 +1,4 @@
-"""Check updates on several devices, by jit over a mesh and by pmap, against one device, also
-resumed.
-"""
+"""Check updates on several devices, by jit and by pmap, against one device, also resumed."""
 
 import dataclasses
 import functools
@@ -56,9 +54,7 @@ def language_models(num_seeds):
 
 
 class Small:
-    """A task that compiles fast, with noise, a carry, and a leave-one-out baseline for each
-    example.
-    """
+    """A task that compiles fast, with noise, a carry, and a baseline for each example."""
 
     monitor = "dev_loss"
     higher_is_better = False
@@ -67,7 +63,8 @@ class Small:
     unit = "examples"
 
     def __init__(self, num_seeds, batch_axis):
-        self.num_seeds, self.batch_axis = num_seeds, batch_axis
+        self.num_seeds = num_seeds
+        self.batch_axis = batch_axis
 
     def init(self, key):
         w, agent = jax.random.normal(key, (2, 3))
@@ -131,9 +128,7 @@ def train(kind, folder, *, num_seeds=1, devices=1, way="jit", stop_after=None):
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    """Return a function of a kind and a number of seeds: (result, folder) of a run on one
-    device.
-    """
+    """Return a function of a kind and a number of seeds: (result, folder) on one device."""
 
     @functools.cache
     def get(kind, num_seeds=1):
@@ -201,7 +196,8 @@ def test_many_devices_train_as_one_does(kind, num_seeds, devices, way, one_devic
 def test_run_resumes_on_other_devices_and_bit_for_bit_on_the_same(
     kind, first, second, one_device, tmp_path
 ):
-    folder, whole = tmp_path / "run", tmp_path / "whole"
+    folder = tmp_path / "run"
+    whole = tmp_path / "whole"
     with pytest.raises(Stopped):
         train(kind, folder, devices=first[0], way=first[1], stop_after=3)
     result = train(kind, folder, devices=second[0], way=second[1])
@@ -229,7 +225,8 @@ def test_parameters_are_placed_where_seeds_train():
     "kind", and_slow(["small", "classification", "language modelling"], is_small)
 )
 def test_devices_exchange_sums_if_they_share_a_batch_and_nothing_else(kind, num_seeds):
-    task, keys = learner_of(kind, num_seeds), seed_keys(tuple(range(num_seeds)))
+    task = learner_of(kind, num_seeds)
+    keys = seed_keys(tuple(range(num_seeds)))
     parallel = make_parallel(4, num_seeds=num_seeds, batch_size=BATCH)
     params = (
         None

@@ -1,6 +1,4 @@
-"""Check what is set for a whole process: the folder of compiled programs, and what the user has
-set.
-"""
+"""Check what is set for a whole process: the folder of compiled programs, and the user's."""
 
 import os
 import subprocess
@@ -32,11 +30,10 @@ run_main(main)
 
 
 def start(home, **changes):
-    """Run `PROGRAM` with a folder for caches; return its value, and the programs it loaded and
-    compiled.
-    """
+    """Run `PROGRAM` with a folder for caches; return its value, and its loads and compilations."""
     folders = {"XDG_CACHE_HOME": str(home), "MPLCONFIGDIR": matplotlib.get_cachedir()}
-    command, how = [sys.executable, "-c", PROGRAM], dict(capture_output=True, text=True)
+    command = [sys.executable, "-c", PROGRAM]
+    how = dict(capture_output=True, text=True)
     done = subprocess.run(command, env=os.environ | folders | changes, **how)
     assert (done.returncode, done.stderr) == (0, "")  # there are no warnings either
     value, hits, misses = done.stdout.split()

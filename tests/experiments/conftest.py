@@ -9,7 +9,7 @@ import quick
 from commands import NUMBERS, PTB, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
 
 from dynskip_jax import trained
-from dynskip_jax.data import agreement, corpora, number_prediction, recall
+from dynskip_jax.data import agreement, number_prediction, recall, upstream
 
 TWO_SEEDS = ("--seeds", 2, "--epochs", 2, *SMALL_PTB)
 
@@ -65,7 +65,7 @@ def no_data_found(monkeypatch, tmp_path_factory):
     """Hide this machine's data folders and its network from each test."""
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("tfds")))
-    monkeypatch.setattr(corpora, "is_reachable", lambda url: False)
+    monkeypatch.setattr(upstream, "is_reachable", lambda url: False)
 
 
 @pytest.fixture

@@ -68,7 +68,9 @@ class Scripted:
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs():
     """Compile the update and the start state once for all runs that share them."""
-    made, make_step, start_state = {}, loop.make_step, loop.start_state
+    made = {}
+    make_step = loop.make_step
+    start_state = loop.start_state
 
     def once(make, task, *others):
         key = (getattr(task, "program", task), *others)
@@ -87,9 +89,11 @@ def shared_programs():
         found = once(make, task, optimizer, seeds, options["averaged"])
         return jax.tree.map(jnp.copy, found)  # a step reuses its memory
 
-    loop.make_step, loop.start_state = step, start
+    loop.make_step = step
+    loop.start_state = start
     yield
-    loop.make_step, loop.start_state = make_step, start_state
+    loop.make_step = make_step
+    loop.start_state = start_state
 
 
 def run(
@@ -110,5 +114,6 @@ def assert_identical(actual, expected):
     for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert (a.dtype, a.shape) == (e.dtype, e.shape)
         if jax.dtypes.issubdtype(e.dtype, jax.dtypes.prng_key):
-            a, e = jax.random.key_data(a), jax.random.key_data(e)
+            a = jax.random.key_data(a)
+            e = jax.random.key_data(e)
         assert np.asarray(a).tobytes() == np.asarray(e).tobytes()

@@ -16,7 +16,8 @@ from dynskip_jax.training.asgd import (
 )
 from dynskip_jax.training.optimizer import decay_on_plateau
 
-STEPS, SEEDS = 12, 3
+STEPS = 12
+SEEDS = 3
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, STEPS), min_size=SEEDS, max_size=SEEDS))
@@ -27,7 +28,8 @@ def test_the_mean_of_each_seeds_iterates_since_its_trigger(seed, first_active):
     iterates[: min(first_active) - 1] = np.nan if seed % 2 else np.inf
     active = np.arange(STEPS)[:, None] >= np.array(first_active)
     with jax.enable_x64(True):
-        update, most = jax.jit(jax.vmap(average_update)), jnp.where(active, ALL, 1)
+        update = jax.jit(jax.vmap(average_update))
+        most = jnp.where(active, ALL, 1)
         state = jax.vmap(average_start)({"w": jnp.asarray(iterates[0])})
         for step in range(1, STEPS):
             state = update(state, {"w": jnp.asarray(iterates[step])}, most[step])
@@ -39,7 +41,8 @@ def test_the_mean_of_each_seeds_iterates_since_its_trigger(seed, first_active):
 
 
 def test_a_moving_average_is_a_mean_until_it_is_full():
-    iterates, most = np.random.default_rng(1).normal(size=(STEPS, 4)), 5
+    iterates = np.random.default_rng(1).normal(size=(STEPS, 4))
+    most = 5
     with jax.enable_x64(True):
         state = average_start(jnp.asarray(iterates[0]))
         for w in iterates[1:]:

@@ -1,6 +1,4 @@
-"""Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and
-replaced.
-"""
+"""Check that checkpoints are restored bit by bit, and that damaged ones are replaced."""
 
 import errno
 import json
@@ -67,7 +65,8 @@ def two(saved, tmp_path):
 
 
 def test_round_trip(tmp_path, capfd):
-    state, checkpoints = make_state(), Checkpoints(tmp_path / "c")
+    state = make_state()
+    checkpoints = Checkpoints(tmp_path / "c")
     assert checkpoints.restore_latest(state) is None
     checkpoints.save(3, state, {"epoch": 2, "order": [1, 2], "best": None})
     restored = Checkpoints(tmp_path / "c" / ".." / "c").restore_latest(state)
@@ -174,7 +173,8 @@ def test_nothing_readable_is_an_error(two):
 
 
 def test_failed_save_leaves_the_older_ones_and_can_be_repeated(two, monkeypatch):
-    checkpoints, full = Checkpoints(two), Mock(side_effect=OSError(28, "No space left on device"))
+    checkpoints = Checkpoints(two)
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(os, "rename", full)
         patch.setattr(os, "replace", full)
@@ -197,10 +197,8 @@ def test_without_room_nothing_is_begun(two, monkeypatch):
 
 
 def test_what_the_system_says_of_an_array_that_cannot_be_written_is_raised(tmp_path, caplog):
-    state, checkpoints = (
-        {"w": jax.random.normal(jax.random.key(0), (64, 100))},
-        Checkpoints(tmp_path),
-    )
+    state = {"w": jax.random.normal(jax.random.key(0), (64, 100))}
+    checkpoints = Checkpoints(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.raises(OSError) as caught:
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_800, before[1]))  # of each file
@@ -226,7 +224,8 @@ PASSING = {
 @pytest.mark.parametrize("name", PASSING)
 def test_what_the_system_could_not_read_stays_and_is_read_later(name, two, monkeypatch):
     """The newest checkpoint was once taken for damaged, and the next save deleted it."""
-    checkpoints, match = Checkpoints(two), r"^checkpoint 7 .* cannot be read now[^\n]*$"
+    checkpoints = Checkpoints(two)
+    match = r"^checkpoint 7 .* cannot be read now[^\n]*$"
     with monkeypatch.context() as patch, pytest.raises(UserError, match=match):
         patch.setattr(checkpoint, "_read_array", Mock(side_effect=PASSING[name]))
         checkpoints.restore_latest(make_state())
@@ -236,10 +235,9 @@ def test_what_the_system_could_not_read_stays_and_is_read_later(name, two, monke
 
 def test_what_another_process_cannot_read_is_skipped_or_refused(two, monkeypatch):
     def of_two(*others):
-        """Return the first of two processes; `others` are the values of the second one, in
-        order.
-        """
-        processes, values = Processes(0, 2), list(others)
+        """Return the first of two processes; `others` are the second one's values, in order."""
+        processes = Processes(0, 2)
+        values = list(others)
         monkeypatch.setattr(processes, "collect", lambda value: [value, values.pop(0)])
         return processes
 
@@ -276,14 +274,16 @@ def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
     monkeypatch.setattr(checkpoint, "_sha256", lambda _: pytest.fail("an array was read"))
-    match = rf"^checkpoint 4 in {tmp_path} holds other arrays than the model \([^\n]*{re.escape(difference)}"
+    problem = rf"holds other arrays than the model \([^\n]*{re.escape(difference)}"
+    match = rf"^checkpoint 4 in {tmp_path} {problem}"
     with pytest.raises(UserError, match=match):
         checkpoints.restore_latest(like)
 
 
 def test_arrays_larger_than_the_models_are_never_read(tmp_path, monkeypatch):
     """A checkpoint of a megabyte can hold an array of gigabytes, because zeros are compressed."""
-    state, big = {"w": jnp.ones(3)}, {"w": jnp.zeros(10**6)}
+    state = {"w": jnp.ones(3)}
+    big = {"w": jnp.zeros(10**6)}
     for name, each in (("small", state), ("big", big)):
         Checkpoints(tmp_path / name).save(1, each, {})
     shutil.copytree(tmp_path / "big/1/state", tmp_path / "small/1/state", dirs_exist_ok=True)
@@ -294,13 +294,15 @@ def test_arrays_larger_than_the_models_are_never_read(tmp_path, monkeypatch):
 
 def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(tmp_path, monkeypatch):
     """The optimizer state may be large, and a trained model does not need it."""
-    run, like = RunDir.open(tmp_path, {}), {"w": jax.ShapeDtypeStruct((3,), jnp.int32)}
+    run = RunDir.open(tmp_path, {})
+    like = {"w": jax.ShapeDtypeStruct((3,), jnp.int32)}
     for step in (1, 2):
         state = {"best": {"w": jnp.full((2, 3), step)}, "rest": jnp.zeros(2)}
         Checkpoints(run.checkpoints).save(step, state, {})
     shutil.copytree(run.checkpoints / "1", run.checkpoints / "3.orbax-checkpoint-tmp-1")
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    read_array, read = checkpoint._read_array, []
+    read_array = checkpoint._read_array
+    read = []
     with monkeypatch.context() as patch:
         patch.setattr(
             checkpoint, "_read_array", lambda *args: read.append(args[1]) or read_array(*args)
@@ -332,10 +334,9 @@ def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(tmp_pa
     ],
 )
 def test_the_arrays_of_a_finished_run_are_exactly_those_of_the_model(like, difference, tmp_path):
-    """Regression: a parameter that the code no longer had was left out, and the numbers were
-    wrong.
-    """
-    run, state = RunDir.open(tmp_path, {}), {"best": {"w": jnp.ones((2, 3)), "b": jnp.ones((2, 4))}}
+    """Regression: a parameter that the code lacked was left out, and the numbers were wrong."""
+    run = RunDir.open(tmp_path, {})
+    state = {"best": {"w": jnp.ones((2, 3)), "b": jnp.ones((2, 4))}}
     Checkpoints(run.checkpoints).save(1, state | {"rest": jnp.zeros(2)}, {})
     like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in like.items()}
     with pytest.raises(UserError, match=rf"^[^\n]*{re.escape(difference)}[^\n]*$"):
@@ -344,9 +345,7 @@ def test_the_arrays_of_a_finished_run_are_exactly_those_of_the_model(like, diffe
 
 @pytest.mark.parametrize("name", ["007", "٧", "7" * 30])
 def test_a_folder_that_is_not_named_as_a_checkpoint_is_named(name, two):
-    """Regression: Python reads these names as numbers, and the folders of these numbers were
-    missing.
-    """
+    """Regression: Python reads these names as numbers, whose folders were missing."""
     (two / name).mkdir()
     for call in (
         lambda: Checkpoints(two).restore_latest(make_state()),

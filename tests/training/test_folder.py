@@ -1,6 +1,4 @@
-"""Check that a run folder is made once, resumed with equal settings, and safe from mistakes and
-strangers.
-"""
+"""Check that a run folder is made once, resumed, and safe from mistakes and strangers."""
 
 import datetime
 import errno
@@ -121,7 +119,8 @@ def test_log_is_valid_json_and_comes_back(tmp_path):
 
 
 def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path):
-    run, path = RunDir.open(tmp_path, CONFIG), tmp_path / "metrics.jsonl"
+    run = RunDir.open(tmp_path, CONFIG)
+    path = tmp_path / "metrics.jsonl"
     run.rewind(0)  # nothing logged yet
     assert not path.exists()
     for record in ({"step": 1, "x": math.nan}, {"note": "no step"}, {"step": 5}):
@@ -146,9 +145,7 @@ def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path
     ids=lambda line: line[:20],
 )
 def test_a_line_that_is_no_record_is_named(line, tmp_path):
-    """Regression: a step that is no number was a TypeError, and 900 nested lists a
-    RecursionError.
-    """
+    """Regression: a step that is no number was a TypeError, 900 nested lists a RecursionError."""
     run = RunDir.open(tmp_path, CONFIG)
     content = f'{{"step": 1}}\n{line}\n{{"step": 3}}\n'.encode(errors="surrogateescape")
     (tmp_path / "metrics.jsonl").write_bytes(content)
@@ -167,9 +164,10 @@ LARGE = {
 @pytest.mark.parametrize("case", LARGE)
 def test_json_of_too_many_values_is_refused_before_it_is_parsed(case, tmp_path, monkeypatch):
     """Regression: files of 39 and 242 megabytes took over 90 seconds."""
-    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LOGGED", 2_500_000)
-    monkeypatch.setattr("dynskip_jax.training.folder._MOST_LINES", 10_000)
-    run, name = RunDir.open(tmp_path, CONFIG), case.partition(",")[0]
+    monkeypatch.setattr("dynskip_jax.training.metrics_file._MOST_LOGGED", 2_500_000)
+    monkeypatch.setattr("dynskip_jax.training.metrics_file._MOST_LINES", 10_000)
+    run = RunDir.open(tmp_path, CONFIG)
+    name = case.partition(",")[0]
     (tmp_path / name).write_text(LARGE[case]())
     read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[
         name
@@ -229,10 +227,9 @@ def test_configurations_that_are_not_ours_are_refused(entries, message, tmp_path
 )
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, tmp_path):
-    """A link could name any file of the user, a pipe is never read to its end, and /dev/zero has no
-    end.
-    """
-    run, victim = RunDir.open(tmp_path / "run", CONFIG), tmp_path / "victim"
+    """A link could name any file of the user; a pipe and /dev/zero have no end."""
+    run = RunDir.open(tmp_path / "run", CONFIG)
+    victim = tmp_path / "victim"
     run._lock.release()
     victim.mkdir() if name == "plots" else victim.write_text("precious")
     (run.path / name).exists() and (run.path / name).rename(tmp_path / "away")
@@ -246,7 +243,8 @@ def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, t
 
 @pytest.mark.parametrize("name", ["file", "file.tmp"])
 def test_a_file_is_never_written_through_a_link(name, tmp_path):
-    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim = tmp_path / "victim"
+    folder = tmp_path / "run"
     victim.write_text("precious")
     folder.mkdir()
     (folder / name).symlink_to(victim)
@@ -312,9 +310,7 @@ run = RunDir.open(sys.argv[1], {}); print("here", flush=True); sys.stdin.read()
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_folder_in_which_another_process_runs_is_left_alone(locks, tmp_path, monkeypatch):
-    """Two runs in one folder once deleted each other's checkpoints; also on file systems without
-    locks.
-    """
+    """Two runs in one folder once deleted each other's checkpoints, also without locks."""
     if not locks:
         monkeypatch.setattr(
             filelock.FileLock, "acquire", Mock(side_effect=OSError(errno.ENOLCK, "no locks"))

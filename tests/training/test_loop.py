@@ -1,6 +1,4 @@
-"""Check the training loop: seeds, resuming bit for bit, selection on dev, interruptions, and
-learning.
-"""
+"""Check the training loop: seeds, resuming bit for bit, selection on dev, interruptions."""
 
 import functools
 import os
@@ -42,9 +40,7 @@ class Watched(Learner):
 
 @functools.cache
 def learner_of(kind, seeds):
-    """Return one learner with all sources of noise for all runs, so that its evaluation is compiled
-    once.
-    """
+    """Return one learner with all sources of noise for all runs, whose evaluation compiles once."""
     options = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2})
     options |= dict(evaluation_mode="sample", learner=Watched)
     if kind == "classification":
@@ -74,9 +70,7 @@ def train(kind, folder, seeds=SEEDS, stop_after=None):
 
 @pytest.fixture(scope="module", params=KINDS)
 def whole(request, tmp_path_factory):
-    """Return an uninterrupted run: (kind, learner, result, the parameters that were evaluated,
-    folder).
-    """
+    """Return an uninterrupted run: (kind, learner, result, evaluated parameters, folder)."""
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, *train(request.param, folder), folder
 
@@ -98,7 +92,9 @@ def test_stopped_run_resumes_bit_for_bit(after_an_epoch, whole, tmp_path):
 
 
 def test_seeds_trained_together_are_those_trained_alone(whole, tmp_path):
-    (kind, _, together, _, folder), index = whole, 1  # not the first one
+    # Not the first one.
+    (kind, _, together, _, folder) = whole
+    index = 1
     single = train(kind, tmp_path, SEEDS[1:])[1]
     for one, both in zip(
         jax.tree.leaves(single.params), jax.tree.leaves(together.params), strict=True
@@ -136,7 +132,8 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
 
 def test_the_best_dev_epoch_is_returned_and_records_have_steps_and_rates(whole):
     _, task, result, evaluated, folder = whole
-    records, n = metrics(folder), task.num_batches
+    records = metrics(folder)
+    n = task.num_batches
     dev = [record for record in records if record["split"] == "dev"]
     scores = np.array([record[task.monitor] for record in dev]) * (
         -1 if task.higher_is_better else 1
@@ -235,7 +232,8 @@ def scripted(folder, **options):
 def uninterrupted(tmp_path_factory):
     """Return a check that a run is as one that was never interrupted."""
     whole = tmp_path_factory.mktemp("uninterrupted")
-    expected, text = scripted(whole), (whole / "metrics.jsonl").read_bytes()
+    expected = scripted(whole)
+    text = (whole / "metrics.jsonl").read_bytes()
 
     def check(result, folder):
         assert_identical(result.params, expected.params)
@@ -291,7 +289,8 @@ def test_crash_between_an_epochs_records_and_its_checkpoint_repeats_no_record(
     uninterrupted(scripted(tmp_path), tmp_path)
 
 
-INT, TERM = signal.SIGINT, signal.SIGTERM
+INT = signal.SIGINT
+TERM = signal.SIGTERM
 HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from clusters
 
 
@@ -347,10 +346,8 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
     # Seed 0 is never averaged, seed 1 from the second epoch on. `steps` counts updates, so its
     # averages are known. Training continues from the iterates, also after a stop in the middle.
     def train(folder, **options):
-        task, average = (
-            Scripted([0] * 3, [0] * 3),
-            lambda history: np.array([1, ALL if len(history) else 1]),
-        )
+        task = Scripted([0] * 3, [0] * 3)
+        average = lambda history: np.array([1, ALL if len(history) else 1])
         return task, run(task, folder, seeds=(3, 4), epochs=3, average=average, **options)
 
     task, result = train(tmp_path / "whole")
@@ -370,9 +367,7 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
 
 
 class Broken(Scripted):
-    """Task whose loss is NaN in the batches `broken`, for seeds with a positive parameter
-    `second`.
-    """
+    """Task whose loss is NaN in the batches `broken`, for seeds with a positive `second`."""
 
     def __init__(self, *scripts, broken):
         super().__init__(*scripts)

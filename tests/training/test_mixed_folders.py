@@ -1,6 +1,4 @@
-"""Check that files of two runs, or of two times of one run, are never taken for those of one
-run.
-"""
+"""Check that files of two runs, or of two times of one, are never taken for one run's."""
 
 import json
 import os
@@ -86,7 +84,8 @@ def times(folder, older):
 )
 def test_files_of_two_runs_or_times_are_refused(make, name, message, tmp_path):
     """Another run's checkpoints were once taken, and its numbers reported as this run's."""
-    folder, other = tmp_path / "run", tmp_path / "other"
+    folder = tmp_path / "run"
+    other = tmp_path / "other"
     make(folder, other)
     (folder / name).rename(tmp_path / "away")
     (other / name).rename(folder / name)
@@ -206,10 +205,9 @@ LAST = 2 * NUM_BATCHES  # after it nothing is saved but the result
     ],
 )
 def test_files_that_are_changed_while_a_run_trains_are_found(name, step, tmp_path):
-    """Regression: settings that were edited after the first checkpoint became those of the
-    result.
-    """
-    folder, other = tmp_path / "run", tmp_path / "other"
+    """Regression: settings edited after the first checkpoint became those of the result."""
+    folder = tmp_path / "run"
+    other = tmp_path / "other"
     expected = finished(other, seed=0 if name == "no records" else 1)
     change, message = WHILE_IT_TRAINS[name]
 

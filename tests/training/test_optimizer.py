@@ -13,14 +13,16 @@ PARAMS = {
     "layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}},
     "softmax": jnp.ones(4),
 }
-WHOLE, AGENT, REST = ("agent", "w", "softmax"), ("agent",), ("w", "softmax")
+WHOLE = ("agent", "w", "softmax")
+AGENT = ("agent",)
+REST = ("w", "softmax")
 
 
 def directions(optimizer):
-    """Return the gradients and the updates of three steps; the agent's gradients differ in
-    scale.
-    """
-    rng, state, steps = np.random.default_rng(0), optimizer.init(PARAMS), []
+    """Return the gradients and updates of three steps; the agent's gradients differ in scale."""
+    rng = np.random.default_rng(0)
+    state = optimizer.init(PARAMS)
+    steps = []
     for scale in (1.0, 1e4, 0.1):  # in a joint norm, an enormous one leaves the network nothing
         grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), PARAMS)
         grads["layers"]["0"]["agent"]["b"] *= scale
@@ -41,7 +43,9 @@ def of(names, trees):
 
 def by_hand(kind, grads, clip=np.inf, weight_decay=0.0):
     """Compute the direction of each step for parameters that are all 1."""
-    found, mean, square = [], 0.0, 0.0
+    found = []
+    mean = 0.0
+    square = 0.0
     for step, grad in enumerate(grads, 1):
         grad = grad * min(1.0, clip / np.linalg.norm(grad)) + weight_decay
         if kind in ("sgd", "momentum"):
@@ -51,13 +55,15 @@ def by_hand(kind, grads, clip=np.inf, weight_decay=0.0):
             square = square + grad**2
             found.append(grad / np.sqrt(square))
         else:
-            mean, square = 0.9 * mean + 0.1 * grad, 0.999 * square + 0.001 * grad**2
+            mean = 0.9 * mean + 0.1 * grad
+            square = 0.999 * square + 0.001 * grad**2
             found.append(mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8))
     return np.stack(found)
 
 
 ALL = dict(clip=1.0, weight_decay=0.25)
-APART, OWN_RATE = dict(agents_apart=True), dict(agent_learning_rate=0.01, learning_rate=0.125)
+APART = dict(agents_apart=True)
+OWN_RATE = dict(agent_learning_rate=0.01, learning_rate=0.125)
 
 
 @pytest.mark.parametrize(
@@ -93,10 +99,8 @@ def test_agents_with_their_own_rate_have_their_own_adam_without_weight_decay():
 
 def test_agent_of_a_language_model_is_told_from_its_network():
     params = drawn_params(language_modelling(letters(5, 1, 1), batch_size=2, num_steps=3))
-    optimizer, ones = (
-        make_optimizer("sgd", agent_learning_rate=0.001),
-        jax.tree.map(np.ones_like, params),
-    )
+    optimizer = make_optimizer("sgd", agent_learning_rate=0.001)
+    ones = jax.tree.map(np.ones_like, params)
     updates = jax.jit(lambda params: optimizer.update(ones, optimizer.init(params), params)[0])(
         params
     )
@@ -111,9 +115,7 @@ def test_agent_of_a_language_model_is_told_from_its_network():
 
 @pytest.mark.parametrize("options", [APART, OWN_RATE], ids=str)
 def test_agent_of_functional_params_is_their_skip(options):
-    """All parameters once counted as the network's, because named tuples have other names than
-    modules.
-    """
+    """All parameters once counted as the network's: named tuples have other names than modules."""
     params = {"skip": jnp.ones(2), "layer": F.LayerParams(transition=jnp.ones(3), skip=jnp.ones(4))}
     optimizer = make_optimizer("sgd", clip=1.0, **options)
     grads = dict(params, layer=params["layer"]._replace(skip=jnp.full(4, 1e6)))

@@ -1,6 +1,4 @@
-"""Check progress: an occasional line in a log file, a bar on a terminal, and little work between
-updates.
-"""
+"""Check progress: an occasional line in a log file, a bar on a terminal, and little work."""
 
 import io
 
@@ -14,7 +12,8 @@ class Display:
     """Progress on a plain console whose clock a test moves."""
 
     def __init__(self, total, **options):
-        self.now, self._file = 1000.0, io.StringIO()
+        self.now = 1000.0
+        self._file = io.StringIO()
         console = Console(file=self._file, width=40)
         self.progress = Progress(
             total, "train [x]:100:", console=console, clock=lambda: self.now, **options
@@ -24,7 +23,8 @@ class Display:
 
 
 def test_a_line_soon_after_the_first_step_then_every_so_often_and_one_at_the_end():
-    display, fetched = Display(100), []
+    display = Display(100)
+    fetched = []
     with display.progress as progress:
         for step in range(100):
             display.now += 1

@@ -1,6 +1,4 @@
-"""Check scheduled values, and models trained together with different settings against single
-models.
-"""
+"""Check scheduled values, and models trained together against single models."""
 
 import dataclasses
 from functools import partial
@@ -74,16 +72,16 @@ ALONE = {  # options of two models that differ, and of the second one alone
 @pytest.mark.parametrize("name", ALONE)
 def test_models_of_a_sweep_are_those_trained_alone(name, tmp_path):
     make, differ, single = ALONE[name]
-    both, alone = make((4, 4), epochs=2, **differ), make((4,), epochs=2, **single)
-    found, expected = train(both, tmp_path / "both").params, train(alone, tmp_path / "alone").params
+    both = make((4, 4), epochs=2, **differ)
+    alone = make((4,), epochs=2, **single)
+    found = train(both, tmp_path / "both").params
+    expected = train(alone, tmp_path / "alone").params
     assert any(not np.allclose(*leaf, rtol=1e-3) for leaf in jax.tree.leaves(found))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=1e-4, atol=1e-5)
     keys = jax.random.split(jax.random.key(0), 1)
-    ours, theirs = (
-        both.evaluate(found, "dev", jnp.repeat(keys, 2)),
-        alone.evaluate(expected, "dev", keys),
-    )
+    ours = both.evaluate(found, "dev", jnp.repeat(keys, 2))
+    theirs = alone.evaluate(expected, "dev", keys)
     for metric, value in theirs.items():
         np.testing.assert_allclose(ours[metric][1], value[0], rtol=1e-3, err_msg=metric)
 
@@ -144,7 +142,8 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
         jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3), mode="soft"
     )
     objective = Agent(entropy=entropy, relaxation="soft", relaxed_epochs=1)
-    scheduled, nll = ScheduledValues(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
+    scheduled = ScheduledValues(F.Policy("soft"), -0.5)
+    nll = jnp.array([1.0, 2.0])
     loss = jax.jit(partial(agents_loss, objective, scheduled, [trace]))(nll, -nll) - 1.5
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
