@@ -56,9 +56,8 @@ class Rollouts(NamedTuple):
     """Results of several rollouts of the example."""
 
     decision: F.Decision  # each (count, time)
-    rewards: Float[
-        Array, "count time"
-    ]  # log-likelihood of the label from h(t); the last one is terminal
+    # Log-likelihood of the label from h(t); the last one is terminal.
+    rewards: Float[Array, "count time"]
     seen: Float[Array, "count time hidden"]  # h(t-1), the state that the agent observes
 
 

@@ -43,12 +43,10 @@ from xdist.scheduler import LoadScopeScheduling
 pytest_plugins = ["cpu_time"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update(
-    "jax_traceback_in_locations_limit", 0
-)  # finding them takes a tenth of the lowering time
-gc.set_threshold(
-    50_000
-)  # looking for cycles after each 700 new objects takes a fifth of the tracing time
+# Finding them takes a tenth of the lowering time.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+# Looking for cycles after each 700 new objects takes a fifth of the tracing time.
+gc.set_threshold(50_000)
 
 ROOT = Path(__file__).parents[1]
 # Fixtures of finished runs that several test files share; see `tests/experiments/conftest.py`.

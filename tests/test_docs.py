@@ -198,9 +198,8 @@ def test_the_reference_has_every_package():
     entry.
     """
     folders = [path.parent for path in (ROOT / "dynskip_jax").glob("*/__init__.py")]
-    for folder in (
-        folder for folder in folders if folder.name != "functional"
-    ):  # see the next test
+    # See the next test.
+    for folder in (folder for folder in folders if folder.name != "functional"):
         page = ROOT / "docs" / "api" / f"{folder.name}.md"
         listed = re.findall(r"^::: (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         package = f"dynskip_jax.{folder.name}"

@@ -8,9 +8,8 @@ from pages import ROOT, tables_of, text_of
 
 from dynskip_jax.experiment import NAMES, find_experiment
 
-ROWS = runpy.run_path(str(ROOT / "docs" / "figures.py"))[
-    "ROWS"
-]  # figures find theirs, or this fails
+# Figures find theirs, or this fails.
+ROWS = runpy.run_path(str(ROOT / "docs" / "figures.py"))["ROWS"]
 PAGES = [
     page.stem for page in sorted((ROOT / "docs" / "results").glob("*.md")) if page.stem != "log"
 ]
@@ -69,9 +68,8 @@ def test_a_row_has_a_spread_if_and_only_if_it_has_several_seeds():
     assert {row["table"].partition("#")[0] for row in ROWS} == {*PAGES}
     for row in ROWS:
         assert row["mode"] in ("", "greedy", "sampled", "averaged")
-        assert not row["seeds"] or (int(row["seeds"]) > 1) == bool(row["sd"]), (
-            row
-        )  # none: published
+        # None: published.
+        assert not row["seeds"] or (int(row["seeds"]) > 1) == bool(row["sd"]), row
 
 
 # --- Overviews ---
@@ -155,9 +153,8 @@ def test_the_best_model_of_an_overview_is_the_best_one_on_dev():
 # --- Numbers in other places ---
 
 
-SCORE = re.compile(
-    r"(?<![\w.])(\d{2,}\.\d\d)(?!\d)(?: ± (\d+\.\d+))?"
-)  # smaller numbers are differences
+# Smaller numbers are differences.
+SCORE = re.compile(r"(?<![\w.])(\d{2,}\.\d\d)(?!\d)(?: ± (\d+\.\d+))?")
 TEXTS = {name: find_experiment(name).about for name in NAMES}
 TEXTS |= {page: text_of(page) for page in ("README.md", "RESULTS.md", "experiments/colab.ipynb")}
 TEXTS |= {page: text_of(page) for page in (f"docs/results/{name}.md" for name in PAGES)}

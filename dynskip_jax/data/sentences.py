@@ -70,9 +70,8 @@ class SentenceCorpus:
     vocabulary: Vocabulary  # `<unk>`, the words of train, and other known words of dev and test
     num_frequent: int  # first id of the rare words, which occur at most once in train
     splits: Mapping[str, Examples]
-    cropped: Mapping[
-        str, int
-    ]  # number of texts in each split that were cropped to the maximum length
+    # Number of texts in each split that were cropped to the maximum length.
+    cropped: Mapping[str, int]
 
     @property
     def sizes(self) -> dict[str, int]:

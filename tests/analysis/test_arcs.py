@@ -153,9 +153,8 @@ def test_a_page_loads_nothing_shows_words_as_text_and_has_each_k_with_its_weight
     assert not re.search(r"https?:|@import|url\(|\b(src|href|action)=", text)
     assert "<b>" not in text and text.count("<section>") == 3
     assert "T &amp; t" in text and "lstm: next &lt;eos&gt;" in text
-    data = re.findall(
-        '<script type="application/json">(.*?)</script>', text
-    )  # as browsers find its end
+    # As browsers find its end.
+    data = re.findall('<script type="application/json">(.*?)</script>', text)
     first, second, third = map(json.loads, data)
     assert [of["attention"] for of in (first, second, third)] == [False, True, False]
     assert [row["reached"] for row in first["rows"]] == [0, 1, 2, 2]

@@ -123,9 +123,8 @@ def test_rare_labels_are_one_row_of_a_confusion_matrix(tmp_path, axes):
     confusion(["b", "b", "a", "a"], ["b", "c", "a", "b"], tmp_path / "1.png", "T")
     np.testing.assert_allclose(shares_of(axes[0]), [[0.5, 0.5, 0], [0, 0.5, 0.5], [np.nan] * 3])
     assert texts(axes[0].get_yticklabels()) == ["a", "b", "c"]
-    many = [
-        f"{i:02}" for i in range(25) for _ in range(25 - i)
-    ]  # the first ones are the most frequent
+    # The first ones are the most frequent.
+    many = [f"{i:02}" for i in range(25) for _ in range(25 - i)]
     confusion(many, many[1:] + many[:1], tmp_path / "2.png", "T")
     assert texts(axes[1].get_yticklabels()) == [*(f"{i:02}" for i in range(19)), "6 others"]
     np.testing.assert_allclose(shares_of(axes[1])[-1], [1 / 21, *[0] * 18, 20 / 21])

@@ -21,9 +21,8 @@ from dynskip_jax.errors import UserError
 
 FIRST = 1000
 TEXTS = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))  # tokens, rows, steps
-SIZES = st.tuples(
-    st.integers(1, 25), st.integers(1, 7), st.integers(0, 4)
-)  # examples, rows, buckets
+# Examples, rows, buckets.
+SIZES = st.tuples(st.integers(1, 25), st.integers(1, 7), st.integers(0, 4))
 
 
 def joined(found):

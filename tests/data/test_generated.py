@@ -65,9 +65,8 @@ def test_digits_and_pointers_are_uniform(length):
     assert chi_square(digits[:, -1], length - 1) < freedom + 5 * np.sqrt(2 * freedom)
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in (0, 9, length - 2))
     assert chi_square(labels) < UNIFORM_BOUND
-    assert (
-        chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND
-    )  # independent of the pointer
+    # Independent of the pointer.
+    assert chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND
 
 
 # --- Agreement ---

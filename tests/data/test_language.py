@@ -55,10 +55,11 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
 
 
 def test_what_a_token_is(tmp_path):
+    # Blank lines count in WikiText only.
     for template, kept in (
         ("{}.txt", 0),
         ("wiki.{}.tokens", 3),
-    ):  # blank lines count in WikiText only
+    ):
         texts = dict(train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat")
         corpus = read_corpus(write_splits(tmp_path / template, template, **texts))
         assert corpus.vocabulary.decode(corpus.train).count(EOS) == 3 + kept
@@ -120,9 +121,8 @@ def test_rare_words_become_unknown_where_it_is_needed(train, dev, tokens, line):
     corpus = corpus_of(train, dev, train)
     assert corpus.vocabulary.tokens == tuple(tokens.split()) and corpus.about[0].startswith(line)
     many = {split for split, share in corpus.unknown.items() if share > 0.1}
-    assert len(corpus.about) == 1 + bool(
-        many
-    )  # perplexities of texts with many unknown words are low
+    # Perplexities of texts with many unknown words are low.
+    assert len(corpus.about) == 1 + bool(many)
     assert all(name in corpus.about[-1] for name in many)
 
 
@@ -183,9 +183,8 @@ def test_a_corpus_is_its_text_in_pieces(pieces):
     np.testing.assert_array_equal(stored.encode(tokens), corpus.dev)
     expected = "the cat\ntales of cats"
     if pieces.kind == "characters":
-        rare = set("ltwfo") - set(
-            stored.tokens
-        )  # train has no f and only 30 occurrences of some letters
+        # Train has no f and only 30 occurrences of some letters.
+        rare = set("ltwfo") - set(stored.tokens)
         expected = "".join(UNK if letter in rare else letter for letter in expected)
     assert stored.join(stored.decode(corpus.dev)) == expected
     assert corpus.text_sizes["dev"] == (2 + 1 + 3 + 1, len("the cat\ntales of cats\n"))

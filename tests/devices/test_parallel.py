@@ -215,9 +215,8 @@ def test_parameters_are_placed_where_seeds_train():
         spread = parallel.spread(params)
         assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(spread)} == {devices}
         jax.tree.map(np.testing.assert_array_equal, spread, params)
-    assert (
-        make_parallel(2, num_seeds=1, batch_size=BATCH).spread(params) is params
-    )  # they share a batch
+    # They share a batch.
+    assert make_parallel(2, num_seeds=1, batch_size=BATCH).spread(params) is params
 
 
 @pytest.mark.parametrize("num_seeds", [4, 1])

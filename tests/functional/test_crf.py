@@ -169,9 +169,8 @@ def test_constrained_gradients_are_finite_and_leave_forbidden_places_alone():
 def test_float32_loses_little_over_long_rows():
     params, emissions = draw(7, batch=4, tags=9, time=200, scale=3.0)
     tags = np.asarray(np.random.default_rng(0).integers(9, size=(4, 200)))
-    emissions += (
-        100.0 + 10 * np.eye(9)[tags]
-    )  # one tag is far more likely, and values are far from 0
+    # One tag is far more likely, and values are far from 0.
+    emissions += 100.0 + 10 * np.eye(9)[tags]
     rounded = log_likelihood(*narrow((params, emissions)), tags)
     assert rounded.dtype == jnp.float32
     exact = log_likelihood(params, emissions, tags)

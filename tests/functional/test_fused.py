@@ -456,10 +456,11 @@ class Greedy(F.LSTM):
 
 @pytest.mark.parametrize(
     ("transition", "message"),
+    # The second's gradient was 0.
     [
         (Careless(), "through `dense`"),
         (Greedy(), "adds one projected input"),
-    ],  # the second's gradient was 0
+    ],
     ids=["careless", "greedy"],
 )
 def test_matrices_are_multiplied_through_dense_alone(transition, message):

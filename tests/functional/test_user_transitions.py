@@ -101,9 +101,8 @@ def test_products_of_one_unit_are_not_taken_for_those_inside_transformations():
     layer = drawn(
         lambda: SkipLSTM(2, 1, skip=F.Dynamic(3, 0.5), transition=F.GRU(), rngs=nnx.Rngs(0))
     )
-    jax.eval_shape(
-        lambda: layer(jnp.ones((3, 4, 2)), rngs=jax.random.key(0)).h
-    )  # a warning would be an error
+    # A warning would be an error.
+    jax.eval_shape(lambda: layer(jnp.ones((3, 4, 2)), rngs=jax.random.key(0)).h)
 
 
 def test_a_named_tuple_in_a_named_tuple_stays_one():

@@ -236,6 +236,7 @@ def refused():
     learned = cell_of(learnable_carry=True)
     zoned = cell_of(zoneout=0.5)
     two_gates = {"weight_hh_l0": normal(0, 8, HIDDEN), "weight_ih_l0": normal(0, 8, INPUT)}
+    # Fmt: skip.
     return {
         "projection": (
             lambda: nn.from_torch({**state, "weight_hr_l0": 0}),
@@ -281,7 +282,7 @@ def refused():
         ),
         "layout": (lambda: nn.to_flax(of_torch, "haiku"), "unknown layout 'haiku'"),
         "inside": (lambda: nn.to_flax(of_gru), "no bias inside its reset"),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", refused())

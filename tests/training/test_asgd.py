@@ -91,9 +91,8 @@ def test_diverged_epochs():
     ],
 )
 def test_some_epochs_are_averaged_by_neither_rule(kind, after, begins):
-    history = np.array(
-        [[90, 90], *[[80, 80]] * 5, [79, 99], [85, 99]], float
-    )  # triggers after 8 and 7
+    # Triggers after 8 and 7.
+    history = np.array([[90, 90], *[[80, 80]] * 5, [79, 99], [85, 99]], float)
     averages = [averaging_rule(kind, after)(history[:epoch]) for epoch in range(len(history) + 1)]
     assert np.argmax(averages, axis=0).tolist() == begins
     assert np.max(averages) == (1000 if kind == "ema" else ALL)
@@ -108,8 +107,7 @@ def test_plateau_counts_each_seeds_own_stalled_epochs():
     for epoch, wanted in enumerate(expected):
         history = np.array(epochs[:epoch], float).reshape(epoch, 2)
         np.testing.assert_allclose(rate(epoch, history), wanted, err_msg=f"epoch {epoch}")
-    np.testing.assert_allclose(
-        rate(3, np.array([[90], [np.nan], [90]])), [1.0]
-    )  # no number, no plateau
+    # No number, no plateau.
+    np.testing.assert_allclose(rate(3, np.array([[90], [np.nan], [90]])), [1.0])
     np.testing.assert_allclose(rate(8, np.full((8, 1), 90.0)), [1 / 128])
     np.testing.assert_allclose(rate(9, np.full((9, 1), 90.0)), [0.005])

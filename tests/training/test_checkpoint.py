@@ -95,9 +95,8 @@ def test_unusual_leaves(tmp_path):
 def test_orbax_alone_reads_arrays_by_their_names(tmp_path):
     state = make_state()
     Checkpoints(tmp_path).save(3, {"state": state, "none": jnp.zeros((0, 2))}, {})
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # Orbax warns that it takes the devices from the file
+    # Orbax warns that it takes the devices from the file.
+    with warnings.catch_warnings(action="ignore"):
         read = ocp.StandardCheckpointer().restore(tmp_path / "3" / "state")
     moments = state.opt_state[1][0]._asdict()
     wanted = state._asdict() | {
@@ -313,9 +312,8 @@ def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(tmp_pa
     with monkeypatch.context() as patch, pytest.raises(UserError, match="checksum"):
         patch.setattr(checkpoint, "_read_array", lambda *args: read_array(*args) + 1)
         selected_params(run, like, 2)
-    document(run.checkpoints / "2").write_bytes(
-        b"{"
-    )  # an older one does not silently take its place
+    # An older one does not silently take its place.
+    document(run.checkpoints / "2").write_bytes(b"{")
     with pytest.raises(
         UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"
     ):

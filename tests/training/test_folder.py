@@ -328,6 +328,5 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(locks, tmp_path, m
             other.kill() if end == "kill" else other.stdin.close()
         if end == "kill":  # newer versions of filelock notice that the process is gone
             (folder / ".running").unlink(missing_ok=True)
-    assert (
-        RunDir.open(folder, {}).identity == RunDir.open(folder, {}).identity
-    )  # one process, repeatedly
+    # One process, repeatedly.
+    assert RunDir.open(folder, {}).identity == RunDir.open(folder, {}).identity

@@ -104,9 +104,8 @@ def test_seeds_trained_together_are_those_trained_alone(whole, tmp_path):
     for one, both in zip(metrics(tmp_path), metrics(folder), strict=True):
         assert one.keys() == both.keys() and one.pop("split") == both.pop("split")
         for name, value in both.items():
-            expected = (
-                [value[index]] if isinstance(value, list) else value
-            )  # an entry for each seed
+            # An entry for each seed.
+            expected = [value[index]] if isinstance(value, list) else value
             np.testing.assert_allclose(one[name], expected, rtol=1e-3, atol=1e-6)
 
 
@@ -117,17 +116,15 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
             return -params["steps"], (carry, sums | {"batches": jnp.ones(())})
 
         def summarise(self, sums):
-            return {
-                name: sums[name] for name in ("step", "carry", "loss")
-            }  # sums of the epoch so far
+            # Sums of the epoch so far.
+            return {name: sums[name] for name in ("step", "carry", "loss")}
 
     run(Noisy([3, 2, 1]), tmp_path, seeds=(0,), epochs=3, log_every=1)
     logged = [record for record in metrics(tmp_path) if record["split"] == "train"]
     epochs = np.array([record["train_step"] for record in logged]).reshape(3, NUM_BATCHES)
     assert len(set(np.diff(epochs, axis=1, prepend=0).round(4).ravel())) == 3 * NUM_BATCHES
-    assert (
-        len({record["train_carry"][0] for record in logged[::NUM_BATCHES]}) == 3
-    )  # new in each epoch
+    # New in each epoch.
+    assert len({record["train_carry"][0] for record in logged[::NUM_BATCHES]}) == 3
 
 
 def test_the_best_dev_epoch_is_returned_and_records_have_steps_and_rates(whole):

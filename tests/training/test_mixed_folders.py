@@ -58,11 +58,12 @@ def times(folder, older):
     ("make", "name", "message"),
     [
         (runs(unfinished, 1), "checkpoints", f"checkpoint {STOPPED} is another run's"),
+        # Of equal settings.
         (
             runs(unfinished, 0),
             "checkpoints",
             f"checkpoint {STOPPED} is another run's",
-        ),  # of equal settings
+        ),
         (runs(unfinished, 1), "config.json", "a run with other settings .*seed was 1"),
         (runs(unfinished, 0), "config.json", f"checkpoint {STOPPED} is another run's"),
         (

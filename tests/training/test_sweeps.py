@@ -56,9 +56,8 @@ def test_numbers_of_a_schedule():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-RELAXED = dict(
-    relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0
-)  # then it samples
+# Then it samples.
+RELAXED = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)
 OBJECTIVE = dataclasses.replace(EXACT, **RELAXED, entropy_coef=0.5)
 ENTROPY = Sweep(entropy_coef=(0.02, 0.5))
 ALONE = {  # options of two models that differ, and of the second one alone
