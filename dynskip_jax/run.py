@@ -34,9 +34,10 @@ from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.learners import VOCABULARY, ModelToFit, make_fit_settings, make_learner
 from dynskip_jax.results import curves_of, print_results, summary
-from dynskip_jax.settings import Devices, Resolved, Settings, replace, to_config
+from dynskip_jax.settings import Devices, Resolved, Settings, replace
 from dynskip_jax.small_data import fit_to_size
 from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
+from dynskip_jax.stored import to_config
 from dynskip_jax.tasks import Learner
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.checkpoint import Checkpoints

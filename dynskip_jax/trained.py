@@ -19,8 +19,9 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
 from dynskip_jax.own_pieces import NotImported
-from dynskip_jax.settings import Settings, from_config, replace
+from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import ModelSpec, make_spec
+from dynskip_jax.stored import from_config
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import parse_json, read_bytes
 from dynskip_jax.training.folder import RunDir
