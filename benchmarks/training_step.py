@@ -69,7 +69,7 @@ def prepare(
     finds.
     """
     settings, experiment = chosen(name, preset, flags), find_experiment(name)
-    data = experiment.module.load(settings) if data is None else data
+    data = experiment.task_class.load(settings) if data is None else data
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
     learner = make_learner(experiment, settings, spec, data, data.vocabulary)
     return Trained(learner, make_fit_settings(settings, spec, learner))

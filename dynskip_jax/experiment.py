@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dynskip_jax.config import listed, short
@@ -70,16 +69,13 @@ ACCURACY = columns_of("accuracy", "accuracy", ".2%") | {
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One task.
-
-    Its module has `load(settings) -> Dataset` and `make_task(spec, settings, data, vocabulary) ->
-    Task`; without data (None) the task reads single texts only. The module may also have functions
-    in place of those of `dynskip_jax.hooks`.
-    """
+    """One task with its settings, its presets, and what is shown beside its results."""
 
     name: str
     about: str | None  # text of `--help`; the first line is shown in the list of experiments
-    task: str = ""  # name of the module; by default `dynskip_jax.experiments.NAME.task`
+    # Class derived from `dynskip_jax.tasks.task.Task`; or where it is, `module:Class`, which is not
+    # imported for `--help`.
+    task: Any
     settings: type[Settings] = Settings
     # Values of each preset, by the names of preset and setting; the first is the default.
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
@@ -104,14 +100,12 @@ class Experiment:
         _KNOWN[self.name] = self
 
     @property
-    def module(self) -> ModuleType:
-        """The task's module."""
-        return importlib.import_module(self.task or f"dynskip_jax.experiments.{self.name}.task")
-
-    def hook(self, name: str) -> Callable[..., Any]:
-        """Return a function of the task's module, or the usual one of `dynskip_jax.hooks`."""
-        usual = importlib.import_module("dynskip_jax.hooks")
-        return getattr(self.module, name, None) or getattr(usual, name)
+    def task_class(self) -> Any:
+        """The class of the task, which is imported now if need be."""
+        if not isinstance(self.task, str):
+            return self.task
+        module, _, name = self.task.partition(":")
+        return getattr(importlib.import_module(module), name)
 
     def published_rows(
         self, settings: Settings, data: Dataset, models: Sequence[str]

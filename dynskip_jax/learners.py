@@ -45,7 +45,7 @@ def make_learner(
     only.
     """
     return Learner(
-        experiment.module.make_task(spec, settings, data, vocabulary),
+        experiment.task_class(spec, settings, data, vocabulary),
         spec.all_seeds,
         objective=spec.objective,
         sweep=spec.sweep,

@@ -70,7 +70,7 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
     with join(settings.devices, max(len(spec.all_seeds) for spec in specs)) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        data = experiment.module.load(settings)
+        data = experiment.task_class.load(settings)
         settings, lines = fit_to_size(resolved, settings, data.sizes.get("train", 0))
         for line in lines:
             logger.warning("%s", line)
@@ -145,7 +145,7 @@ def run(
         top = open_run(run_dir, config | {"models": [spec.name for spec in specs]})
     logger.info("run folder: %s", run_dir)
     for spec, learner, _ in models:
-        for line in experiment.hook("warnings")(spec, settings, learner):
+        for line in learner.task.warnings(spec, settings.training.epochs):
             logger.warning("%s: %s", spec.name, line)
     results, curves = [], {}
     for model in models:
@@ -344,12 +344,12 @@ def _evaluate(
         if test == "selected" and count > 1:
             tested, rows = _of_value(trained, data, selected), [by_value[selected]]
             failed = np.split(failed, count)[selected]
-        found = scores_of(tested, "test") | experiment.hook("metrics")(tested)
+        found = scores_of(tested, "test") | tested.learner.task.final_metrics(tested)
         progress.advance()
         for row, more in zip(rows, _by_value(found, failed, len(rows)), strict=True):
             row |= more
         _draw_training(trained, data.name, selected)
-        experiment.hook("draw")(dataclasses.replace(trained, member=selected * len(spec.seeds)))
+        trained.learner.task.draw(dataclasses.replace(trained, member=selected * len(spec.seeds)))
         progress.advance()
     return by_value, selected
 

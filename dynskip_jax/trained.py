@@ -130,7 +130,7 @@ class Trained:
         if folder is None and getattr(self.settings.data, "dataset", "") is None:
             # Without a name, which corpus is found depends on the files that exist now.
             changed["dataset"] = trained_on["name"]
-        data = self.experiment.module.load(replace(self.settings, **changed))
+        data = self.experiment.task_class.load(replace(self.settings, **changed))
         if trained_on["fingerprint"] != data.fingerprint:
             raise UserError(
                 f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "
@@ -146,17 +146,17 @@ class Trained:
 
     def split(self, text: str) -> list[str]:
         """Return the words of a line of text, as they were found in train."""
-        return self.experiment.hook("split")(text)
+        return self.learner.task.split(text)
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each
         id.
         """
-        return self.experiment.hook("encode")(self, text)
+        return self.learner.task.encode(text)
 
     def read(self, text: str) -> Reading:
         """Read a text, and return the model's prediction and choices."""
-        return self.experiment.hook("read")(self, text)
+        return self.learner.task.read_text(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
         """Return the fields of `Reading` with the top layer's choices in each direction at `count`

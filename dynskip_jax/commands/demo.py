@@ -77,7 +77,7 @@ def demo() -> None:
 def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> tuple[Trained, dict]:
     """Train models by their names; return the last one, and the accuracy of each on test."""
     settings = resolve(experiment.settings, experiment.presets, preset, changes).settings
-    data, accuracies = experiment.module.load(settings), {}
+    data, accuracies = experiment.task_class.load(settings), {}
     for name in names:
         count = settings.data.train_examples
         print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)

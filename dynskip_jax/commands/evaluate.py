@@ -136,15 +136,12 @@ def _cached(
     model: Trained, data: Dataset, size: int, advance: Callable[[float], None]
 ) -> Perplexities:
     """Return the evaluation with a neural cache."""
+    task = model.learner_with(data).task
 
     def perplexities(split, flatness, weight):
-        caches = functools.partial(
-            CachedLanguageModelling, size=size, flatness=flatness, weight=weight
-        )
-        make = model.experiment.module.make_task
-        how = dict(
-            batch_size=1, task=make(model.spec, model.settings, data, model.vocabulary, caches)
-        )
+        caches = dict(size=size, flatness=flatness, weight=weight)
+        cached = CachedLanguageModelling.of(task, **caches)
+        how = dict(batch_size=1, task=cached)
         found = model.learner.evaluate(model.all_params, split, model.keys, **how)
         advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))

@@ -12,10 +12,10 @@ from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_config import SentenceSettings
 from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
-from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.nn import initializers
 from dynskip_jax.spec import ModelSpec
-from dynskip_jax.tasks import Classification
+from dynskip_jax.tasks.classification import Classification
 
 _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
 _EMBEDDING_SCALE = 0.25  # of words without a vector
@@ -91,25 +91,33 @@ def embedding(
     return lambda rngs: nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)
 
 
-def make_classification(
-    spec: ModelSpec, settings: SentenceSettings, data: Dataset | None, vocabulary: ClassVocabulary
-) -> Classification:
-    """Return the task of a model that classifies texts."""
-    m, embed, classes = settings.model, embedding(settings, data, vocabulary), vocabulary.classes
+class TextClassification(Classification):
+    """Classify texts of words."""
 
-    def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
-        return SequenceClassifier(
-            len(vocabulary),
-            m.features,
-            len(classes),
-            embedding=embed(rngs),
-            **model_options(spec, settings, data),
-            rngs=rngs,
+    def __init__(
+        self,
+        spec: ModelSpec,
+        settings: SentenceSettings,
+        data: Dataset | None,
+        vocabulary: ClassVocabulary,
+    ):
+        embed = embedding(settings, data, vocabulary)
+
+        def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
+            return SequenceClassifier(
+                len(vocabulary),
+                settings.model.features,
+                len(vocabulary.classes),
+                embedding=embed(rngs),
+                **model_options(spec, settings, data),
+                rngs=rngs,
+            )
+
+        super().__init__(
+            {} if data is None else data.content.splits,
+            make_model,
+            class_names=vocabulary.classes,
+            **task_options(settings),
         )
-
-    return Classification(
-        {} if data is None else data.content.splits,
-        make_model,
-        class_names=classes,
-        **task_options(settings),
-    )
+        self.vocabulary = vocabulary
+        self.most_words = getattr(settings.data, "max_length", None)

@@ -14,7 +14,8 @@ from typing_extensions import override
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.tasks.label_score import score_labels
-from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel, where_counted
+from dynskip_jax.tasks.rows import where_counted
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 
 class Classification(ExampleTask):
@@ -40,7 +41,8 @@ class Classification(ExampleTask):
         **options: Any,
     ):
         super().__init__(splits, make_model, **options)
-        self.activation_coefs, self.class_names = activation_coefs, tuple(class_names)
+        self.activation_coefs = activation_coefs
+        self.class_names = tuple(class_names)
 
     @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:

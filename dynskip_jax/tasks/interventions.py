@@ -22,7 +22,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, epoch_order
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.tasks.task import evaluated, num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import evaluated
 
 Several = Sequence[nnx.State]
 

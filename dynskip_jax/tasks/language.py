@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int, Key
 from typing_extensions import override
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
-from dynskip_jax.data.batches import bptt_lengths
+from dynskip_jax.data.batches import Batch, bptt_lengths, num_segments, segments
+from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
@@ -81,8 +81,11 @@ class LanguageModelling(Task):
         activation_coefs: tuple[float, float] = (0.0, 0.0),
     ):
         super().__init__(make_model)
-        self.corpus, self.batch_size, self.num_steps = corpus, batch_size, num_steps
-        self.random_lengths, self.restart_buffer = random_lengths, restart_buffer
+        self.corpus = corpus
+        self.batch_size = batch_size
+        self.num_steps = num_steps
+        self.random_lengths = random_lengths
+        self.restart_buffer = restart_buffer
         self.activation_coefs = activation_coefs
         self.num_batches = 0 if corpus is None else len(self._lengths_of(0))
 
@@ -207,7 +210,23 @@ class CachedLanguageModelling(LanguageModelling):
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self.size, self.flatness, self.weight = size, jnp.asarray(flatness), jnp.asarray(weight)
+        self.size = size
+        self.flatness = jnp.asarray(flatness)
+        self.weight = jnp.asarray(weight)
+
+    @classmethod
+    def of(cls, task: LanguageModelling, **caches: Any) -> "CachedLanguageModelling":
+        """Return the task of the same text and models with caches."""
+        return cls(
+            task.corpus,
+            task.make_model,
+            batch_size=task.batch_size,
+            num_steps=task.num_steps,
+            random_lengths=task.random_lengths,
+            restart_buffer=task.restart_buffer,
+            activation_coefs=task.activation_coefs,
+            **caches,
+        )
 
     @override
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:

@@ -21,15 +21,8 @@ from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.tasks.task import (
-    Forward,
-    LossOutput,
-    Task,
-    evaluated,
-    num_rows,
-    repeat_rows,
-    where_counted,
-)
+from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated
 from dynskip_jax.training.step import Trainable
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
 

@@ -102,7 +102,7 @@ def test_a_k_that_cannot_reach_every_answer_is_warned_of():
         settings = replace(NUMBERS.settings(), length=length)
         spec = make_spec("dynamic:10", settings)
         learner = make_learner(NUMBERS, settings, spec, None, None)
-        lines = NUMBERS.hook("warnings")(spec, settings, learner)
+        lines = learner.task.warnings(spec, settings.training.epochs)
         assert any("dynamic:14 reaches all" in line for line in lines) == warned
 
 

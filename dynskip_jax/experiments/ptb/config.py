@@ -92,6 +92,7 @@ _published = functools.partial(Published, "ptb", ("dev_perplexity", "test_perple
 EXPERIMENT = Experiment(
     name="ptb",
     about=__doc__,
+    task="dynskip_jax.experiments.ptb.task:WordModelling",
     settings=TextSettings,
     presets={
         # The schedule of Zaremba et al., with early stopping on dev about half way through the 13

@@ -33,6 +33,7 @@ class RecallModel(Model):
 EXPERIMENT = Experiment(
     name="recall",
     about=__doc__,
+    task="dynskip_jax.experiments.recall.task:Recall",
     settings=with_groups(
         Settings,
         data=SyntheticData(length=64, train_examples=100_000),
