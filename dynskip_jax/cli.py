@@ -86,16 +86,33 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         known = listed(["train", *commands, "--help"])
         raise UserError(f"there is no command {short(command)}: choose {known}")
     resolved, output = read_training(experiment, words)
+    check_address_space()
     if output.print_config:
-        for name, (group, _, _) in fields_of(experiment.settings).items():
-            value, run = get(resolved.settings, name), resolved.settings.run
-            value = experiment.model if name == "model" and value is run.compare is None else value
-            line = f"{group}.{name}".ljust(32) + f" {shown(value):<16} {resolved.sources[name]}"
-            importlib.import_module("dynskip_jax.console").say(line)
+        print_settings(experiment, resolved)
         return
     log_to_standard_output()
-    check_address_space()
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
+
+
+def print_settings(experiment: Experiment, resolved: Resolved) -> None:
+    """Print the settings of the run that these would start, and where each comes from.
+
+    If there is no such run, for want of data say, they are those that are asked for.
+    """
+    say = importlib.import_module("dynskip_jax.console").say
+    plan = importlib.import_module("dynskip_jax.plan")  # imports JAX
+    try:
+        resolved, _ = plan.read_files(experiment, resolved)
+    except UserError as error:
+        say(f"warning: some of this may change: {error}", sys.stderr)
+    run = resolved.settings.run
+    for name, (group, _, _) in fields_of(experiment.settings).items():
+        value = get(resolved.settings, name)
+        if name == "model" and value is run.compare is None:
+            value = experiment.model
+        say(f"{group}.{name}".ljust(32) + f" {shown(value):<16} {resolved.sources[name]}")
+    for note in resolved.notes:
+        say(f"warning: {note}", sys.stderr)
 
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:

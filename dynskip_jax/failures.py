@@ -37,7 +37,7 @@ def log_to_standard_output() -> None:
 
 
 def _printable(text: object) -> str:
-    from dynskip_jax.data.messages import printable  # imports the readers of data
+    from dynskip_jax.data.messages import printable
 
     return printable(text)
 

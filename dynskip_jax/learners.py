@@ -4,7 +4,7 @@ settings.
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec, of_each
-from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training import optimizer
 from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
@@ -24,14 +24,6 @@ from dynskip_jax.training.resume import selected_params
 VOCABULARY = "vocabulary.json"  # file of a run folder
 
 _PLATEAU = dict(threshold=1.0, floor=0.005)  # of the released language model of Gui et al. (2019)
-
-
-class ModelToFit(NamedTuple):
-    """A model's specification, the learner that trains it, and how it is trained."""
-
-    spec: ModelSpec
-    learner: Learner
-    fit: FitSettings
 
 
 def make_learner(

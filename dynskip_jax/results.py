@@ -8,7 +8,6 @@ import numpy as np
 
 from dynskip_jax.console import print_table, say
 from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.settings import Settings
 
 # Symbols of swept settings in tables and plots.
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
@@ -21,12 +20,14 @@ _VARIANT |= dict(top="top {}", skip_layers="layers {}", copy="copies: {}", contr
 
 
 def print_results(
-    experiment: Experiment, settings: Settings, data: Dataset, results: Sequence[dict[str, Any]]
+    experiment: Experiment,
+    data: Dataset,
+    results: Sequence[dict[str, Any]],
+    published: tuple[Sequence[tuple[str, Mapping[str, float]]], str],
 ) -> None:
-    """Print a table with the rows of a run, and the published ones below them."""
-    models = [result["model"] for result in results]
-    published, note = experiment.published_rows(settings, data, models)
-    measured = [*(result["metrics"] for result in results), *dict(published).values()]
+    """Print a table with the rows of a run, and `published` ones with a note below them."""
+    beside, note = published
+    measured = [*(result["metrics"] for result in results), *dict(beside).values()]
     columns = shown_columns(experiment.columns, measured)
     rows = []
     for result in results:
@@ -38,12 +39,14 @@ def print_results(
             ]
             rows.append([label_of(row_name(result), row["value"]), *cells, *shared])
             shared = []
-    beside = [
-        [name, *(f"{values[m]:{form}}" if m in values else "" for m, (_, form) in columns.items())]
-        for name, values in published
-    ]
+    others = []
+    for name, values in beside:
+        forms = ((values.get(metric), form) for metric, (_, form) in columns.items())
+        others.append(
+            [name, *("" if value is None else f"{value:{form}}" for value, form in forms)]
+        )
     headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
-    print_table(f"{experiment.name} on {data.name}", headings, rows, beside)
+    print_table(f"{experiment.name} on {data.name}", headings, rows, others)
     if note:
         say(note)
 

@@ -338,13 +338,17 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """Settings, the source of each, by name (`default`, `preset NAME` or `flag`), and the preset's
-    epochs.
-    """
+    """Settings, and where each comes from."""
 
     settings: Settings
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # by name: `default`, `preset NAME`, `flag`, or a file
     preset_epochs: int
+    notes: tuple[str, ...] = ()  # lines on what data have changed
+
+    def changed(self, source: str, **values: Any) -> "Resolved":
+        """Return the settings with other values, by name, which come from `source`."""
+        sources = {**self.sources, **dict.fromkeys(values, source)}
+        return dataclasses.replace(self, settings=replace(self.settings, **values), sources=sources)
 
 
 def resolve(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ _SKIP_SETTINGS = (
     "read_steps",
     "max_jumps",
 )
+
+# Settings of which several values may be trained together.
+_SWEPT = ("mix", "max_skip", "entropy_coef", "update_cost", "learning_rate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +161,13 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         cell_options=_cell_options(settings),
         max_skip=limit,
     )
+
+
+def most_models(settings: Settings) -> int:
+    """Return an upper limit of the number of models that are trained together."""
+    swept = (get(settings, name) for name in _SWEPT)
+    sizes = [len(value) for value in swept if isinstance(value, tuple)]
+    return len(settings.run.all_seeds) * math.prod(sizes)
 
 
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:

@@ -14,7 +14,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
 from dynskip_jax.config import hints_of, problem
-from dynskip_jax.data import Vocabulary
+from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
@@ -22,7 +22,7 @@ from dynskip_jax.own_pieces import NotImported
 from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.stored import from_config
-from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.files import parse_json, read_bytes
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import finished_runs, metrics_table, row_of
@@ -109,6 +109,15 @@ class Trained:
             raise UserError(f"{self.run.path} has the seeds {known}: there is no seed {seed}")
         member = self.seeds.start + (0 if seed is None else own.index(seed))
         return dataclasses.replace(self, member=member)
+
+    def of_value(self, number: int, data: Dataset) -> "Trained":
+        """Return the models of one value of a sweep, as if others had not been trained."""
+        count = len(self.spec.seeds)
+        of_all = slice(number * count, (number + 1) * count)
+        spec = self.spec.of_value(number)
+        learner = make_learner(self.experiment, self.settings, spec, data, self.vocabulary)
+        params = jax.tree.map(lambda leaf: leaf[of_all], self.all_params)
+        return dataclasses.replace(self, spec=spec, learner=learner, all_params=params)
 
     @property
     def metrics(self) -> "pandas.DataFrame":

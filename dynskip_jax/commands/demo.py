@@ -14,9 +14,8 @@ from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.number_prediction.config import EXPERIMENT as NUMBERS
 from dynskip_jax.experiments.recall.config import EXPERIMENT as RECALL
-from dynskip_jax.learners import make_fit_settings, make_learner
+from dynskip_jax.plan import plan
 from dynskip_jax.settings import resolve
-from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.loop import fit
 
@@ -76,16 +75,17 @@ def demo() -> None:
 
 def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> tuple[Trained, dict]:
     """Train models by their names; return the last one, and the accuracy of each on test."""
-    settings = resolve(experiment.settings, experiment.presets, preset, changes).settings
-    data, accuracies = experiment.task_class.load(settings), {}
-    for name in names:
-        count = settings.data.train_examples
+    changes = changes | dict(compare=",".join(names))
+    resolved = resolve(experiment.settings, experiment.presets, preset, changes)
+    data = experiment.task_class.load(resolved.settings)
+    run = plan(experiment, resolved, data)
+    accuracies = {}
+    for model in run.models:
+        name, count = model.spec.name, data.sizes["train"]
         print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)
-        spec = make_spec(name, settings)
-        learner = make_learner(experiment, settings, spec, data, None)
-        fitted = fit(learner, make_fit_settings(settings, spec, learner), None)
-        trained = Trained(None, experiment, settings, data.vocabulary, spec, learner, fitted.params)
-        tested = learner.evaluate(fitted.params, "test", trained.keys)
+        fitted = fit(model.learner, model.fit, None)
+        trained = run.trained(model, None, fitted.params)
+        tested = model.learner.evaluate(fitted.params, "test", trained.keys)
         accuracies[name] = float(np.mean(tested["test_accuracy"]))
     return trained, accuracies
 

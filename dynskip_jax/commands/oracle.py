@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
@@ -14,7 +15,8 @@ from dynskip_jax.config import Bounds, Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks import LanguageModelling, interventions
+from dynskip_jax.tasks import interventions
+from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.training.progress import Progress
 
 _SHOWN = 10  # maximum number of constants that are printed, and of states that a probe observes
@@ -70,9 +72,9 @@ def oracle(
     is_text = isinstance(learner.task, LanguageModelling)
     if matters:
         states = min(skip.max_skip, _SHOWN)
-        pieces = interventions.single_interventions(
-            learner, own.params, policy, split, states=states, **read
-        )
+        pieces = interventions.single_interventions(learner, own.params, policy, split, **read)
+        reverse = learner.reverse[examined]
+        pieces = with_last_states(pieces, states, reverse=reverse, is_text=is_text)
         title, examining = (
             f"{about}, layer {examined + 1}, {split}",
             _until(pieces, steps, "examining"),
@@ -102,6 +104,44 @@ def oracle(
     _print(
         title, list(zip(names, total / count, strict=True)), "beside the agent", total[0] / count
     )
+
+
+def with_last_states(
+    pieces: Iterable[interventions.SingleInterventions],
+    count: int,
+    *,
+    reverse: bool,
+    is_text: bool,
+) -> Iterator[interventions.SingleInterventions]:
+    """Yield pieces whose `before` has the last `count` states, newest first, and not only h(t-1).
+
+    It is (rows, time, states, hidden). The states of a text go on from one piece to the next.
+    """
+    tail = None
+    for piece in pieces:
+        before, following = _last_states(np.asarray(piece.before), tail, count, reverse)
+        tail = following if is_text else None
+        yield piece._replace(before=before)
+
+
+def _last_states(
+    before: Float[np.ndarray, "rows time hidden"],
+    tail: Float[np.ndarray, "rows tail hidden"] | None,
+    count: int,
+    reverse: bool,
+) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
+    """Return the last `count` states before each step, newest first, and the `tail` of the next
+    batch.
+
+    `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
+    zeros.
+    """
+    before = before[:, ::-1] if reverse else before
+    rows, time, hidden = before.shape
+    tail = np.zeros((rows, count - 1, hidden), before.dtype) if tail is None else tail
+    whole = np.concatenate([tail, before], axis=1)
+    states = np.stack([whole[:, count - k : count - k + time] for k in range(1, count + 1)], axis=2)
+    return states[:, ::-1] if reverse else states, whole[:, time:]
 
 
 def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.task import evaluated
 

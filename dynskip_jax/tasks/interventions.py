@@ -218,9 +218,7 @@ class SingleInterventions(NamedTuple):
     taken: Int[Array, "rows time"]  # k that the model chose
     losses: Float[Array, "rows time choices"]  # of the row with each k of `choices_of` at this step
     x: Float[Array, "rows time in"]  # input of the layer
-    before: Float[
-        Array, "rows time states hidden"
-    ]  # h(t-1), h(t-2), …; zeros before the first step
+    before: Float[Array, "rows time hidden"]  # h(t-1); zeros before the first step
 
 
 def single_interventions(
@@ -231,19 +229,17 @@ def single_interventions(
     *,
     layer: int,
     rows: int,
-    states: int = 1,
 ) -> Iterator[SingleInterventions]:
     """Yield the loss with each choice of a layer replaced by every k, and the others as the model
     took them.
 
     The loss of a language model is that of the next word, from the state that the model's own
     choices left. Of other tasks every step is examined if agents are rewarded at each step
-    (`Task.is_of_steps`), and otherwise only the last step that the layer reads. `states` is the
-    number of states in `before`.
+    (`Task.is_of_steps`), and otherwise only the last step that the layer reads.
     """
     task, skip, reverse = learner.task, learner.skips[layer], learner.reverse[layer]
     choices = choices_of(skip, policy)
-    is_text, is_top = isinstance(task, LanguageModelling), layer == len(learner.skips) - 1
+    is_top = layer == len(learner.skips) - 1
     enters_state = float(skip.mix if policy.mix is None else policy.mix) > 0
 
     def replaced(model, carry, batch, key, actions, where):
@@ -282,29 +278,4 @@ def single_interventions(
         x, before = path.observations[layer]
         return [path.carry], SingleInterventions(examined, taken, losses, x, before)
 
-    tail = None
-    for found in _read_split(learner, [params], split, rows, read, window=1):
-        before, tail = _last_states(
-            np.asarray(found.before), tail if is_text else None, states, reverse
-        )
-        yield found._replace(before=before)
-
-
-def _last_states(
-    before: Float[np.ndarray, "rows time hidden"],
-    tail: Float[np.ndarray, "rows tail hidden"] | None,
-    count: int,
-    reverse: bool,
-) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
-    """Return the last `count` states before each step, newest first, and the `tail` of the next
-    batch.
-
-    `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
-    zeros.
-    """
-    before = before[:, ::-1] if reverse else before
-    rows, time, hidden = before.shape
-    tail = np.zeros((rows, count - 1, hidden), before.dtype) if tail is None else tail
-    whole = np.concatenate([tail, before], axis=1)
-    states = np.stack([whole[:, count - k : count - k + time] for k in range(1, count + 1)], axis=2)
-    return states[:, ::-1] if reverse else states, whole[:, time:]
+    return _read_split(learner, [params], split, rows, read, window=1)

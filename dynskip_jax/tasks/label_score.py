@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.analysis import statistics
 from dynskip_jax.data.tag_schemes import Entity, entities
 
 Tags = Sequence[Any]  # of a sentence
@@ -36,7 +37,7 @@ class LabelCounts(NamedTuple):
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
-        return 2 * self.correct / max(1, self.predicted + self.gold)
+        return float(statistics.f1(np.array(self)))
 
 
 class LabelScore(NamedTuple):

@@ -12,7 +12,7 @@ from commands import PTB, SMALL_PTB, load, row_of, succeed
 
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.experiments.recall.task import Recall
-from dynskip_jax.run import learnt_rates
+from dynskip_jax.plan import learnt_rates
 from dynskip_jax.settings import replace
 from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import load_models
