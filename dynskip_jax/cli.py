@@ -158,7 +158,8 @@ def text_of(experiment: Experiment) -> str:
 
 def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
     """Read the command line of training: its settings, with their sources, and what is printed."""
-    kind, preset = experiment.settings, next(iter(experiment.presets))
+    kind = experiment.settings
+    preset = next(iter(experiment.presets))
     defaults = replace(kind(), **experiment.presets[preset])
     parameters = [(name, of, getattr(defaults, name)) for name, of in groups_of(kind).items()]
     parameters.append(("output", Output, Output()))

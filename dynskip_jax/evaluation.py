@@ -163,7 +163,7 @@ def _failed(metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResu
         numbers = ", ".join(map(str, trained.spec.seeds))
         raise UserError(
             f"the dev loss or metric of seed {numbers} is not a finite number "
-            f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient "
-            "were not finite), so there is no result: lower --learning-rate or set --clip"
+            f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or "
+            "gradient were not finite), so there is no result: lower --learning-rate or set --clip"
         )
     return failed

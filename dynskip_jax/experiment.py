@@ -149,8 +149,8 @@ def find_experiment(name: str) -> Experiment:
         importlib.import_module(f"dynskip_jax.experiments.{name}.config")
     if name not in _KNOWN:
         raise UserError(
-            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run imports no code "
-            "that it names: import yours first (report: --code MODULE)"
+            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run imports "
+            "no code that it names: import yours first (report: --code MODULE)"
         )
     return _KNOWN[name]
 

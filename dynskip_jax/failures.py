@@ -32,7 +32,8 @@ _closed: set[str] = set()  # names of standard streams that were closed when the
 def log_to_standard_output() -> None:
     """Print the library's log messages."""
     logger = logging.getLogger("dynskip_jax")
-    logger.handlers, logger.propagate = [_StandardOutput()], False
+    logger.handlers = [_StandardOutput()]
+    logger.propagate = False
     logger.setLevel(logging.INFO)
 
 

@@ -84,7 +84,8 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
     Gradients of agents that are trained only by a score function are clipped separately. Untrained
     agents are frozen: without rewards, weight decay and copying would still change them.
     """
-    training, rate = settings.training, spec.agent_learning_rate
+    training = settings.training
+    rate = spec.agent_learning_rate
     frozen = ("agent",) if spec.is_untrained else ()
     if not settings.model.train_embeddings:
         frozen += ("embedding",)
@@ -115,7 +116,8 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
             f"--start-from {run_dir} was trained on other words than those of this data"
         )
     row = row_of(run)
-    values, count = [each["value"] for each in row.get("sweep", [])] or [{}], len(row["seeds"])
+    values = [each["value"] for each in row.get("sweep", [])] or [{}]
+    count = len(row["seeds"])
     if count != len(spec.seeds):
         raise UserError(
             f"--start-from {run_dir} has {count} seeds: train as many, not {len(spec.seeds)}"

@@ -43,8 +43,8 @@ def make_piece(
         import_module(module, f"the module of {short(text)},")
     elif module not in sys.modules:
         raise NotImported(
-            f"{short(text)} is a piece of your own, and reading a run imports no code: type its name on the "
-            f"command line, give --code {module}, or import it in Python"
+            f"{short(text)} is a piece of your own, and reading a run imports no code: type its "
+            f"name on the command line, give --code {module}, or import it in Python"
         )
     piece = getattr(sys.modules[module], name, None)
     if not (isinstance(piece, type) and issubclass(piece, kind)):

@@ -179,7 +179,7 @@ def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Return the commit of this checkout, with `-dirty` if Python files differ; None without git."""
+    """Return the commit of this checkout, with `-dirty` for changed Python files, or None."""
     how = dict(cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     try:
         commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **how).stdout.strip()

@@ -250,7 +250,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
-        run, agent = self.run, self.agent
+        run = self.run
+        agent = self.agent
         if run.model is not None and run.compare is not None:
             raise UserError("give either --model or --compare, not both")
         if run.model is not None and len(names_in(run.model)) > 1:
@@ -277,8 +278,8 @@ class Settings:
             raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
         if agent.relaxation == "none" and agent.relaxed_epochs > 0:
             raise UserError(
-                f"{agent.relaxed_epochs} relaxed epochs need a relaxation: choose soft, gumbel_softmax, "
-                "straight_through or reinmax"
+                f"{agent.relaxed_epochs} relaxed epochs need a relaxation: choose soft, "
+                "gumbel_softmax, straight_through or reinmax"
             )
         if len(agent.relaxed_entropy_coef or ()) > 2:
             raise UserError(
@@ -319,7 +320,8 @@ def get(settings: Settings, name: str) -> Any:
 
 def replace(settings: Settings, /, **values: Any) -> Settings:
     """Return a copy of the settings with other values, by name."""
-    fields, groups = fields_of(type(settings)), {}
+    fields = fields_of(type(settings))
+    groups = {}
     for name, value in values.items():
         if name not in fields:
             raise UserError(f"there is no setting {short(name)}")
@@ -383,5 +385,6 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
         kinds = [mark.models for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
         if kinds and value != default and not any(is_one_of(model, kinds[0]) for model in models):
             raise UserError(
-                f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train {kinds[0][0]}"
+                f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train "
+                f"{kinds[0][0]}"
             )

@@ -104,13 +104,15 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     With `may_import` user-defined skips and transitions are imported: for those of a command line
     only.
     """
-    agent, model = settings.agent, settings.model
+    agent = settings.agent
+    model = settings.model
     named = _named_skip(name, settings, may_import)
     skip = _controlled(named, settings)
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
     agent_learning_rate = agent.agent_learning_rate if skip.is_stochastic else None
     depth_skip = None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip)
-    values, seeds = _swept_values(skip, settings), tuple(settings.run.all_seeds)
+    values = _swept_values(skip, settings)
+    seeds = tuple(settings.run.all_seeds)
     limit = agent.max_skip if isinstance(agent.max_skip, int) and skip.has_agent else None
     limited = [({} if limit is None else {"max_skip": limit}) | value for value in values]
     largest = max(value.get("max_skip", 0) for value in limited)
@@ -253,7 +255,8 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
     forget_bias = 1.0 if recipe in ("released", "two_hops") else 0.0
     options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
     if recipe == "released":
-        kernel, bias = nnx.initializers.normal(0.3), nnx.initializers.constant(0.1)
+        kernel = nnx.initializers.normal(0.3)
+        bias = nnx.initializers.constant(0.1)
         options["agent_init"] = F.Initializers(kernel, bias=bias)
     return options
 

@@ -132,7 +132,8 @@ class Trained:
         By default `folder` is the last --data of the run if it still exists, and otherwise the
         places where the experiment looks for data.
         """
-        trained_on, last = self.run.config()["dataset"], self.settings.data.data
+        trained_on = self.run.config()["dataset"]
+        last = self.settings.data.data
         if folder is None and last is not None and last.exists():
             folder = last
         changed: dict[str, Any] = {"data": None if folder is None else Path(folder)}
@@ -142,8 +143,8 @@ class Trained:
         data = self.experiment.task_class.load(replace(self.settings, **changed))
         if trained_on["fingerprint"] != data.fingerprint:
             raise UserError(
-                f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "
-                "its folder with --data"
+                f"{self.run.path} was trained on other data ({trained_on['name']}) than "
+                f"{data.source}: name its folder with --data"
             )
         return data
 
@@ -177,7 +178,8 @@ class Trained:
         fields: dict[str, Any] = {"skips": [0] * count}
         names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
         for direction, layer in self.learner.top_layers.items():
-            skip, reverse = self.learner.skips[layer], self.learner.reverse[layer]
+            skip = self.learner.skips[layer]
+            reverse = self.learner.reverse[layer]
             fields["is_attention"] = skip.has_agent and not skip.is_stochastic
             chosen = np.asarray(connections(decisions[layer], reverse=reverse)).tolist()
             # A fixed k is no choice. The k of a skip of one's own may be one, without an agent.
@@ -239,7 +241,8 @@ def load_models(
 
 
 def _load(run: RunDir, name: str) -> Trained:
-    experiment, result = experiment_of(run), row_of(run)
+    experiment = experiment_of(run)
+    result = row_of(run)
     try:
         settings = from_config(experiment.settings, run.config())
         spec = make_spec(name, settings)
@@ -250,8 +253,8 @@ def _load(run: RunDir, name: str) -> Trained:
         raise
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise UserError(
-            f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
-            "restore it, or train again"
+            f"{run.path} holds a config.json or result.json that this version does not understand "
+            f"({error}): restore it, or train again"
         ) from error
     vocabulary = _vocabulary(run, result.get("vocabulary_sha256"))
     learner = make_learner(experiment, settings, spec, None, vocabulary)

@@ -49,7 +49,8 @@ def demo() -> None:
     keep_compiled_programs()
     numbers, accuracies = _train(NUMBERS, "paper", _NUMBERS, "lstm", "dynamic:10")
     words = NUMBERS.sample_text.split()
-    reading, place = numbers.read(NUMBERS.sample_text), int(words[-1])
+    reading = numbers.read(NUMBERS.sample_text)
+    place = int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     say("At each number the agent went k numbers back, to the state just after another one:\n")
     print_table("", *table_of_choices(reading, {numbers.name: reading.probabilities}))
@@ -58,10 +59,12 @@ def demo() -> None:
 
     recall, accuracies = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
     test = recall.learner.task.splits["test"]
-    row, targets = test.inputs[0], test.targets[0]
+    row = test.inputs[0]
+    targets = test.targets[0]
     reading = recall.read(" ".join(map(str, row)))
     say(
-        "\nAt each word of a pair that returned, the agent went k words back, and copied the next one:\n"
+        "\nAt each word of a pair that returned, the agent went k words back, and copied the next "
+        "one:\n"
     )
     asked = [(t, reading.skips[t]) for t in np.flatnonzero(targets != NOT_ASKED)]
     rows = [
@@ -81,7 +84,8 @@ def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> t
     run = plan(experiment, resolved, data)
     accuracies = {}
     for model in run.models:
-        name, count = model.spec.name, data.sizes["train"]
+        name = model.spec.name
+        count = data.sizes["train"]
         print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)
         fitted = fit(model.learner, model.fit, None)
         trained = run.trained(model, None, fitted.params)

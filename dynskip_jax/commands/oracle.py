@@ -44,7 +44,9 @@ def oracle(
     """
     keep_freed_memory()
     own = run.last("oracle")
-    learner, policy, read = own.learner_with(own.data(data)), own.policy, dict(rows=rows)
+    learner = own.learner_with(own.data(data))
+    policy = own.policy
+    read = dict(rows=rows)
     others = {f"seed {seed}": own.of_seed(seed) for seed in own.spec.seeds if seed != own.seed}
     several = [own.params, *(other.params for other in others.values())]
     possible = [interventions.choices_of(skip, policy) for skip in learner.skips]
@@ -67,18 +69,19 @@ def oracle(
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
-    choices, skip, read = possible[examined], learner.skips[examined], read | dict(layer=examined)
-    matters, constants = own.spec.choices_matter(own.member), []
+    choices = possible[examined]
+    skip = learner.skips[examined]
+    read = read | dict(layer=examined)
+    matters = own.spec.choices_matter(own.member)
+    constants = []
     is_text = isinstance(learner.task, LanguageModelling)
     if matters:
         states = min(skip.max_skip, _SHOWN)
         pieces = interventions.single_interventions(learner, own.params, policy, split, **read)
         reverse = learner.reverse[examined]
         pieces = with_last_states(pieces, states, reverse=reverse, is_text=is_text)
-        title, examining = (
-            f"{about}, layer {examined + 1}, {split}",
-            _until(pieces, steps, "examining"),
-        )
+        title = f"{about}, layer {examined + 1}, {split}"
+        examining = _until(pieces, steps, "examining")
         fixed = _print_single(title, examining, choices, steps, is_text=is_text)
         constants = (
             choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]
@@ -90,7 +93,8 @@ def oracle(
     _print_agreement(pieces, choices, is_text=is_text)
     if not matters:
         say(
-            f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be replaced."
+            f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be "
+            "replaced."
         )
         return
     total = sum(piece.losses.astype(np.float64).sum(axis=0) for piece in pieces)
@@ -169,8 +173,8 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
     if actions.shape[1] > 1:
         same = seed_agreement(actions)
         say(
-            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their rates "
-            f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
+            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their "
+            f"rates alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
         )
     if is_text:  # consecutive batches form one text per row
         parts = ((piece.inputs, piece.actions[..., 0], piece.in_steps) for piece in pieces)
@@ -180,8 +184,8 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
             f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
         )
         say(
-            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
-            f"{back.by_chance:.1%}{reach}"
+            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates "
+            f"alone {back.by_chance:.1%}{reach}"
         )
 
 
@@ -252,7 +256,8 @@ def _print_copied(
     gain = paired_gain(losses[:, 2], losses[:, 0])
     chance = ", which may be chance." if gain.is_chance else "."
     say(
-        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text{chance}"
+        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text"
+        f"{chance}"
     )
 
 

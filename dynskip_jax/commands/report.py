@@ -54,7 +54,8 @@ def report(
         raise UserError("name run folders, before all flags: report DIR DIR")
     for path in filter(None, (csv, json)):
         check_new(path)
-    rows, columns = [], {}
+    rows = []
+    columns = {}
     for folder in dict.fromkeys(folders):
         try:
             runs = runs_of_models(folder)
@@ -106,7 +107,8 @@ def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
     """
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
-    config, rows = run.config(), []
+    config = run.config()
+    rows = []
     data = config["dataset"]
     about = dict(
         dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"]
@@ -130,10 +132,8 @@ def compare_rows(
     """Return a table with a line for each row of `rows_of` and metric; missing numbers are NaN."""
     if not rows:
         raise UserError("none of the folders holds a finished run: there is nothing to report")
-    names, known = (
-        [row["model"] for row in rows],
-        dict.fromkeys(m for row in rows for m in row["metrics"]),
-    )
+    names = [row["model"] for row in rows]
+    known = dict.fromkeys(m for row in rows for m in row["metrics"])
     for metric in metrics:
         if metric not in known:
             raise UserError(f"there is no metric {metric!r}: choose {listed([*known])}")
@@ -146,12 +146,11 @@ def compare_rows(
         for row in rows:
             if metric not in row["metrics"]:
                 continue
-            own, base = row["metrics"][metric], bases.get(row["fingerprint"], row)
+            own = row["metrics"][metric]
+            base = bases.get(row["fingerprint"], row)
             theirs = base["metrics"].get(metric, {}) if base is not row else {}
-            numbers, difference = (
-                t_interval([*own.values()]),
-                paired_difference(own, theirs)._asdict(),
-            )
+            numbers = t_interval([*own.values()])
+            difference = paired_difference(own, theirs)._asdict()
             about = {name: value for name, value in row.items() if name != "metrics"}
             modes = (mode for mode in MODES if row["metrics"].get(f"{metric}_{mode}") == own)
             about |= {"mode": next(modes, ""), "metric": metric} | numbers._asdict()

@@ -46,7 +46,8 @@ def word_vectors(
     with needs("vectors"):
         from gensim.models import Word2Vec
     logging.getLogger("gensim").setLevel(logging.ERROR)
-    texts, pieces = {str(path): _plain(path) for path in text} if text else known_texts(), []
+    texts = {str(path): _plain(path) for path in text} if text else known_texts()
+    pieces = []
     for name, sentences in texts.items():
         before = sum(map(len, pieces))
         for words in sentences:

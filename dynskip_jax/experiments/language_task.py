@@ -87,7 +87,8 @@ def _make_model(
     spec: ModelSpec, settings: LanguageSettings, vocabulary: Vocabulary, rngs: nnx.Rngs
 ) -> LanguageModel:
     m = settings.model
-    embedding, weight_init = None, initializers.uniform(m.init_scale)
+    embedding = None
+    weight_init = initializers.uniform(m.init_scale)
     if m.recipe in _CHARACTERS:
         how = _CHARACTERS[m.recipe]
         embedding = CharEmbedding(
@@ -124,7 +125,8 @@ def _cell_options(
     spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return the options of each layer's cell, bottom first."""
-    m, layers = settings.model, []
+    m = settings.model
+    layers = []
     for size, has_skip in zip(sizes, spec.has_skip, strict=True):
         # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one
         # distribution.

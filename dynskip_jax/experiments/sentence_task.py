@@ -32,7 +32,8 @@ def load_sentences(
     """Return labelled texts or, without `classes`, rated pairs as a data set; see `Dataset` for
     `lines`.
     """
-    data, width = settings.data, settings.model.embedding_features
+    data = settings.data
+    width = settings.model.embedding_features
     read: dict[str, np.ndarray] = {}
 
     notes = DataNotes(strict=data.strict)
@@ -43,7 +44,8 @@ def load_sentences(
 
     how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
     corpus = sentence_corpus(splits, batch_size=settings.training.batch_size, **how)
-    vocabulary, words = corpus.vocabulary, corpus.vocabulary.tokens
+    vocabulary = corpus.vocabulary
+    words = corpus.vocabulary.tokens
     if classes is not None:
         vocabulary = ClassVocabulary(words, tuple(classes))
     about = (name, corpus.sizes, corpus.fingerprint, source)
@@ -86,7 +88,8 @@ def embedding(
     """Return a function that creates the word embedding; pretrained vectors are used only with
     data.
     """
-    vectors, size = data and data.vectors, settings.model.embedding_features
+    vectors = data and data.vectors
+    size = settings.model.embedding_features
     init = begin_with(vectors, initializers.uniform(_EMBEDDING_SCALE))
     return lambda rngs: nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)
 

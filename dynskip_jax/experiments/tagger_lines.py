@@ -26,7 +26,8 @@ def tag_lines(
     column = data.tag_column
     if format == "conllu":
         column = CONLLU_COLUMNS[getattr(data, "tag", "upos") if scheme is None else "misc"]
-    gold, predicted = [], []
+    gold = []
+    predicted = []
     for sentence in _sentences(lines, format, data, column, score):
         words = sentence.words
         columns = sentence.columns

@@ -66,7 +66,9 @@ def dataset_of(
     """Return a corpus as a data set, with the vocabulary of its words and of the `tags` to
     predict.
     """
-    m, path, train = settings.model, settings.data.embeddings, corpus.splits["train"]
+    m = settings.model
+    path = settings.data.embeddings
+    train = corpus.splits["train"]
     how = dict(lowercase=m.lowercase, digits=m.digits)
     all_words = {split: [w for s in of for w in s.words] for split, of in corpus.splits.items()}
     forms = {normal_form(word, **how) for words in all_words.values() for word in words}
@@ -109,7 +111,8 @@ class SentenceTagging(Tagging):
         corpus = {} if data is None else data.content.splits
         index = {tag: i for i, tag in enumerate(vocabulary.tags)}
         unknown = index.get(UNK)
-        splits, gold = {}, {}
+        splits = {}
+        gold = {}
         for split, sentences in corpus.items():
             gold[split] = [sentence.tags for sentence in sentences]
             ids = [[index.get(tag, unknown) for tag in tags] for tags in gold[split]]
@@ -194,8 +197,10 @@ def _make_model(
     vectors: Any,
     rngs: nnx.Rngs,
 ) -> Tagger:
-    m, recipe = settings.model, _RECIPES[settings.model.recipe]
-    count, characters = vocabulary.num_characters, []
+    m = settings.model
+    recipe = _RECIPES[settings.model.recipe]
+    count = vocabulary.num_characters
+    characters = []
     how = dict(
         char_features=_CHAR_FEATURES, dropout=recipe["char_dropout"], dtype=spec.dtype, rngs=rngs
     )

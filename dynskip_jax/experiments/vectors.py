@@ -46,10 +46,8 @@ def with_vectors(
     if path is None:
         return data
     vectors = vectors_of(words, read, width)
-    found, fingerprint = (
-        int(vectors.found.sum()),
-        batches.fingerprint(data.fingerprint, vectors.table),
-    )
+    found = int(vectors.found.sum())
+    fingerprint = batches.fingerprint(data.fingerprint, vectors.table)
     line = (
         f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"
     )

@@ -90,7 +90,8 @@ class SentencePairs(Classification):
     Pearson's r, Spearman's ρ and the mean squared error.
     """
 
-    score, primary_metric = "pearson", "kl"
+    score = "pearson"
+    primary_metric = "kl"
 
     @override
     def compute_loss(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> LossOutput:

@@ -16,7 +16,8 @@ from dynskip_jax.tasks.task import evaluated
 
 Advance = Callable[[float], None]
 # Of Krause et al.: the batch size for the gradient statistics, and what is added to their root.
-_STREAMS, _EPSILON = 100, 2e-5
+_STREAMS = 100
+_EPSILON = 2e-5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +64,8 @@ class DynamicEvaluation:
         `functional.adapt`.
         """
         read, carry = self._segments(split, 1)
-        params, total = self.params, np.zeros(len(self.keys))
+        params = self.params
+        total = np.zeros(len(self.keys))
         rates = dict(learning_rate=learning_rate, decay=decay, epsilon=_EPSILON)
         for segment in read:
             given = self.params, scale, self.policy, segment, rates
@@ -75,7 +77,8 @@ class DynamicEvaluation:
 
     def _segments(self, split: str, streams: int) -> tuple[list[Batch], PyTree]:
         """Return the segments of a split, and the carry before the first one."""
-        task, model = self.learner.task, self.learner.model
+        task = self.learner.task
+        model = self.learner.model
         start = jax.vmap(lambda params, key: task.initial_carry(model(params), streams, key))
         return list(task.windows(split, streams, self.num_steps)), start(self.params, self.keys)
 
@@ -83,7 +86,8 @@ class DynamicEvaluation:
         """Return the gradient of a segment's mean loss, and (the next carry, the sum of the
         loss).
         """
-        learner, how = self.learner, evaluated(policy, None)
+        learner = self.learner
+        how = evaluated(policy, None)
 
         def loss(params):
             read, _ = learner.task.read(learner.model(params), segment, carry, **how)

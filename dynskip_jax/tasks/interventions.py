@@ -42,7 +42,8 @@ def _read_split(
     There is a carry of each model, and then of the first model for each of the `ways`. A language
     model reads `window` steps at once.
     """
-    task, carries = learner.task, None
+    task = learner.task
+    carries = None
     compiled = jax.jit(
         lambda several, *rest: read([learner.model(params) for params in several], *rest)
     )
@@ -68,7 +69,8 @@ def _read_split(
 def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"]:
     """Return each k that may be chosen once K states exist; a stride or a mask excludes some."""
     steps = jnp.full((1,), skip.max_skip)
-    k, allowed = np.asarray(skip.candidates(steps))[0] + 1, skip.allowed(steps, policy.mask)
+    k = np.asarray(skip.candidates(steps))[0] + 1
+    allowed = skip.allowed(steps, policy.mask)
     return k if allowed is None else k[np.asarray(allowed)[0]]
 
 
@@ -88,7 +90,8 @@ def _of_another_row(
     """
     order = jnp.argsort(~counted, stable=True)  # counted rows first
     place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
-    other, steps = order[place], jnp.arange(values.shape[1])[None]
+    other = order[place]
+    steps = jnp.arange(values.shape[1])[None]
     if batch.seq_lengths is not None:
         steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
     return values[other[:, None], steps]
@@ -125,7 +128,9 @@ def policy_interventions(
     choose anew. If only one row of the last batch counts, that row gets its own choices as those of
     another row.
     """
-    task, choices, count = learner.task, choices_of(learner.skips[layer], policy), len(several)
+    task = learner.task
+    choices = choices_of(learner.skips[layer], policy)
+    count = len(several)
 
     def read(models, carries, batch, key):
         keys = jax.random.split(key, count + 1)
@@ -182,14 +187,16 @@ def copied_words(
     choices = choices_of(learner.skips[-1], policy)
 
     def read(models, carries, batch, key):
-        behind, outputs = [], []
+        behind = []
+        outputs = []
         for number, (model, carry) in enumerate(zip(models, carries, strict=True)):
             # The key samples the choices, which affect states if λ > 0.
             how = evaluated(policy, jax.random.fold_in(key, number))
             forward, output = learner.task.read(model, batch, carry, **how)
             behind.append(forward.carry)
             outputs.append(output)
-        own, targets = outputs[0], batch.targets
+        own = outputs[0]
+        targets = batch.targets
         in_rows, in_steps = where_counted(batch, targets.shape[1])
         weights = own.copies.weights
         ways = [
@@ -237,7 +244,9 @@ def single_interventions(
     choices left. Of other tasks every step is examined if agents are rewarded at each step
     (`Task.is_of_steps`), and otherwise only the last step that the layer reads.
     """
-    task, skip, reverse = learner.task, learner.skips[layer], learner.reverse[layer]
+    task = learner.task
+    skip = learner.skips[layer]
+    reverse = learner.reverse[layer]
     choices = choices_of(skip, policy)
     is_top = layer == len(learner.skips) - 1
     enters_state = float(skip.mix if policy.mix is None else policy.mix) > 0
@@ -252,7 +261,8 @@ def single_interventions(
         return _row_sums(nll, where_counted(again, where.shape[1])).reshape(len(where), -1)
 
     def read(models, carries, batch, key):
-        (model,), (carry,) = models, carries
+        (model,) = models
+        (carry,) = carries
         path = task.forward(model, batch, carry, **evaluated(policy, key))
         actions = [decision.action for decision in path.decisions]
         taken = actions[layer]

@@ -77,7 +77,9 @@ def score_labels(
     `data.tag_schemes.entities`. Otherwise each word counts with its tag, and the overall F1 is the
     accuracy.
     """
-    correct, found, true = Counter(), Counter(), Counter()
+    correct = Counter()
+    found = Counter()
+    true = Counter()
     for ours, theirs in _spans(gold, predicted, has_entities):
         for counter, spans in ((correct, ours & theirs), (true, ours), (found, theirs)):
             counter.update(span.kind for span in spans)

@@ -113,7 +113,8 @@ class LanguageModelling(Task):
 
     @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        rows, num_steps = rows or _STREAMS, self.num_steps
+        rows = rows or _STREAMS
+        num_steps = self.num_steps
         if not self.restart_buffer:
             # With few streams, longer segments give the same result with fewer calls.
             num_steps = max(num_steps, _LONG // (rows * samples))
@@ -186,7 +187,8 @@ class LanguageModelling(Task):
         metrics = {new: np.exp(means[name]) for name, new in losses.items() if name in means}
         metrics |= {name: mean for name, mean in means.items() if name not in losses}
         if self.corpus.text_sizes:
-            size, nats = self.corpus.text_sizes[split], means["nll"] * len(self.tokens(split))
+            size = self.corpus.text_sizes[split]
+            nats = means["nll"] * len(self.tokens(split))
             metrics["word_perplexity"] = np.exp(nats / size.words)
             metrics["bits_per_character"] = nats / np.log(2) / size.characters
         return metrics

@@ -64,11 +64,17 @@ class Learner(Trainable):
         epochs: int = 1,
         evaluation_mode: ActionMode = "greedy",
     ):
-        self.task, self.seeds, self.sweep, self.epochs = task, tuple(seeds), sweep, epochs
-        self.objective, self.evaluation_mode = objective, evaluation_mode
-        self.monitor, self.higher_is_better = f"dev_{task.score}", task.higher_is_better
+        self.task = task
+        self.seeds = tuple(seeds)
+        self.sweep = sweep
+        self.epochs = epochs
+        self.objective = objective
+        self.evaluation_mode = evaluation_mode
+        self.monitor = f"dev_{task.score}"
+        self.higher_is_better = task.higher_is_better
         self.primary_metric = task.primary_metric or task.score
-        self.num_batches, self.unit = task.num_batches, task.unit
+        self.num_batches = task.num_batches
+        self.unit = task.unit
         self.batch_axis = None if task.shared_batches else 0
         abstract = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(jax.random.key(0))))
         self.graphdef = nnx.graphdef(abstract)
@@ -140,7 +146,8 @@ class Learner(Trainable):
         """Return the loss of `agents_loss` plus the task's penalties; relaxed choices have one
         rollout.
         """
-        task, objective = self.task, self.objective
+        task = self.task
+        objective = self.objective
         rollouts = objective.rollouts if scheduled.policy.mode == "sample" else 1
         keys = example_keys(keys, (num_rows(batch),))
         shared_key = _shared_key(keys, axis_name)
@@ -187,7 +194,8 @@ class Learner(Trainable):
         averaged.
         """
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
-        wide, steps = repeat_rows(in_steps, samples), in_steps.sum(dtype=jnp.float32)
+        wide = repeat_rows(in_steps, samples)
+        steps = in_steps.sum(dtype=jnp.float32)
 
         def mean_of(trace: Array) -> Mean:
             return Mean(jnp.sum(jnp.where(wide, trace, 0), dtype=jnp.float32) / samples, steps)
@@ -228,7 +236,8 @@ class Learner(Trainable):
         """
         means = {}
         for name, (total, count) in sums.items():
-            total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
+            total = np.asarray(total, np.float64)
+            count = np.asarray(count, np.float64)
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[name] = total / count.reshape(count.shape + (1,) * (total.ndim - count.ndim))
         read = [mean for name, mean in means.items() if name.startswith("read_fraction_")]
@@ -264,7 +273,9 @@ class Learner(Trainable):
         """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds,
         ...).
         """
-        task, carry, policy = task or self.task, None, self.policy(mode)
+        task = task or self.task
+        carry = None
+        policy = self.policy(mode)
         batches = list(task.evaluation_batches(split, batch_size, samples))
         for number, batch in enumerate(batches):
             if carry is None:
@@ -304,7 +315,9 @@ class Learner(Trainable):
             advance: Function called after each batch with 1 / (number of batches).
         """
         how = dict(mode=mode, samples=samples, batch_size=batch_size, task=task, advance=advance)
-        task, totals, found = task or self.task, None, []
+        task = task or self.task
+        totals = None
+        found = []
         for batch, sums, (_, predicted) in self._run(params, split, keys, **how):
             sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sums)
             totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
@@ -384,7 +397,8 @@ class Learner(Trainable):
     def _read_rows(
         self, params: nnx.State, batch: Batch, policy: F.Policy
     ) -> tuple[Forward, PyTree]:
-        model, key = self.model(params), jax.random.key(0)
+        model = self.model(params)
+        key = jax.random.key(0)
         carry = self.task.initial_carry(model, num_rows(batch), key)
         read = self.task.forward(model, batch, carry, **evaluated(policy, key))
         return read._replace(carry=(), penalties=()), self.task.predict(read.log_probs, batch)

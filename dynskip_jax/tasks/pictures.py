@@ -27,9 +27,11 @@ def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -
     top = trained.learner.top_layers if trained.spec.skip.has_agent else {}
     for direction, layer in top.items():
         counts = _times_chosen(trained, layer, of)
-        suffix, who = "", "the agent"
+        suffix = ""
+        who = "the agent"
         if len(top) > 1:
-            suffix, who = f"_{direction}", f"the {direction} layer"
+            suffix = f"_{direction}"
+            who = f"the {direction} layer"
         rows = None
         if names:
             frequent = np.argsort(-counts.sum(axis=1), kind="stable")[:_MOST_GROUPS]

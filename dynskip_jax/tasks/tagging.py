@@ -72,8 +72,11 @@ class Tagging(ExampleTask):
         **options: Any,
     ):
         super().__init__(splits, make_model, **{"evaluation_rows": 200} | options)
-        self.tags, self.scheme, self.gold = tuple(tags), scheme, gold or {}
-        self.is_of_steps, self.unknown_tag = rewards_words, unknown_tag
+        self.tags = tuple(tags)
+        self.scheme = scheme
+        self.gold = gold or {}
+        self.is_of_steps = rewards_words
+        self.unknown_tag = unknown_tag
         self.score = "accuracy" if scheme is None else "f1"
         self.decode_in_training = decode_in_training
         self.primary_metric = (
@@ -85,12 +88,10 @@ class Tagging(ExampleTask):
         self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any
     ) -> Forward:
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
-        crf, emissions, targets, lengths = (
-            output.crf,
-            output.emissions,
-            batch.targets,
-            batch.seq_lengths,
-        )
+        crf = output.crf
+        emissions = output.emissions
+        targets = batch.targets
+        lengths = batch.seq_lengths
         decode = self.decode_in_training or how["deterministic"]
         if crf is None:
             marginals = jax.nn.log_softmax(emissions)
@@ -145,7 +146,8 @@ class Tagging(ExampleTask):
         if log_probs.best is not None:
             right = (log_probs.best == batch.targets) & inside
             all_right = (right | ~inside).all(axis=1)
-            right, all_right = right.astype(target.dtype), all_right.astype(target.dtype)
+            right = right.astype(target.dtype)
+            all_right = all_right.astype(target.dtype)
             counted = {"accuracy": right, "nll": -target, "sentence_accuracy": all_right}
         words = jnp.where(inside, _of_each(log_probs.marginals, batch.targets), 0)
         if self.is_of_steps:
@@ -182,7 +184,8 @@ class Tagging(ExampleTask):
         """Return precision, recall, F1 and support of each type of entity, or of the most frequent
         tags.
         """
-        score, metrics = self.score_labels(split, predictions).by_label, {}
+        score = self.score_labels(split, predictions).by_label
+        metrics = {}
         support = Counter({label: counts.gold for label, counts in score.items() if counts.gold})
         for label, count in sorted(support.most_common(_MOST_LABELS)):
             for name in ("precision", "recall", "f1"):

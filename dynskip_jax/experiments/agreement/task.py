@@ -53,7 +53,8 @@ class Agreement(SymbolClassification):
 
 def _last_choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the last k chosen greedily, (seeds, examples), and the correct k, (examples,)."""
-    found, right = [], []
+    found = []
+    right = []
     for batch, chosen in trained.learner.choices(trained.all_params, split, trained.keys, layer=-1):
         lengths = batch.seq_lengths[batch.mask]
         last = np.take_along_axis(chosen[:, batch.mask], lengths[None, :, None] - 1, axis=2)

@@ -55,7 +55,8 @@ class CodeModelling(TextModelling):
         if isinstance(log_probs, OfTargets):  # training does not rank, and averages have no rank
             return super().compute_loss(log_probs, batch)
         of_targets, log_reciprocal = log_probs
-        scored, reciprocal = super().compute_loss(of_targets, batch), jnp.exp(log_reciprocal)
+        scored = super().compute_loss(of_targets, batch)
+        reciprocal = jnp.exp(log_reciprocal)
         scores = {"accuracy": reciprocal > 1 / 1.5, "top5": reciprocal > 1 / 5.5, "mrr": reciprocal}
         counted = {**scored.counted, **scores}
         # Means are over all tokens; `metrics` divides those of a group by its share.

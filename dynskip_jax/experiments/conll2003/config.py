@@ -72,7 +72,8 @@ EXPERIMENT = Experiment(
             [("", _RANDOM, 0.8426)],
             sizes=_CONLL2003,
             when={"embeddings": (None,)},
-            note="Word vectors begin at random: not comparable with F1 above 90 from pretrained ones.",
+            note="Word vectors begin at random: not comparable with F1 above 90 from pretrained "
+            "ones.",
         ),
         Published(  # Gui et al. (2019), Table 2; the plain BiLSTM is that of Ma and Hovy (2016)
             "conll2003",
