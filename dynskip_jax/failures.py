@@ -91,9 +91,7 @@ def run_main(main: Callable[[], None]) -> None:
     output lacks are written as "?".
     """
     _open_standard_streams()
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # notebooks and tests may replace it by another type
+    if isinstance(sys.stdout, io.TextIOWrapper):  # notebooks and tests may replace it
         sys.stdout.reconfigure(errors="replace")
     debug = "--debug" in sys.argv
     try:

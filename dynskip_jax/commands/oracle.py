@@ -173,8 +173,8 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
     if actions.shape[1] > 1:
         same = seed_agreement(actions)
         say(
-            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their "
-            f"rates alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
+            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by "
+            f"their rates alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
         )
     if is_text:  # consecutive batches form one text per row
         parts = ((piece.inputs, piece.actions[..., 0], piece.in_steps) for piece in pieces)
@@ -184,8 +184,8 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
             f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
         )
         say(
-            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates "
-            f"alone {back.by_chance:.1%}{reach}"
+            f"the agent goes back to the same word at {back.share:.1%} of words, by its "
+            f"rates alone {back.by_chance:.1%}{reach}"
         )
 
 

@@ -100,9 +100,8 @@ def _of_another_row(
 class PolicyInterventions(NamedTuple):
     """Losses of a batch when all choices of a layer are replaced, and the choices of each model."""
 
-    counts: Float[
-        Array, " rows"
-    ]  # number of losses in each row: its steps, or 1 if a sequence has one loss
+    # Number of losses in each row: its steps, or 1 if a sequence has one loss.
+    counts: Float[Array, " rows"]
     # Sum over each row with the choices of each way: the agent's; sampled uniformly from the
     # allowed ones; those that the agent took at the same step of another row (a shorter row
     # repeats); those of each other model on the same row; and each k of `constants` at every step.

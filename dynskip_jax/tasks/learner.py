@@ -203,9 +203,8 @@ class Learner(Trainable):
         sums = {}
         for name, values in scored.counted.items():
             where = in_rows if values.ndim == 1 else in_steps
-            weighed = jnp.where(
-                where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0
-            )
+            wide_where = where.reshape(where.shape + (1,) * (values.ndim - where.ndim))
+            weighed = jnp.where(wide_where, values, 0)
             sums[name] = Mean(weighed.sum(range(where.ndim)), where.sum(dtype=jnp.float32))
         for i, (skip, decision) in enumerate(zip(self.skips, decisions, strict=True), 1):
             if skip.has_agent:

@@ -29,4 +29,6 @@ def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[A
     mask = batch.mask
     if mask is None:
         return jnp.ones(len(steps), bool), steps
-    return (mask, steps & mask[:, None]) if mask.ndim == 1 else (mask.any(axis=1), steps & mask)
+    if mask.ndim == 1:
+        return mask, steps & mask[:, None]
+    return mask.any(axis=1), steps & mask

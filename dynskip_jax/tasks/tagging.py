@@ -79,9 +79,8 @@ class Tagging(ExampleTask):
         self.unknown_tag = unknown_tag
         self.score = "accuracy" if scheme is None else "f1"
         self.decode_in_training = decode_in_training
-        self.primary_metric = (
-            "accuracy" if decode_in_training else "nll"
-        )  # F1 is not counted while training
+        # F1 is not counted while training.
+        self.primary_metric = "accuracy" if decode_in_training else "nll"
 
     @override
     def forward(
@@ -92,17 +91,20 @@ class Tagging(ExampleTask):
         emissions = output.emissions
         targets = batch.targets
         lengths = batch.seq_lengths
-        decode = self.decode_in_training or how["deterministic"]
+        best = target = None
+        decodes = self.decode_in_training or how["deterministic"]
         if crf is None:
             marginals = jax.nn.log_softmax(emissions)
-            best = _best(self._predictable(marginals)) if decode else None
-            target = None if targets is None else _of_each(marginals, targets)
+            if decodes:
+                best = _best(self._predictable(marginals))
+            if targets is not None:
+                target = _of_each(marginals, targets)
         else:
             marginals = F.crf_marginals(crf, emissions, lengths)
-            best = F.crf_decode(crf, self._predictable(emissions), lengths) if decode else None
-            target = (
-                None if targets is None else F.crf_log_likelihood(crf, emissions, targets, lengths)
-            )
+            if decodes:
+                best = F.crf_decode(crf, self._predictable(emissions), lengths)
+            if targets is not None:
+                target = F.crf_log_likelihood(crf, emissions, targets, lengths)
         return Forward(
             OfTags(target, marginals, best), output.decisions, observations=output.observations
         )

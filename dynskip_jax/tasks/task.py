@@ -43,9 +43,8 @@ class LossOutput(NamedTuple):
 
     nll: Float[Array, "rows *time"]  # -log p of the truth, in nats
     correct: Float[Array, "rows *time"] | None  # 1 for a right prediction, 0 for a wrong one
-    counted: Mapping[
-        str, Array
-    ]  # values whose means are metrics, by name; of steps also (rows, time, ...)
+    # Values whose means are metrics, by name; of steps also (rows, time, ...).
+    counted: Mapping[str, Array]
     # Log-likelihood that agents are rewarded with, if it is not -`nll`. `correct` then has this
     # shape.
     rewarded: Float[Array, "rows *time"] | None = None
@@ -68,13 +67,11 @@ class Task:
     higher_is_better = True  # whether a larger score is better
     primary_metric: str | None = None  # metric shown during training; None for the score
     is_of_steps = False  # whether agents are rewarded at each step, instead of once for each row
-    shared_batches = (
-        False  # whether all seeds read the same batches; otherwise each has its own, stacked
-    )
+    # Whether all seeds read the same batches; otherwise each has its own, stacked.
+    shared_batches = False
     unit = "examples"  # what is counted; `tokens` for a language model
-    max_length: int | None = (
-        None  # of training sequences; None for endless streams, or without data
-    )
+    # Of training sequences; None for endless streams, or without data.
+    max_length: int | None = None
     batch_size: int  # rows in a training batch
     num_batches: int  # in an epoch
     vocabulary: Any = None  # of the words of a text
