@@ -1,6 +1,4 @@
-"""The command line: `dynskip NAME …` runs an experiment, a command over its finished runs, or a
-tool.
-"""
+"""The command line: `dynskip NAME …` runs an experiment, a command over runs, or a tool."""
 
 import ast
 import dataclasses
@@ -73,9 +71,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
-    """Run a command line of an experiment: `train` (the default), or a command over a finished
-    run.
-    """
+    """Run a command line of an experiment: `train` (the default), or a command over a run."""
     words = list(arguments)
     command = words.pop(0) if words and not words[0].startswith("-") else "train"
     commands = {each.rpartition(".")[2]: each for each in experiment.commands}
@@ -129,9 +125,7 @@ def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
 
 
 def _module_of(command: str) -> str:
-    """Return the module whose function of its name is a command; `NAME.command` is beside an
-    experiment.
-    """
+    """Return the module of a command; that of `NAME.command` is beside an experiment."""
     return f"dynskip_jax.{'experiments' if '.' in command else 'commands'}.{command}"
 
 
@@ -146,9 +140,7 @@ def about(name: str) -> str:
 
 
 def text_of(experiment: Experiment) -> str:
-    """Return what an experiment says of itself; in this package that is the docstring of its
-    settings.
-    """
+    """Return an experiment's text; in this package it is the docstring of its settings."""
     if experiment.about is None and experiment.name in NAMES:  # Python has stripped it
         return docstring(
             importlib.import_module(f"dynskip_jax.experiments.{experiment.name}.config")
@@ -180,9 +172,7 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
 
 
 def help_of(experiment: Experiment) -> str:
-    """Return the text of an experiment's `--help`: what it is, its commands, and what its presets
-    set.
-    """
+    """Return the text of `--help`: what an experiment is, its commands and its presets."""
     commands = [f"{name.rpartition('.')[2]}: {about(name)}" for name in experiment.commands]
     presets = [
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"

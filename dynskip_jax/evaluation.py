@@ -111,9 +111,7 @@ def _best_value(by_value: list[dict[str, Any]], trained: Trained) -> int:
 def _by_value(
     metrics: Mapping[str, np.ndarray], failed: np.ndarray, count: int
 ) -> list[dict[str, dict[str, Any]]]:
-    """Return the summaries of all metrics for each value of a sweep, with NaN for models that have
-    failed.
-    """
+    """Return the summaries of metrics for each value of a sweep, NaN for failed models."""
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, values in metrics.items():
         values = np.array(values, float)
@@ -124,9 +122,7 @@ def _by_value(
 
 
 def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
-    """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep
-    value.
-    """
+    """Draw logged metrics, and the agents' policies with the selected value of a sweep."""
     spec = trained.spec
     folder = trained.run.plots
     curves = curves_of(spec.name, trained.run.records(), spec.values)

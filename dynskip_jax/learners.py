@@ -1,6 +1,4 @@
-"""Build the learner, the optimizer and the schedule of a model from its specification and the
-settings.
-"""
+"""Build the learner, the optimizer and the schedule of a model from its specification."""
 
 import json
 from pathlib import Path
@@ -33,9 +31,7 @@ def make_learner(
     data: Dataset | None,
     vocabulary: Any,
 ) -> Learner:
-    """Return the learner of all models trained together; without `data`, it reads single texts
-    only.
-    """
+    """Return the learner of all models trained together; without `data` it reads texts only."""
     return Learner(
         experiment.task_class(spec, settings, data, vocabulary),
         spec.all_seeds,
@@ -61,9 +57,7 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
 
 
 def _learning_rate(settings: Settings, spec: ModelSpec) -> optimizer.Schedule:
-    """Return the schedule of the learning rate: constant, or with the decay that the settings
-    have.
-    """
+    """Return the schedule of the learning rate: constant, or with the settings' decay."""
     training = settings.training
     rate: Any = training.learning_rate
     if "learning_rate" in spec.values[0]:

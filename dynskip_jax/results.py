@@ -71,9 +71,7 @@ def shown_columns(
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:
-    """Return the text of a metric: its mean, and its spread if there are several seeds; empty for
-    None.
-    """
+    """Return a metric's text: its mean, and its spread over several seeds; empty for None."""
     if values is None:
         return ""
     if len(values["per_seed"]) == 1:
@@ -82,9 +80,7 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
-    """Return the mean, standard deviation (n - 1; 0 for one seed) and values of a metric, (seeds,
-    ...).
-    """
+    """Return mean, standard deviation (n - 1; 0 for one seed) and values, (seeds, ...)."""
     values = np.asarray(values, np.float64)
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
     return {

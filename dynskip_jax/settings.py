@@ -237,9 +237,7 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Every setting, in groups; experiments give groups of their own, with more fields or other
-    defaults.
-    """
+    """Every setting, in groups; experiments have groups with more fields or other defaults."""
 
     run: Run = Run()
     data: Data = Data()
@@ -302,9 +300,7 @@ def groups_of(kind: type[Settings]) -> dict[str, type]:
 
 @functools.cache
 def fields_of(kind: type[Settings]) -> Mapping[str, tuple[str, Any, Any]]:
-    """Return the group, the type and the default of every setting. Names are unique over all
-    groups.
-    """
+    """Return the group, type and default of every setting; names are unique over groups."""
     usual = kind()
     return {
         name: (group, hint, getattr(getattr(usual, group), name))

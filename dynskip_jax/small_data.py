@@ -1,6 +1,4 @@
-"""Train long enough on small data: smaller batches, and more epochs where presets would make few
-updates.
-"""
+"""Train long enough on small data: smaller batches, and more epochs than presets have."""
 
 import dataclasses
 import math

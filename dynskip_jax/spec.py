@@ -79,8 +79,7 @@ class ModelSpec:
         return dataclasses.replace(self, values=(self.values[number],), sweep=sweep)
 
     def choices_matter(self, member: int | None = None) -> bool:
-        """Return whether sampled choices change the output of any model trained together, or of one
-        by index.
+        """Return whether sampled choices change the output of any model, or of one by index.
 
         With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
         """
@@ -93,8 +92,7 @@ class ModelSpec:
 
 
 def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> ModelSpec:
-    """Return the specification of a model from its name, such as `dynamic:5` or
-    `my_pieces:LogSpaced(16)`.
+    """Return a model's specification by its name: `dynamic:5`, `my_pieces:LogSpaced(16)`.
 
     With `may_import` user-defined skips and transitions are imported: for those of a command line
     only.

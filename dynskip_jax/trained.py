@@ -37,9 +37,7 @@ _MOST_WORDS = 10_000_000  # of a vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained model: one seed of those that were trained together, with the selected value of a
-    sweep.
-    """
+    """A trained model: one seed, with the selected value of a sweep."""
 
     run: RunDir | None
     experiment: Experiment
@@ -95,9 +93,7 @@ class Trained:
 
     @property
     def seeds(self) -> slice:
-        """Slice of all that were trained together: each seed, with the selected value of a
-        sweep.
-        """
+        """Slice of all that were trained together: the seeds with the selected value."""
         count = len(self.spec.seeds)
         return slice(self.member // count * count, (self.member // count + 1) * count)
 
@@ -159,9 +155,7 @@ class Trained:
         return self.learner.task.split(text)
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
-        """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each
-        id.
-        """
+        """Return the ids of a line of text, arrays of shape (time, ...), and their words."""
         return self.learner.task.encode(text)
 
     def read(self, text: str) -> Reading:
@@ -169,8 +163,7 @@ class Trained:
         return self.learner.task.read_text(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
-        """Return the fields of `Reading` with the top layer's choices in each direction at `count`
-        words.
+        """Return the fields of `Reading` with the top layer's choices at `count` words.
 
         `decisions` of each layer and direction have leaves (time,); `observations` are the agents'
         inputs.
@@ -223,9 +216,7 @@ def load_models(
     seed: int | None = None,
     command: str | None = None,
 ) -> dict[str, Trained]:
-    """Load each finished model of a run folder, or the named one, by the model's name, as
-    `load_run` does.
-    """
+    """Load the finished models of a run folder, or the named one, by name, as `load_run` does."""
     runs = finished_runs(run_dir)
     if model is not None and model not in runs:
         raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
@@ -265,9 +256,7 @@ def _load(run: RunDir, name: str) -> Trained:
 
 
 def _vocabulary(run: RunDir, expected: str | None) -> Any:
-    """Return the vocabulary of a run folder, if its file is the one that the model was trained
-    with.
-    """
+    """Return a run's vocabulary, if its file is the one that the model was trained with."""
     path = run.path / VOCABULARY
     if expected is None:
         return None

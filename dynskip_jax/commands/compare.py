@@ -1,6 +1,4 @@
-"""The command `compare`: compare finished taggers on test with a paired bootstrap over
-sentences.
-"""
+"""The command `compare`: compare taggers on test with a paired bootstrap over sentences."""
 
 from pathlib import Path
 from typing import Any

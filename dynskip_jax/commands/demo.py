@@ -1,6 +1,4 @@
-"""Two minutes: agents learn which earlier state to use, beside plain LSTMs, and show what they
-chose.
-"""
+"""Two minutes: agents learn which earlier state to use, and show what they chose."""
 
 import sys
 import time

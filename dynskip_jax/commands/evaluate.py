@@ -1,6 +1,4 @@
-"""The command `evaluate`: perplexity of language models with a neural cache or dynamic
-evaluation.
-"""
+"""The command `evaluate`: perplexity with a neural cache or dynamic evaluation."""
 
 import functools
 import json

@@ -1,6 +1,4 @@
-"""The command `gradients`: gradient norms of a tagger's earlier states, as in Gui et al. (2019),
-Figure 4.
-"""
+"""The command `gradients`: gradient norms of earlier states (Gui et al. 2019, Figure 4)."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,9 +67,7 @@ def gradients(
 
 
 def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:
-    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of the same length T with these tags at step
-    T.
-    """
+    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of length T with these tags at step T."""
     model = trained.model
     keys = jax.random.split(jax.random.key(0), len(tokens))
     cell = model.stack.cells[-model.stack.num_directions]

@@ -134,8 +134,7 @@ def _last_states(
     count: int,
     reverse: bool,
 ) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
-    """Return the last `count` states before each step, newest first, and the `tail` of the next
-    batch.
+    """Return the last `count` states before each step, newest first, and the next `tail`.
 
     `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
     zeros.
@@ -149,9 +148,7 @@ def _last_states(
 
 
 def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
-    """Yield pieces as NumPy arrays until they contain `limit` losses or choices that count, or to
-    the end.
-    """
+    """Yield pieces as NumPy arrays until `limit` losses or choices count, or to the end."""
     count = 0
     with Progress(limit, label) as progress:
         for piece in pieces:
@@ -166,9 +163,7 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
 
 
 def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: bool) -> None:
-    """Print how often agents choose alike, and, of a text, how often the first goes back to the
-    same word.
-    """
+    """Print how often agents choose alike and, of a text, go back to the same word."""
     actions = np.concatenate([piece.actions[piece.in_steps] for piece in pieces])
     if actions.shape[1] > 1:
         same = seed_agreement(actions)
@@ -190,9 +185,7 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
 
 
 def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np.ndarray]:
-    """Return the arrays of the pieces at the first `limit` steps that count, one stream after
-    another.
-    """
+    """Return the pieces' arrays at the first `limit` steps that count, stream by stream."""
     if is_text:  # consecutive batches form one text per row
         counts, *parts = (np.concatenate(part, axis=1) for part in zip(*pieces, strict=True))
         return (part[counts][:limit] for part in parts)
@@ -203,9 +196,7 @@ def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np
 def _print_single(
     title: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, *, is_text: bool
 ) -> int:
-    """Print the losses if single choices are replaced, and return the index, from 1, of the best
-    constant.
-    """
+    """Print the losses if single choices are replaced; return the best constant's number."""
     taken, losses, x, before = _counted(pieces, limit, is_text=is_text)
     latest = {
         "s(t)": before[:, 0],

@@ -1,6 +1,4 @@
-"""Runs side by side: mean, standard deviation and confidence interval over seeds, and paired
-differences.
-"""
+"""Runs side by side: mean, spread and confidence interval over seeds, paired differences."""
 
 import math
 import re
@@ -102,9 +100,7 @@ def report(
 
 
 def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
-    """Return the row of a finished model, or one for each value of a sweep; names begin with
-    `where`.
-    """
+    """Return the rows of a finished model, one for each value of a sweep, named from `where`."""
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
     config = run.config()
@@ -164,9 +160,7 @@ def compare_rows(
 def data_of(
     table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, Any]]:
-    """Return the fields of docs/results/rows.csv for each line of `compare_rows`; numbers are
-    texts.
-    """
+    """Return the fields of docs/results/rows.csv, as text, for each line of `compare_rows`."""
     lines = []
     for row in table.to_dict("records"):
         metric, mode = re.fullmatch(f"(.*?)(?:_({'|'.join(MODES)}))?", row["metric"]).groups()
@@ -179,9 +173,7 @@ def data_of(
 
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:
-    """Return the cells of a row for the terminal. A difference of percentages is in percentage
-    points.
-    """
+    """Return the cells of a row; a difference of percentages is in percentage points."""
     scale, points = (100, f"+{form[:-1]}f") if form.endswith("%") else (1, f"+{form}")
     spread = (
         f"{row['mean']:{form}} ± {row['sd']:{form}}"

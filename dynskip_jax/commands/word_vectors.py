@@ -74,9 +74,7 @@ def word_vectors(
 
 
 def known_texts() -> dict[str, Sentences]:
-    """Return the training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's
-    name.
-    """
+    """Return the training texts of the corpora below `$DYNSKIP_DATA_DIR`, by name."""
     folders = {name: named_folder(name) for name in _READERS}
     return {name: _READERS[name](folder) for name, folder in folders.items() if folder is not None}
 

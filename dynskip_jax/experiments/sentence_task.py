@@ -29,9 +29,7 @@ def load_sentences(
     classes: Sequence[str] | None = None,
     lines: Sequence[str] = (),
 ) -> Dataset:
-    """Return labelled texts or, without `classes`, rated pairs as a data set; see `Dataset` for
-    `lines`.
-    """
+    """Return labelled texts or, without `classes`, rated pairs as a data set."""
     data = settings.data
     width = settings.model.embedding_features
     read: dict[str, np.ndarray] = {}
@@ -58,9 +56,7 @@ def load_sentences(
 def model_options(
     spec: ModelSpec, settings: SentenceSettings, data: Dataset | None
 ) -> dict[str, Any]:
-    """Return the options of a model's layers, and of words that training drops or reads as
-    unknown.
-    """
+    """Return the options of layers, and of words that training drops or reads as unknown."""
     m = settings.model
     dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
     return dict(
@@ -85,9 +81,7 @@ def task_options(settings: SentenceSettings) -> dict[str, Any]:
 def embedding(
     settings: SentenceSettings, data: Dataset | None, vocabulary: Any
 ) -> Callable[..., nnx.Embed]:
-    """Return a function that creates the word embedding; pretrained vectors are used only with
-    data.
-    """
+    """Return a function that creates the embedding, of pretrained vectors only with data."""
     vectors = data and data.vectors
     size = settings.model.embedding_features
     init = begin_with(vectors, initializers.uniform(_EMBEDDING_SCALE))

@@ -63,9 +63,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
 def dataset_of(
     corpus: TaggedCorpus, tags: Sequence[str], settings: TaggerSettings, lines: Sequence[str] = ()
 ) -> Dataset:
-    """Return a corpus as a data set, with the vocabulary of its words and of the `tags` to
-    predict.
-    """
+    """Return a corpus as a data set, with the vocabulary of words and of `tags` to predict."""
     m = settings.model
     path = settings.data.embeddings
     train = corpus.splits["train"]

@@ -18,9 +18,7 @@ from dynskip_jax.experiment import Dataset
 def read_vectors(
     path: Path | None, words: Collection[str], width: int, notes: DataNotes
 ) -> Mapping[str, np.ndarray]:
-    """Return the vectors of words, of their lowercase forms and of `<unk>`, as far as a file has
-    them.
-    """
+    """Return the vectors in a file of words, their lowercase forms and `<unk>`."""
     if path is None:
         return {}
     return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width, notes)
@@ -38,8 +36,7 @@ def with_vectors(
     read: Mapping[str, np.ndarray],
     width: int,
 ) -> Dataset:
-    """Return a data set whose embeddings of `words` begin with the vectors read from `path`, if
-    given.
+    """Return a data set whose embeddings of `words` begin with vectors, if there is a `path`.
 
     The fingerprint covers the vectors, but not the path of their file.
     """
@@ -57,9 +54,7 @@ def with_vectors(
 
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an initializer of embeddings: pretrained vectors, and what `init` draws for other
-    words.
-    """
+    """Return an initializer of embeddings: pretrained vectors, and `init` for other words."""
     if vectors is None:
         return init
 

@@ -19,8 +19,7 @@ from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 
 class Classification(ExampleTask):
-    """A task with one class for each sequence of ids; it trains a `SequenceClassifier` (Gui et al.
-    2019).
+    """A task with one class for each sequence of ids; it trains a `SequenceClassifier`.
 
     Args:
         splits: See `ExampleTask`, like the arguments that are not named here.

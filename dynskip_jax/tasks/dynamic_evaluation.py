@@ -35,9 +35,7 @@ class DynamicEvaluation:
     num_steps: int = 5  # words in a segment
 
     def gradient_scale(self, advance: Advance = lambda _: None) -> F.GradientScale:
-        """Return the scale of gradients of a segment's mean loss on the training text, (seeds,
-        ...).
-        """
+        """Return the scale of gradients of a segment's mean loss on train, (seeds, ...)."""
         streams = max(1, min(_STREAMS, self.learner.task.tokens("train").size // self.num_steps))
         read, carry = self._segments("train", streams)
         squares = jax.tree.map(jnp.zeros_like, self.params)
@@ -83,9 +81,7 @@ class DynamicEvaluation:
         return list(task.windows(split, streams, self.num_steps)), start(self.params, self.keys)
 
     def _gradient(self, params, carry, policy, segment: Batch):
-        """Return the gradient of a segment's mean loss, and (the next carry, the sum of the
-        loss).
-        """
+        """Return the gradient of a segment's mean loss, and (the next carry, its sum)."""
         learner = self.learner
         how = evaluated(policy, None)
 

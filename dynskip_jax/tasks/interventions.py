@@ -1,5 +1,4 @@
-"""Measure a trained model's loss under other choices: one choice replaced, all of a layer, or what
-is copied.
+"""Measure a trained model's loss if choices are replaced: one, all of a layer, or the copies.
 
 The functions yield a result for each batch of a split of a learner's data. `several` has the
 parameters of the model in question, then those of others of the same architecture. `policy` says
@@ -85,9 +84,7 @@ def _row_sums(
 def _of_another_row(
     values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
 ) -> Shaped[Array, "rows time *rest"]:
-    """Return for each row the values of the next counted row, repeated if it is shorter than the
-    batch.
-    """
+    """Return for each row the values of the next counted row, repeated if that is shorter."""
     order = jnp.argsort(~counted, stable=True)  # counted rows first
     place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
     other = order[place]
@@ -178,8 +175,7 @@ class CopiedWords(NamedTuple):
 def copied_words(
     learner: Learner, several: Several, policy: F.Policy, split: str, *, rows: int
 ) -> Iterator[CopiedWords]:
-    """Yield the losses of a language model that copies in expectation, with other probabilities
-    than π.
+    """Yield the losses of a model that copies in expectation, with other probabilities.
 
     The copy gate and all states of the model stay the same.
     """
@@ -236,8 +232,7 @@ def single_interventions(
     layer: int,
     rows: int,
 ) -> Iterator[SingleInterventions]:
-    """Yield the loss with each choice of a layer replaced by every k, and the others as the model
-    took them.
+    """Yield the loss with each choice of a layer replaced by every k, one at a time.
 
     The loss of a language model is that of the next word, from the state that the model's own
     choices left. Of other tasks every step is examined if agents are rewarded at each step

@@ -1,6 +1,4 @@
-"""Compute precision, recall and F1 of entities, counted as in `conlleval`, or of each tag or
-class.
-"""
+"""Compute precision, recall and F1 of entities, as `conlleval` does, or of tags and classes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,9 +14,7 @@ Tags = Sequence[Any]  # of a sentence
 
 
 class LabelCounts(NamedTuple):
-    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where
-    undefined.
-    """
+    """Numbers of entities, or of words with a tag, and scores in [0, 1]; 0 where undefined."""
 
     correct: int  # predicted with the right words and label
     predicted: int
@@ -41,9 +37,7 @@ class LabelCounts(NamedTuple):
 
 
 class LabelScore(NamedTuple):
-    """Counts over all labels, and those of each label that is predicted or in the gold standard,
-    sorted.
-    """
+    """Counts over all labels, and those of each label, predicted or true, sorted."""
 
     overall: LabelCounts
     by_label: dict[Any, LabelCounts]
@@ -101,9 +95,7 @@ def sentence_counts(
 
 
 def word_labels(sentences: Sequence[Tags], *, has_entities: bool) -> list[Any]:
-    """Return the label of each word: the type of its entity (`entity` without types) or `O`, or its
-    tag.
-    """
+    """Return the label of each word: its entity's type (`entity` without types), `O` or tag."""
     tags = [tag for sentence in sentences for tag in sentence]
     if not has_entities:
         return tags

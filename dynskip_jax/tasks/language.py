@@ -1,6 +1,4 @@
-"""Train language models by truncated back-propagation over streams of text, and measure
-perplexity.
-"""
+"""Train language models on streams of text, and measure perplexity."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -36,9 +34,7 @@ class OfTargets(NamedTuple):
         return cls(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
 
     def loss(self) -> LossOutput:
-        """Return -log p of the true words, and where they are the most probable ones, if that is
-        known.
-        """
+        """Return -log p of the true words, and where they are the most probable, if known."""
         correct = (
             None if self.best is None else (self.target >= self.best).astype(self.target.dtype)
         )
@@ -46,8 +42,7 @@ class OfTargets(NamedTuple):
 
 
 class LanguageModelling(Task):
-    """A task that predicts the next word of each stream; it trains a `LanguageModel` (Gui et al.
-    2019).
+    """A task that predicts the next word of each stream; it trains a `LanguageModel`.
 
     The loss is the cross-entropy, summed over a segment and averaged over streams. At this scale
     Zaremba et al. (2014) clip gradients at 5.
@@ -128,9 +123,7 @@ class LanguageModelling(Task):
 
     @property
     def end_of_line(self) -> int:
-        """Id of the token `<eos>`, or another, which is the input before the first token of each
-        split.
-        """
+        """Id of the token, usually `<eos>`, that is read before the first one of each split."""
         return self.corpus.vocabulary.index[self.corpus.vocabulary.start]
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
@@ -180,9 +173,7 @@ class LanguageModelling(Task):
 
     @override
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return perplexities; if tokens are parts of words, also per word, and bits per
-        character.
-        """
+        """Return perplexities; of parts of words also per word, and bits per character."""
         losses = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
         metrics = {new: np.exp(means[name]) for name, new in losses.items() if name in means}
         metrics |= {name: mean for name, mean in means.items() if name not in losses}
@@ -195,8 +186,7 @@ class LanguageModelling(Task):
 
 
 class CachedLanguageModelling(LanguageModelling):
-    """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`,
-    (θ, λ).
+    """A `LanguageModelling` task that also evaluates `perplexity_cached`, (θ, λ).
 
     It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each
     `weight` λ. Its log-probabilities are a pair: those without a cache, and those of the targets

@@ -1,6 +1,4 @@
-"""Train and evaluate the models of any task: seeds, sweeps, rollouts, agents' losses, evaluation
-modes.
-"""
+"""Train and evaluate models of any task: seeds, sweeps, rollouts, agents' losses, modes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -31,9 +29,7 @@ _STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
 
 
 class Mean(NamedTuple):
-    """A mean, stored as a sum and the number of summed values, which can be added up over
-    batches.
-    """
+    """A mean as a sum and the number of summed values, which can be added up over batches."""
 
     total: Float[Array, "..."]
     count: Float[Array, "..."]
@@ -143,9 +139,7 @@ class Learner(Trainable):
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, dict[str, Mean]]]:
-        """Return the loss of `agents_loss` plus the task's penalties; relaxed choices have one
-        rollout.
-        """
+        """Return `agents_loss` plus the task's penalties; relaxed choices have one rollout."""
         task = self.task
         objective = self.objective
         rollouts = objective.rollouts if scheduled.policy.mode == "sample" else 1
@@ -190,9 +184,7 @@ class Learner(Trainable):
         decisions: Sequence[F.DecisionTrace],
         samples: int = 1,
     ) -> dict[str, Mean]:
-        """Return the sums of a batch by name; the samples of a row, adjacent in `decisions`, are
-        averaged.
-        """
+        """Return a batch's sums by name; adjacent samples of a row are averaged."""
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
         wide = repeat_rows(in_steps, samples)
         steps = in_steps.sum(dtype=jnp.float32)
@@ -247,9 +239,7 @@ class Learner(Trainable):
     def _batch_sums(
         self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int
     ):
-        """Return the carry, the sums, and (actions, averaged predictions) of a batch, of one
-        seed.
-        """
+        """Return one seed's carry, sums, and (actions, averaged predictions) of a batch."""
         repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(self.model(params), repeated, carry, **evaluated(policy, key))
         log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
@@ -269,9 +259,7 @@ class Learner(Trainable):
         task=None,
         advance=lambda _: None,
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
-        """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds,
-        ...).
-        """
+        """Yield each batch with its sums and (actions, predictions), leaves (seeds, ...)."""
         task = task or self.task
         carry = None
         policy = self.policy(mode)
@@ -329,16 +317,12 @@ class Learner(Trainable):
     def predictions(
         self, params: nnx.State, split: str, keys: Key[Array, " seeds"]
     ) -> list[list[PyTree]]:
-        """Return each model's prediction for each example of a split, in order and without
-        padding.
-        """
+        """Return each model's prediction for each example, in order and without padding."""
         run = self._run(params, split, keys, mode=self.evaluation_mode)
         return self._in_order((batch, predicted) for batch, _, (_, predicted) in run)
 
     def _in_order(self, found: Iterable[tuple[Batch, PyTree]]) -> list[list[PyTree]]:
-        """Return each model's predictions in order and unpadded, from each batch's, (seeds, rows,
-        ...).
-        """
+        """Return each model's predictions in order and unpadded; leaves are (seeds, rows, ...)."""
         by_example: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, predicted in found:
             if not jax.tree.leaves(predicted):
@@ -404,9 +388,7 @@ class Learner(Trainable):
 
 
 def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:
-    """Return one key shared by all rows, also those on other devices; it differs from the rows'
-    keys.
-    """
+    """Return one key for all rows, on all devices; it differs from the rows' keys."""
     if axis_name is not None:
         keys = jax.random.wrap_key_data(jax.lax.all_gather(jax.random.key_data(keys[0]), axis_name))
     return F.shared_key(keys)

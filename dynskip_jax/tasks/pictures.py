@@ -17,8 +17,7 @@ _MOST_GROUPS = 20  # rows of a picture, the most frequent ones
 
 
 def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -> None:
-    """Draw how often one model's agent chooses each k in each group of steps, once for each
-    direction.
+    """Draw how often one model's agent chooses each k in each group of steps.
 
     `by` is the name of a group, such as `word`. The field `of` of a batch numbers the groups,
     (rows, time); by default they are positions. With the `names` of all groups, the 20 most

@@ -19,9 +19,7 @@ def repeat_rows(tree: PyTree, times: int) -> PyTree:
 
 
 def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
-    """Return which rows and which steps count: those inside their sequence that no mask
-    excludes.
-    """
+    """Return which rows and steps count: those inside a sequence that no mask excludes."""
     if batch.seq_lengths is None:
         steps = jnp.ones((num_rows(batch), time), bool)
     else:

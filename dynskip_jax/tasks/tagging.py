@@ -1,6 +1,4 @@
-"""Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or
-words.
-"""
+"""Train taggers, with a CRF or a softmax at each word, and score entities or words."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,8 +30,7 @@ class OfTags(NamedTuple):
 
 
 class Tagging(ExampleTask):
-    """A task with one tag for each word; it trains a `Tagger` (Gui et al. 2019, NER; Wu et al.
-    2016).
+    """A task with one tag for each word; it trains a `Tagger`.
 
     With a CRF, the loss of a sentence is -log p of its tag sequence, and the most probable sequence
     is predicted (Viterbi). With a softmax, the loss is the sum of -log p over words, and the most
@@ -139,9 +136,7 @@ class Tagging(ExampleTask):
 
     @override
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
-        """Return the loss; also count the sentences without a wrong tag, unless training does not
-        decode.
-        """
+        """Return the loss; also count sentences without a wrong tag, if tags are decoded."""
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
         target = log_probs.target
         counted = {"nll": -target}
@@ -163,9 +158,7 @@ class Tagging(ExampleTask):
 
     @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return F1, precision and recall of entities, from 0 to 1; nothing if tags encode no
-        entities.
-        """
+        """Return F1, precision and recall of entities, in [0, 1]; nothing for other tags."""
         if self.scheme is None:
             return {}
         whole = self.score_labels(split, predictions).overall
@@ -176,16 +169,12 @@ class Tagging(ExampleTask):
         return [[self.tags[tag] for tag in tags] for tags in predictions]
 
     def score_labels(self, split: str, predictions: Sequence[Any]) -> LabelScore:
-        """Return the score of each type of entity, or of each tag if tags do not encode
-        entities.
-        """
+        """Return the score of each type of entity, or of each tag without entities."""
         tags = self.predicted_tags(predictions)
         return score_labels(self.gold[split], tags, has_entities=self.scheme is not None)
 
     def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return precision, recall, F1 and support of each type of entity, or of the most frequent
-        tags.
-        """
+        """Return precision, recall, F1 and support of each type, or of the most frequent tags."""
         score = self.score_labels(split, predictions).by_label
         metrics = {}
         support = Counter({label: counts.gold for label, counts in score.items() if counts.gold})

@@ -89,15 +89,11 @@ class Task:
     # --- Training and evaluation ---
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """Return the batches of an epoch: (seeds, rows, ...), or (rows, ...) with
-        `shared_batches`.
-        """
+        """Return an epoch's batches: (seeds, rows, ...), or (rows, ...) if they are shared."""
         raise NotImplementedError
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of `unit` of one model in each batch of an epoch; the sum never
-        changes.
-        """
+        """Return one model's number of `unit` in each batch of an epoch, whose sum is fixed."""
         raise NotImplementedError
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
@@ -109,9 +105,7 @@ class Task:
         raise NotImplementedError
 
     def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
-        """Return the carry for the first batch of an epoch or a split; empty if rows are whole
-        sequences.
-        """
+        """Return the carry for a first batch; empty if rows are whole sequences."""
         return ()
 
     def forward(
@@ -148,27 +142,19 @@ class Task:
         return LossOutput(nll, correct, {"accuracy": correct, "nll": nll})
 
     def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
-        """Return the predictions, (rows, [time, ...]), by default classes; the batch may have no
-        targets.
-        """
+        """Return predictions, (rows, [time, ...]), by default classes, without targets."""
         return log_probs.argmax(-1)
 
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return metrics, (seeds, ...), from the means of the counted values; by default the
-        means.
-        """
+        """Return metrics, (seeds, ...), from the means of counted values; by default these."""
         return dict(means)
 
     def constant_score(self, split: str) -> float | None:
-        """Return the best score of a model that always gives the same answer; None if that is not
-        known.
-        """
+        """Return the best score of one same answer for all; None if that is not known."""
         return None
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
-        """Return metrics of one model's predictions, unpadded and in order, such as F1; by default
-        none.
-        """
+        """Return metrics of one model's predictions, unpadded and in order, such as F1."""
         return {}
 
     # --- A run; `trained` is a `Trained` model ---

@@ -23,9 +23,7 @@ from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
 
 
 class OfAsked(NamedTuple):
-    """Log-probabilities, in nats, at the places that ask, in order; rows may have fewer such
-    places.
-    """
+    """Log-probabilities, in nats, at the places that ask; rows may have fewer of them."""
 
     target: Float[Array, "rows places"]  # of the true words
     words: Float[Array, "rows places vocabulary"]
@@ -128,9 +126,7 @@ class Recall(ExampleTask):
 
 
 def _places(batch: Batch) -> tuple[Int[Array, "rows 1"], Int[Array, "rows places"]]:
-    """Return the indices of each row's steps that ask, before others if it has fewer than are
-    possible.
-    """
+    """Return the indices of each row's steps that ask, then others up to the most possible."""
     asked = batch.targets != NOT_ASKED
     steps = jnp.argsort(~asked, axis=1, stable=True)[:, : asked.shape[1] // STEPS_OF_A_PAIR]
     return jnp.arange(len(steps))[:, None], steps
