@@ -73,7 +73,9 @@ def main(arguments: Sequence[str]) -> None:
 def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     """Run a command line of an experiment: `train` (the default), or a command over a run."""
     words = list(arguments)
-    command = words.pop(0) if words and not words[0].startswith("-") else "train"
+    command = "train"
+    if words and not words[0].startswith("-"):
+        command = words.pop(0)
     commands = {each.rpartition(".")[2]: each for each in experiment.commands}
     if command in commands:
         run_command(commands[command], f"{program(experiment.name)} {command}", words)

@@ -39,6 +39,7 @@ def evaluate(
         by_value = _by_value(dev, failed, count)
         selected = _best_value(by_value, trained)
 
+        # Test is read for the selected value only, unless all are asked for.
         tested = trained
         rows = by_value
         if test == "selected" and count > 1:
@@ -51,6 +52,7 @@ def evaluate(
         for row, more in zip(rows, _by_value(found, failed, len(rows)), strict=True):
             row |= more
 
+        # The agents' choices are drawn of the first seed, with the selected value.
         _draw_training(trained, data.name, selected)
         check()
         shown = dataclasses.replace(trained, member=selected * len(trained.spec.seeds))

@@ -45,6 +45,9 @@ def make_learner(
 def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> FitSettings:
     """Return how a model is trained: seeds, epochs, optimizer, learning rates and stopping rule."""
     training = settings.training
+    start = None
+    if training.start_from is not None:
+        start = _start(spec, learner, training.start_from)
     return FitSettings(
         seeds=spec.all_seeds,
         epochs=training.epochs,
@@ -52,7 +55,7 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
         learning_rate=_learning_rate(settings, spec),
         patience=training.patience,
         average=averaging_rule(training.average, after=training.average_after),
-        start=None if training.start_from is None else _start(spec, learner, training.start_from),
+        start=start,
     )
 
 

@@ -82,7 +82,9 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 def summary(values: np.ndarray) -> dict[str, Any]:
     """Return mean, standard deviation (n - 1; 0 for one seed) and values, (seeds, ...)."""
     values = np.asarray(values, np.float64)
-    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
+    spread = np.zeros(values.shape[1:])
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
     return {
         "mean": values.mean(axis=0).tolist(),
         "std": spread.tolist(),
@@ -120,7 +122,7 @@ def row_name(row: Mapping[str, Any]) -> str:
     A plain layer (`lstm`) with another transition is named after the transition only.
     """
     more = {name: text.format(row[name]) for name, text in _VARIANT.items() if name in row}
-    model = (
-        more.pop("transition") if row["model"] == "lstm" and "transition" in more else row["model"]
-    )
+    model = row["model"]
+    if model == "lstm" and "transition" in more:
+        model = more.pop("transition")
     return ", ".join([model, *more.values()])

@@ -69,12 +69,15 @@ def run(plan: Plan, processes: Processes) -> None:
     if run_dir is None:
         label = "compare" if several else plan.names[0]
         run_dir = new_folder(plan.experiment.name, label, datetime.datetime.now())
-    top = _open(plan, run_dir, {"models": plan.names}) if several else None
+    top = None
+    if several:
+        top = _open(plan, run_dir, {"models": plan.names})
     logger.info("run folder: %s", run_dir)
     for model in plan.models:
         for line in model.warnings:
             logger.warning("%s: %s", model.spec.name, line)
 
+    # From here on a signal is only noted: the run stops at the next step that looks for it.
     rows: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
     try:
@@ -166,9 +169,11 @@ def _finished_row(run_dir: RunDir, model: PlannedModel, test: str) -> dict[str, 
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
         return None
+    # A run that stopped early goes on with another patience.
     stopped_early = row["epochs"] < model.fit.epochs
     if stopped_early and row["patience"] != model.fit.patience:
         return None
+    # With --test all, every value of a sweep has been tested.
     values = row.get("sweep", ())
     tested = (any(name.startswith("test_") for name in value["metrics"]) for value in values)
     if test == "all" and not all(tested):
@@ -200,6 +205,8 @@ def _run_model(
     trained = plan.trained(model, run_dir, parallel.spread(fitted.params))
     where = f"in the evaluation of {name}, whose training is saved"
     check = partial(_stop_if, interrupted, parallel.processes, where)
+
+    # `metrics` has an entry for each value of a sweep.
     metrics, selected = evaluate(trained, plan.data, fitted, plan.test, check)
     _warn_of_constant(model.learner, name, metrics[selected])
     best_epochs = np.split(np.asarray(fitted.best_epoch), len(metrics))

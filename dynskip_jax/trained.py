@@ -181,7 +181,8 @@ class Trained:
             if observations is not None:
                 cell = self.model.stack.cells[layer]
                 weights = distribution(cell, observations[layer], self.policy, reverse=reverse)
-                fields[names[direction][1]] = None if weights is None else np.asarray(weights)
+                if weights is not None:
+                    fields[names[direction][1]] = np.asarray(weights)
         return fields
 
 

@@ -83,9 +83,9 @@ def oracle(
         title = f"{about}, layer {examined + 1}, {split}"
         examining = _until(pieces, steps, "examining")
         fixed = _print_single(title, examining, choices, steps, is_text=is_text)
-        constants = (
-            choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]
-        ).tolist()
+        constants = choices.tolist()
+        if len(choices) > _SHOWN:
+            constants = choices[sorted({0, fixed - 1})].tolist()
     pieces = interventions.policy_interventions(
         learner, several, policy, split, constants=constants, **read
     )
@@ -139,12 +139,17 @@ def _last_states(
     `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
     zeros.
     """
-    before = before[:, ::-1] if reverse else before
+    # A layer that reads from the end has its newest state at the later step.
+    if reverse:
+        before = before[:, ::-1]
     rows, time, hidden = before.shape
-    tail = np.zeros((rows, count - 1, hidden), before.dtype) if tail is None else tail
+    if tail is None:
+        tail = np.zeros((rows, count - 1, hidden), before.dtype)
     whole = np.concatenate([tail, before], axis=1)
     states = np.stack([whole[:, count - k : count - k + time] for k in range(1, count + 1)], axis=2)
-    return states[:, ::-1] if reverse else states, whole[:, time:]
+    if reverse:
+        states = states[:, ::-1]
+    return states, whole[:, time:]
 
 
 def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
@@ -175,9 +180,9 @@ def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: boo
         parts = ((piece.inputs, piece.actions[..., 0], piece.in_steps) for piece in pieces)
         text = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
         back = same_word(*text, choices=choices)
-        reach = (
-            f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
-        )
+        reach = ""
+        if back.possible:
+            reach = f"; {back.share / back.possible:.1%} of those within its reach"
         say(
             f"the agent goes back to the same word at {back.share:.1%} of words, by its "
             f"rates alone {back.by_chance:.1%}{reach}"

@@ -41,6 +41,7 @@ def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> N
 def input_lines() -> Iterator[str]:
     """Yield the lines of standard input as they arrive, cut where training cuts them."""
     source: Any = getattr(sys.stdin, "buffer", sys.stdin)
-    yield from (
-        source if isinstance(source, io.TextIOBase) else stream_lines(source, "standard input")
-    )
+    if isinstance(source, io.TextIOBase):  # tests and notebooks replace standard input by text
+        yield from source
+    else:
+        yield from stream_lines(source, "standard input")

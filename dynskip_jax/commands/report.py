@@ -174,12 +174,14 @@ def data_of(
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:
     """Return the cells of a row; a difference of percentages is in percentage points."""
-    scale, points = (100, f"+{form[:-1]}f") if form.endswith("%") else (1, f"+{form}")
-    spread = (
-        f"{row['mean']:{form}} ± {row['sd']:{form}}"
-        if row["seeds"] > 1
-        else f"{row['mean']:{form}}"
-    )
+    scale = 1
+    points = f"+{form}"
+    if form.endswith("%"):
+        scale = 100
+        points = f"+{form[:-1]}f"
+    spread = f"{row['mean']:{form}}"
+    if row["seeds"] > 1:
+        spread += f" ± {row['sd']:{form}}"
     cells = [row["model"], str(row["seeds"]), spread, _ends(row["low"], row["high"], form)]
     if row["difference_pairs"]:
         mean, low, high = (scale * row[f"difference_{name}"] for name in ("mean", "low", "high"))

@@ -46,7 +46,10 @@ def word_vectors(
     with needs("vectors"):
         from gensim.models import Word2Vec
     logging.getLogger("gensim").setLevel(logging.ERROR)
-    texts = {str(path): _plain(path) for path in text} if text else known_texts()
+    if text:
+        texts = {str(path): _plain(path) for path in text}
+    else:
+        texts = known_texts()
     pieces = []
     for name, sentences in texts.items():
         before = sum(map(len, pieces))

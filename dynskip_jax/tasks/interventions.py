@@ -70,7 +70,9 @@ def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"
     steps = jnp.full((1,), skip.max_skip)
     k = np.asarray(skip.candidates(steps))[0] + 1
     allowed = skip.allowed(steps, policy.mask)
-    return k if allowed is None else k[np.asarray(allowed)[0]]
+    if allowed is not None:
+        k = k[np.asarray(allowed)[0]]
+    return k
 
 
 def _row_sums(
@@ -273,9 +275,9 @@ def single_interventions(
             losses = jax.lax.map(lambda at: losses_at(jnp.broadcast_to(at, taken.shape)), at_each)
             losses = jnp.moveaxis(losses, 0, 1)
         else:
-            ends = (
-                jnp.full(len(taken), len(steps)) if batch.seq_lengths is None else batch.seq_lengths
-            )
+            ends = batch.seq_lengths
+            if ends is None:
+                ends = jnp.full(len(taken), len(steps))
             at_last = steps[None] == (0 * ends if reverse else ends - 1)[:, None]
             examined = examined & at_last
             losses = jnp.broadcast_to(losses_at(at_last)[:, None], (*taken.shape, len(choices)))

@@ -45,11 +45,9 @@ class LabelScore(NamedTuple):
     @property
     def macro_f1(self) -> float:
         """Mean F1 of the labels; 0 if there are none."""
-        return (
-            float(np.mean([counts.f1 for counts in self.by_label.values()]))
-            if self.by_label
-            else 0.0
-        )
+        if not self.by_label:
+            return 0.0
+        return float(np.mean([counts.f1 for counts in self.by_label.values()]))
 
     def lines(self, heading: str) -> list[str]:
         """Return a text table with precision, recall, F1 and support of each label and of all."""

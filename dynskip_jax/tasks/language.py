@@ -35,9 +35,9 @@ class OfTargets(NamedTuple):
 
     def loss(self) -> LossOutput:
         """Return -log p of the true words, and where they are the most probable, if known."""
-        correct = (
-            None if self.best is None else (self.target >= self.best).astype(self.target.dtype)
-        )
+        correct = None
+        if self.best is not None:
+            correct = (self.target >= self.best).astype(self.target.dtype)
         return LossOutput(-self.target, correct, {"nll": -self.target})
 
 
@@ -91,11 +91,9 @@ class LanguageModelling(Task):
             return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps)
         row_length = num_segments(size, self.batch_size, 1)
         lengths = bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
-        return (
-            np.random.default_rng([0, epoch]).permutation(lengths).tolist()
-            if epoch > 0
-            else lengths
-        )
+        if epoch > 0:
+            lengths = np.random.default_rng([0, epoch]).permutation(lengths).tolist()
+        return lengths
 
     @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:

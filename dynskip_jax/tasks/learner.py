@@ -232,7 +232,8 @@ class Learner(Trainable):
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[name] = total / count.reshape(count.shape + (1,) * (total.ndim - count.ndim))
         read = [mean for name, mean in means.items() if name.startswith("read_fraction_")]
-        means |= {"read_fraction": np.mean(read, axis=0)} if read else {}
+        if read:
+            means["read_fraction"] = np.mean(read, axis=0)
         with np.errstate(over="ignore"):
             return (task or self.task).metrics(means, split)
 
@@ -242,7 +243,9 @@ class Learner(Trainable):
         """Return one seed's carry, sums, and (actions, averaged predictions) of a batch."""
         repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(self.model(params), repeated, carry, **evaluated(policy, key))
-        log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
+        log_probs = read.log_probs
+        if samples > 1:
+            log_probs = task.average(log_probs, batch, samples)
         sums = self._sums(task.compute_loss(log_probs, batch), batch, read.decisions, samples)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
         return read.carry, sums, (actions, task.predict(log_probs, batch))
@@ -307,7 +310,9 @@ class Learner(Trainable):
         found = []
         for batch, sums, (_, predicted) in self._run(params, split, keys, **how):
             sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sums)
-            totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
+            if totals is not None:
+                sums = jax.tree.map(np.add, totals, sums)
+            totals = sums
             found.append((batch, predicted))
         metrics = {} if totals is None else self.summarise(totals, task, split)
         scores = [task.host_metrics(split, of_seed) for of_seed in self._in_order(found)]

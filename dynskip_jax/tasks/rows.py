@@ -15,7 +15,9 @@ def num_rows(batch: Batch) -> int:
 
 def repeat_rows(tree: PyTree, times: int) -> PyTree:
     """Return the tree with every row repeated `times` times; the copies of a row are adjacent."""
-    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
+    if times == 1:
+        return tree
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
 
 
 def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:

@@ -110,11 +110,9 @@ class Tagging(ExampleTask):
         self, scores: Float[Array, "rows time tags"]
     ) -> Float[Array, "rows time tags"]:
         """Return the scores, with the tag `unknown_tag` made impossible."""
-        return (
-            scores
-            if self.unknown_tag is None
-            else scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
-        )
+        if self.unknown_tag is None:
+            return scores
+        return scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
 
     @override
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:

@@ -239,8 +239,11 @@ class Task:
         if format != "text" or score:
             raise UserError("--format and --score are for taggers: leave them out")
         for line in lines:
-            prediction = self.read_text(trained, line).prediction if self.split(line) else ""
-            yield f"{prediction}\n", not prediction
+            # An empty line has an empty prediction, so that lines of input and output agree.
+            if self.split(line):
+                yield f"{self.read_text(trained, line).prediction}\n", False
+            else:
+                yield "\n", True
 
 
 class ExampleTask(Task):
