@@ -19,7 +19,7 @@ from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
 from dynskip_jax.settings import Devices, Resolved, Settings
 from dynskip_jax.small_data import fit_to_size
-from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
+from dynskip_jax.spec import ModelSpec, check_names, check_sweep, make_spec, variant_of
 from dynskip_jax.stored import to_config
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.trained import Trained
@@ -90,6 +90,7 @@ class Plan:
 def read_files(experiment: Experiment, resolved: Resolved) -> tuple[Resolved, Dataset]:
     """Load the data; settings follow from it, from word vectors, and from the run of a control."""
     settings = resolved.settings
+    check_names(settings.run.models(experiment.model), settings)
     vectors = getattr(settings.data, "embeddings", None)
     if vectors is not None and resolved.sources["embedding_features"] != "flag":
         width = vector_width(vectors)

@@ -101,9 +101,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     model = settings.model
     named = _named_skip(name, settings, may_import)
     skip = _controlled(named, settings)
-    transition = make_piece(
-        model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import
-    )
+    transition = _transition(settings, may_import)
     depth_skip = None
     if model.depth_skip is not None:
         depth_skip = F.parse_depth_skip(model.depth_skip)
@@ -180,6 +178,13 @@ def _check_choices(
         )
 
 
+def check_names(names: Sequence[str], settings: Settings) -> None:
+    """Raise a `UserError` for an unknown time skip or transition, before data are loaded."""
+    for name in names:
+        _named_skip(name, settings, may_import=True)
+    _transition(settings, may_import=True)
+
+
 def most_models(settings: Settings) -> int:
     """Return an upper limit of the number of models that are trained together."""
     swept = (get(settings, name) for name in _SWEPT)
@@ -209,6 +214,11 @@ def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
     if settings.model.recipe == "released":
         options |= dict(agent_input="mean", first_step="carried")
     return make_piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
+
+
+def _transition(settings: Settings, may_import: bool) -> F.Transition:
+    name = settings.model.transition
+    return make_piece(name, F.Transition, F.TRANSITIONS, F.parse_transition, may_import)
 
 
 def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:

@@ -207,6 +207,13 @@ def test_print_config_tells_where_values_come_from():
     assert rows("number_prediction", "--relaxed-epochs", 1)["agent.relaxed_epochs"] == ("1", "flag")
 
 
+def test_print_config_without_data_shows_what_is_asked_for():
+    shown = succeed(find_experiment("sst"), "--epochs", 3, "--print-config")
+    assert re.search(r"^training.epochs +3 +flag$", shown.out, re.MULTILINE)
+    (line,) = shown.err.splitlines()
+    assert line.startswith("warning: some of this may change: ") and "--data" in line
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
     with pytest.raises(SystemExit):

@@ -90,6 +90,9 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("ptb", ("--skip-layers", 1, "--copy", "chosen"), "last layer"),
         ("sst", ("--no-train-embeddings",), "--train-embeddings"),
         ("imdb", ("--max-jump", 3), "--max-jump has no effect on dynamic:3"),
+        # Names are checked before data are looked for.
+        ("imdb", ("--model", "dynamik:3"), "unknown model 'dynamik:3'"),
+        ("imdb", ("--transition", "lstn"), "'lstn'"),
     ],
 )
 def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
