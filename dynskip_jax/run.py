@@ -46,7 +46,8 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
     with join(flags, most_models(resolved.settings)) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        run(plan(experiment, *read_files(experiment, resolved)), processes)
+        final, data = read_files(experiment, resolved)
+        run(plan(experiment, final, data), processes)
 
 
 def run(plan: Plan, processes: Processes) -> None:
