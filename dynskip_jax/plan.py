@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynskip_jax.data.word_vectors import vector_width
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
@@ -91,10 +90,9 @@ def read_files(experiment: Experiment, resolved: Resolved) -> tuple[Resolved, Da
     """Load the data; settings follow from it, from word vectors, and from the run of a control."""
     settings = resolved.settings
     check_names(settings.run.models(experiment.model), settings)
-    vectors = getattr(settings.data, "embeddings", None)
-    if vectors is not None and resolved.sources["embedding_features"] != "flag":
-        width = vector_width(vectors)
-        resolved = resolved.changed("width of the vectors", embedding_features=width)
+    for name, value in experiment.task_class.settings_of_files(settings).items():
+        if resolved.sources[name] != "flag":
+            resolved = resolved.changed("a file", **{name: value})
     control_of = settings.agent.control_of
     if isinstance(control_of, Path):
         rates = learnt_rates(control_of, experiment.name)

@@ -11,7 +11,13 @@ from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_config import SentenceSettings
-from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
+from dynskip_jax.experiments.vectors import (
+    begin_with,
+    having,
+    read_vectors,
+    width_of_vectors,
+    with_vectors,
+)
 from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.nn import initializers
 from dynskip_jax.spec import ModelSpec
@@ -90,6 +96,8 @@ def embedding(
 
 class TextClassification(Classification):
     """Classify texts of words."""
+
+    settings_of_files = staticmethod(width_of_vectors)
 
     def __init__(
         self,

@@ -26,7 +26,13 @@ from dynskip_jax.data.vocabularies import (
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_config import TaggerSettings
 from dynskip_jax.experiments.tagger_lines import tag_lines, written
-from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
+from dynskip_jax.experiments.vectors import (
+    begin_with,
+    having,
+    read_vectors,
+    width_of_vectors,
+    with_vectors,
+)
 from dynskip_jax.models.tagger import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN
 from dynskip_jax.nn.initializers import by_size
@@ -97,6 +103,8 @@ def dataset_of(
 
 class SentenceTagging(Tagging):
     """Tag the words of sentences; tags of entities follow BIOES."""
+
+    settings_of_files = staticmethod(width_of_vectors)
 
     def __init__(
         self,

@@ -11,8 +11,21 @@ import numpy as np
 from dynskip_jax.data import batches
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
+from dynskip_jax.data.word_vectors import (
+    WordVectors,
+    read_word_vectors,
+    vector_width,
+    vectors_of,
+)
 from dynskip_jax.experiment import Dataset
+
+
+def width_of_vectors(settings: Any) -> dict[str, int]:
+    """Return the size of embeddings, if they begin with vectors from a file."""
+    path = settings.data.embeddings
+    if path is None:
+        return {}
+    return {"embedding_features": vector_width(path)}
 
 
 def read_vectors(

@@ -86,6 +86,11 @@ class Task:
         """Return the `Dataset` that an experiment with these settings reads."""
         raise NotImplementedError
 
+    @staticmethod
+    def settings_of_files(settings: Any) -> Mapping[str, Any]:
+        """Return settings that follow from files that others name, by name."""
+        return {}
+
     # --- Training and evaluation ---
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:

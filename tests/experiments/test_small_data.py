@@ -168,6 +168,14 @@ def write_sick(here, rng):
     return "--data", here
 
 
+def test_the_plan_shows_the_size_of_embeddings_that_a_file_has(tmp_path):
+    flags = (*write_classify(tmp_path, random.Random(0)), "--embeddings", tmp_path / "vectors")
+    (tmp_path / "vectors").write_text("great 1 2 3\nfilm 3 2 1\n")
+    for more, source in (((), "a file"), (("--embedding-features", 3), "flag")):
+        shown = succeed(find_experiment("classify"), *flags, *more, "--print-config").out
+        assert re.search(rf"^model.embedding_features +3 +{source}$", shown, re.MULTILINE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "write", "metric", "bound"),

@@ -20,6 +20,7 @@ from dynskip_jax.experiments.sentence_task import (
     model_options,
     task_options,
 )
+from dynskip_jax.experiments.vectors import width_of_vectors
 from dynskip_jax.models.classifier import SentencePairModel
 from dynskip_jax.tasks.classification import SentencePairs
 
@@ -28,6 +29,8 @@ _SIMILARITY_FEATURES = 50  # of the layer that compares two sentences (Tai et al
 
 class Similarity(SentencePairs):
     """Rate how alike two sentences are; a text is two sentences separated by a tab."""
+
+    settings_of_files = staticmethod(width_of_vectors)
 
     @override
     @staticmethod
