@@ -12,7 +12,7 @@ import pytest
 from commands import assert_user_error, execute, finished_run, load, row_of, succeed
 from quick import Quick, QuickSettings
 
-from dynskip_jax import cli, load_run, run
+from dynskip_jax import cli, load_run, plan
 from dynskip_jax.cli import NAMES, TOOLS
 from dynskip_jax.config import flag
 from dynskip_jax.experiment import find_experiment
@@ -312,7 +312,7 @@ def test_a_list_of_seeds_trains_these_seeds(tmp_path):
 def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypatch):
     arguments = ("--devices", 1, "--run-dir", tmp_path / "run")
     succeed(Quick, "--epochs", 1, *arguments)
-    monkeypatch.setattr(run, "_commit", lambda: "another")
+    monkeypatch.setattr(plan, "_commit", lambda: "another")
     outcome = succeed(Quick, "--epochs", 2, *arguments)
     assert "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]
