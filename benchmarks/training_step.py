@@ -68,7 +68,7 @@ def prepare(
     settings = chosen(name, preset, flags)
     experiment = find_experiment(name)
     if data is None:
-        data = experiment.module.load(settings)
+        data = experiment.task_class.load(settings)
     spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
     learner = make_learner(experiment, settings, spec, data, data.vocabulary)
     return Trained(learner, make_fit_settings(settings, spec, learner))

@@ -1,6 +1,4 @@
-"""The command line: `dynskip NAME …` runs an experiment, a command over its finished runs, or a
-tool.
-"""
+"""The command line: `dynskip NAME …` runs an experiment, a command over runs, or a tool."""
 
 import ast
 import dataclasses
@@ -73,11 +71,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
-    """Run a command line of an experiment: `train` (the default), or a command over a finished
-    run.
-    """
+    """Run a command line of an experiment: `train` (the default), or a command over a run."""
     words = list(arguments)
-    command = words.pop(0) if words and not words[0].startswith("-") else "train"
+    command = "train"
+    if words and not words[0].startswith("-"):
+        command = words.pop(0)
     commands = {each.rpartition(".")[2]: each for each in experiment.commands}
     if command in commands:
         run_command(commands[command], f"{program(experiment.name)} {command}", words)
@@ -86,16 +84,33 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         known = listed(["train", *commands, "--help"])
         raise UserError(f"there is no command {short(command)}: choose {known}")
     resolved, output = read_training(experiment, words)
+    check_address_space()
     if output.print_config:
-        for name, (group, _, _) in fields_of(experiment.settings).items():
-            value, run = get(resolved.settings, name), resolved.settings.run
-            value = experiment.model if name == "model" and value is run.compare is None else value
-            line = f"{group}.{name}".ljust(32) + f" {shown(value):<16} {resolved.sources[name]}"
-            importlib.import_module("dynskip_jax.console").say(line)
+        print_settings(experiment, resolved)
         return
     log_to_standard_output()
-    check_address_space()
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
+
+
+def print_settings(experiment: Experiment, resolved: Resolved) -> None:
+    """Print the settings of the run that these would start, and where each comes from.
+
+    If there is no such run, for want of data say, they are those that are asked for.
+    """
+    say = importlib.import_module("dynskip_jax.console").say
+    plan = importlib.import_module("dynskip_jax.plan")  # imports JAX
+    try:
+        resolved, _ = plan.read_files(experiment, resolved)
+    except UserError as error:
+        say(f"warning: some of this may change: {error}", sys.stderr)
+    run = resolved.settings.run
+    for name, (group, _, _) in fields_of(experiment.settings).items():
+        value = get(resolved.settings, name)
+        if name == "model" and value is run.compare is None:
+            value = experiment.model
+        say(f"{group}.{name}".ljust(32) + f" {shown(value):<16} {resolved.sources[name]}")
+    for note in resolved.notes:
+        say(f"warning: {note}", sys.stderr)
 
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
@@ -112,9 +127,7 @@ def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
 
 
 def _module_of(command: str) -> str:
-    """Return the module whose function of its name is a command; `NAME.command` is beside an
-    experiment.
-    """
+    """Return the module of a command; that of `NAME.command` is beside an experiment."""
     return f"dynskip_jax.{'experiments' if '.' in command else 'commands'}.{command}"
 
 
@@ -129,9 +142,7 @@ def about(name: str) -> str:
 
 
 def text_of(experiment: Experiment) -> str:
-    """Return what an experiment says of itself; in this package that is the docstring of its
-    settings.
-    """
+    """Return an experiment's text; in this package it is the docstring of its settings."""
     if experiment.about is None and experiment.name in NAMES:  # Python has stripped it
         return docstring(
             importlib.import_module(f"dynskip_jax.experiments.{experiment.name}.config")
@@ -141,7 +152,8 @@ def text_of(experiment: Experiment) -> str:
 
 def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Resolved, Output]:
     """Read the command line of training: its settings, with their sources, and what is printed."""
-    kind, preset = experiment.settings, next(iter(experiment.presets))
+    kind = experiment.settings
+    preset = next(iter(experiment.presets))
     defaults = replace(kind(), **experiment.presets[preset])
     parameters = [(name, of, getattr(defaults, name)) for name, of in groups_of(kind).items()]
     parameters.append(("output", Output, Output()))
@@ -162,9 +174,7 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
 
 
 def help_of(experiment: Experiment) -> str:
-    """Return the text of an experiment's `--help`: what it is, its commands, and what its presets
-    set.
-    """
+    """Return the text of `--help`: what an experiment is, its commands and its presets."""
     commands = [f"{name.rpartition('.')[2]}: {about(name)}" for name in experiment.commands]
     presets = [
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"

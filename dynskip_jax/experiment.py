@@ -1,12 +1,9 @@
-"""The value `Experiment`: everything about a task that is not its data and its model. Imports no
-JAX.
-"""
+"""The value `Experiment`: what surrounds a task, without JAX, and `Dataset`, what it reads."""
 
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dynskip_jax.config import listed, short
@@ -34,22 +31,16 @@ class Published:
 
     dataset: str
     metrics: Sequence[str]
-    rows: Sequence[
-        tuple
-    ]  # model beside which a row is shown ("": any), name, value of each metric or None
-    sizes: Mapping[str, int] = dataclasses.field(
-        default_factory=dict
-    )  # of the data; not shown beside others
-    when: Mapping[str, tuple] = dataclasses.field(
-        default_factory=dict
-    )  # values of settings, several each
+    # Model beside which a row is shown ("": any), name, and the value of each metric or None.
+    rows: Sequence[tuple]
+    # Sizes of the data, beside which alone they are shown, and values of settings, several each.
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    when: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     note: str = ""  # line below the table
 
 
 def columns_of(metric: str, heading: str, form: str) -> dict[str, tuple[str, str]]:
-    """Return the columns of the printed table for one metric; those without a value are left
-    out.
-    """
+    """Return the columns of the table for one metric; those without a value are left out."""
     return {
         f"dev_{metric}": (f"dev {heading}", form),
         f"test_{metric}": (f"test {heading}", form),
@@ -70,16 +61,13 @@ ACCURACY = columns_of("accuracy", "accuracy", ".2%") | {
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One task.
-
-    Its module has `load(settings) -> Dataset` and `make_task(spec, settings, data, vocabulary) ->
-    Task`; without data (None) the task reads single texts only. The module may also have functions
-    in place of those of `dynskip_jax.hooks`.
-    """
+    """One task with its settings, its presets, and what is shown beside its results."""
 
     name: str
     about: str | None  # text of `--help`; the first line is shown in the list of experiments
-    task: str = ""  # name of the module; by default `dynskip_jax.experiments.NAME.task`
+    # Class derived from `dynskip_jax.tasks.task.Task`; or where it is, `module:Class`, which is not
+    # imported for `--help`.
+    task: Any
     settings: type[Settings] = Settings
     # Values of each preset, by the names of preset and setting; the first is the default.
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
@@ -93,9 +81,7 @@ class Experiment:
     published: tuple[Published, ...] = ()
     sample_text: str | None = None  # read by `explain` by default
     samples: int = 16  # number of predictions that are averaged in the final evaluation
-    final_rows: int | None = (
-        None  # rows in a batch of the final evaluation; None for the task's default
-    )
+    final_rows: int | None = None  # rows in a batch of the final evaluation; None: the task's
     # Function of the flags that are given to the preset that is used, if not the first.
     default_preset: Callable[[Mapping[str, Any]], str] | None = None
 
@@ -104,36 +90,29 @@ class Experiment:
         _KNOWN[self.name] = self
 
     @property
-    def module(self) -> ModuleType:
-        """The task's module."""
-        return importlib.import_module(self.task or f"dynskip_jax.experiments.{self.name}.task")
-
-    def hook(self, name: str) -> Callable[..., Any]:
-        """Return a function of the task's module, or the usual one of `dynskip_jax.hooks`."""
-        usual = importlib.import_module("dynskip_jax.hooks")
-        return getattr(self.module, name, None) or getattr(usual, name)
+    def task_class(self) -> Any:
+        """The class of the task, which is imported now if need be."""
+        if not isinstance(self.task, str):
+            return self.task
+        module, _, name = self.task.partition(":")
+        return getattr(importlib.import_module(module), name)
 
     def published_rows(
         self, settings: Settings, data: Dataset, models: Sequence[str]
     ) -> tuple[list[tuple[str, Mapping[str, float]]], str]:
-        """Return the published rows to show beside a run of these models, and a line below the
-        table.
-        """
+        """Return the published rows to show beside these models, and a line below the table."""
         for found in self.published:
-            if found.dataset != data.name or any(
-                get(settings, k) not in v for k, v in found.when.items()
-            ):
+            fits = all(get(settings, name) in values for name, values in found.when.items())
+            if found.dataset != data.name or not fits:
                 continue
-            differs = [name for name, size in found.sizes.items() if data.sizes.get(name) != size]
+            differs = ", ".join(
+                f"{name} has {data.sizes.get(name, 0):,} instead of {size:,}"
+                for name, size in found.sizes.items()
+                if data.sizes.get(name) != size
+            )
             if differs:
-                sizes = [
-                    f"{n} has {data.sizes.get(n, 0):,} instead of {found.sizes[n]:,}"
-                    for n in differs
-                ]
-                return (
-                    [],
-                    f"Published rows are left out: this is another corpus ({', '.join(sizes)}).",
-                )
+                note = f"Published rows are left out: this is another corpus ({differs})."
+                return [], note
             rows = [
                 (name, {m: v for m, v in zip(found.metrics, values, strict=True) if v is not None})
                 for model, name, *values in found.rows
@@ -155,8 +134,8 @@ def find_experiment(name: str) -> Experiment:
         importlib.import_module(f"dynskip_jax.experiments.{name}.config")
     if name not in _KNOWN:
         raise UserError(
-            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run imports no code "
-            "that it names: import yours first (report: --code MODULE)"
+            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run "
+            "imports no code that it names: import yours first (report: --code MODULE)"
         )
     return _KNOWN[name]
 

@@ -32,20 +32,19 @@ _closed: set[str] = set()  # names of standard streams that were closed when the
 def log_to_standard_output() -> None:
     """Print the library's log messages."""
     logger = logging.getLogger("dynskip_jax")
-    logger.handlers, logger.propagate = [_StandardOutput()], False
+    logger.handlers = [_StandardOutput()]
+    logger.propagate = False
     logger.setLevel(logging.INFO)
 
 
 def _printable(text: object) -> str:
-    from dynskip_jax.data.messages import printable  # imports the readers of data
+    from dynskip_jax.data.messages import printable
 
     return printable(text)
 
 
 class _StandardOutput(logging.Handler):
-    """Print records to the current `sys.stdout`, as one line each: names from users' files are
-    escaped.
-    """
+    """Print records to the current `sys.stdout`, one line each; users' text is escaped."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record, with the prefix `warning: ` from that level on."""
@@ -54,9 +53,7 @@ class _StandardOutput(logging.Handler):
 
 
 def need_standard_output(command: str) -> None:
-    """Raise a `UserError` if standard output was closed, where a command would write its
-    results.
-    """
+    """Raise a `UserError` if standard output, for a command's results, was closed."""
     if "stdout" in _closed:
         raise UserError(
             f"standard output is closed, and {command} writes to it: send it to a file or a pipe"
@@ -64,9 +61,7 @@ def need_standard_output(command: str) -> None:
 
 
 def check_address_space() -> None:
-    """Refuse a limit on the address space with which JAX cannot start; warn of one that may be too
-    low.
-    """
+    """Refuse a limit on address space with which JAX cannot start; warn of a low one."""
     try:
         import resource
     except ImportError:  # Windows
@@ -83,16 +78,13 @@ def check_address_space() -> None:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a command; print errors that the user can fix as one line on standard error and exit with
-    status 2.
+    """Run a command; errors that the user can fix are one line, with exit status 2.
 
     Closed standard streams are opened on the null device. Characters that the encoding of standard
     output lacks are written as "?".
     """
     _open_standard_streams()
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # notebooks and tests may replace it by another type
+    if isinstance(sys.stdout, io.TextIOWrapper):  # notebooks and tests may replace it
         sys.stdout.reconfigure(errors="replace")
     debug = "--debug" in sys.argv
     try:
@@ -125,9 +117,7 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams on the null device, so that no other file gets their
-    descriptors.
-    """
+    """Open closed standard streams on the null device, whose descriptors no file may get."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest free descriptor
         os.set_inheritable(number, True)
     os.close(number)

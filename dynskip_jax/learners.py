@@ -1,10 +1,8 @@
-"""Build the learner, the optimizer and the schedule of a model from its specification and the
-settings.
-"""
+"""Build the learner, the optimizer and the schedule of a model from its specification."""
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +12,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.settings import Settings
 from dynskip_jax.spec import ModelSpec, of_each
-from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training import optimizer
 from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
@@ -26,14 +24,6 @@ VOCABULARY = "vocabulary.json"  # file of a run folder
 _PLATEAU = dict(threshold=1.0, floor=0.005)  # of the released language model of Gui et al. (2019)
 
 
-class ModelToFit(NamedTuple):
-    """A model's specification, the learner that trains it, and how it is trained."""
-
-    spec: ModelSpec
-    learner: Learner
-    fit: FitSettings
-
-
 def make_learner(
     experiment: Experiment,
     settings: Settings,
@@ -41,11 +31,9 @@ def make_learner(
     data: Dataset | None,
     vocabulary: Any,
 ) -> Learner:
-    """Return the learner of all models trained together; without `data`, it reads single texts
-    only.
-    """
+    """Return the learner of all models trained together; without `data` it reads texts only."""
     return Learner(
-        experiment.module.make_task(spec, settings, data, vocabulary),
+        experiment.task_class(spec, settings, data, vocabulary),
         spec.all_seeds,
         objective=spec.objective,
         sweep=spec.sweep,
@@ -57,6 +45,9 @@ def make_learner(
 def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> FitSettings:
     """Return how a model is trained: seeds, epochs, optimizer, learning rates and stopping rule."""
     training = settings.training
+    start = None
+    if training.start_from is not None:
+        start = _start(spec, learner, training.start_from)
     return FitSettings(
         seeds=spec.all_seeds,
         epochs=training.epochs,
@@ -64,14 +55,12 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
         learning_rate=_learning_rate(settings, spec),
         patience=training.patience,
         average=averaging_rule(training.average, after=training.average_after),
-        start=None if training.start_from is None else _start(spec, learner, training.start_from),
+        start=start,
     )
 
 
 def _learning_rate(settings: Settings, spec: ModelSpec) -> optimizer.Schedule:
-    """Return the schedule of the learning rate: constant, or with the decay that the settings
-    have.
-    """
+    """Return the schedule of the learning rate: constant, or with the settings' decay."""
     training = settings.training
     rate: Any = training.learning_rate
     if "learning_rate" in spec.values[0]:
@@ -92,7 +81,8 @@ def _optimizer(settings: Settings, spec: ModelSpec) -> optax.GradientTransformat
     Gradients of agents that are trained only by a score function are clipped separately. Untrained
     agents are frozen: without rewards, weight decay and copying would still change them.
     """
-    training, rate = settings.training, spec.agent_learning_rate
+    training = settings.training
+    rate = spec.agent_learning_rate
     frozen = ("agent",) if spec.is_untrained else ()
     if not settings.model.train_embeddings:
         frozen += ("embedding",)
@@ -123,7 +113,8 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
             f"--start-from {run_dir} was trained on other words than those of this data"
         )
     row = row_of(run)
-    values, count = [each["value"] for each in row.get("sweep", [])] or [{}], len(row["seeds"])
+    values = [each["value"] for each in row.get("sweep", [])] or [{}]
+    count = len(row["seeds"])
     if count != len(spec.seeds):
         raise UserError(
             f"--start-from {run_dir} has {count} seeds: train as many, not {len(spec.seeds)}"

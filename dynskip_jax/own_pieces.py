@@ -1,6 +1,4 @@
-"""Create user-defined time skips and transitions, named on the command line as
-`my_module:MyClass(16)`.
-"""
+"""Create user-defined time skips and transitions, named as `my_module:MyClass(16)`."""
 
 import ast
 import dataclasses
@@ -28,8 +26,7 @@ def make_piece(
     may_import: bool,
     **options: Any,
 ) -> Any:
-    """Create a known skip or transition by `parse`, or the subclass of `kind` in `module:Class(16,
-    mix=0.5)`.
+    """Create a known piece by `parse`, or the subclass of `kind` in `module:Class(16, mix=0.5)`.
 
     Of `options`, which are values of other fields, those that a class does not have are ignored.
     Without `may_import`, the program must have imported the module: only names typed on the command
@@ -43,8 +40,8 @@ def make_piece(
         import_module(module, f"the module of {short(text)},")
     elif module not in sys.modules:
         raise NotImported(
-            f"{short(text)} is a piece of your own, and reading a run imports no code: type its name on the "
-            f"command line, give --code {module}, or import it in Python"
+            f"{short(text)} is a piece of your own, and reading a run imports no code: type its "
+            f"name on the command line, give --code {module}, or import it in Python"
         )
     piece = getattr(sys.modules[module], name, None)
     if not (isinstance(piece, type) and issubclass(piece, kind)):

@@ -8,8 +8,7 @@ import numpy as np
 
 from dynskip_jax.console import print_table, say
 from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.settings import Settings
-from dynskip_jax.training.model_names import PLAIN
+from dynskip_jax.model_names import PLAIN
 
 # Symbols of swept settings in tables and plots.
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
@@ -22,12 +21,14 @@ _VARIANT |= dict(top="top {}", skip_layers="layers {}", copy="copies: {}", contr
 
 
 def print_results(
-    experiment: Experiment, settings: Settings, data: Dataset, results: Sequence[dict[str, Any]]
+    experiment: Experiment,
+    data: Dataset,
+    results: Sequence[dict[str, Any]],
+    published: tuple[Sequence[tuple[str, Mapping[str, float]]], str],
 ) -> None:
-    """Print a table with the rows of a run, and the published ones below them."""
-    models = [result["model"] for result in results]
-    published, note = experiment.published_rows(settings, data, models)
-    measured = [*(result["metrics"] for result in results), *dict(published).values()]
+    """Print a table with the rows of a run, and `published` ones with a note below them."""
+    beside, note = published
+    measured = [*(result["metrics"] for result in results), *dict(beside).values()]
     columns = shown_columns(experiment.columns, measured)
     rows = []
     for result in results:
@@ -39,12 +40,14 @@ def print_results(
             ]
             rows.append([label_of(row_name(result), row["value"]), *cells, *shared])
             shared = []
-    beside = [
-        [name, *(f"{values[m]:{form}}" if m in values else "" for m, (_, form) in columns.items())]
-        for name, values in published
-    ]
+    others = []
+    for name, values in beside:
+        forms = ((values.get(metric), form) for metric, (_, form) in columns.items())
+        others.append(
+            [name, *("" if value is None else f"{value:{form}}" for value, form in forms)]
+        )
     headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
-    print_table(f"{experiment.name} on {data.name}", headings, rows, beside)
+    print_table(f"{experiment.name} on {data.name}", headings, rows, others)
     if note:
         say(note)
 
@@ -69,9 +72,7 @@ def shown_columns(
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:
-    """Return the text of a metric: its mean, and its spread if there are several seeds; empty for
-    None.
-    """
+    """Return a metric's text: its mean, and its spread over several seeds; empty for None."""
     if values is None:
         return ""
     if len(values["per_seed"]) == 1:
@@ -80,11 +81,11 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
-    """Return the mean, standard deviation (n - 1; 0 for one seed) and values of a metric, (seeds,
-    ...).
-    """
+    """Return mean, standard deviation (n - 1; 0 for one seed) and values, (seeds, ...)."""
     values = np.asarray(values, np.float64)
-    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
+    spread = np.zeros(values.shape[1:])
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
     return {
         "mean": values.mean(axis=0).tolist(),
         "std": spread.tolist(),

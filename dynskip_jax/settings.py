@@ -1,6 +1,4 @@
-"""Settings that all experiments share, in groups, and how presets, flags and stored runs set
-them.
-"""
+"""Settings that all experiments share, in groups, and how presets and flags set them."""
 
 import dataclasses
 import functools
@@ -22,13 +20,11 @@ from dynskip_jax.config import (
     Weight,
     flag,
     hints_of,
-    is_path,
     problem,
     short,
 )
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import without_dots
-from dynskip_jax.training.model_names import (
+from dynskip_jax.model_names import (
     CHOOSING,
     READING_LESS,
     REWARDED,
@@ -242,9 +238,7 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Every setting, in groups; experiments give groups of their own, with more fields or other
-    defaults.
-    """
+    """Every setting, in groups; experiments have groups with more fields or other defaults."""
 
     run: Run = Run()
     data: Data = Data()
@@ -255,7 +249,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
-        run, agent = self.run, self.agent
+        run = self.run
+        agent = self.agent
         if run.model is not None and run.compare is not None:
             raise UserError("give either --model or --compare, not both")
         if run.model is not None and len(names_in(run.model)) > 1:
@@ -282,8 +277,8 @@ class Settings:
             raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
         if agent.relaxation == "none" and agent.relaxed_epochs > 0:
             raise UserError(
-                f"{agent.relaxed_epochs} relaxed epochs need a relaxation: choose soft, gumbel_softmax, "
-                "straight_through or reinmax"
+                f"{agent.relaxed_epochs} relaxed epochs need a relaxation: choose soft, "
+                "gumbel_softmax, straight_through or reinmax"
             )
         if len(agent.relaxed_entropy_coef or ()) > 2:
             raise UserError(
@@ -306,9 +301,7 @@ def groups_of(kind: type[Settings]) -> dict[str, type]:
 
 @functools.cache
 def fields_of(kind: type[Settings]) -> Mapping[str, tuple[str, Any, Any]]:
-    """Return the group, the type and the default of every setting. Names are unique over all
-    groups.
-    """
+    """Return the group, type and default of every setting; names are unique over groups."""
     usual = kind()
     return {
         name: (group, hint, getattr(getattr(usual, group), name))
@@ -324,7 +317,8 @@ def get(settings: Settings, name: str) -> Any:
 
 def replace(settings: Settings, /, **values: Any) -> Settings:
     """Return a copy of the settings with other values, by name."""
-    fields, groups = fields_of(type(settings)), {}
+    fields = fields_of(type(settings))
+    groups = {}
     for name, value in values.items():
         if name not in fields:
             raise UserError(f"there is no setting {short(name)}")
@@ -343,13 +337,17 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """Settings, the source of each, by name (`default`, `preset NAME` or `flag`), and the preset's
-    epochs.
-    """
+    """Settings, and where each comes from."""
 
     settings: Settings
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # by name: `default`, `preset NAME`, `flag`, or a file
     preset_epochs: int
+    notes: tuple[str, ...] = ()  # lines on what data have changed
+
+    def changed(self, source: str, **values: Any) -> "Resolved":
+        """Return the settings with other values, by name, which come from `source`."""
+        sources = {**self.sources, **dict.fromkeys(values, source)}
+        return dataclasses.replace(self, settings=replace(self.settings, **values), sources=sources)
 
 
 def resolve(
@@ -384,34 +382,6 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
         kinds = [mark.models for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
         if kinds and value != default and not any(is_one_of(model, kinds[0]) for model in models):
             raise UserError(
-                f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train {kinds[0][0]}"
+                f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train "
+                f"{kinds[0][0]}"
             )
-
-
-def to_config(settings: Settings) -> dict[str, Any]:
-    """Return the settings that a run's configuration contains, by group and name.
-
-    Names of models, --test, the run's own paths and devices are left out. Paths of data may change,
-    because the fingerprint of the data covers the content.
-    """
-    config: dict[str, Any] = {}
-    for name, (group, hint, _) in fields_of(type(settings)).items():
-        may_change = group == "devices" or (group in ("run", "data") and is_path(hint))
-        if not may_change and name not in ("model", "compare", "test"):
-            value = get(settings, name)
-            config.setdefault(group, {})[name] = _stored(value)
-    return config
-
-
-def _stored(value: Any) -> Any:
-    return str(without_dots(value.absolute())) if isinstance(value, Path) else value
-
-
-def from_config(kind: type[Settings], config: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run's configuration, with the paths of its last command."""
-    stored = [setting for group in config["settings"].values() for setting in group.items()]
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
-    last = values | (config.get("about") or [{}])[-1].get("paths", {})
-    paths = [name for name, (_, hint, _) in fields_of(kind).items() if is_path(hint)]
-    values |= {name: Path(last[name]) for name in paths if isinstance(last.get(name), str)}
-    return replace(kind(), **values)

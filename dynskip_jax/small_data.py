@@ -1,10 +1,10 @@
-"""Train long enough on small data: smaller batches, and more epochs where presets would make few
-updates.
-"""
+"""Train long enough on small data: smaller batches, and more epochs than presets have."""
 
+import dataclasses
 import math
+from typing import Any
 
-from dynskip_jax.settings import Resolved, Settings, fields_of, get, replace
+from dynskip_jax.settings import Resolved, fields_of, get
 
 UPDATES = 600  # that presets make at least
 _BATCHES = 20  # in an epoch, at least
@@ -13,9 +13,8 @@ _IN_EPOCHS = ("epochs", "patience", "decay_after", "average_after", "relaxed_epo
 _PER_EPOCH = ("decay", "sampled_decay")  # factors of the learning rate
 
 
-def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Settings, list[str]]:
-    """Return settings with enough updates for data of this size, and lines that say what has
-    changed.
+def fit_to_size(resolved: Resolved, size: int) -> Resolved:
+    """Return settings with enough updates for data of this size, and notes on what has changed.
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and
     the decay of the learning rate, are stretched until the preset's epochs make 600 updates. Values
@@ -24,26 +23,40 @@ def fit_to_size(resolved: Resolved, settings: Settings, size: int) -> tuple[Sett
     """
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets
-        return settings, []
+        return resolved
+    settings = resolved.settings
+    training = settings.training
     free = {name for name in fields_of(type(settings)) if sources[name] != "flag"}
-    training, changed, lines = settings.training, {}, []
+    changed: dict[str, Any] = {}
+    notes = []
+
     per_row = getattr(training, "num_steps", 1)
     batch = max(1, min(training.batch_size, size // per_row))
     if "batch_size" in free and size // (batch * per_row) < _BATCHES:
         batch = max(min(batch, _SMALLEST_BATCH), size // (per_row * _BATCHES))
     if batch != training.batch_size:
         changed["batch_size"] = batch
-        lines.append(f"train is small: batches of {batch} in place of {training.batch_size}")
+        notes.append(f"train is small: batches of {batch} in place of {training.batch_size}")
+
     usual = resolved.preset_epochs
-    stretch = math.ceil(UPDATES / max(1, usual * (size // (batch * per_row))))
-    if stretch > 1 and ("epochs" in free or training.epochs >= usual * stretch):
+    batches = size // (batch * per_row)
+    stretch = math.ceil(UPDATES / max(1, usual * batches))
+    is_stretched = "epochs" in free or training.epochs >= usual * stretch
+    if stretch > 1 and is_stretched:
         for name in free.intersection(_IN_EPOCHS):
             value = get(settings, name)
-            changed |= {name: value * stretch} if isinstance(value, int) else {}
-        changed |= {
-            name: get(settings, name) ** (1 / stretch) for name in free.intersection(_PER_EPOCH)
-        }
+            if isinstance(value, int):
+                changed[name] = value * stretch
+        for name in free.intersection(_PER_EPOCH):
+            changed[name] = get(settings, name) ** (1 / stretch)
         if "inverse_decay" in free:
             changed["inverse_decay"] = training.inverse_decay / stretch
-        lines.append(f"train is small: a schedule of {usual * stretch} epochs in place of {usual}")
-    return replace(settings, **changed), lines
+        notes.append(f"train is small: a schedule of {usual * stretch} epochs in place of {usual}")
+    elif stretch > 1:
+        notes.append(
+            f"train is small: --epochs {training.epochs} makes {training.epochs * batches:,} "
+            f"updates; without it, {usual * stretch} epochs would make {UPDATES} or more"
+        )
+    for name, value in changed.items():
+        resolved = resolved.changed(f"{sources[name]}, for small data", **{name: value})
+    return dataclasses.replace(resolved, notes=(*resolved.notes, *notes))

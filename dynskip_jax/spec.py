@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ _SKIP_SETTINGS = (
     "max_jumps",
 )
 
+# Settings of which several values may be trained together.
+_SWEPT = ("mix", "max_skip", "entropy_coef", "update_cost", "learning_rate")
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
@@ -38,22 +42,17 @@ class ModelSpec:
     depth_skip: F.DepthSkip | None
     copy: str  # how a language model copies words of the past: `none`, `chosen` or `expected`
     objective: Agent
-    values: tuple[
-        dict[str, Any], ...
-    ]  # settings of each value of a sweep; one empty dict without a sweep
+    values: tuple[dict[str, Any], ...]  # settings of each value of a sweep; one {} without one
     sweep: Sweep  # the swept settings, with one value for each model that is trained together
     seeds: tuple[int, ...]  # of each value of the sweep
     evaluation_mode: str
     is_untrained: bool  # whether the agents keep their initial parameters, as a control
-    agent_learning_rate: (
-        float | None
-    )  # of the agents' own Adam; None if they share the network's optimizer
+    agent_learning_rate: float | None  # of the agents' own Adam; None: the network's optimizer
     dtype: Any
     has_skip: tuple[bool, ...]  # whether each layer has the time skip, bottom first
     cell_options: Mapping[str, Any]  # of `SkipCell` in a layer with the time skip
-    max_skip: (
-        int | None
-    )  # limit on an agent's k, at most K; None without a limit, or if a sweep varies it
+    # Limit on an agent's k, at most K; None without a limit, or if a sweep varies it.
+    max_skip: int | None
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -80,8 +79,7 @@ class ModelSpec:
         return dataclasses.replace(self, values=(self.values[number],), sweep=sweep)
 
     def choices_matter(self, member: int | None = None) -> bool:
-        """Return whether sampled choices change the output of any model trained together, or of one
-        by index.
+        """Return whether sampled choices change the output of any model, or of one by index.
 
         With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
         """
@@ -94,75 +92,108 @@ class ModelSpec:
 
 
 def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> ModelSpec:
-    """Return the specification of a model from its name, such as `dynamic:5` or
-    `my_pieces:LogSpaced(16)`.
+    """Return a model's specification by its name: `dynamic:5`, `my_pieces:LogSpaced(16)`.
 
     With `may_import` user-defined skips and transitions are imported: for those of a command line
     only.
     """
-    agent, model = settings.agent, settings.model
+    agent = settings.agent
+    model = settings.model
     named = _named_skip(name, settings, may_import)
     skip = _controlled(named, settings)
+    transition = _transition(settings, may_import)
+    depth_skip = None
+    if model.depth_skip is not None:
+        depth_skip = F.parse_depth_skip(model.depth_skip)
+    with_skip = model.skip_layers or (model.num_layers,)
+    _check_layers(settings, depth_skip, with_skip)
+
+    # The values of a sweep, for which an agent may have other limits on k.
+    values = _swept_values(skip, settings)
+    seeds = tuple(settings.run.all_seeds)
+    limit = None
+    limited = values
+    if skip.has_agent and isinstance(agent.max_skip, int):
+        limit = agent.max_skip
+        limited = tuple({"max_skip": limit} | value for value in values)
+    _check_choices(name, named, skip, settings, max(v.get("max_skip", 0) for v in limited))
+    fields = [field for field in Sweep._fields if field in limited[0]]
+
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
-    agent_learning_rate = agent.agent_learning_rate if skip.is_stochastic else None
-    depth_skip = None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip)
-    values, seeds = _swept_values(skip, settings), tuple(settings.run.all_seeds)
-    limit = agent.max_skip if isinstance(agent.max_skip, int) and skip.has_agent else None
-    limited = [({} if limit is None else {"max_skip": limit}) | value for value in values]
-    largest = max(value.get("max_skip", 0) for value in limited)
+    copies = skip.max_skip > 1 and skip.has_distribution
+    return ModelSpec(
+        name=name,
+        named_skip=named,
+        skip=skip,
+        transition=transition,
+        depth_skip=depth_skip,
+        copy=model.copy if copies else "none",
+        objective=_objective(skip, settings, is_untrained=is_untrained),
+        values=values,
+        sweep=Sweep(**{field: of_each(limited, field, len(seeds)) for field in fields}),
+        seeds=seeds,
+        evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
+        is_untrained=is_untrained,
+        agent_learning_rate=agent.agent_learning_rate if skip.is_stochastic else None,
+        dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
+        has_skip=tuple(layer in with_skip for layer in range(1, model.num_layers + 1)),
+        cell_options=_cell_options(settings),
+        max_skip=limit,
+    )
+
+
+def _check_layers(
+    settings: Settings, depth_skip: F.DepthSkip | None, with_skip: Sequence[int]
+) -> None:
+    """Raise a `UserError` if there are too few layers for what is asked of them."""
+    model = settings.model
+    if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
+        least = depth_skip.layers_below + 1
+        raise UserError(
+            f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}"
+        )
+    if max(with_skip) > model.num_layers:
+        raise UserError(
+            f"--skip-layers {max(with_skip)} is beyond the last layer, {model.num_layers}"
+        )
+    if model.copy != "none" and model.num_layers not in with_skip:
+        raise UserError("--copy needs the time skip in the last layer: add it to --skip-layers")
+
+
+def _check_choices(
+    name: str, named: F.TimeSkip, skip: F.TimeSkip, settings: Settings, largest: int
+) -> None:
+    """Raise a `UserError` if an agent cannot choose or learn as asked; `largest` limits its k."""
+    agent = settings.agent
     if largest > skip.max_skip:
         raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
     if isinstance(named, F.Dynamic) and agent.stride > 1 and named.num_candidates == 1:
         raise UserError(
             f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller"
         )
-    if isinstance(settings.training.learning_rate, tuple) and agent_learning_rate:
+    has_own_rate = skip.is_stochastic and agent.agent_learning_rate
+    if isinstance(settings.training.learning_rate, tuple) and has_own_rate:
         raise UserError(
             "a sweep over --learning-rate includes agents: give --agent-learning-rate none"
         )
-    if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
-        least = depth_skip.layers_below + 1
-        raise UserError(
-            f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}"
-        )
-    with_skip = model.skip_layers or (model.num_layers,)
-    if max(with_skip) > model.num_layers:
-        raise UserError(
-            f"--skip-layers {max(with_skip)} is beyond the last layer, {model.num_layers}"
-        )
-    has_skip = tuple(layer in with_skip for layer in range(1, model.num_layers + 1))
-    if model.copy != "none" and not has_skip[-1]:
-        raise UserError("--copy needs the time skip in the last layer: add it to --skip-layers")
-    copies = skip.max_skip > 1 and skip.has_distribution
-    return ModelSpec(
-        name=name,
-        named_skip=named,
-        skip=skip,
-        transition=make_piece(
-            model.transition, F.Transition, F.TRANSITIONS, F.parse_transition, may_import
-        ),
-        depth_skip=depth_skip,
-        copy=model.copy if copies else "none",
-        objective=_objective(skip, settings, is_untrained=is_untrained),
-        values=values,
-        sweep=Sweep(
-            **{n: of_each(limited, n, len(seeds)) for n in Sweep._fields if n in limited[0]}
-        ),
-        seeds=seeds,
-        evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
-        is_untrained=is_untrained,
-        agent_learning_rate=agent_learning_rate,
-        dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
-        has_skip=has_skip,
-        cell_options=_cell_options(settings),
-        max_skip=limit,
-    )
+
+
+def check_names(names: Sequence[str], settings: Settings) -> None:
+    """Raise a `UserError` for an unknown time skip or transition, before data are loaded."""
+    for name in names:
+        _named_skip(name, settings, may_import=True)
+    _transition(settings, may_import=True)
+
+
+def most_models(settings: Settings) -> int:
+    """Return an upper limit of the number of models that are trained together."""
+    swept = (get(settings, name) for name in _SWEPT)
+    sizes = [len(value) for value in swept if isinstance(value, tuple)]
+    return len(settings.run.all_seeds) * math.prod(sizes)
 
 
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` if no model has a setting that is swept, or if nothing is swept for
-    --test.
-    """
+    """Raise a `UserError` if no model has a swept setting, or if nothing is swept for --test."""
     for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
         is_used = any(name in value for spec in specs for value in spec.values)
         if isinstance(get(settings, name), tuple) and not is_used:
@@ -185,17 +216,20 @@ def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
     return make_piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
 
 
+def _transition(settings: Settings, may_import: bool) -> F.Transition:
+    name = settings.model.transition
+    return make_piece(name, F.Transition, F.TRANSITIONS, F.parse_transition, may_import)
+
+
 def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:
-    """Return the skip that replaces a dynamic skip in a control; `untrained` only trains it
-    otherwise.
-    """
+    """Return the skip that replaces a dynamic skip in a control, or this one."""
     control = settings.agent.control
     if control not in ("histogram", "mean") or not isinstance(skip, F.Dynamic):
         return skip
     alike = dict(max_skip=skip.max_skip, mix=skip.mix, first_step=skip.first_step)
-    return (
-        F.Mean(**alike) if control == "mean" else F.Random(**alike, rates=settings.agent.control_of)
-    )
+    if control == "mean":
+        return F.Mean(**alike)
+    return F.Random(**alike, rates=settings.agent.control_of)
 
 
 def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> Agent:
@@ -204,10 +238,11 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for
     untrained agents and for skips that cannot be relaxed.
     """
-    first = {
-        name: _first(getattr(settings.agent, name)) for name in ("entropy_coef", "update_cost")
-    }
-    objective = dataclasses.replace(settings.agent, **first)
+    objective = dataclasses.replace(
+        settings.agent,
+        entropy_coef=_first(settings.agent.entropy_coef),
+        update_cost=_first(settings.agent.update_cost),
+    )
     if not skip.is_stochastic:
         return Agent(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and objective.relaxation != "none"
@@ -215,18 +250,23 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     if objective.relaxed_epochs and not relaxes:
         none = dict(relaxation="none", relaxed_epochs=0, relaxed_entropy_coef=None)
         objective = dataclasses.replace(objective, **none)
-    return dataclasses.replace(objective, rl_coef=0.0) if is_untrained else objective
+    if is_untrained:
+        return dataclasses.replace(objective, rl_coef=0.0)
+    return objective
 
 
 def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any], ...]:
-    """Return the settings of each value of a sweep: all combinations; one empty one without a
-    sweep.
-    """
-    names = ["mix", "max_skip"] if skip.has_agent else []
-    names += ["entropy_coef"] if skip.is_stochastic else []
+    """Return the settings of each value of a sweep: all combinations; one {} without a sweep."""
     pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
-    names += [*(["update_cost"] if pays_for_updates else []), "learning_rate"]
-    swept = {name: get(settings, name) for name in names if isinstance(get(settings, name), tuple)}
+    applies = dict(
+        mix=skip.has_agent,
+        max_skip=skip.has_agent,
+        entropy_coef=skip.is_stochastic,
+        update_cost=pays_for_updates,
+        learning_rate=True,
+    )
+    given = {name: get(settings, name) for name in _SWEPT if applies[name]}
+    swept = {name: values for name, values in given.items() if isinstance(values, tuple)}
     return tuple(
         dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
     )
@@ -242,26 +282,31 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
     forget_bias = 1.0 if recipe in ("released", "two_hops") else 0.0
     options = dict(agent_features=settings.agent.agent_features, forget_bias=forget_bias)
     if recipe == "released":
-        kernel, bias = nnx.initializers.normal(0.3), nnx.initializers.constant(0.1)
+        kernel = nnx.initializers.normal(0.3)
+        bias = nnx.initializers.constant(0.1)
         options["agent_init"] = F.Initializers(kernel, bias=bias)
     return options
 
 
 def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish a model from others of its name, without default
-    values.
-    """
+    """Return the settings that distinguish a model from others of its name, but for defaults."""
     names = ["transition", "depth_skip"]
     if isinstance(spec.named_skip, F.Dynamic):
         names += ["agent", "agent_keys", "stride", "control"]
     if isinstance(spec.named_skip, F.Attention):
-        names += ["stride", *(["top"] if isinstance(spec.named_skip, F.SparseAttention) else [])]
-    variant = {} if spec.max_skip is None else {"max_skip": spec.max_skip}
+        names.append("stride")
+    if isinstance(spec.named_skip, F.SparseAttention):
+        names.append("top")
+    variant = {}
+    if spec.max_skip is not None:
+        variant["max_skip"] = spec.max_skip
     if settings.model.skip_layers and not isinstance(spec.skip, F.Previous):
         variant["skip_layers"] = ",".join(map(str, settings.model.skip_layers))
     usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
     variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}
-    return variant | ({} if spec.copy == "none" else {"copy": spec.copy})
+    if spec.copy != "none":
+        variant["copy"] = spec.copy
+    return variant
 
 
 def _first(value: Any) -> Any:

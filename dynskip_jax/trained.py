@@ -14,14 +14,15 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
 from dynskip_jax.config import hints_of, problem
-from dynskip_jax.data import Vocabulary
+from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
 from dynskip_jax.own_pieces import NotImported
-from dynskip_jax.settings import Settings, from_config, replace
+from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import ModelSpec, make_spec
-from dynskip_jax.tasks import Learner
+from dynskip_jax.stored import from_config
+from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.files import parse_json, read_bytes
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import finished_runs, metrics_table, row_of
@@ -36,9 +37,7 @@ _MOST_WORDS = 10_000_000  # of a vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained model: one seed of those that were trained together, with the selected value of a
-    sweep.
-    """
+    """A trained model: one seed, with the selected value of a sweep."""
 
     run: RunDir | None
     experiment: Experiment
@@ -94,9 +93,7 @@ class Trained:
 
     @property
     def seeds(self) -> slice:
-        """Slice of all that were trained together: each seed, with the selected value of a
-        sweep.
-        """
+        """Slice of all that were trained together: the seeds with the selected value."""
         count = len(self.spec.seeds)
         return slice(self.member // count * count, (self.member // count + 1) * count)
 
@@ -108,6 +105,15 @@ class Trained:
             raise UserError(f"{self.run.path} has the seeds {known}: there is no seed {seed}")
         member = self.seeds.start + (0 if seed is None else own.index(seed))
         return dataclasses.replace(self, member=member)
+
+    def of_value(self, number: int, data: Dataset) -> "Trained":
+        """Return the models of one value of a sweep, as if others had not been trained."""
+        count = len(self.spec.seeds)
+        of_all = slice(number * count, (number + 1) * count)
+        spec = self.spec.of_value(number)
+        learner = make_learner(self.experiment, self.settings, spec, data, self.vocabulary)
+        params = jax.tree.map(lambda leaf: leaf[of_all], self.all_params)
+        return dataclasses.replace(self, spec=spec, learner=learner, all_params=params)
 
     @property
     def metrics(self) -> "pandas.DataFrame":
@@ -122,18 +128,19 @@ class Trained:
         By default `folder` is the last --data of the run if it still exists, and otherwise the
         places where the experiment looks for data.
         """
-        trained_on, last = self.run.config()["dataset"], self.settings.data.data
+        trained_on = self.run.config()["dataset"]
+        last = self.settings.data.data
         if folder is None and last is not None and last.exists():
             folder = last
         changed: dict[str, Any] = {"data": None if folder is None else Path(folder)}
         if folder is None and getattr(self.settings.data, "dataset", "") is None:
             # Without a name, which corpus is found depends on the files that exist now.
             changed["dataset"] = trained_on["name"]
-        data = self.experiment.module.load(replace(self.settings, **changed))
+        data = self.experiment.task_class.load(replace(self.settings, **changed))
         if trained_on["fingerprint"] != data.fingerprint:
             raise UserError(
-                f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "
-                "its folder with --data"
+                f"{self.run.path} was trained on other data ({trained_on['name']}) than "
+                f"{data.source}: name its folder with --data"
             )
         return data
 
@@ -145,21 +152,18 @@ class Trained:
 
     def split(self, text: str) -> list[str]:
         """Return the words of a line of text, as they were found in train."""
-        return self.experiment.hook("split")(text)
+        return self.learner.task.split(text)
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
-        """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each
-        id.
-        """
-        return self.experiment.hook("encode")(self, text)
+        """Return the ids of a line of text, arrays of shape (time, ...), and their words."""
+        return self.learner.task.encode(text)
 
     def read(self, text: str) -> Reading:
         """Read a text, and return the model's prediction and choices."""
-        return self.experiment.hook("read")(self, text)
+        return self.learner.task.read_text(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
-        """Return the fields of `Reading` with the top layer's choices in each direction at `count`
-        words.
+        """Return the fields of `Reading` with the top layer's choices at `count` words.
 
         `decisions` of each layer and direction have leaves (time,); `observations` are the agents'
         inputs.
@@ -167,7 +171,8 @@ class Trained:
         fields: dict[str, Any] = {"skips": [0] * count}
         names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
         for direction, layer in self.learner.top_layers.items():
-            skip, reverse = self.learner.skips[layer], self.learner.reverse[layer]
+            skip = self.learner.skips[layer]
+            reverse = self.learner.reverse[layer]
             fields["is_attention"] = skip.has_agent and not skip.is_stochastic
             chosen = np.asarray(connections(decisions[layer], reverse=reverse)).tolist()
             # A fixed k is no choice. The k of a skip of one's own may be one, without an agent.
@@ -176,7 +181,8 @@ class Trained:
             if observations is not None:
                 cell = self.model.stack.cells[layer]
                 weights = distribution(cell, observations[layer], self.policy, reverse=reverse)
-                fields[names[direction][1]] = None if weights is None else np.asarray(weights)
+                if weights is not None:
+                    fields[names[direction][1]] = np.asarray(weights)
         return fields
 
 
@@ -211,9 +217,7 @@ def load_models(
     seed: int | None = None,
     command: str | None = None,
 ) -> dict[str, Trained]:
-    """Load each finished model of a run folder, or the named one, by the model's name, as
-    `load_run` does.
-    """
+    """Load the finished models of a run folder, or the named one, by name, as `load_run` does."""
     runs = finished_runs(run_dir)
     if model is not None and model not in runs:
         raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
@@ -229,7 +233,8 @@ def load_models(
 
 
 def _load(run: RunDir, name: str) -> Trained:
-    experiment, result = experiment_of(run), row_of(run)
+    experiment = experiment_of(run)
+    result = row_of(run)
     try:
         settings = from_config(experiment.settings, run.config())
         spec = make_spec(name, settings)
@@ -240,8 +245,8 @@ def _load(run: RunDir, name: str) -> Trained:
         raise
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise UserError(
-            f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
-            "restore it, or train again"
+            f"{run.path} holds a config.json or result.json that this version does not understand "
+            f"({error}): restore it, or train again"
         ) from error
     vocabulary = _vocabulary(run, result.get("vocabulary_sha256"))
     learner = make_learner(experiment, settings, spec, None, vocabulary)
@@ -252,9 +257,7 @@ def _load(run: RunDir, name: str) -> Trained:
 
 
 def _vocabulary(run: RunDir, expected: str | None) -> Any:
-    """Return the vocabulary of a run folder, if its file is the one that the model was trained
-    with.
-    """
+    """Return a run's vocabulary, if its file is the one that the model was trained with."""
     path = run.path / VOCABULARY
     if expected is None:
         return None

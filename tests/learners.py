@@ -111,6 +111,13 @@ def language_modelling(
     return learner(LanguageModelling(corpus, make_model, **sizes | (task or {})), seeds, **options)
 
 
+def plain(kind, base, *arguments, **options):
+    """Return a task of an experiment that is made with the arguments of its base class."""
+    task = kind.__new__(kind)
+    base.__init__(task, *arguments, **options)
+    return task
+
+
 def drawn_params(learner, seed=0, scale=0.8):
     """Return one model's parameters, drawn from [-scale, scale] by NumPy, which compiles
     nothing.

@@ -1,6 +1,4 @@
-"""The command `bigrams`: fit a linear model on words and pairs of words of reviews, as a
-baseline.
-"""
+"""The command `bigrams`: a linear model on words and pairs of words, as a baseline."""
 
 from pathlib import Path
 

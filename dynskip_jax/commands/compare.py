@@ -1,6 +1,4 @@
-"""The command `compare`: compare finished taggers on test with a paired bootstrap over
-sentences.
-"""
+"""The command `compare`: compare taggers on test with a paired bootstrap over sentences."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,8 @@ def compare(
         samples: Number of bootstrap resamples.
         code: Import this module first: the one with your own skip or transition.
     """
-    found, tests = {}, {}
+    found = {}
+    tests = {}
     for folder in dict.fromkeys(run_dir):
         models = FinishedRun(run_dir=folder).models("compare")
         read = next(iter(models.values())).data(data)  # all models of a folder have the same
@@ -45,8 +44,8 @@ def compare(
             found[label] = model, read
     if len(found) < 2:
         raise UserError(
-            f"{', '.join(map(str, run_dir))} holds one model: name several run folders, separated by commas, "
-            "or train several models with --compare a,b"
+            f"{', '.join(map(str, run_dir))} holds one model: name several run folders, separated "
+            "by commas, or train several models with --compare a,b"
         )
     first, *others = found
     for name in others:  # before anything is predicted
@@ -71,6 +70,7 @@ def _counts(model: Trained, data: Any) -> np.ndarray:
     learner = model.learner_with(data)
     found = learner.predictions(model.all_params, "test", model.keys)[model.seeds]
     gold = [sentence.tags for sentence in data.content.splits["test"]]
-    how, tags = dict(has_entities=data.content.scheme is not None), model.vocabulary.tags
+    how = dict(has_entities=data.content.scheme is not None)
+    tags = model.vocabulary.tags
     predicted = [[[tags[k] for k in row] for row in of_seed] for of_seed in found]
     return np.stack([sentence_counts(gold, of_seed, **how) for of_seed in predicted])

@@ -1,6 +1,4 @@
-"""Two minutes: agents learn which earlier state to use, beside plain LSTMs, and show what they
-chose.
-"""
+"""Two minutes: agents learn which earlier state to use, and show what they chose."""
 
 import sys
 import time
@@ -14,9 +12,8 @@ from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.number_prediction.config import EXPERIMENT as NUMBERS
 from dynskip_jax.experiments.recall.config import EXPERIMENT as RECALL
-from dynskip_jax.learners import make_fit_settings, make_learner
+from dynskip_jax.plan import plan
 from dynskip_jax.settings import resolve
-from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.loop import fit
 
@@ -50,7 +47,8 @@ def demo() -> None:
     keep_compiled_programs()
     numbers, accuracies = _train(NUMBERS, "paper", _NUMBERS, "lstm", "dynamic:10")
     words = NUMBERS.sample_text.split()
-    reading, place = numbers.read(NUMBERS.sample_text), int(words[-1])
+    reading = numbers.read(NUMBERS.sample_text)
+    place = int(words[-1])
     say(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     say("At each number the agent went k numbers back, to the state just after another one:\n")
     print_table("", *table_of_choices(reading, {numbers.name: reading.probabilities}))
@@ -59,10 +57,12 @@ def demo() -> None:
 
     recall, accuracies = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
     test = recall.learner.task.splits["test"]
-    row, targets = test.inputs[0], test.targets[0]
+    row = test.inputs[0]
+    targets = test.targets[0]
     reading = recall.read(" ".join(map(str, row)))
     say(
-        "\nAt each word of a pair that returned, the agent went k words back, and copied the next one:\n"
+        "\nAt each word of a pair that returned, the agent went k words back, and copied the next "
+        "one:\n"
     )
     asked = [(t, reading.skips[t]) for t in np.flatnonzero(targets != NOT_ASKED)]
     rows = [
@@ -76,16 +76,18 @@ def demo() -> None:
 
 def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> tuple[Trained, dict]:
     """Train models by their names; return the last one, and the accuracy of each on test."""
-    settings = resolve(experiment.settings, experiment.presets, preset, changes).settings
-    data, accuracies = experiment.module.load(settings), {}
-    for name in names:
-        count = settings.data.train_examples
+    changes = changes | dict(compare=",".join(names))
+    resolved = resolve(experiment.settings, experiment.presets, preset, changes)
+    data = experiment.task_class.load(resolved.settings)
+    run = plan(experiment, resolved, data)
+    accuracies = {}
+    for model in run.models:
+        name = model.spec.name
+        count = data.sizes["train"]
         print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)
-        spec = make_spec(name, settings)
-        learner = make_learner(experiment, settings, spec, data, None)
-        fitted = fit(learner, make_fit_settings(settings, spec, learner), None)
-        trained = Trained(None, experiment, settings, data.vocabulary, spec, learner, fitted.params)
-        tested = learner.evaluate(fitted.params, "test", trained.keys)
+        fitted = fit(model.learner, model.fit, None)
+        trained = run.trained(model, None, fitted.params)
+        tested = model.learner.evaluate(fitted.params, "test", trained.keys)
         accuracies[name] = float(np.mean(tested["test_accuracy"]))
     return trained, accuracies
 

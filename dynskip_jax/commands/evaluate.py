@@ -1,6 +1,4 @@
-"""The command `evaluate`: perplexity of language models with a neural cache or dynamic
-evaluation.
-"""
+"""The command `evaluate`: perplexity with a neural cache or dynamic evaluation."""
 
 import functools
 import json
@@ -86,12 +84,18 @@ def evaluate(
     begin = json.dumps(told, indent=1)[:-2]  # of the file
     if path.exists() and not read_bytes(path).decode("utf-8", "replace").startswith(begin):
         raise UserError(f"{path} has an evaluation with other flags: move it away")
-    corpus, signs, title, start = read.content, ("θ", "weight"), f"a cache of {size} words", _cached
+    corpus = read.content
+    signs = ("θ", "weight")
+    title = f"a cache of {size} words"
+    start = _cached
     reads = 2  # of a split, by each model
     if method == "dynamic":
-        signs, title, start = ("η", "λ"), f"segments of {size} words", _dynamic
+        signs = ("η", "λ")
+        title = f"segments of {size} words"
+        start = _dynamic
         reads += len(grid[0]) * len(grid[1])
-    rows, results = [], {}
+    rows = []
+    results = {}
     with Progress(reads * len(models), "evaluating") as progress:
         for name, model in models.items():
             perplexities = start(model, read, size, progress.advance)
@@ -124,9 +128,8 @@ def evaluate(
             f"{corpus.splits[split].size / corpus.text_sizes[split].words:.4f} on {split}"
             for split in ("dev", "test")
         ]
-        say(
-            f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}."
-        )
+        per_word = f"Per word: to the power {', '.join(powers)}."
+        say(f"Perplexities are per {corpus.vocabulary.unit}. {per_word}")
     with run.warned():
         write_atomically(path, json.dumps(told | {"models": results}, indent=1) + "\n")
         say(f"written: {path}")
@@ -136,15 +139,12 @@ def _cached(
     model: Trained, data: Dataset, size: int, advance: Callable[[float], None]
 ) -> Perplexities:
     """Return the evaluation with a neural cache."""
+    task = model.learner_with(data).task
 
     def perplexities(split, flatness, weight):
-        caches = functools.partial(
-            CachedLanguageModelling, size=size, flatness=flatness, weight=weight
-        )
-        make = model.experiment.module.make_task
-        how = dict(
-            batch_size=1, task=make(model.spec, model.settings, data, model.vocabulary, caches)
-        )
+        caches = dict(size=size, flatness=flatness, weight=weight)
+        cached = CachedLanguageModelling.of(task, **caches)
+        how = dict(batch_size=1, task=cached)
         found = model.learner.evaluate(model.all_params, split, model.keys, **how)
         advance(1)
         return tuple(found[f"{split}_perplexity{kind}"][model.seeds] for kind in ("", "_cached"))

@@ -34,7 +34,7 @@ def explain(
     first = next(iter(models.values()))
     text = first.experiment.sample_text if text is None else text
     if text is not None and raw_text:
-        text = first.experiment.hook("tokenize")(first, text)
+        text = first.learner.task.tokenize(text)
         say(f"read as the data writes it: {text}")
     if text is None or not first.split(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")

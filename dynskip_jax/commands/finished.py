@@ -1,6 +1,4 @@
-"""What commands over a finished run share: flags that choose it, and files that are written into
-it.
-"""
+"""What commands over a finished run share: flags that choose it, and writing into it."""
 
 import contextlib
 import dataclasses
@@ -39,9 +37,7 @@ class FinishedRun:
 
     @contextlib.contextmanager
     def warned(self) -> Iterator[None]:
-        """Print a warning if a file cannot be written into the run folder: the output is worth
-        more.
-        """
+        """Print a warning if a file cannot be written into the run folder, and go on."""
         try:
             yield
         except OSError as error:  # such as a read-only folder or a full disk

@@ -26,13 +26,15 @@ def generate(
         key: Seed of the text.
     """
     trained = run.last("generate")
-    vocabulary, policy = trained.vocabulary, dataclasses.replace(trained.policy, mode="sample")
+    vocabulary = trained.vocabulary
+    policy = dataclasses.replace(trained.policy, mode="sample")
     tokens, begun = trained.encode(text)
     unknown = [
         token for token in dict.fromkeys(vocabulary.split(text)) if token not in vocabulary.index
     ]
     if unknown:
         say(f"not known, and read as {UNK}: {', '.join(unknown)}", sys.stderr)
-    prompt, how = jnp.asarray(tokens), dict(temperature=temperature, policy=policy)
+    prompt = jnp.asarray(tokens)
+    how = dict(temperature=temperature, policy=policy)
     written = reading.generate(trained.model, prompt, words, jax.random.key(key), **how)
     write(vocabulary.join([*begun[1:], *vocabulary.decode(np.asarray(written))]) + "\n")

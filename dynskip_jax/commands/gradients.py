@@ -1,6 +1,4 @@
-"""The command `gradients`: gradient norms of a tagger's earlier states, as in Gui et al. (2019),
-Figure 4.
-"""
+"""The command `gradients`: gradient norms of earlier states (Gui et al. 2019, Figure 4)."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,18 +33,21 @@ def gradients(
     """
     models = run.models("gradients")
     first = next(iter(models.values()))  # all models of a folder have the same data and vocabulary
-    last, known = steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
+    last = steps - 1
+    known = {tag: index for index, tag in enumerate(first.vocabulary.tags)}
     test = first.data(data).content.splits["test"]
     sentences = [each for each in test if len(each.words) > last and each.tags[last] in known]
     if not sentences:
         raise UserError(
-            f"no sentence of test has {steps} words, with a tag of train at the last: choose other --steps"
+            f"no sentence of test has {steps} words, with a tag of train at the last: "
+            "choose other --steps"
         )
     tokens = [
         first.vocabulary.encode(each.words[:steps], each.columns[:steps]) for each in sentences
     ]
     targets = np.array([known[each.tags[last]] for each in sentences], np.int32)
-    shares, curves = {}, {}
+    shares = {}
+    curves = {}
     for name, model in models.items():
         starts = range(0, len(tokens), _AT_ONCE)
         norms = [_norms(model, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
@@ -66,10 +67,9 @@ def gradients(
 
 
 def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:
-    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of the same length T with these tags at step
-    T.
-    """
-    model, keys = trained.model, jax.random.split(jax.random.key(0), len(tokens))
+    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of length T with these tags at step T."""
+    model = trained.model
+    keys = jax.random.split(jax.random.key(0), len(tokens))
     cell = model.stack.cells[-model.stack.num_directions]
     inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
     output = model(inputs, policy=trained.policy, rngs=keys)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
@@ -14,7 +15,8 @@ from dynskip_jax.config import Bounds, Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks import LanguageModelling, interventions
+from dynskip_jax.tasks import interventions
+from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.training.progress import Progress
 
 _SHOWN = 10  # maximum number of constants that are printed, and of states that a probe observes
@@ -42,7 +44,9 @@ def oracle(
     """
     keep_freed_memory()
     own = run.last("oracle")
-    learner, policy, read = own.learner_with(own.data(data)), own.policy, dict(rows=rows)
+    learner = own.learner_with(own.data(data))
+    policy = own.policy
+    read = dict(rows=rows)
     others = {f"seed {seed}": own.of_seed(seed) for seed in own.spec.seeds if seed != own.seed}
     several = [own.params, *(other.params for other in others.values())]
     possible = [interventions.choices_of(skip, policy) for skip in learner.skips]
@@ -65,22 +69,23 @@ def oracle(
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
-    choices, skip, read = possible[examined], learner.skips[examined], read | dict(layer=examined)
-    matters, constants = own.spec.choices_matter(own.member), []
+    choices = possible[examined]
+    skip = learner.skips[examined]
+    read = read | dict(layer=examined)
+    matters = own.spec.choices_matter(own.member)
+    constants = []
     is_text = isinstance(learner.task, LanguageModelling)
     if matters:
         states = min(skip.max_skip, _SHOWN)
-        pieces = interventions.single_interventions(
-            learner, own.params, policy, split, states=states, **read
-        )
-        title, examining = (
-            f"{about}, layer {examined + 1}, {split}",
-            _until(pieces, steps, "examining"),
-        )
+        pieces = interventions.single_interventions(learner, own.params, policy, split, **read)
+        reverse = learner.reverse[examined]
+        pieces = with_last_states(pieces, states, reverse=reverse, is_text=is_text)
+        title = f"{about}, layer {examined + 1}, {split}"
+        examining = _until(pieces, steps, "examining")
         fixed = _print_single(title, examining, choices, steps, is_text=is_text)
-        constants = (
-            choices if len(choices) <= _SHOWN else choices[sorted({0, fixed - 1})]
-        ).tolist()
+        constants = choices.tolist()
+        if len(choices) > _SHOWN:
+            constants = choices[sorted({0, fixed - 1})].tolist()
     pieces = interventions.policy_interventions(
         learner, several, policy, split, constants=constants, **read
     )
@@ -88,7 +93,8 @@ def oracle(
     _print_agreement(pieces, choices, is_text=is_text)
     if not matters:
         say(
-            f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be replaced."
+            f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be "
+            "replaced."
         )
         return
     total = sum(piece.losses.astype(np.float64).sum(axis=0) for piece in pieces)
@@ -104,10 +110,50 @@ def oracle(
     )
 
 
-def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
-    """Yield pieces as NumPy arrays until they contain `limit` losses or choices that count, or to
-    the end.
+def with_last_states(
+    pieces: Iterable[interventions.SingleInterventions],
+    count: int,
+    *,
+    reverse: bool,
+    is_text: bool,
+) -> Iterator[interventions.SingleInterventions]:
+    """Yield pieces whose `before` has the last `count` states, newest first, and not only h(t-1).
+
+    It is (rows, time, states, hidden). The states of a text go on from one piece to the next.
     """
+    tail = None
+    for piece in pieces:
+        before, following = _last_states(np.asarray(piece.before), tail, count, reverse)
+        tail = following if is_text else None
+        yield piece._replace(before=before)
+
+
+def _last_states(
+    before: Float[np.ndarray, "rows time hidden"],
+    tail: Float[np.ndarray, "rows tail hidden"] | None,
+    count: int,
+    reverse: bool,
+) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
+    """Return the last `count` states before each step, newest first, and the next `tail`.
+
+    `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
+    zeros.
+    """
+    # A layer that reads from the end has its newest state at the later step.
+    if reverse:
+        before = before[:, ::-1]
+    rows, time, hidden = before.shape
+    if tail is None:
+        tail = np.zeros((rows, count - 1, hidden), before.dtype)
+    whole = np.concatenate([tail, before], axis=1)
+    states = np.stack([whole[:, count - k : count - k + time] for k in range(1, count + 1)], axis=2)
+    if reverse:
+        states = states[:, ::-1]
+    return states, whole[:, time:]
+
+
+def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
+    """Yield pieces as NumPy arrays until `limit` losses or choices count, or to the end."""
     count = 0
     with Progress(limit, label) as progress:
         for piece in pieces:
@@ -122,33 +168,29 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
 
 
 def _print_agreement(pieces: Sequence[Any], choices: np.ndarray, *, is_text: bool) -> None:
-    """Print how often agents choose alike, and, of a text, how often the first goes back to the
-    same word.
-    """
+    """Print how often agents choose alike and, of a text, go back to the same word."""
     actions = np.concatenate([piece.actions[piece.in_steps] for piece in pieces])
     if actions.shape[1] > 1:
         same = seed_agreement(actions)
         say(
-            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by their rates "
-            f"alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
+            f"{actions.shape[1]} agents, two by two, agree on {same.share:.1%} of choices, by "
+            f"their rates alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
         )
     if is_text:  # consecutive batches form one text per row
         parts = ((piece.inputs, piece.actions[..., 0], piece.in_steps) for piece in pieces)
         text = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
         back = same_word(*text, choices=choices)
-        reach = (
-            f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
-        )
+        reach = ""
+        if back.possible:
+            reach = f"; {back.share / back.possible:.1%} of those within its reach"
         say(
-            f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
-            f"{back.by_chance:.1%}{reach}"
+            f"the agent goes back to the same word at {back.share:.1%} of words, by its "
+            f"rates alone {back.by_chance:.1%}{reach}"
         )
 
 
 def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np.ndarray]:
-    """Return the arrays of the pieces at the first `limit` steps that count, one stream after
-    another.
-    """
+    """Return the pieces' arrays at the first `limit` steps that count, stream by stream."""
     if is_text:  # consecutive batches form one text per row
         counts, *parts = (np.concatenate(part, axis=1) for part in zip(*pieces, strict=True))
         return (part[counts][:limit] for part in parts)
@@ -159,9 +201,7 @@ def _counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np
 def _print_single(
     title: str, pieces: Iterator[Any], choices: np.ndarray, limit: int, *, is_text: bool
 ) -> int:
-    """Print the losses if single choices are replaced, and return the index, from 1, of the best
-    constant.
-    """
+    """Print the losses if single choices are replaced; return the best constant's number."""
     taken, losses, x, before = _counted(pieces, limit, is_text=is_text)
     latest = {
         "s(t)": before[:, 0],
@@ -212,7 +252,8 @@ def _print_copied(
     gain = paired_gain(losses[:, 2], losses[:, 0])
     chance = ", which may be chance." if gain.is_chance else "."
     say(
-        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text{chance}"
+        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text"
+        f"{chance}"
     )
 
 

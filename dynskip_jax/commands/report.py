@@ -1,6 +1,4 @@
-"""Runs side by side: mean, standard deviation and confidence interval over seeds, and paired
-differences.
-"""
+"""Runs side by side: mean, spread and confidence interval over seeds, paired differences."""
 
 import math
 import re
@@ -54,7 +52,8 @@ def report(
         raise UserError("name run folders, before all flags: report DIR DIR")
     for path in filter(None, (csv, json)):
         check_new(path)
-    rows, columns = [], {}
+    rows = []
+    columns = {}
     for folder in dict.fromkeys(folders):
         try:
             runs = runs_of_models(folder)
@@ -101,12 +100,11 @@ def report(
 
 
 def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
-    """Return the row of a finished model, or one for each value of a sweep; names begin with
-    `where`.
-    """
+    """Return the rows of a finished model, one for each value of a sweep, named from `where`."""
     if (row := row_of(run)) is None:
         raise UserError(progress_of(run))
-    config, rows = run.config(), []
+    config = run.config()
+    rows = []
     data = config["dataset"]
     about = dict(
         dataset=data["name"], fingerprint=data["fingerprint"], parameters=row["parameters"]
@@ -130,10 +128,8 @@ def compare_rows(
     """Return a table with a line for each row of `rows_of` and metric; missing numbers are NaN."""
     if not rows:
         raise UserError("none of the folders holds a finished run: there is nothing to report")
-    names, known = (
-        [row["model"] for row in rows],
-        dict.fromkeys(m for row in rows for m in row["metrics"]),
-    )
+    names = [row["model"] for row in rows]
+    known = dict.fromkeys(m for row in rows for m in row["metrics"])
     for metric in metrics:
         if metric not in known:
             raise UserError(f"there is no metric {metric!r}: choose {listed([*known])}")
@@ -146,12 +142,11 @@ def compare_rows(
         for row in rows:
             if metric not in row["metrics"]:
                 continue
-            own, base = row["metrics"][metric], bases.get(row["fingerprint"], row)
+            own = row["metrics"][metric]
+            base = bases.get(row["fingerprint"], row)
             theirs = base["metrics"].get(metric, {}) if base is not row else {}
-            numbers, difference = (
-                t_interval([*own.values()]),
-                paired_difference(own, theirs)._asdict(),
-            )
+            numbers = t_interval([*own.values()])
+            difference = paired_difference(own, theirs)._asdict()
             about = {name: value for name, value in row.items() if name != "metrics"}
             modes = (mode for mode in MODES if row["metrics"].get(f"{metric}_{mode}") == own)
             about |= {"mode": next(modes, ""), "metric": metric} | numbers._asdict()
@@ -165,9 +160,7 @@ def compare_rows(
 def data_of(
     table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, Any]]:
-    """Return the fields of docs/results/rows.csv for each line of `compare_rows`; numbers are
-    texts.
-    """
+    """Return the fields of docs/results/rows.csv, as text, for each line of `compare_rows`."""
     lines = []
     for row in table.to_dict("records"):
         metric, mode = re.fullmatch(f"(.*?)(?:_({'|'.join(MODES)}))?", row["metric"]).groups()
@@ -180,15 +173,15 @@ def data_of(
 
 
 def _cells(row: Mapping[str, Any], form: str) -> list[str]:
-    """Return the cells of a row for the terminal. A difference of percentages is in percentage
-    points.
-    """
-    scale, points = (100, f"+{form[:-1]}f") if form.endswith("%") else (1, f"+{form}")
-    spread = (
-        f"{row['mean']:{form}} ± {row['sd']:{form}}"
-        if row["seeds"] > 1
-        else f"{row['mean']:{form}}"
-    )
+    """Return the cells of a row; a difference of percentages is in percentage points."""
+    scale = 1
+    points = f"+{form}"
+    if form.endswith("%"):
+        scale = 100
+        points = f"+{form[:-1]}f"
+    spread = f"{row['mean']:{form}}"
+    if row["seeds"] > 1:
+        spread += f" ± {row['sd']:{form}}"
     cells = [row["model"], str(row["seeds"]), spread, _ends(row["low"], row["high"], form)]
     if row["difference_pairs"]:
         mean, low, high = (scale * row[f"difference_{name}"] for name in ("mean", "low", "high"))

@@ -46,7 +46,11 @@ def word_vectors(
     with needs("vectors"):
         from gensim.models import Word2Vec
     logging.getLogger("gensim").setLevel(logging.ERROR)
-    texts, pieces = {str(path): _plain(path) for path in text} if text else known_texts(), []
+    if text:
+        texts = {str(path): _plain(path) for path in text}
+    else:
+        texts = known_texts()
+    pieces = []
     for name, sentences in texts.items():
         before = sum(map(len, pieces))
         for words in sentences:
@@ -73,9 +77,7 @@ def word_vectors(
 
 
 def known_texts() -> dict[str, Sentences]:
-    """Return the training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's
-    name.
-    """
+    """Return the training texts of the corpora below `$DYNSKIP_DATA_DIR`, by name."""
     folders = {name: named_folder(name) for name in _READERS}
     return {name: _READERS[name](folder) for name, folder in folders.items() if folder is not None}
 

@@ -1,3 +1,1 @@
-"""Experiments: each has settings and presets in `config`, without JAX, and its data and model in
-`task`.
-"""
+"""Experiments: each has its settings in `config`, without JAX, and its task in `task`."""

@@ -1,7 +1,7 @@
 """The model and the task of all language models, and how they read a text."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,45 +9,77 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from typing_extensions import override
 
 from dynskip_jax import functional as F
-from dynskip_jax import hooks
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.vocabularies import Vocabulary, character_table
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.language_config import LanguageSettings
-from dynskip_jax.models import LanguageModel, LanguageModelDropout
+from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding, initializers
 from dynskip_jax.spec import ModelSpec
-from dynskip_jax.tasks import LanguageModelling
+from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.trained import Trained
 
-_CHARACTERS: Mapping[
-    str, dict[str, Any]
-] = {  # filters of each width, from 1, and highway layers above
+# Filters of each width, from 1, and highway layers above.
+_CHARACTERS: Mapping[str, dict[str, Any]] = {
     "charlm": dict(maps=(50, 100, 150, 200, 200, 200, 200), num_highway=2),
     "charlm_small": dict(maps=(25, 50, 75, 100, 125, 150), num_highway=1),
 }
 _NEXT_WORDS = 5  # number of most probable next words that are shown
 
 
-def make_task(
-    spec: ModelSpec,
-    settings: LanguageSettings,
-    data: Dataset | None,
-    vocabulary: Any,
-    kind: Callable[..., LanguageModelling] = LanguageModelling,
-) -> LanguageModelling:
-    """Return the task of a model; `kind` may be the class of another task for the same model."""
-    training, recipe = settings.training, settings.model.recipe
-    return kind(
-        None if data is None else data.content,
-        partial(_make_model, spec, settings, vocabulary),
-        batch_size=training.batch_size,
-        num_steps=training.num_steps,
-        random_lengths=recipe == "awd",
-        restart_buffer=recipe == "released",
-        activation_coefs=settings.model.activation_coefs,
+class TextModelling(LanguageModelling):
+    """Predict the next word of a text."""
+
+    def __init__(
+        self, spec: ModelSpec, settings: LanguageSettings, data: Dataset | None, vocabulary: Any
+    ):
+        training = settings.training
+        recipe = settings.model.recipe
+        super().__init__(
+            None if data is None else data.content,
+            partial(_make_model, spec, settings, vocabulary),
+            batch_size=training.batch_size,
+            num_steps=training.num_steps,
+            random_lengths=recipe == "awd",
+            restart_buffer=recipe == "released",
+            activation_coefs=settings.model.activation_coefs,
+        )
+        self.vocabulary = vocabulary
+
+    @override
+    def draw(self, trained: Trained) -> None:
+        """Draw which k the agent chooses at the most frequent words of dev."""
+        from dynskip_jax.tasks.pictures import draw_skips
+
+        vocabulary = self.vocabulary
+        draw_skips(trained, vocabulary.unit, "inputs", vocabulary.shown(vocabulary.tokens))
+
+    @override
+    def read_text(self, trained: Trained, text: str) -> Reading:
+        return read_words(trained, text)
+
+
+def read_words(trained: Trained, text: str) -> Reading:
+    """Read a text; `probabilities` are those of each word, given the words before it."""
+    vocabulary = trained.vocabulary
+    tokens, words = trained.encode(text)
+    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
+    found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
+    log_probs = np.asarray(jax.nn.log_softmax(found[0]))
+    before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
+    best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
+    names = vocabulary.shown([vocabulary.tokens[i] for i in best])
+    likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
+    listed = ", ".join(f"{name!r} {probability:.3f}" for name, probability in likeliest)
+    return Reading(
+        vocabulary.shown(words),
+        unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
+        probabilities=[math.nan, *np.exp(before).tolist()],
+        prediction=f"next {vocabulary.unit} {listed}",
+        **trained.choices(*found[1:], len(words)),
     )
 
 
@@ -55,7 +87,8 @@ def _make_model(
     spec: ModelSpec, settings: LanguageSettings, vocabulary: Vocabulary, rngs: nnx.Rngs
 ) -> LanguageModel:
     m = settings.model
-    embedding, weight_init = None, initializers.uniform(m.init_scale)
+    embedding = None
+    weight_init = initializers.uniform(m.init_scale)
     if m.recipe in _CHARACTERS:
         how = _CHARACTERS[m.recipe]
         embedding = CharEmbedding(
@@ -92,7 +125,8 @@ def _cell_options(
     spec: ModelSpec, settings: LanguageSettings, sizes: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return the options of each layer's cell, bottom first."""
-    m, layers = settings.model, []
+    m = settings.model
+    layers = []
     for size, has_skip in zip(sizes, spec.has_skip, strict=True):
         # Merity et al. (2018) draw weights from U(±1/√h); Zaremba et al. (2014) all from one
         # distribution.
@@ -103,32 +137,3 @@ def _cell_options(
     if m.recipe == "released":
         layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
     return layers
-
-
-# --- Pictures and texts ---
-
-
-def draw(trained: Trained) -> None:
-    """Draw which k the agent chooses at the most frequent words of dev."""
-    vocabulary = trained.vocabulary
-    hooks.draw_skips(trained, vocabulary.unit, "inputs", vocabulary.shown(vocabulary.tokens))
-
-
-def read(trained: Trained, text: str) -> Reading:
-    """Read a text; `probabilities` are those of each word, given the words before it."""
-    vocabulary, (tokens, words) = trained.vocabulary, trained.encode(text)
-    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
-    found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
-    log_probs = np.asarray(jax.nn.log_softmax(found[0]))
-    before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
-    best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
-    names = vocabulary.shown([vocabulary.tokens[i] for i in best])
-    likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
-    listed = ", ".join(f"{name!r} {probability:.3f}" for name, probability in likeliest)
-    return Reading(
-        vocabulary.shown(words),
-        unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
-        probabilities=[math.nan, *np.exp(before).tolist()],
-        prediction=f"next {vocabulary.unit} {listed}",
-        **trained.choices(*found[1:], len(words)),
-    )

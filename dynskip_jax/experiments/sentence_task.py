@@ -11,11 +11,17 @@ from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_config import SentenceSettings
-from dynskip_jax.experiments.vectors import begin_with, having, read_vectors, with_vectors
-from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.experiments.vectors import (
+    begin_with,
+    having,
+    read_vectors,
+    width_of_vectors,
+    with_vectors,
+)
+from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.nn import initializers
 from dynskip_jax.spec import ModelSpec
-from dynskip_jax.tasks import Classification
+from dynskip_jax.tasks.classification import Classification
 
 _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
 _EMBEDDING_SCALE = 0.25  # of words without a vector
@@ -29,10 +35,9 @@ def load_sentences(
     classes: Sequence[str] | None = None,
     lines: Sequence[str] = (),
 ) -> Dataset:
-    """Return labelled texts or, without `classes`, rated pairs as a data set; see `Dataset` for
-    `lines`.
-    """
-    data, width = settings.data, settings.model.embedding_features
+    """Return labelled texts or, without `classes`, rated pairs as a data set."""
+    data = settings.data
+    width = settings.model.embedding_features
     read: dict[str, np.ndarray] = {}
 
     notes = DataNotes(strict=data.strict)
@@ -43,7 +48,8 @@ def load_sentences(
 
     how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
     corpus = sentence_corpus(splits, batch_size=settings.training.batch_size, **how)
-    vocabulary, words = corpus.vocabulary, corpus.vocabulary.tokens
+    vocabulary = corpus.vocabulary
+    words = corpus.vocabulary.tokens
     if classes is not None:
         vocabulary = ClassVocabulary(words, tuple(classes))
     about = (name, corpus.sizes, corpus.fingerprint, source)
@@ -56,9 +62,7 @@ def load_sentences(
 def model_options(
     spec: ModelSpec, settings: SentenceSettings, data: Dataset | None
 ) -> dict[str, Any]:
-    """Return the options of a model's layers, and of words that training drops or reads as
-    unknown.
-    """
+    """Return the options of layers, and of words that training drops or reads as unknown."""
     m = settings.model
     dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
     return dict(
@@ -83,33 +87,42 @@ def task_options(settings: SentenceSettings) -> dict[str, Any]:
 def embedding(
     settings: SentenceSettings, data: Dataset | None, vocabulary: Any
 ) -> Callable[..., nnx.Embed]:
-    """Return a function that creates the word embedding; pretrained vectors are used only with
-    data.
-    """
-    vectors, size = data and data.vectors, settings.model.embedding_features
+    """Return a function that creates the embedding, of pretrained vectors only with data."""
+    vectors = data and data.vectors
+    size = settings.model.embedding_features
     init = begin_with(vectors, initializers.uniform(_EMBEDDING_SCALE))
     return lambda rngs: nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)
 
 
-def make_classification(
-    spec: ModelSpec, settings: SentenceSettings, data: Dataset | None, vocabulary: ClassVocabulary
-) -> Classification:
-    """Return the task of a model that classifies texts."""
-    m, embed, classes = settings.model, embedding(settings, data, vocabulary), vocabulary.classes
+class TextClassification(Classification):
+    """Classify texts of words."""
 
-    def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
-        return SequenceClassifier(
-            len(vocabulary),
-            m.features,
-            len(classes),
-            embedding=embed(rngs),
-            **model_options(spec, settings, data),
-            rngs=rngs,
+    settings_of_files = staticmethod(width_of_vectors)
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        settings: SentenceSettings,
+        data: Dataset | None,
+        vocabulary: ClassVocabulary,
+    ):
+        embed = embedding(settings, data, vocabulary)
+
+        def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
+            return SequenceClassifier(
+                len(vocabulary),
+                settings.model.features,
+                len(vocabulary.classes),
+                embedding=embed(rngs),
+                **model_options(spec, settings, data),
+                rngs=rngs,
+            )
+
+        super().__init__(
+            {} if data is None else data.content.splits,
+            make_model,
+            class_names=vocabulary.classes,
+            **task_options(settings),
         )
-
-    return Classification(
-        {} if data is None else data.content.splits,
-        make_model,
-        class_names=classes,
-        **task_options(settings),
-    )
+        self.vocabulary = vocabulary
+        self.most_words = getattr(settings.data, "max_length", None)

@@ -11,16 +11,27 @@ import numpy as np
 from dynskip_jax.data import batches
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
+from dynskip_jax.data.word_vectors import (
+    WordVectors,
+    read_word_vectors,
+    vector_width,
+    vectors_of,
+)
 from dynskip_jax.experiment import Dataset
+
+
+def width_of_vectors(settings: Any) -> dict[str, int]:
+    """Return the size of embeddings, if they begin with vectors from a file."""
+    path = settings.data.embeddings
+    if path is None:
+        return {}
+    return {"embedding_features": vector_width(path)}
 
 
 def read_vectors(
     path: Path | None, words: Collection[str], width: int, notes: DataNotes
 ) -> Mapping[str, np.ndarray]:
-    """Return the vectors of words, of their lowercase forms and of `<unk>`, as far as a file has
-    them.
-    """
+    """Return the vectors in a file of words, their lowercase forms and `<unk>`."""
     if path is None:
         return {}
     return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width, notes)
@@ -38,18 +49,15 @@ def with_vectors(
     read: Mapping[str, np.ndarray],
     width: int,
 ) -> Dataset:
-    """Return a data set whose embeddings of `words` begin with the vectors read from `path`, if
-    given.
+    """Return a data set whose embeddings of `words` begin with vectors, if there is a `path`.
 
     The fingerprint covers the vectors, but not the path of their file.
     """
     if path is None:
         return data
     vectors = vectors_of(words, read, width)
-    found, fingerprint = (
-        int(vectors.found.sum()),
-        batches.fingerprint(data.fingerprint, vectors.table),
-    )
+    found = int(vectors.found.sum())
+    fingerprint = batches.fingerprint(data.fingerprint, vectors.table)
     line = (
         f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"
     )
@@ -59,9 +67,7 @@ def with_vectors(
 
 
 def begin_with(vectors: WordVectors | None, init: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an initializer of embeddings: pretrained vectors, and what `init` draws for other
-    words.
-    """
+    """Return an initializer of embeddings: pretrained vectors, and `init` for other words."""
     if vectors is None:
         return init
 

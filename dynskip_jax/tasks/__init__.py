@@ -1,13 +1,25 @@
-"""Tasks, each in its own file: model, batches, loss and score. `Learner` has the code that they
-share.
-"""
+"""Tasks, each in its own file: data, model, batches, loss, score, texts and pictures."""
 
-from dynskip_jax.tasks.classification import Classification as Classification
-from dynskip_jax.tasks.classification import SentencePairs as SentencePairs
-from dynskip_jax.tasks.language import LanguageModelling as LanguageModelling
-from dynskip_jax.tasks.learner import Learner as Learner
-from dynskip_jax.tasks.tagging import Tagging as Tagging
-from dynskip_jax.tasks.task import ExampleTask as ExampleTask
-from dynskip_jax.tasks.task import Forward as Forward
-from dynskip_jax.tasks.task import LossOutput as LossOutput
-from dynskip_jax.tasks.task import Task as Task
+import importlib
+from typing import Any
+
+_MODULES = dict(
+    Classification="classification",
+    ExampleTask="task",
+    Forward="task",
+    LanguageModelling="language",
+    Learner="learner",
+    LossOutput="task",
+    SentencePairs="classification",
+    Tagging="tagging",
+    Task="task",
+)
+
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    """Import and return a name on first access: a task needs no other tasks."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

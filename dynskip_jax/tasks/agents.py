@@ -55,7 +55,8 @@ def agents_loss(
         step_weights: Weight of each step; by default that of its row.
         axis_name: Name of the mapped axis over which the batch is divided.
     """
-    is_sampled, beta = scheduled.policy.mode == "sample", scheduled.entropy_coef
+    is_sampled = scheduled.policy.mode == "sample"
+    beta = scheduled.entropy_coef
     steps = weights if step_weights is None else step_weights
     if is_sampled and objective.baseline == "rollouts":
         apart = partial(

@@ -14,12 +14,12 @@ from typing_extensions import override
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.tasks.label_score import score_labels
-from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel, where_counted
+from dynskip_jax.tasks.rows import where_counted
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 
 class Classification(ExampleTask):
-    """A task with one class for each sequence of ids; it trains a `SequenceClassifier` (Gui et al.
-    2019).
+    """A task with one class for each sequence of ids; it trains a `SequenceClassifier`.
 
     Args:
         splits: See `ExampleTask`, like the arguments that are not named here.
@@ -40,7 +40,8 @@ class Classification(ExampleTask):
         **options: Any,
     ):
         super().__init__(splits, make_model, **options)
-        self.activation_coefs, self.class_names = activation_coefs, tuple(class_names)
+        self.activation_coefs = activation_coefs
+        self.class_names = tuple(class_names)
 
     @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
@@ -88,7 +89,8 @@ class SentencePairs(Classification):
     Pearson's r, Spearman's ρ and the mean squared error.
     """
 
-    score, primary_metric = "pearson", "kl"
+    score = "pearson"
+    primary_metric = "kl"
 
     @override
     def compute_loss(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> LossOutput:

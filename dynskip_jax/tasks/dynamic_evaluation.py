@@ -10,13 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.task import evaluated
 
 Advance = Callable[[float], None]
 # Of Krause et al.: the batch size for the gradient statistics, and what is added to their root.
-_STREAMS, _EPSILON = 100, 2e-5
+_STREAMS = 100
+_EPSILON = 2e-5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,9 +35,7 @@ class DynamicEvaluation:
     num_steps: int = 5  # words in a segment
 
     def gradient_scale(self, advance: Advance = lambda _: None) -> F.GradientScale:
-        """Return the scale of gradients of a segment's mean loss on the training text, (seeds,
-        ...).
-        """
+        """Return the scale of gradients of a segment's mean loss on train, (seeds, ...)."""
         streams = max(1, min(_STREAMS, self.learner.task.tokens("train").size // self.num_steps))
         read, carry = self._segments("train", streams)
         squares = jax.tree.map(jnp.zeros_like, self.params)
@@ -63,7 +62,8 @@ class DynamicEvaluation:
         `functional.adapt`.
         """
         read, carry = self._segments(split, 1)
-        params, total = self.params, np.zeros(len(self.keys))
+        params = self.params
+        total = np.zeros(len(self.keys))
         rates = dict(learning_rate=learning_rate, decay=decay, epsilon=_EPSILON)
         for segment in read:
             given = self.params, scale, self.policy, segment, rates
@@ -75,15 +75,15 @@ class DynamicEvaluation:
 
     def _segments(self, split: str, streams: int) -> tuple[list[Batch], PyTree]:
         """Return the segments of a split, and the carry before the first one."""
-        task, model = self.learner.task, self.learner.model
+        task = self.learner.task
+        model = self.learner.model
         start = jax.vmap(lambda params, key: task.initial_carry(model(params), streams, key))
         return list(task.windows(split, streams, self.num_steps)), start(self.params, self.keys)
 
     def _gradient(self, params, carry, policy, segment: Batch):
-        """Return the gradient of a segment's mean loss, and (the next carry, the sum of the
-        loss).
-        """
-        learner, how = self.learner, evaluated(policy, None)
+        """Return the gradient of a segment's mean loss, and (the next carry, its sum)."""
+        learner = self.learner
+        how = evaluated(policy, None)
 
         def loss(params):
             read, _ = learner.task.read(learner.model(params), segment, carry, **how)

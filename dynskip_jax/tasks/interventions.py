@@ -1,5 +1,4 @@
-"""Measure a trained model's loss under other choices: one choice replaced, all of a layer, or what
-is copied.
+"""Measure a trained model's loss if choices are replaced: one, all of a layer, or the copies.
 
 The functions yield a result for each batch of a split of a learner's data. `several` has the
 parameters of the model in question, then those of others of the same architecture. `policy` says
@@ -22,7 +21,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, epoch_order
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.tasks.task import evaluated, num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import evaluated
 
 Several = Sequence[nnx.State]
 
@@ -41,7 +41,8 @@ def _read_split(
     There is a carry of each model, and then of the first model for each of the `ways`. A language
     model reads `window` steps at once.
     """
-    task, carries = learner.task, None
+    task = learner.task
+    carries = None
     compiled = jax.jit(
         lambda several, *rest: read([learner.model(params) for params in several], *rest)
     )
@@ -67,8 +68,11 @@ def _read_split(
 def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"]:
     """Return each k that may be chosen once K states exist; a stride or a mask excludes some."""
     steps = jnp.full((1,), skip.max_skip)
-    k, allowed = np.asarray(skip.candidates(steps))[0] + 1, skip.allowed(steps, policy.mask)
-    return k if allowed is None else k[np.asarray(allowed)[0]]
+    k = np.asarray(skip.candidates(steps))[0] + 1
+    allowed = skip.allowed(steps, policy.mask)
+    if allowed is not None:
+        k = k[np.asarray(allowed)[0]]
+    return k
 
 
 def _row_sums(
@@ -82,12 +86,11 @@ def _row_sums(
 def _of_another_row(
     values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
 ) -> Shaped[Array, "rows time *rest"]:
-    """Return for each row the values of the next counted row, repeated if it is shorter than the
-    batch.
-    """
+    """Return for each row the values of the next counted row, repeated if that is shorter."""
     order = jnp.argsort(~counted, stable=True)  # counted rows first
     place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
-    other, steps = order[place], jnp.arange(values.shape[1])[None]
+    other = order[place]
+    steps = jnp.arange(values.shape[1])[None]
     if batch.seq_lengths is not None:
         steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
     return values[other[:, None], steps]
@@ -96,9 +99,8 @@ def _of_another_row(
 class PolicyInterventions(NamedTuple):
     """Losses of a batch when all choices of a layer are replaced, and the choices of each model."""
 
-    counts: Float[
-        Array, " rows"
-    ]  # number of losses in each row: its steps, or 1 if a sequence has one loss
+    # Number of losses in each row: its steps, or 1 if a sequence has one loss.
+    counts: Float[Array, " rows"]
     # Sum over each row with the choices of each way: the agent's; sampled uniformly from the
     # allowed ones; those that the agent took at the same step of another row (a shorter row
     # repeats); those of each other model on the same row; and each k of `constants` at every step.
@@ -124,7 +126,9 @@ def policy_interventions(
     choose anew. If only one row of the last batch counts, that row gets its own choices as those of
     another row.
     """
-    task, choices, count = learner.task, choices_of(learner.skips[layer], policy), len(several)
+    task = learner.task
+    choices = choices_of(learner.skips[layer], policy)
+    count = len(several)
 
     def read(models, carries, batch, key):
         keys = jax.random.split(key, count + 1)
@@ -173,22 +177,23 @@ class CopiedWords(NamedTuple):
 def copied_words(
     learner: Learner, several: Several, policy: F.Policy, split: str, *, rows: int
 ) -> Iterator[CopiedWords]:
-    """Yield the losses of a language model that copies in expectation, with other probabilities
-    than π.
+    """Yield the losses of a model that copies in expectation, with other probabilities.
 
     The copy gate and all states of the model stay the same.
     """
     choices = choices_of(learner.skips[-1], policy)
 
     def read(models, carries, batch, key):
-        behind, outputs = [], []
+        behind = []
+        outputs = []
         for number, (model, carry) in enumerate(zip(models, carries, strict=True)):
             # The key samples the choices, which affect states if λ > 0.
             how = evaluated(policy, jax.random.fold_in(key, number))
             forward, output = learner.task.read(model, batch, carry, **how)
             behind.append(forward.carry)
             outputs.append(output)
-        own, targets = outputs[0], batch.targets
+        own = outputs[0]
+        targets = batch.targets
         in_rows, in_steps = where_counted(batch, targets.shape[1])
         weights = own.copies.weights
         ways = [
@@ -217,9 +222,7 @@ class SingleInterventions(NamedTuple):
     taken: Int[Array, "rows time"]  # k that the model chose
     losses: Float[Array, "rows time choices"]  # of the row with each k of `choices_of` at this step
     x: Float[Array, "rows time in"]  # input of the layer
-    before: Float[
-        Array, "rows time states hidden"
-    ]  # h(t-1), h(t-2), …; zeros before the first step
+    before: Float[Array, "rows time hidden"]  # h(t-1); zeros before the first step
 
 
 def single_interventions(
@@ -230,19 +233,18 @@ def single_interventions(
     *,
     layer: int,
     rows: int,
-    states: int = 1,
 ) -> Iterator[SingleInterventions]:
-    """Yield the loss with each choice of a layer replaced by every k, and the others as the model
-    took them.
+    """Yield the loss with each choice of a layer replaced by every k, one at a time.
 
     The loss of a language model is that of the next word, from the state that the model's own
     choices left. Of other tasks every step is examined if agents are rewarded at each step
-    (`Task.is_of_steps`), and otherwise only the last step that the layer reads. `states` is the
-    number of states in `before`.
+    (`Task.is_of_steps`), and otherwise only the last step that the layer reads.
     """
-    task, skip, reverse = learner.task, learner.skips[layer], learner.reverse[layer]
+    task = learner.task
+    skip = learner.skips[layer]
+    reverse = learner.reverse[layer]
     choices = choices_of(skip, policy)
-    is_text, is_top = isinstance(task, LanguageModelling), layer == len(learner.skips) - 1
+    is_top = layer == len(learner.skips) - 1
     enters_state = float(skip.mix if policy.mix is None else policy.mix) > 0
 
     def replaced(model, carry, batch, key, actions, where):
@@ -255,7 +257,8 @@ def single_interventions(
         return _row_sums(nll, where_counted(again, where.shape[1])).reshape(len(where), -1)
 
     def read(models, carries, batch, key):
-        (model,), (carry,) = models, carries
+        (model,) = models
+        (carry,) = carries
         path = task.forward(model, batch, carry, **evaluated(policy, key))
         actions = [decision.action for decision in path.decisions]
         taken = actions[layer]
@@ -272,38 +275,13 @@ def single_interventions(
             losses = jax.lax.map(lambda at: losses_at(jnp.broadcast_to(at, taken.shape)), at_each)
             losses = jnp.moveaxis(losses, 0, 1)
         else:
-            ends = (
-                jnp.full(len(taken), len(steps)) if batch.seq_lengths is None else batch.seq_lengths
-            )
+            ends = batch.seq_lengths
+            if ends is None:
+                ends = jnp.full(len(taken), len(steps))
             at_last = steps[None] == (0 * ends if reverse else ends - 1)[:, None]
             examined = examined & at_last
             losses = jnp.broadcast_to(losses_at(at_last)[:, None], (*taken.shape, len(choices)))
         x, before = path.observations[layer]
         return [path.carry], SingleInterventions(examined, taken, losses, x, before)
 
-    tail = None
-    for found in _read_split(learner, [params], split, rows, read, window=1):
-        before, tail = _last_states(
-            np.asarray(found.before), tail if is_text else None, states, reverse
-        )
-        yield found._replace(before=before)
-
-
-def _last_states(
-    before: Float[np.ndarray, "rows time hidden"],
-    tail: Float[np.ndarray, "rows tail hidden"] | None,
-    count: int,
-    reverse: bool,
-) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
-    """Return the last `count` states before each step, newest first, and the `tail` of the next
-    batch.
-
-    `before` is h(t-1) of each step, and `tail` the last `count` - 1 states before those; None for
-    zeros.
-    """
-    before = before[:, ::-1] if reverse else before
-    rows, time, hidden = before.shape
-    tail = np.zeros((rows, count - 1, hidden), before.dtype) if tail is None else tail
-    whole = np.concatenate([tail, before], axis=1)
-    states = np.stack([whole[:, count - k : count - k + time] for k in range(1, count + 1)], axis=2)
-    return states[:, ::-1] if reverse else states, whole[:, time:]
+    return _read_split(learner, [params], split, rows, read, window=1)

@@ -1,6 +1,4 @@
-"""Compute precision, recall and F1 of entities, counted as in `conlleval`, or of each tag or
-class.
-"""
+"""Compute precision, recall and F1 of entities, as `conlleval` does, or of tags and classes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,15 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.analysis import statistics
 from dynskip_jax.data.tag_schemes import Entity, entities
 
 Tags = Sequence[Any]  # of a sentence
 
 
 class LabelCounts(NamedTuple):
-    """Numbers of entities (or of words with a tag), and their scores from 0 to 1; 0 where
-    undefined.
-    """
+    """Numbers of entities, or of words with a tag, and scores in [0, 1]; 0 where undefined."""
 
     correct: int  # predicted with the right words and label
     predicted: int
@@ -36,13 +33,11 @@ class LabelCounts(NamedTuple):
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
-        return 2 * self.correct / max(1, self.predicted + self.gold)
+        return float(statistics.f1(np.array(self)))
 
 
 class LabelScore(NamedTuple):
-    """Counts over all labels, and those of each label that is predicted or in the gold standard,
-    sorted.
-    """
+    """Counts over all labels, and those of each label, predicted or true, sorted."""
 
     overall: LabelCounts
     by_label: dict[Any, LabelCounts]
@@ -50,11 +45,9 @@ class LabelScore(NamedTuple):
     @property
     def macro_f1(self) -> float:
         """Mean F1 of the labels; 0 if there are none."""
-        return (
-            float(np.mean([counts.f1 for counts in self.by_label.values()]))
-            if self.by_label
-            else 0.0
-        )
+        if not self.by_label:
+            return 0.0
+        return float(np.mean([counts.f1 for counts in self.by_label.values()]))
 
     def lines(self, heading: str) -> list[str]:
         """Return a text table with precision, recall, F1 and support of each label and of all."""
@@ -76,7 +69,9 @@ def score_labels(
     `data.tag_schemes.entities`. Otherwise each word counts with its tag, and the overall F1 is the
     accuracy.
     """
-    correct, found, true = Counter(), Counter(), Counter()
+    correct = Counter()
+    found = Counter()
+    true = Counter()
     for ours, theirs in _spans(gold, predicted, has_entities):
         for counter, spans in ((correct, ours & theirs), (true, ours), (found, theirs)):
             counter.update(span.kind for span in spans)
@@ -98,9 +93,7 @@ def sentence_counts(
 
 
 def word_labels(sentences: Sequence[Tags], *, has_entities: bool) -> list[Any]:
-    """Return the label of each word: the type of its entity (`entity` without types) or `O`, or its
-    tag.
-    """
+    """Return the label of each word: its entity's type (`entity` without types), `O` or tag."""
     tags = [tag for sentence in sentences for tag in sentence]
     if not has_entities:
         return tags

@@ -1,6 +1,4 @@
-"""Train language models by truncated back-propagation over streams of text, and measure
-perplexity.
-"""
+"""Train language models on streams of text, and measure perplexity."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +10,8 @@ from jaxtyping import Array, Float, Int, Key
 from typing_extensions import override
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
-from dynskip_jax.data.batches import bptt_lengths
+from dynskip_jax.data.batches import Batch, bptt_lengths, num_segments, segments
+from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
@@ -36,18 +34,15 @@ class OfTargets(NamedTuple):
         return cls(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
 
     def loss(self) -> LossOutput:
-        """Return -log p of the true words, and where they are the most probable ones, if that is
-        known.
-        """
-        correct = (
-            None if self.best is None else (self.target >= self.best).astype(self.target.dtype)
-        )
+        """Return -log p of the true words, and where they are the most probable, if known."""
+        correct = None
+        if self.best is not None:
+            correct = (self.target >= self.best).astype(self.target.dtype)
         return LossOutput(-self.target, correct, {"nll": -self.target})
 
 
 class LanguageModelling(Task):
-    """A task that predicts the next word of each stream; it trains a `LanguageModel` (Gui et al.
-    2019).
+    """A task that predicts the next word of each stream; it trains a `LanguageModel`.
 
     The loss is the cross-entropy, summed over a segment and averaged over streams. At this scale
     Zaremba et al. (2014) clip gradients at 5.
@@ -81,8 +76,11 @@ class LanguageModelling(Task):
         activation_coefs: tuple[float, float] = (0.0, 0.0),
     ):
         super().__init__(make_model)
-        self.corpus, self.batch_size, self.num_steps = corpus, batch_size, num_steps
-        self.random_lengths, self.restart_buffer = random_lengths, restart_buffer
+        self.corpus = corpus
+        self.batch_size = batch_size
+        self.num_steps = num_steps
+        self.random_lengths = random_lengths
+        self.restart_buffer = restart_buffer
         self.activation_coefs = activation_coefs
         self.num_batches = 0 if corpus is None else len(self._lengths_of(0))
 
@@ -93,11 +91,9 @@ class LanguageModelling(Task):
             return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps)
         row_length = num_segments(size, self.batch_size, 1)
         lengths = bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
-        return (
-            np.random.default_rng([0, epoch]).permutation(lengths).tolist()
-            if epoch > 0
-            else lengths
-        )
+        if epoch > 0:
+            lengths = np.random.default_rng([0, epoch]).permutation(lengths).tolist()
+        return lengths
 
     @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
@@ -110,7 +106,8 @@ class LanguageModelling(Task):
 
     @override
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        rows, num_steps = rows or _STREAMS, self.num_steps
+        rows = rows or _STREAMS
+        num_steps = self.num_steps
         if not self.restart_buffer:
             # With few streams, longer segments give the same result with fewer calls.
             num_steps = max(num_steps, _LONG // (rows * samples))
@@ -124,9 +121,7 @@ class LanguageModelling(Task):
 
     @property
     def end_of_line(self) -> int:
-        """Id of the token `<eos>`, or another, which is the input before the first token of each
-        split.
-        """
+        """Id of the token, usually `<eos>`, that is read before the first one of each split."""
         return self.corpus.vocabulary.index[self.corpus.vocabulary.start]
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
@@ -176,22 +171,20 @@ class LanguageModelling(Task):
 
     @override
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return perplexities; if tokens are parts of words, also per word, and bits per
-        character.
-        """
+        """Return perplexities; of parts of words also per word, and bits per character."""
         losses = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
         metrics = {new: np.exp(means[name]) for name, new in losses.items() if name in means}
         metrics |= {name: mean for name, mean in means.items() if name not in losses}
         if self.corpus.text_sizes:
-            size, nats = self.corpus.text_sizes[split], means["nll"] * len(self.tokens(split))
+            size = self.corpus.text_sizes[split]
+            nats = means["nll"] * len(self.tokens(split))
             metrics["word_perplexity"] = np.exp(nats / size.words)
             metrics["bits_per_character"] = nats / np.log(2) / size.characters
         return metrics
 
 
 class CachedLanguageModelling(LanguageModelling):
-    """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`,
-    (θ, λ).
+    """A `LanguageModelling` task that also evaluates `perplexity_cached`, (θ, λ).
 
     It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each
     `weight` λ. Its log-probabilities are a pair: those without a cache, and those of the targets
@@ -207,7 +200,23 @@ class CachedLanguageModelling(LanguageModelling):
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self.size, self.flatness, self.weight = size, jnp.asarray(flatness), jnp.asarray(weight)
+        self.size = size
+        self.flatness = jnp.asarray(flatness)
+        self.weight = jnp.asarray(weight)
+
+    @classmethod
+    def of(cls, task: LanguageModelling, **caches: Any) -> "CachedLanguageModelling":
+        """Return the task of the same text and models with caches."""
+        return cls(
+            task.corpus,
+            task.make_model,
+            batch_size=task.batch_size,
+            num_steps=task.num_steps,
+            random_lengths=task.random_lengths,
+            restart_buffer=task.restart_buffer,
+            activation_coefs=task.activation_coefs,
+            **caches,
+        )
 
     @override
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:

@@ -1,6 +1,4 @@
-"""Train and evaluate the models of any task: seeds, sweeps, rollouts, agents' losses, evaluation
-modes.
-"""
+"""Train and evaluate models of any task: seeds, sweeps, rollouts, agents' losses, modes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,15 +19,8 @@ from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.tasks.task import (
-    Forward,
-    LossOutput,
-    Task,
-    evaluated,
-    num_rows,
-    repeat_rows,
-    where_counted,
-)
+from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated
 from dynskip_jax.training.step import Trainable
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
@@ -38,9 +29,7 @@ _STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
 
 
 class Mean(NamedTuple):
-    """A mean, stored as a sum and the number of summed values, which can be added up over
-    batches.
-    """
+    """A mean as a sum and the number of summed values, which can be added up over batches."""
 
     total: Float[Array, "..."]
     count: Float[Array, "..."]
@@ -71,11 +60,17 @@ class Learner(Trainable):
         epochs: int = 1,
         evaluation_mode: ActionMode = "greedy",
     ):
-        self.task, self.seeds, self.sweep, self.epochs = task, tuple(seeds), sweep, epochs
-        self.objective, self.evaluation_mode = objective, evaluation_mode
-        self.monitor, self.higher_is_better = f"dev_{task.score}", task.higher_is_better
+        self.task = task
+        self.seeds = tuple(seeds)
+        self.sweep = sweep
+        self.epochs = epochs
+        self.objective = objective
+        self.evaluation_mode = evaluation_mode
+        self.monitor = f"dev_{task.score}"
+        self.higher_is_better = task.higher_is_better
         self.primary_metric = task.primary_metric or task.score
-        self.num_batches, self.unit = task.num_batches, task.unit
+        self.num_batches = task.num_batches
+        self.unit = task.unit
         self.batch_axis = None if task.shared_batches else 0
         abstract = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(jax.random.key(0))))
         self.graphdef = nnx.graphdef(abstract)
@@ -144,10 +139,9 @@ class Learner(Trainable):
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, dict[str, Mean]]]:
-        """Return the loss of `agents_loss` plus the task's penalties; relaxed choices have one
-        rollout.
-        """
-        task, objective = self.task, self.objective
+        """Return `agents_loss` plus the task's penalties; relaxed choices have one rollout."""
+        task = self.task
+        objective = self.objective
         rollouts = objective.rollouts if scheduled.policy.mode == "sample" else 1
         keys = example_keys(keys, (num_rows(batch),))
         shared_key = _shared_key(keys, axis_name)
@@ -190,11 +184,10 @@ class Learner(Trainable):
         decisions: Sequence[F.DecisionTrace],
         samples: int = 1,
     ) -> dict[str, Mean]:
-        """Return the sums of a batch by name; the samples of a row, adjacent in `decisions`, are
-        averaged.
-        """
+        """Return a batch's sums by name; adjacent samples of a row are averaged."""
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
-        wide, steps = repeat_rows(in_steps, samples), in_steps.sum(dtype=jnp.float32)
+        wide = repeat_rows(in_steps, samples)
+        steps = in_steps.sum(dtype=jnp.float32)
 
         def mean_of(trace: Array) -> Mean:
             return Mean(jnp.sum(jnp.where(wide, trace, 0), dtype=jnp.float32) / samples, steps)
@@ -202,9 +195,8 @@ class Learner(Trainable):
         sums = {}
         for name, values in scored.counted.items():
             where = in_rows if values.ndim == 1 else in_steps
-            weighed = jnp.where(
-                where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0
-            )
+            wide_where = where.reshape(where.shape + (1,) * (values.ndim - where.ndim))
+            weighed = jnp.where(wide_where, values, 0)
             sums[name] = Mean(weighed.sum(range(where.ndim)), where.sum(dtype=jnp.float32))
         for i, (skip, decision) in enumerate(zip(self.skips, decisions, strict=True), 1):
             if skip.has_agent:
@@ -235,23 +227,25 @@ class Learner(Trainable):
         """
         means = {}
         for name, (total, count) in sums.items():
-            total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
+            total = np.asarray(total, np.float64)
+            count = np.asarray(count, np.float64)
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[name] = total / count.reshape(count.shape + (1,) * (total.ndim - count.ndim))
         read = [mean for name, mean in means.items() if name.startswith("read_fraction_")]
-        means |= {"read_fraction": np.mean(read, axis=0)} if read else {}
+        if read:
+            means["read_fraction"] = np.mean(read, axis=0)
         with np.errstate(over="ignore"):
             return (task or self.task).metrics(means, split)
 
     def _batch_sums(
         self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int
     ):
-        """Return the carry, the sums, and (actions, averaged predictions) of a batch, of one
-        seed.
-        """
+        """Return one seed's carry, sums, and (actions, averaged predictions) of a batch."""
         repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(self.model(params), repeated, carry, **evaluated(policy, key))
-        log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
+        log_probs = read.log_probs
+        if samples > 1:
+            log_probs = task.average(log_probs, batch, samples)
         sums = self._sums(task.compute_loss(log_probs, batch), batch, read.decisions, samples)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
         return read.carry, sums, (actions, task.predict(log_probs, batch))
@@ -268,10 +262,10 @@ class Learner(Trainable):
         task=None,
         advance=lambda _: None,
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
-        """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds,
-        ...).
-        """
-        task, carry, policy = task or self.task, None, self.policy(mode)
+        """Yield each batch with its sums and (actions, predictions), leaves (seeds, ...)."""
+        task = task or self.task
+        carry = None
+        policy = self.policy(mode)
         batches = list(task.evaluation_batches(split, batch_size, samples))
         for number, batch in enumerate(batches):
             if carry is None:
@@ -311,10 +305,14 @@ class Learner(Trainable):
             advance: Function called after each batch with 1 / (number of batches).
         """
         how = dict(mode=mode, samples=samples, batch_size=batch_size, task=task, advance=advance)
-        task, totals, found = task or self.task, None, []
+        task = task or self.task
+        totals = None
+        found = []
         for batch, sums, (_, predicted) in self._run(params, split, keys, **how):
             sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sums)
-            totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
+            if totals is not None:
+                sums = jax.tree.map(np.add, totals, sums)
+            totals = sums
             found.append((batch, predicted))
         metrics = {} if totals is None else self.summarise(totals, task, split)
         scores = [task.host_metrics(split, of_seed) for of_seed in self._in_order(found)]
@@ -324,16 +322,12 @@ class Learner(Trainable):
     def predictions(
         self, params: nnx.State, split: str, keys: Key[Array, " seeds"]
     ) -> list[list[PyTree]]:
-        """Return each model's prediction for each example of a split, in order and without
-        padding.
-        """
+        """Return each model's prediction for each example, in order and without padding."""
         run = self._run(params, split, keys, mode=self.evaluation_mode)
         return self._in_order((batch, predicted) for batch, _, (_, predicted) in run)
 
     def _in_order(self, found: Iterable[tuple[Batch, PyTree]]) -> list[list[PyTree]]:
-        """Return each model's predictions in order and unpadded, from each batch's, (seeds, rows,
-        ...).
-        """
+        """Return each model's predictions in order and unpadded; leaves are (seeds, rows, ...)."""
         by_example: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, predicted in found:
             if not jax.tree.leaves(predicted):
@@ -391,16 +385,15 @@ class Learner(Trainable):
     def _read_rows(
         self, params: nnx.State, batch: Batch, policy: F.Policy
     ) -> tuple[Forward, PyTree]:
-        model, key = self.model(params), jax.random.key(0)
+        model = self.model(params)
+        key = jax.random.key(0)
         carry = self.task.initial_carry(model, num_rows(batch), key)
         read = self.task.forward(model, batch, carry, **evaluated(policy, key))
         return read._replace(carry=(), penalties=()), self.task.predict(read.log_probs, batch)
 
 
 def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:
-    """Return one key shared by all rows, also those on other devices; it differs from the rows'
-    keys.
-    """
+    """Return one key for all rows, on all devices; it differs from the rows' keys."""
     if axis_name is not None:
         keys = jax.random.wrap_key_data(jax.lax.all_gather(jax.random.key_data(keys[0]), axis_name))
     return F.shared_key(keys)

@@ -1,6 +1,4 @@
-"""Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or
-words.
-"""
+"""Train taggers, with a CRF or a softmax at each word, and score entities or words."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,8 +30,7 @@ class OfTags(NamedTuple):
 
 
 class Tagging(ExampleTask):
-    """A task with one tag for each word; it trains a `Tagger` (Gui et al. 2019, NER; Wu et al.
-    2016).
+    """A task with one tag for each word; it trains a `Tagger`.
 
     With a CRF, the loss of a sentence is -log p of its tag sequence, and the most probable sequence
     is predicted (Viterbi). With a softmax, the loss is the sum of -log p over words, and the most
@@ -72,36 +69,39 @@ class Tagging(ExampleTask):
         **options: Any,
     ):
         super().__init__(splits, make_model, **{"evaluation_rows": 200} | options)
-        self.tags, self.scheme, self.gold = tuple(tags), scheme, gold or {}
-        self.is_of_steps, self.unknown_tag = rewards_words, unknown_tag
+        self.tags = tuple(tags)
+        self.scheme = scheme
+        self.gold = gold or {}
+        self.is_of_steps = rewards_words
+        self.unknown_tag = unknown_tag
         self.score = "accuracy" if scheme is None else "f1"
         self.decode_in_training = decode_in_training
-        self.primary_metric = (
-            "accuracy" if decode_in_training else "nll"
-        )  # F1 is not counted while training
+        # F1 is not counted while training.
+        self.primary_metric = "accuracy" if decode_in_training else "nll"
 
     @override
     def forward(
         self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any
     ) -> Forward:
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
-        crf, emissions, targets, lengths = (
-            output.crf,
-            output.emissions,
-            batch.targets,
-            batch.seq_lengths,
-        )
-        decode = self.decode_in_training or how["deterministic"]
+        crf = output.crf
+        emissions = output.emissions
+        targets = batch.targets
+        lengths = batch.seq_lengths
+        best = target = None
+        decodes = self.decode_in_training or how["deterministic"]
         if crf is None:
             marginals = jax.nn.log_softmax(emissions)
-            best = _best(self._predictable(marginals)) if decode else None
-            target = None if targets is None else _of_each(marginals, targets)
+            if decodes:
+                best = _best(self._predictable(marginals))
+            if targets is not None:
+                target = _of_each(marginals, targets)
         else:
             marginals = F.crf_marginals(crf, emissions, lengths)
-            best = F.crf_decode(crf, self._predictable(emissions), lengths) if decode else None
-            target = (
-                None if targets is None else F.crf_log_likelihood(crf, emissions, targets, lengths)
-            )
+            if decodes:
+                best = F.crf_decode(crf, self._predictable(emissions), lengths)
+            if targets is not None:
+                target = F.crf_log_likelihood(crf, emissions, targets, lengths)
         return Forward(
             OfTags(target, marginals, best), output.decisions, observations=output.observations
         )
@@ -110,11 +110,9 @@ class Tagging(ExampleTask):
         self, scores: Float[Array, "rows time tags"]
     ) -> Float[Array, "rows time tags"]:
         """Return the scores, with the tag `unknown_tag` made impossible."""
-        return (
-            scores
-            if self.unknown_tag is None
-            else scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
-        )
+        if self.unknown_tag is None:
+            return scores
+        return scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
 
     @override
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:
@@ -136,16 +134,15 @@ class Tagging(ExampleTask):
 
     @override
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
-        """Return the loss; also count the sentences without a wrong tag, unless training does not
-        decode.
-        """
+        """Return the loss; also count sentences without a wrong tag, if tags are decoded."""
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
         target = log_probs.target
         counted = {"nll": -target}
         if log_probs.best is not None:
             right = (log_probs.best == batch.targets) & inside
             all_right = (right | ~inside).all(axis=1)
-            right, all_right = right.astype(target.dtype), all_right.astype(target.dtype)
+            right = right.astype(target.dtype)
+            all_right = all_right.astype(target.dtype)
             counted = {"accuracy": right, "nll": -target, "sentence_accuracy": all_right}
         words = jnp.where(inside, _of_each(log_probs.marginals, batch.targets), 0)
         if self.is_of_steps:
@@ -159,9 +156,7 @@ class Tagging(ExampleTask):
 
     @override
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return F1, precision and recall of entities, from 0 to 1; nothing if tags encode no
-        entities.
-        """
+        """Return F1, precision and recall of entities, in [0, 1]; nothing for other tags."""
         if self.scheme is None:
             return {}
         whole = self.score_labels(split, predictions).overall
@@ -172,17 +167,14 @@ class Tagging(ExampleTask):
         return [[self.tags[tag] for tag in tags] for tags in predictions]
 
     def score_labels(self, split: str, predictions: Sequence[Any]) -> LabelScore:
-        """Return the score of each type of entity, or of each tag if tags do not encode
-        entities.
-        """
+        """Return the score of each type of entity, or of each tag without entities."""
         tags = self.predicted_tags(predictions)
         return score_labels(self.gold[split], tags, has_entities=self.scheme is not None)
 
     def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return precision, recall, F1 and support of each type of entity, or of the most frequent
-        tags.
-        """
-        score, metrics = self.score_labels(split, predictions).by_label, {}
+        """Return precision, recall, F1 and support of each type, or of the most frequent tags."""
+        score = self.score_labels(split, predictions).by_label
+        metrics = {}
         support = Counter({label: counts.gold for label, counts in score.items() if counts.gold})
         for label, count in sorted(support.most_common(_MOST_LABELS)):
             for name in ("precision", "recall", "f1"):

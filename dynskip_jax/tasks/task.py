@@ -1,19 +1,19 @@
-"""Define the interface of a task: its batches, its model, its forward pass, its loss and its
-score.
-"""
+"""Define the interface of a task: data, model, loss, score, texts and pictures, with defaults."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.batches import (
     Batch,
     Examples,
@@ -21,6 +21,7 @@ from dynskip_jax.data.batches import (
     train_batch_sizes,
     train_batches,
 )
+from dynskip_jax.errors import UserError
 
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
@@ -42,18 +43,18 @@ class LossOutput(NamedTuple):
 
     nll: Float[Array, "rows *time"]  # -log p of the truth, in nats
     correct: Float[Array, "rows *time"] | None  # 1 for a right prediction, 0 for a wrong one
-    counted: Mapping[
-        str, Array
-    ]  # values whose means are metrics, by name; of steps also (rows, time, ...)
+    # Values whose means are metrics, by name; of steps also (rows, time, ...).
+    counted: Mapping[str, Array]
     # Log-likelihood that agents are rewarded with, if it is not -`nll`. `correct` then has this
     # shape.
     rewarded: Float[Array, "rows *time"] | None = None
 
 
 class Task:
-    """Base class of tasks: the model, the batches, the loss and the score. Subclass it to add a
-    task.
+    """Base class of tasks: data, model, batches, loss, score, texts and pictures.
 
+    Subclass it to add a task. The class of an experiment's task has a `load`, and is called with
+    `(spec, settings, data, vocabulary)`; without data (None), the task only reads single texts.
     `Learner` does the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode. A
     split is `train`, `dev` or `test`.
 
@@ -66,29 +67,38 @@ class Task:
     higher_is_better = True  # whether a larger score is better
     primary_metric: str | None = None  # metric shown during training; None for the score
     is_of_steps = False  # whether agents are rewarded at each step, instead of once for each row
-    shared_batches = (
-        False  # whether all seeds read the same batches; otherwise each has its own, stacked
-    )
+    # Whether all seeds read the same batches; otherwise each has its own, stacked.
+    shared_batches = False
     unit = "examples"  # what is counted; `tokens` for a language model
-    max_length: int | None = (
-        None  # of training sequences; None for endless streams, or without data
-    )
+    # Of training sequences; None for endless streams, or without data.
+    max_length: int | None = None
     batch_size: int  # rows in a training batch
     num_batches: int  # in an epoch
+    vocabulary: Any = None  # of the words of a text
+    most_words: int | None = None  # of a text that are read; None: all
+    class_names: Sequence[str] = ()  # of the classes, if each text has one
 
     def __init__(self, make_model: MakeModel):
         self.make_model = make_model
 
+    @staticmethod
+    def load(settings: Any) -> Any:
+        """Return the `Dataset` that an experiment with these settings reads."""
+        raise NotImplementedError
+
+    @staticmethod
+    def settings_of_files(settings: Any) -> Mapping[str, Any]:
+        """Return settings that follow from files that others name, by name."""
+        return {}
+
+    # --- Training and evaluation ---
+
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """Return the batches of an epoch: (seeds, rows, ...), or (rows, ...) with
-        `shared_batches`.
-        """
+        """Return an epoch's batches: (seeds, rows, ...), or (rows, ...) if they are shared."""
         raise NotImplementedError
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of `unit` of one model in each batch of an epoch; the sum never
-        changes.
-        """
+        """Return one model's number of `unit` in each batch of an epoch, whose sum is fixed."""
         raise NotImplementedError
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
@@ -100,9 +110,7 @@ class Task:
         raise NotImplementedError
 
     def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
-        """Return the carry for the first batch of an epoch or a split; empty if rows are whole
-        sequences.
-        """
+        """Return the carry for a first batch; empty if rows are whole sequences."""
         return ()
 
     def forward(
@@ -139,28 +147,108 @@ class Task:
         return LossOutput(nll, correct, {"accuracy": correct, "nll": nll})
 
     def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
-        """Return the predictions, (rows, [time, ...]), by default classes; the batch may have no
-        targets.
-        """
+        """Return predictions, (rows, [time, ...]), by default classes, without targets."""
         return log_probs.argmax(-1)
 
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return metrics, (seeds, ...), from the means of the counted values; by default the
-        means.
-        """
+        """Return metrics, (seeds, ...), from the means of counted values; by default these."""
         return dict(means)
 
     def constant_score(self, split: str) -> float | None:
-        """Return the best score of a model that always gives the same answer; None if that is not
-        known.
-        """
+        """Return the best score of one same answer for all; None if that is not known."""
         return None
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
-        """Return metrics of one model's predictions, unpadded and in order, such as F1; by default
-        none.
-        """
+        """Return metrics of one model's predictions, unpadded and in order, such as F1."""
         return {}
+
+    # --- A run; `trained` is a `Trained` model ---
+
+    def warnings(self, spec: Any, epochs: int) -> list[str]:
+        """Return a line for each setting of a model that is valid but probably unintended."""
+        skip = spec.skip
+        lines = []
+        if skip.is_stochastic and spec.objective.relaxed_epochs >= epochs:
+            lines.append(
+                f"all {epochs} epochs use relaxed choices, but evaluation uses sampled or hard "
+                "ones: raise --epochs or lower --relaxed-epochs"
+            )
+        if skip.is_stochastic and not spec.choices_matter() and spec.copy != "expected":
+            lines.append(
+                f"λ = 0: no state enters by a choice of {spec.name}, which changes nothing; give "
+                "--mix, or, in language models, --copy"
+            )
+        if self.max_length is not None and skip.max_skip > self.max_length:
+            lines.append(
+                f"K = {skip.max_skip} is beyond every sequence of train, the longest of which has "
+                f"{self.max_length} steps: what lies before a sequence is the initial state"
+            )
+        return lines
+
+    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
+        """Return metrics of the final evaluation besides those of `metrics`, each (seeds,)."""
+        return {}
+
+    def draw(self, trained: Any) -> None:
+        """Draw pictures into the run folder; by default each k's frequency at each position."""
+        from dynskip_jax.tasks.pictures import draw_skips  # needs an extra
+
+        draw_skips(trained, "position")
+
+    # --- Texts ---
+
+    def split(self, text: str) -> list[str]:
+        """Return the words of a line of text, as they were found in train."""
+        return text.split()
+
+    def tokenize(self, text: str) -> str:
+        """Convert text as people type it into a line that `encode` can read."""
+        return " ".join(self.split(text))
+
+    def encode(self, text: str) -> tuple[Any, list[str]]:
+        """Return the ids of a line of text, as arrays of shape (time, ...), and each id's word.
+
+        A text is cropped as in training, and unknown words become `<unk>`.
+        """
+        tokens = self.vocabulary.encode(self.split(text)[: self.most_words])
+        return tokens, self.vocabulary.decode(tokens)
+
+    def read_text(self, trained: Any, text: str) -> Reading:
+        """Read a text with a trained model, and return its prediction and its choices."""
+        inputs, words = self.encode(text)
+        found, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
+        certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
+        # A text may be longer than the model reads, so `words` may be shorter.
+        typed = zip(self.split(text), words, strict=False)
+        return Reading(
+            words,
+            unknown=[word for word, known in typed if word != known],
+            probabilities=[math.nan] * (len(words) - len(certain)) + certain.tolist(),
+            prediction=self.format_prediction(predicted, float(certain.min())),
+            is_of_predictions=True,
+            **trained.choices(found.decisions, found.observations, len(words)),
+        )
+
+    def format_prediction(self, predicted: Any, probability: float) -> str:
+        """Return a prediction, and the probability of the least certain of its classes."""
+        if self.class_names:
+            shown = self.class_names[int(predicted)]
+        else:
+            shown = " ".join(map(str, np.atleast_1d(predicted)))
+        return f"{shown}  ({probability:.3f})"
+
+    def predict_lines(
+        self, trained: Any, lines: Iterable[str], format: str, score: bool
+    ) -> Iterator[tuple[str, bool]]:
+        """Yield what `predict` writes for each text, and whether the text has no words."""
+        if format != "text" or score:
+            raise UserError("--format and --score are for taggers: leave them out")
+        for line in lines:
+            # An empty line has an empty prediction, so that lines of input and output agree.
+            if self.split(line):
+                yield f"{self.read_text(trained, line).prediction}\n", False
+            else:
+                yield "\n", True
 
 
 class ExampleTask(Task):
@@ -181,7 +269,9 @@ class ExampleTask(Task):
         evaluation_rows: int = 1000,
     ):
         super().__init__(make_model)
-        self.splits, self.batch_size, self.num_batches = dict(splits), batch_size, 0
+        self.splits = dict(splits)
+        self.batch_size = batch_size
+        self.num_batches = 0
         self._rows = evaluation_rows
         train = self.splits.get("train")
         if train is not None:
@@ -204,27 +294,3 @@ class ExampleTask(Task):
 def evaluated(policy: F.Policy, key: Key[Array, ""] | None) -> dict[str, Any]:
     """Return the arguments of `Task.forward` for evaluation."""
     return dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
-
-
-def num_rows(batch: Batch) -> int:
-    """Return the number of rows in a batch."""
-    return jax.tree.leaves(batch.inputs)[0].shape[0]
-
-
-def repeat_rows(tree: PyTree, times: int) -> PyTree:
-    """Return the tree with every row repeated `times` times; the copies of a row are adjacent."""
-    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
-
-
-def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
-    """Return which rows and which steps count: those inside their sequence that no mask
-    excludes.
-    """
-    if batch.seq_lengths is None:
-        steps = jnp.ones((num_rows(batch), time), bool)
-    else:
-        steps = F.length_mask(batch.seq_lengths, time)
-    mask = batch.mask
-    if mask is None:
-        return jnp.ones(len(steps), bool), steps
-    return (mask, steps & mask[:, None]) if mask.ndim == 1 else (mask.any(axis=1), steps & mask)

@@ -15,7 +15,7 @@ PROGRAM = """
 import jax
 from dynskip_jax.failures import run_main
 from dynskip_jax.settings import Devices
-from dynskip_jax.run import join
+from dynskip_jax.devices.setup import join
 
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))

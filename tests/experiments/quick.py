@@ -52,40 +52,38 @@ class Linear(nnx.Module):
 
 
 class ClassOfDigits(ExampleTask):
+    @staticmethod
+    def load(settings):
+        rng, sizes = np.random.default_rng(0), {"train": 60, "dev": 20, "test": 20}
+        digits = {
+            n: rng.integers(10, size=(k, settings.data.length)).astype(np.int32)
+            for n, k in sizes.items()
+        }
+        splits = {name: Examples(x, x[:, 0] % 3) for name, x in digits.items()}
+        return Dataset("digits", sizes, "made with 0", "made up", content=splits)
+
+    def __init__(self, spec, settings, data, vocabulary):
+        self.length = settings.data.length
+        splits = {} if data is None else data.content
+        batch_size = settings.training.batch_size
+        super().__init__(splits, lambda rngs: Linear(self.length), batch_size=batch_size)
+
+    def encode(self, text):
+        words = text.split()
+        if len(words) != self.length:
+            raise UserError(f"a text has {self.length} digits, got {text!r}")
+        return np.array([int(word) for word in words], np.int32), words
+
     def forward(self, model, batch, carry, **how):
         none = jnp.zeros(batch.inputs.shape)
         trace = F.DecisionTrace(jnp.ones(batch.inputs.shape, jnp.int32), none, none, mode="none")
         return Forward(jax.nn.log_softmax(model(batch.inputs)), (trace,))
 
 
-def load(settings):
-    rng, sizes = np.random.default_rng(0), {"train": 60, "dev": 20, "test": 20}
-    digits = {
-        n: rng.integers(10, size=(k, settings.data.length)).astype(np.int32)
-        for n, k in sizes.items()
-    }
-    splits = {name: Examples(x, x[:, 0] % 3) for name, x in digits.items()}
-    return Dataset("digits", sizes, "made with 0", "made up", content=splits)
-
-
-def make_task(spec, settings, data, vocabulary):
-    splits, length = {} if data is None else data.content, settings.data.length
-    return ClassOfDigits(
-        splits, lambda rngs: Linear(length), batch_size=settings.training.batch_size
-    )
-
-
-def encode(trained, text):
-    words, length = text.split(), trained.settings.data.length
-    if len(words) != length:
-        raise UserError(f"a text has {length} digits, got {text!r}")
-    return np.array([int(word) for word in words], np.int32), words
-
-
 Quick = Experiment(
     name="quick",
     about="Digits that compile in milliseconds.",
-    task=__name__,
+    task=ClassOfDigits,
     settings=QuickSettings,
     presets={"small": {}},
     model="lstm",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import PTB, assert_user_error, execute, finished_run, row_of, succeed
 from compiled import compiled
-from learners import drawn_params, language_modelling, together
+from learners import drawn_params, language_modelling, plain, together
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus
@@ -18,7 +18,7 @@ from dynskip_jax.data.source_code import code_tokens
 from dynskip_jax.data.vocabularies import FILE, CodeToken, code_vocabulary
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.experiments.code.task import CodeModelling, ranks
-from dynskip_jax.tasks.language import OfTargets
+from dynskip_jax.tasks.language import LanguageModelling, OfTargets
 from dynskip_jax.trained import load_run
 
 CODE = find_experiment("code")
@@ -299,7 +299,7 @@ def scores_by_hand(log_probs, targets, vocabulary):
 
 def test_scores_are_those_of_the_whole_distribution():
     corpus, rng = corpus_of(), np.random.default_rng(1)
-    task = CodeModelling(corpus, lambda rngs: None)
+    task = plain(CodeModelling, LanguageModelling, corpus, lambda rngs: None)
     logits = rng.normal(size=(3, 40, len(corpus.vocabulary))) * 2
     likely = np.unique(corpus.train)
     logits[..., likely] += 4
@@ -323,7 +323,8 @@ def test_scores_are_those_of_the_whole_distribution():
 def test_every_token_of_a_split_is_scored_once():
     corpus = corpus_of()
     learner = language_modelling(corpus, skips=("dynamic:3",), num_steps=5, batch_size=3)
-    task = CodeModelling(corpus, learner.task.make_model, num_steps=5)
+    how = dict(num_steps=5)
+    task = plain(CodeModelling, LanguageModelling, corpus, learner.task.make_model, **how)
     params, keys = drawn_params(learner), jax.random.split(jax.random.key(5), 1)
     # 37 tokens do not fill four rows.
     found = learner.evaluate(together(params), "dev", keys, task=task, batch_size=4)

@@ -12,7 +12,7 @@ import pytest
 from commands import assert_user_error, execute, finished_run, load, row_of, succeed
 from quick import Quick, QuickSettings
 
-from dynskip_jax import cli, load_run, run
+from dynskip_jax import cli, load_run, plan
 from dynskip_jax.cli import NAMES, TOOLS
 from dynskip_jax.config import flag
 from dynskip_jax.experiment import find_experiment
@@ -196,15 +196,21 @@ def test_print_config_tells_where_values_come_from():
         }
 
     found = rows("ptb", "--preset", "sketch", "--mix", "0.1,0.2")
-    assert (found["agent.mix"], found["training.epochs"]) == (
-        ("0.1,0.2", "flag"),
-        ("4", "preset sketch"),
-    )
+    assert (found["agent.mix"], found["training.clip"]) == (("0.1,0.2", "flag"), ("5", "default"))
+    epochs, source = found["training.epochs"]  # as many as will run on the embedded corpus
+    assert int(epochs) > 4 and source == "preset sketch, for small data"
     assert (found["run.model"], found["agent.top"]) == (("dynamic:5", "default"), ("5", "default"))
     for length, preset in ((11, "relaxed"), (21, "two_hops"), (51, "far")):
         assert rows("number_prediction", "--length", length)["run.preset"][0] == preset
     # A flag may need what the preset sets.
     assert rows("number_prediction", "--relaxed-epochs", 1)["agent.relaxed_epochs"] == ("1", "flag")
+
+
+def test_print_config_without_data_shows_what_is_asked_for():
+    shown = succeed(find_experiment("sst"), "--epochs", 3, "--print-config")
+    assert re.search(r"^training.epochs +3 +flag$", shown.out, re.MULTILINE)
+    (line,) = shown.err.splitlines()
+    assert line.startswith("warning: some of this may change: ") and "--data" in line
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -222,7 +228,9 @@ def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
     assert pairs > 20
 
 
-@pytest.mark.parametrize("words", [("--help",), ("classify", "--help"), ("ptb", "--print-config")])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("classify", "--help"), ("number_prediction", "--print-config")]
+)
 def test_docstrings_that_python_strips_are_not_missed(words):
     """Regression: these were tracebacks."""
     usual, stripped = (
@@ -255,7 +263,7 @@ def test_an_address_space_in_which_jax_cannot_start_is_named(tmp_path):
 
 
 def test_the_reader_of_the_output_may_go():
-    done = shell("| head -1", "-m", "experiments.ptb", "--print-config")
+    done = shell("| head -1", "-m", "experiments.number_prediction", "--print-config")
     assert len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr
 
 
@@ -304,7 +312,7 @@ def test_a_list_of_seeds_trains_these_seeds(tmp_path):
 def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypatch):
     arguments = ("--devices", 1, "--run-dir", tmp_path / "run")
     succeed(Quick, "--epochs", 1, *arguments)
-    monkeypatch.setattr(run, "_commit", lambda: "another")
+    monkeypatch.setattr(plan, "_commit", lambda: "another")
     outcome = succeed(Quick, "--epochs", 2, *arguments)
     assert "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]

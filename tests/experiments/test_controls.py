@@ -11,8 +11,8 @@ import pytest
 from commands import PTB, SMALL_PTB, load, row_of, succeed
 
 from dynskip_jax.experiment import NAMES, find_experiment
-from dynskip_jax.experiments.recall.task import metrics as metrics_of_recall
-from dynskip_jax.run import learnt_rates
+from dynskip_jax.experiments.recall.task import Recall
+from dynskip_jax.plan import learnt_rates
 from dynskip_jax.settings import replace
 from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import load_models
@@ -144,7 +144,7 @@ def test_recall_of_longer_rows_is_measured_in_both_modes():
         modes.clear()
         parts = dict(learner=SimpleNamespace(evaluate=evaluate), all_params=None, keys=None)
         spec = SimpleNamespace(choices_matter=lambda matter=matter: matter)
-        found = metrics_of_recall(SimpleNamespace(spec=spec, **parts))
+        found = Recall.final_metrics(None, SimpleNamespace(spec=spec, **parts))
         assert modes == [("twice", None), ("twice", "greedy"), ("twice", "sample")][:count]
         names = [f"test_accuracy_twice{suffix}" for suffix in ("", "_greedy", "_sampled")]
         assert found == {name: i + 1 for i, name in enumerate(names[:count])}

@@ -3,6 +3,7 @@ them.
 """
 
 import json
+import re
 import shutil
 import signal
 
@@ -24,6 +25,7 @@ from commands import (
     write_result,
 )
 
+from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.trained import load_models, load_run
 from dynskip_jax.training.folder import RunDir
 
@@ -86,6 +88,38 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, folder, m
     assert "resuming after step 9" in resumed.out
     assert row_of(folder)["epochs"] == 4
     assert [r["epoch"] for r in records(folder) if r["split"] == "dev"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("place", ["evaluate", "final_metrics", "draw"])
+def test_a_signal_in_the_final_evaluation_stops_in_one_line(
+    number, place, finished_quick, tmp_path, monkeypatch
+):
+    """Regression: Ctrl-C ended at once with a traceback or without a word, and SIGTERM silently."""
+    arguments = (*finished_quick.arguments, "--compare", "lstm,fixed:2", "--run-dir", tmp_path)
+    of_class = Learner if place == "evaluate" else quick.ClassOfDigits
+    usual = getattr(of_class, place)
+
+    def and_signal(of, first, *rest, **options):
+        if place != "evaluate" or rest[0] == "test":
+            signal.raise_signal(number)
+            monkeypatch.setattr(of_class, place, usual)
+        return usual(of, first, *rest, **options)
+
+    monkeypatch.setattr(of_class, place, and_signal)
+    stopped = execute(quick.Quick, *arguments)
+    where = "before fixed:2" if place == "draw" else "in the evaluation of lstm"
+    assert stopped.status == 130 and "Traceback" not in stopped.out + stopped.err
+    assert re.search(
+        rf"^stopped {where}.*; the same command with --run-dir {tmp_path} goes on$",
+        stopped.err.splitlines()[-1],
+    )
+    trained = records(tmp_path / "lstm")
+    again = succeed(quick.Quick, *arguments)
+    assert ("lstm: finished already" in again.out) == (place == "draw")
+    assert records(tmp_path / "lstm") == trained  # it is evaluated again, not trained
+    assert row_of(tmp_path / "lstm")["metrics"] == row_of(finished_quick.folder)["metrics"]
+    assert row_of(tmp_path / "fixed-2")["epochs"] == 2
 
 
 def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, tmp_path):

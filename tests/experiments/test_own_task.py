@@ -1,4 +1,4 @@
-"""Check that the task of docs/own_task.md trains, compares, predicts and explains, and pages on
+"""Check that the tasks of docs/own_task.md train, compare, predict and explain, and pages on
 analysis.
 """
 
@@ -11,20 +11,23 @@ from pages import code_of, run_code
 from dynskip_jax import load_run
 
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
+NAMES = ("seen_before", "same_ends")
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    """Write the task of docs/own_task.md, whose first two blocks are its files, and return its
-    experiment.
-    """
-    folder = tmp_path_factory.mktemp("own") / "toy"
-    folder.mkdir()
-    for name, code in zip(("task", "config"), code_of("docs/own_task.md"), strict=False):
+def own(tmp_path_factory):
+    """Write the tasks of docs/own_task.md, whose first blocks are files; return experiments."""
+    folder = tmp_path_factory.mktemp("own")
+    for name, code in zip(NAMES, code_of("docs/own_task.md"), strict=False):
         (folder / f"{name}.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder.parent)
-        yield importlib.import_module("toy.config").EXPERIMENT
+        patch.syspath_prepend(folder)
+        yield {name: importlib.import_module(name).EXPERIMENT for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def toy(own):
+    return own["seen_before"]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +40,8 @@ def compared(toy, tmp_path_factory):
 def test_it_compares_predicts_and_explains(toy, compared):
     folder = compared.folder
     rows = load(folder / "result.json")["rows"]
-    assert [row["model"] for row in rows] == [
-        "lstm",
-        "dynamic:3",
-    ] and "dev F1" in compared.outcome.out
+    assert [row["model"] for row in rows] == ["lstm", "dynamic:3"]
+    assert "dev F1" in compared.outcome.out
     for row in rows:
         assert row["metrics"].keys() >= {"test_accuracy", "test_nll"}
         assert all(0 <= value <= 1 for value in row["metrics"]["test_f1"]["per_seed"])
@@ -54,9 +55,22 @@ def test_it_compares_predicts_and_explains(toy, compared):
     assert_user_error(execute(toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
+def test_one_label_for_each_sequence_is_trained_resumed_and_predicted(own, tmp_path):
+    experiment, folder = own["same_ends"], tmp_path / "run"
+    train = ("--run-dir", folder, "--model", "lstm", "--batch-size", 10, "--devices", 1)
+    succeed(experiment, *train)
+    assert row_of(folder)["metrics"].keys() >= {"test_accuracy", "test_macro_f1", "dev_nll"}
+    assert "finished already" in succeed(experiment, *train).out
+    lines = "a b a\n\nf c\n"
+    said = succeed(experiment, "predict", "--run-dir", folder, standard_input=lines).out
+    first, empty, last = said.splitlines()
+    assert not empty and {first.split()[0], last.split()[0]} <= {"same", "different"}
+    assert load_run(folder).read("a b a").prediction == first
+
+
 @pytest.mark.slow
 def test_a_score_that_is_no_metric_is_named(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("toy.task").SeenBefore, "score", "f2")
+    monkeypatch.setattr(toy.task_class, "score", "f2")
     outcome = execute(toy, "--run-dir", tmp_path / "run", *SMALL)
     assert outcome.status == 2 and "error: the task has no metric 'dev_f2', only" in outcome.err
 
@@ -65,8 +79,9 @@ def test_a_score_that_is_no_metric_is_named(toy, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_page_on_own_tasks_runs(toy):
-    assert run_code("docs/own_task.md")["result"].epochs == 2
+def test_the_page_on_own_tasks_runs():
+    names = run_code("docs/own_task.md")
+    assert names["result"].epochs == 2 and names["SETTINGS"]().data.lines == 60
 
 
 def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quick):

@@ -7,7 +7,7 @@ from commands import assert_user_error, execute
 
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
-from dynskip_jax.experiments.classify.task import load
+from dynskip_jax.experiments.classify.task import LabelledTexts
 
 CLASSIFY, TAGGER = find_experiment("classify"), find_experiment("conll2003")
 ROWS = "well, fine;pos\noh, dull;neg\n"
@@ -47,7 +47,7 @@ def test_what_was_found_is_told_before_training(tmp_path):
     rows = [f"text {i % 5};{labels[i % 2]}" for i in range(100)]
     (tmp_path / "x.csv").write_text("\n".join(["text;label", " ;bar", *rows]), encoding="utf-8")
     resolved, _ = read_training(CLASSIFY, ["--data", str(tmp_path / "x.csv")])
-    lines = "\n".join(load(resolved.settings).lines)
+    lines = "\n".join(LabelledTexts.load(resolved.settings).lines)
     assert "left out: texts without words (1; first" in lines
     assert "labels in another Unicode form, now in NFC (50; first" in lines
     assert "train has the same texts, which makes scores too good: 10 of 10 of dev" in lines

@@ -116,8 +116,8 @@ def test_unknown_words_and_models_that_are_not_finished_are_named(compared):
     ],
 )
 def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
-    vocabulary = Vocabulary((EOS, *words.split()))
-    assert PTB.hook("tokenize")(SimpleNamespace(vocabulary=vocabulary), text) == wanted
+    task = SimpleNamespace(vocabulary=Vocabulary((EOS, *words.split())))
+    assert PTB.task_class.tokenize(task, text) == wanted
 
 
 @pytest.mark.parametrize("model", ["lstm", pytest.param("dynamic:3", marks=pytest.mark.slow)])

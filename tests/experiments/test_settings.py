@@ -18,8 +18,9 @@ from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
-from dynskip_jax.settings import fields_of, from_config, replace, resolve, to_config
+from dynskip_jax.settings import fields_of, replace, resolve
 from dynskip_jax.spec import make_spec
+from dynskip_jax.stored import from_config, to_config
 
 PRESETS = [(name, preset) for name in NAMES for preset in find_experiment(name).presets]
 SHRUNK = dict(features=4, agent_features=3, embedding_features=4, train_examples=8, mix=0.5)

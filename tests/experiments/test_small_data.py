@@ -3,6 +3,7 @@ solved.
 """
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -22,12 +23,11 @@ from dynskip_jax.small_data import UPDATES, fit_to_size
 def test_presets_make_enough_updates(name, size):
     resolved, _ = read_training(find_experiment(name), [])
     usual = resolved.settings.training
-    found, lines = fit_to_size(resolved, resolved.settings, size)
-    found = found.training
-    assert (
-        found.epochs * (size // (found.batch_size * getattr(found, "num_steps", 1))) >= UPDATES
-        and lines
-    )
+    fitted = fit_to_size(resolved, size)
+    found = fitted.settings.training
+    batches = size // (found.batch_size * getattr(found, "num_steps", 1))
+    assert found.epochs * batches >= UPDATES and fitted.notes
+    assert fitted.sources["epochs"] == f"{resolved.sources['epochs']}, for small data"
     assert found.patience * usual.epochs == usual.patience * found.epochs
 
 
@@ -35,15 +35,18 @@ def test_what_is_typed_stays_and_large_data_changes_nothing():
     resolved, _ = read_training(
         find_experiment("classify"), ["--epochs", "2", "--batch-size", "30"]
     )
-    assert fit_to_size(resolved, resolved.settings, 40) == (resolved.settings, [])
+    fitted = fit_to_size(resolved, 40)
+    assert fitted.settings == resolved.settings and fitted.sources == resolved.sources
+    (note,) = fitted.notes
+    assert "--epochs 2 makes 2 updates; without it, 600 epochs" in note
     resolved, _ = read_training(find_experiment("sst"), [])
-    assert fit_to_size(resolved, resolved.settings, 8_544) == (resolved.settings, [])
+    assert fit_to_size(resolved, 8_544) == resolved
 
 
 def test_a_run_on_small_data_may_grow():
     def fitted(*flags):
         resolved, _ = read_training(find_experiment("conll2003"), [*flags])
-        return fit_to_size(resolved, resolved.settings, 27)[0], resolved.settings.training
+        return fit_to_size(resolved, 27).settings, resolved.settings.training
 
     (usual, preset), more = fitted(), 200
     assert fitted("--epochs", str(more))[0] == replace(usual, epochs=more)
@@ -51,12 +54,20 @@ def test_a_run_on_small_data_may_grow():
 
 
 def test_models_have_the_stretched_epochs(monkeypatch):
-    found = []
-    monkeypatch.setattr(
-        run, "run", lambda _, settings, specs, *rest: found.extend([settings, *specs])
-    )
-    succeed(find_experiment("number_prediction"), "--train-examples", 300)
-    assert found[1].objective.relaxed_epochs == found[0].agent.relaxed_epochs > 3
+    plans = []
+    monkeypatch.setattr(run, "run", lambda plan, processes: plans.append(plan))
+    flags = ("--train-examples", 300)
+    succeed(find_experiment("number_prediction"), *flags)
+    shown = succeed(find_experiment("number_prediction"), *flags, "--print-config")
+    (found,) = plans
+    (model,) = found.models
+    epochs = model.spec.objective.relaxed_epochs
+    assert epochs == found.settings.agent.relaxed_epochs > 3
+    assert model.fit.epochs == found.settings.training.epochs > 25
+    for name, number in (("agent.relaxed_epochs", epochs), ("training.epochs", model.fit.epochs)):
+        line = rf"^{name} +{number} +preset relaxed, for small data$"
+        assert re.search(line, shown.out, re.MULTILINE)
+    assert f"a schedule of {model.fit.epochs} epochs in place of 25" in shown.err
 
 
 GOOD, BAD = (
@@ -155,6 +166,14 @@ def write_sick(here, rng):
             )
         (here / f"{name}.txt").write_text("\n".join(rows) + "\n")
     return "--data", here
+
+
+def test_the_plan_shows_the_size_of_embeddings_that_a_file_has(tmp_path):
+    flags = (*write_classify(tmp_path, random.Random(0)), "--embeddings", tmp_path / "vectors")
+    (tmp_path / "vectors").write_text("great 1 2 3\nfilm 3 2 1\n")
+    for more, source in (((), "a file"), (("--embedding-features", 3), "flag")):
+        shown = succeed(find_experiment("classify"), *flags, *more, "--print-config").out
+        assert re.search(rf"^model.embedding_features +3 +{source}$", shown, re.MULTILINE)
 
 
 @pytest.mark.slow

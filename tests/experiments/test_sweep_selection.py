@@ -23,7 +23,7 @@ def contradicted(tmp_path_factory):
     """Return data on which what is learned from train is right on dev and wrong on test, and two
     runs.
     """
-    load = quick.load
+    load = quick.ClassOfDigits.load
 
     def contradicting(settings):
         data = load(settings)
@@ -35,7 +35,7 @@ def contradicted(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("contradicted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quick, "load", contradicting)
+        patch.setattr(quick.ClassOfDigits, "load", staticmethod(contradicting))
         selected = finished_run(quick.Quick, folder / "selected", *SWEPT)
         every = finished_run(quick.Quick, folder / "every", *SWEPT, "--test", "all")
         yield contradicting(quick.QuickSettings()).content, selected, every

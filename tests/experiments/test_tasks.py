@@ -90,6 +90,9 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("ptb", ("--skip-layers", 1, "--copy", "chosen"), "last layer"),
         ("sst", ("--no-train-embeddings",), "--train-embeddings"),
         ("imdb", ("--max-jump", 3), "--max-jump has no effect on dynamic:3"),
+        # Names are checked before data are looked for.
+        ("imdb", ("--model", "dynamik:3"), "unknown model 'dynamik:3'"),
+        ("imdb", ("--transition", "lstn"), "'lstn'"),
     ],
 )
 def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
@@ -102,7 +105,7 @@ def test_a_k_that_cannot_reach_every_answer_is_warned_of():
         settings = replace(NUMBERS.settings(), length=length)
         spec = make_spec("dynamic:10", settings)
         learner = make_learner(NUMBERS, settings, spec, None, None)
-        lines = NUMBERS.hook("warnings")(spec, settings, learner)
+        lines = learner.task.warnings(spec, settings.training.epochs)
         assert any("dynamic:14 reaches all" in line for line in lines) == warned
 
 

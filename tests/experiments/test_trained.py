@@ -27,9 +27,10 @@ from commands import (
 from compiled import compiled
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Vocabulary
+from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
+from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import Trained, load_run
 
 REPORT = tool("report")
@@ -136,7 +137,8 @@ def test_predict_writes_a_line_for_each_line_until_an_error(predict, finished_qu
 
 
 def test_a_text_without_words_of_the_task_is_not_read(predict, finished_quick, monkeypatch):
-    monkeypatch.setattr(quick, "split", lambda text: [], raising=False)  # as reviews drop `<br />`
+    none = lambda self, text: []  # as reviews drop `<br />`
+    monkeypatch.setattr(quick.ClassOfDigits, "split", none)
     assert_user_error(predict(text=LINE), "standard input has no text")
     explained = execute(quick.Quick, "explain", "--run-dir", finished_quick.folder, "--text", LINE)
     assert_user_error(explained, "there is nothing to read")
@@ -192,8 +194,15 @@ def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
     assert shown(1, 2, 1, 3) == [1, 2, 1, 3]
 
 
+def task_of(name, vocabulary=None):
+    """Return the task of an experiment without data, which only reads texts."""
+    experiment = find_experiment(name)
+    settings = experiment.settings()
+    return experiment.task_class(make_spec("lstm", settings), settings, None, vocabulary)
+
+
 def test_two_sentences_as_typed_stay_two():
-    typed = find_experiment("sick").hook("tokenize")(None, "A dog runs.\tIt's a cat.")
+    typed = task_of("sick").tokenize("A dog runs.\tIt's a cat.")
     assert typed == "a dog runs .\tit 's a cat ."
 
 
@@ -202,9 +211,8 @@ def test_two_sentences_as_typed_stay_two():
     [("imdb", "it's great !"), ("classify", "it's great !"), ("sst", "it 's great !")],
 )
 def test_typed_texts_are_split_as_those_of_train(name, words):
-    vocabulary, settings = Vocabulary(("<unk>", *words.split())), SimpleNamespace(data=None)
-    trained = Trained(None, find_experiment(name), settings, vocabulary, None, None, None)
-    assert trained.encode("It's GREAT!")[1] == words.split()
+    vocabulary = ClassVocabulary(("<unk>", *words.split()), ("bad", "good"))
+    assert task_of(name, vocabulary).encode("It's GREAT!")[1] == words.split()
 
 
 BAD = [

@@ -13,6 +13,7 @@ from learners import CLASSES, StepTask, classification, drawn_params, language_m
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax.commands.oracle import with_last_states
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.nn.initializers import uniform
@@ -77,8 +78,9 @@ def language(kind="enters the state"):
 @pytest.mark.parametrize("kind", and_slow(LANGUAGE, lambda kind: kind == "enters the state"))
 def test_one_choice_of_a_language_model(kind):
     learner, params, nll_of_stream = language(kind)
-    how, differences = dict(layer=1, rows=ROWS, states=K), []
-    found = list(interventions.single_interventions(learner, params, GREEDY, "dev", **how))
+    how, differences = dict(layer=1, rows=ROWS), []
+    pieces = interventions.single_interventions(learner, params, GREEDY, "dev", **how)
+    found = list(with_last_states(pieces, K, reverse=False, is_text=True))
     for row, t in ((0, 0), (0, 4), (1, 9)):
         losses = np.asarray(found[t].losses[row, 0])
         expected = [nll_of_stream(row, {t: k})[t] for k in range(1, K + 1)]

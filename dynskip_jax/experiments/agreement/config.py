@@ -31,6 +31,7 @@ class MaskedAgent(Agent):
 EXPERIMENT = Experiment(
     name="agreement",
     about=__doc__,
+    task="dynskip_jax.experiments.agreement.task:Agreement",
     settings=with_groups(
         Settings,
         data=SyntheticData(length=50, train_examples=50_000),

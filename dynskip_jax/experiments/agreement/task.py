@@ -3,50 +3,58 @@
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from dynskip_jax import hooks
-from dynskip_jax.data import Examples, Vocabulary, agreement
-from dynskip_jax.data.batches import with_buckets
+from dynskip_jax.data import agreement
+from dynskip_jax.data.batches import Examples, with_buckets
+from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.number_prediction.task import classification
-from dynskip_jax.tasks import Classification
+from dynskip_jax.experiments.number_prediction.task import SymbolClassification
 
 
-def load(settings: Any) -> Dataset:
-    """Generate the texts."""
-    found = agreement.load_agreement(settings.data.length, settings.data.train_examples)
-    words = Vocabulary(tuple(agreement.symbol_names()))
-    return Dataset(found.name, found.sizes, found.fingerprint, found.source, found.splits, words)
+class Agreement(SymbolClassification):
+    """Predict the form in which a clause was opened that the last word closes."""
 
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Generate the texts."""
+        found = agreement.load_agreement(settings.data.length, settings.data.train_examples)
+        words = Vocabulary(tuple(agreement.symbol_names()))
+        about = (found.name, found.sizes, found.fingerprint, found.source)
+        return Dataset(*about, found.splits, words)
 
-def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Any) -> Classification:
-    """Return the task of a model."""
-    splits = {}
-    if data is not None:
-        rows = {name: Examples(*texts) for name, texts in data.content.items()}
-        splits = with_buckets(rows, settings.training.batch_size)
-    sizes = agreement.NUM_SYMBOLS, agreement.NUM_FORMS
-    return classification(spec, settings, splits, *sizes, cell=spec.cell_options)
+    def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Vocabulary):
+        splits = {}
+        if data is not None:
+            rows = {name: Examples(*texts) for name, texts in data.content.items()}
+            splits = with_buckets(rows, settings.training.batch_size)
+        sizes = agreement.NUM_SYMBOLS, agreement.NUM_FORMS
+        super().__init__(spec, settings, splits, *sizes, cell=spec.cell_options)
+        self.vocabulary = vocabulary
 
+    @override
+    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
+        """Return how often the agent's last choice is the state right after the opening word."""
+        if not trained.spec.skip.is_stochastic:
+            return {}
+        chosen, right = _last_choices(trained, "test")
+        return {"test_exact_decisions": (chosen == right).mean(axis=1)}
 
-def metrics(trained: Any) -> dict[str, np.ndarray]:
-    """Return how often the agent's last choice is the state right after the opening word."""
-    if not trained.spec.skip.is_stochastic:
-        return {}
-    chosen, right = _last_choices(trained, "test")
-    return {"test_exact_decisions": (chosen == right).mean(axis=1)}
+    @override
+    def draw(self, trained: Any) -> None:
+        """Draw the agent's last choice against the correct one."""
+        from dynskip_jax.tasks.pictures import draw_last_choice
 
-
-def draw(trained: Any) -> None:
-    """Draw the agent's last choice against the correct one."""
-    if trained.spec.skip.is_stochastic:
-        chosen, right = _last_choices(trained, "dev")
-        hooks.draw_last_choice(trained, chosen[trained.member], right)
+        if trained.spec.skip.is_stochastic:
+            chosen, right = _last_choices(trained, "dev")
+            draw_last_choice(trained, chosen[trained.member], right)
 
 
 def _last_choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the last k chosen greedily, (seeds, examples), and the correct k, (examples,)."""
-    found, right = [], []
+    found = []
+    right = []
     for batch, chosen in trained.learner.choices(trained.all_params, split, trained.keys, layer=-1):
         lengths = batch.seq_lengths[batch.mask]
         last = np.take_along_axis(chosen[:, batch.mask], lengths[None, :, None] - 1, axis=2)

@@ -2,47 +2,51 @@
 
 from typing import Any
 
-from dynskip_jax import hooks
+from typing_extensions import override
+
 from dynskip_jax.data.labelled import find_labelled_text
-from dynskip_jax.data.sentences import review_words as split
+from dynskip_jax.data.sentences import review_words
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import load_sentences
-from dynskip_jax.experiments.sentence_task import make_classification as make_task
-
-__all__ = ["draw", "load", "make_task", "split"]
+from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
 
 
-def load(settings: Any) -> Dataset:
-    """Load the texts."""
-    data = settings.data
-    if data.data is None:
-        raise UserError(
-            "there are no texts to classify: give --data, a folder or a file of labelled texts"
+class LabelledTexts(TextClassification):
+    """Classify texts of your own."""
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the texts."""
+        data = settings.data
+        if data.data is None:
+            raise UserError(
+                "there are no texts to classify: give --data, a folder or a file of labelled texts"
+            )
+        found = find_labelled_text(
+            data.data,
+            text=data.text_column,
+            label=data.label_column,
+            header={"auto": None, "yes": True, "no": False}[data.header],
+            delimiter=data.delimiter,
+            share=data.dev_share,
+            strict=data.strict,
         )
-    found = find_labelled_text(
-        data.data,
-        text=data.text_column,
-        label=data.label_column,
-        header={"auto": None, "yes": True, "no": False}[data.header],
-        delimiter=data.delimiter,
-        share=data.dev_share,
-        strict=data.strict,
-    )
-    lines = [*found.notes, found.about]
-    return load_sentences(
-        found.name, found.labelled(split), found.source, settings, found.classes, lines
-    )
+        texts = found.labelled(review_words)
+        lines = [*found.notes, found.about]
+        return load_sentences(found.name, texts, found.source, settings, found.classes, lines)
 
+    @override
+    def split(self, text: str) -> list[str]:
+        return review_words(text)
 
-def draw(trained: Any) -> None:
-    """Draw the usual, log the scores of each class on test, and draw the confusion matrix."""
-    hooks.draw(trained)
-    task = trained.learner.task
-    predictions = trained.learner.predictions(trained.all_params, "test", trained.keys)[
-        trained.member
-    ]
-    both = (task.splits["test"].targets, predictions)
-    hooks.draw_confusion(
-        trained, "test", "class", *([[task.class_names[i] for i in ids]] for ids in both)
-    )
+    @override
+    def draw(self, trained: Any) -> None:
+        """Draw the usual, log the scores of each class on test, and draw the confusion matrix."""
+        from dynskip_jax.tasks.pictures import draw_confusion
+
+        super().draw(trained)
+        of_all = trained.learner.predictions(trained.all_params, "test", trained.keys)
+        both = (self.splits["test"].targets, of_all[trained.member])
+        names = ([[self.class_names[i] for i in ids]] for ids in both)
+        draw_confusion(trained, "test", "class", *names)

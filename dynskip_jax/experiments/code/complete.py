@@ -78,7 +78,8 @@ def _offset(file: str, text: str, line: str | None, column: str | None) -> int:
     lines = text.split("\n")
     if not 1 <= int(line) <= len(lines):
         raise UserError(f"{file} has {len(lines):,} lines: there is no line {line}")
-    before, here = lines[: int(line) - 1], lines[int(line) - 1]
+    before = lines[: int(line) - 1]
+    here = lines[int(line) - 1]
     if column is not None and not 1 <= int(column) <= len(here) + 1:
         raise UserError(
             f"line {line} of {file} has {len(here):,} characters: there is no column {column}"

@@ -32,6 +32,7 @@ class CodeData(Data):
 EXPERIMENT = Experiment(
     name="code",
     about=__doc__,
+    task="dynskip_jax.experiments.code.task:CodeModelling",
     settings=with_groups(LanguageSettings, data=CodeData()),
     presets={
         # The agent learns only from the exact gradient of copying: with λ = 0 only the previous

@@ -70,7 +70,8 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
         for t, token in zip(range(len(part.probs)), ids, strict=False):
             share, k = part.copied(t, token)
             p = float(part.probs[t, token])
-            percent, without = share / max(p, 1e-30), float(part.probs_without[t, token])
+            percent = share / max(p, 1e-30)
+            without = float(part.probs_without[t, token])
             said = f"probability {p:.3f}, without copying {without:.3f}"
             row = {"is_copied": percent > 0.5}
             if percent < 0.01 and part.copying is not None:
@@ -110,7 +111,8 @@ def code_page(
         rows[t]["said"] = (
             f"{text[token.start : token.stop].strip() or token.text}: {rows[t]['said']}"
         )
-    start, lines = 0, []
+    start = 0
+    lines = []
     for line in text.split("\n"):
         spans = []
         characters = range(start, start + len(line))

@@ -76,20 +76,20 @@ def place(text: str, offset: int) -> tuple[int, int]:
 
 def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predictions]:
     """Yield the predictions of all tokens of a file, and of the one after them, in parts."""
-    vocabulary, key = trained.vocabulary, jax.random.key(0)
+    vocabulary = trained.vocabulary
+    key = jax.random.key(0)
     inputs = vocabulary.encode([vocabulary.start, *vocabulary.number(tokens)])
 
     @jax.jit
     def read(params: Any, carry: Any, part: Any) -> tuple[Any, Predictions]:
         how = dict(policy=trained.policy, rngs=key, deterministic=True, return_carry=True)
         carry, output = trained.learner.model(params)(part[None], initial_carry=carry, **how)
-        probs, copies = jax.nn.softmax(output.logits[0]), output.copies
+        probs = jax.nn.softmax(output.logits[0])
+        copies = output.copies
         if copies is None:
             return carry, Predictions(probs, probs, None, None)
-        words, copying = (
-            output.choices.words[0],
-            copies.weights[0] * jax.nn.sigmoid(copies.gates[0]),
-        )
+        words = output.choices.words[0]
+        copying = copies.weights[0] * jax.nn.sigmoid(copies.gates[0])
         if copies is not output.choices:  # one of them was chosen
             slots = jnp.arange(words.shape[1])[None] + 1
             copying = jnp.where(slots == output.decisions[-1].action[0][:, None], copying, 0)

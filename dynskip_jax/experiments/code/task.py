@@ -1,6 +1,6 @@
 """The source code, and how often the model finds its next token."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,28 +8,31 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
-from dynskip_jax.data import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.source_code import code_tokens, read_code
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments import language_task
-from dynskip_jax.experiments.language_task import draw, read
-from dynskip_jax.models import LanguageModel, LanguageModelOutput
-from dynskip_jax.tasks.language import LanguageModelling, OfTargets
+from dynskip_jax.experiments.language_task import TextModelling
+from dynskip_jax.models.language_model import LanguageModel, LanguageModelOutput
+from dynskip_jax.tasks.language import OfTargets
 from dynskip_jax.tasks.task import Forward, LossOutput
-from dynskip_jax.trained import Trained
-
-__all__ = ["draw", "encode", "load", "make_task", "read"]
 
 
-class CodeModelling(LanguageModelling):
-    """A `LanguageModelling` task that in evaluation also scores completion, by the rank of the true
-    token.
+class CodeModelling(TextModelling):
+    """Predict the next token of source code, and rank the true one in evaluation.
 
     Metrics are the top-1 accuracy, the top-5 accuracy (`top5`) and the mean reciprocal rank
     (`mrr`): of all tokens, of names, and of names that are numbered because train hardly has them
     (`new_names`). In evaluation, log-probabilities are a pair: those of `LanguageModelling`, and
     log(1 / rank).
     """
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the source code."""
+        corpus, lines = read_code(settings.data.data, settings.data.max_tokens)
+        about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
+        return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=lines)
 
     @override
     def read(
@@ -52,7 +55,8 @@ class CodeModelling(LanguageModelling):
         if isinstance(log_probs, OfTargets):  # training does not rank, and averages have no rank
             return super().compute_loss(log_probs, batch)
         of_targets, log_reciprocal = log_probs
-        scored, reciprocal = super().compute_loss(of_targets, batch), jnp.exp(log_reciprocal)
+        scored = super().compute_loss(of_targets, batch)
+        reciprocal = jnp.exp(log_reciprocal)
         scores = {"accuracy": reciprocal > 1 / 1.5, "top5": reciprocal > 1 / 5.5, "mrr": reciprocal}
         counted = {**scored.counted, **scores}
         # Means are over all tokens; `metrics` divides those of a group by its share.
@@ -71,6 +75,14 @@ class CodeModelling(LanguageModelling):
                 found |= {f"{group}_{name}": mean / share} if np.all(share) else {}
         return found
 
+    @override
+    def encode(self, text: str) -> tuple[np.ndarray, list[str]]:
+        """Return the tokens of a text in Python, which begin with `<file>`."""
+        tokens = list(code_tokens("-.py", text))
+        start = self.vocabulary.start
+        ids = self.vocabulary.encode([start, *self.vocabulary.number(tokens)])
+        return ids, [start, *(token.text for token in tokens)]
+
 
 def ranks(
     logits: Float[Array, "*dims vocabulary"], targets: Int[Array, "*dims"]
@@ -78,28 +90,3 @@ def ranks(
     """Return the rank of each target among all tokens; 1 is the most probable."""
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)
     return 1.0 + (logits > of_target).sum(axis=-1)
-
-
-def load(settings: Any) -> Dataset:
-    """Load the source code."""
-    corpus, lines = read_code(settings.data.data, settings.data.max_tokens)
-    about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
-    return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=lines)
-
-
-def make_task(
-    spec: Any,
-    settings: Any,
-    data: Dataset | None,
-    vocabulary: Any,
-    kind: Callable[..., LanguageModelling] = CodeModelling,
-) -> LanguageModelling:
-    """Return the task of a model; `kind` may be the class of another task for the same model."""
-    return language_task.make_task(spec, settings, data, vocabulary, kind)
-
-
-def encode(trained: Trained, text: str) -> tuple[np.ndarray, list[str]]:
-    """Return the tokens of a text in Python, which begin with `<file>`."""
-    tokens, start = list(code_tokens("-.py", text)), trained.vocabulary.start
-    ids = trained.vocabulary.encode([start, *trained.vocabulary.number(tokens)])
-    return ids, [start, *(token.text for token in tokens)]

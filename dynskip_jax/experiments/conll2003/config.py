@@ -44,6 +44,7 @@ _RANDOM = "Huang et al. 2015, random vectors, BiLSTM-CRF and features"
 EXPERIMENT = Experiment(
     name="conll2003",
     about=__doc__,
+    task="dynskip_jax.experiments.conll2003.task:EntityTagging",
     settings=with_groups(TaggerSettings, data=EntityData()),
     presets={
         "small": SMALL | dict(epochs=20, patience=5),
@@ -71,7 +72,8 @@ EXPERIMENT = Experiment(
             [("", _RANDOM, 0.8426)],
             sizes=_CONLL2003,
             when={"embeddings": (None,)},
-            note="Word vectors begin at random: not comparable with F1 above 90 from pretrained ones.",
+            note="Word vectors begin at random: not comparable with F1 above 90 from pretrained "
+            "ones.",
         ),
         Published(  # Gui et al. (2019), Table 2; the plain BiLSTM is that of Ma and Hovy (2016)
             "conll2003",

@@ -2,24 +2,21 @@
 
 from typing import Any
 
+from typing_extensions import override
+
 from dynskip_jax.data.tagged import find_tagged_corpus, with_entities
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.tagger_task import (
-    dataset_of,
-    draw,
-    encode,
-    make_task,
-    metrics,
-    read,
-    tokenize,
-)
-
-__all__ = ["draw", "encode", "load", "make_task", "metrics", "read", "tokenize"]
+from dynskip_jax.experiments.tagger_task import SentenceTagging, dataset_of
 
 
-def load(settings: Any) -> Dataset:
-    """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
-    data = settings.data
-    how = dict(tag_column=data.tag_column, beside=data.columns or (), strict=data.strict)
-    corpus = with_entities(find_tagged_corpus(data.dataset, data.data, **how), data.scheme)
-    return dataset_of(corpus, corpus.entity_tags, settings)
+class EntityTagging(SentenceTagging):
+    """Tag entities or chunks."""
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
+        data = settings.data
+        how = dict(tag_column=data.tag_column, beside=data.columns or (), strict=data.strict)
+        corpus = with_entities(find_tagged_corpus(data.dataset, data.data, **how), data.scheme)
+        return dataset_of(corpus, corpus.entity_tags, settings)

@@ -22,6 +22,7 @@ from dynskip_jax.settings import with_groups
 EXPERIMENT = Experiment(
     name="imdb",
     about=__doc__,
+    task="dynskip_jax.experiments.imdb.task:Reviews",
     settings=with_groups(SentenceSettings, data=ReviewData()),
     presets={
         # Means over states learn in fewer epochs than last states.

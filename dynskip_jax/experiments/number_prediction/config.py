@@ -97,6 +97,7 @@ _PUBLISHED = {  # Gui et al. (2019), Table 5
 EXPERIMENT = Experiment(
     name="number_prediction",
     about=__doc__,
+    task="dynskip_jax.experiments.number_prediction.task:NumberPrediction",
     settings=with_groups(
         Settings, data=SyntheticData(), model=NumberModel(), training=RelaxedTraining()
     ),

@@ -52,10 +52,8 @@ class TextSettings(LanguageSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind, found = (
-            self.data.vocabulary.partition(":")[0],
-            _VOCABULARY.fullmatch(self.data.vocabulary),
-        )
+        kind = self.data.vocabulary.partition(":")[0]
+        found = _VOCABULARY.fullmatch(self.data.vocabulary)
         if found is None or not 258 <= int(found[1] or 258) <= 1_000_000:
             raise UserError(
                 "--vocabulary takes words, characters, bpe or bpe:N, with N from 258 to 1,000,000"
@@ -92,6 +90,7 @@ _published = functools.partial(Published, "ptb", ("dev_perplexity", "test_perple
 EXPERIMENT = Experiment(
     name="ptb",
     about=__doc__,
+    task="dynskip_jax.experiments.ptb.task:WordModelling",
     settings=TextSettings,
     presets={
         # The schedule of Zaremba et al., with early stopping on dev about half way through the 13

@@ -3,53 +3,57 @@
 import re
 
 import numpy as np
+from typing_extensions import override
 
-from dynskip_jax.data import Pieces, find_language_corpus
-from dynskip_jax.data.corpora import PROSE_WORD
+from dynskip_jax.data.corpora import PROSE_WORD, find_language_corpus
+from dynskip_jax.data.language import Pieces
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.vocabularies import EOS
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.language_task import draw, make_task, read
+from dynskip_jax.experiments.language_task import TextModelling
 from dynskip_jax.experiments.ptb.config import TextSettings
-from dynskip_jax.trained import Trained
-
-__all__ = ["draw", "encode", "load", "make_task", "read", "tokenize"]
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
-def load(settings: TextSettings) -> Dataset:
-    """Load the text."""
-    data = settings.data
-    kind, _, size = data.vocabulary.partition(":")
-    pieces = None if kind == "words" else Pieces(kind, int(size or 4000))
-    corpus = find_language_corpus(data.data, data.dataset, pieces=pieces)
-    about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
-    return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
+class WordModelling(TextModelling):
+    """Predict the next word, character or byte pair of a text."""
 
+    @override
+    @staticmethod
+    def load(settings: TextSettings) -> Dataset:
+        """Load the text."""
+        data = settings.data
+        kind, _, size = data.vocabulary.partition(":")
+        pieces = None if kind == "words" else Pieces(kind, int(size or 4000))
+        corpus = find_language_corpus(data.data, data.dataset, pieces=pieces)
+        about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
+        return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
 
-def tokenize(trained: Trained, text: str) -> str:
-    """Adapt the words of a text to the conventions of the vocabulary.
+    @override
+    def tokenize(self, text: str) -> str:
+        """Adapt the words of a text to the conventions of the vocabulary.
 
-    Letters become lowercase and numbers `N` if they are so there, and punctuation marks that it
-    lacks are dropped. Contractions are split (is n't) or not, whichever leaves fewer words unknown.
-    """
-    if trained.vocabulary.unit != "word":
-        return text
-    known = trained.vocabulary.index
-    if all(token == token.lower() for token in known if token != "N"):
-        text = text.lower()
-    ways = []
-    for words in (PROSE_WORD.findall(text), treebank_words(text, lowercase=False)):
-        if "N" in known:
-            words = [
-                "N" if _NUMBER.fullmatch(word) and word not in known else word for word in words
-            ]
-        ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
-    return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
+        Letters become lowercase and numbers `N` if they are so there, and punctuation marks that it
+        lacks are dropped. Contractions are split (is n't) or not, whichever leaves fewer words
+        unknown.
+        """
+        if self.vocabulary.unit != "word":
+            return text
+        known = self.vocabulary.index
+        if all(token == token.lower() for token in known if token != "N"):
+            text = text.lower()
+        ways = []
+        for words in (PROSE_WORD.findall(text), treebank_words(text, lowercase=False)):
+            if "N" in known:
+                words = [
+                    "N" if _NUMBER.fullmatch(word) and word not in known else word for word in words
+                ]
+            ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
+        return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
 
-
-def encode(trained: Trained, text: str) -> tuple[np.ndarray, list[str]]:
-    """Return the tokens of a text, which begin with `<eos>`; unknown ones become `<unk>`."""
-    tokens = trained.vocabulary.encode([EOS, *trained.vocabulary.split(text)])
-    return tokens, trained.vocabulary.decode(tokens)
+    @override
+    def encode(self, text: str) -> tuple[np.ndarray, list[str]]:
+        """Return the tokens of a text, which begin with `<eos>`; unknown ones become `<unk>`."""
+        tokens = self.vocabulary.encode([EOS, *self.vocabulary.split(text)])
+        return tokens, self.vocabulary.decode(tokens)

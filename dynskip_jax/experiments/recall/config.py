@@ -16,8 +16,8 @@ from dynskip_jax.config import For
 from dynskip_jax.experiment import ACCURACY, Experiment
 from dynskip_jax.experiments.agreement.config import MaskedAgent
 from dynskip_jax.experiments.number_prediction.config import RelaxedTraining, SyntheticData
+from dynskip_jax.model_names import COPYING
 from dynskip_jax.settings import Model, Settings, with_groups
-from dynskip_jax.training.model_names import COPYING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class RecallModel(Model):
 EXPERIMENT = Experiment(
     name="recall",
     about=__doc__,
+    task="dynskip_jax.experiments.recall.task:Recall",
     settings=with_groups(
         Settings,
         data=SyntheticData(length=64, train_examples=100_000),

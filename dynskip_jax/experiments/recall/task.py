@@ -10,22 +10,20 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
-from dynskip_jax.data import Batch, Examples, Vocabulary
+from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, STEPS_OF_A_PAIR, load_recall
+from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.language_task import read
+from dynskip_jax.experiments.language_task import read_words
 from dynskip_jax.functional import copied_log_probs
-from dynskip_jax.models import LanguageModel
+from dynskip_jax.models.language_model import LanguageModel
 from dynskip_jax.nn import initializers
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
 
-__all__ = ["load", "make_task", "metrics", "read", "warnings"]
-
 
 class OfAsked(NamedTuple):
-    """Log-probabilities, in nats, at the places that ask, in order; rows may have fewer such
-    places.
-    """
+    """Log-probabilities, in nats, at the places that ask; rows may have fewer of them."""
 
     target: Float[Array, "rows places"]  # of the true words
     words: Float[Array, "rows places vocabulary"]
@@ -35,6 +33,35 @@ class Recall(ExampleTask):
     """A task that predicts a word only where a key returns; it trains a `LanguageModel`."""
 
     is_of_steps = True
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Generate the rows."""
+        found = load_recall(settings.data.length, settings.data.train_examples)
+        words = Vocabulary(tuple(map(str, range(NUM_WORDS))))
+        about = (found.name, found.sizes, found.fingerprint, found.source)
+        return Dataset(*about, found.splits, words)
+
+    def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Vocabulary):
+        features = settings.model.features
+
+        def make_model(rngs: nnx.Rngs) -> LanguageModel:
+            return LanguageModel(
+                NUM_WORDS,
+                features,
+                **spec.layer_options(),
+                copy=spec.copy,
+                weight_init=initializers.by_size(features),
+                cell=spec.cell_options,
+                rngs=rngs,
+            )
+
+        splits = {}
+        if data is not None:
+            splits = {name: Examples(*rows) for name, rows in data.content.items()}
+        super().__init__(splits, make_model, batch_size=settings.training.batch_size)
+        self.vocabulary = vocabulary
 
     @override
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
@@ -76,11 +103,30 @@ class Recall(ExampleTask):
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
         return ()
 
+    @override
+    def warnings(self, spec: Any, epochs: int) -> list[str]:
+        """Return none: relaxed choices in every epoch, and a K beyond the rows, are meant."""
+        return []
+
+    @override
+    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
+        """Return the accuracy on rows of twice the length, in each mode if choices matter."""
+        modes = {"": None}
+        if trained.spec.choices_matter():
+            modes |= {"_greedy": "greedy", "_sampled": "sample"}
+        found = {}
+        for suffix, mode in modes.items():
+            scores = trained.learner.evaluate(trained.all_params, "twice", trained.keys, mode=mode)
+            found[f"test_accuracy_twice{suffix}"] = scores["twice_accuracy"]
+        return found
+
+    @override
+    def read_text(self, trained: Any, text: str) -> Reading:
+        return read_words(trained, text)
+
 
 def _places(batch: Batch) -> tuple[Int[Array, "rows 1"], Int[Array, "rows places"]]:
-    """Return the indices of each row's steps that ask, before others if it has fewer than are
-    possible.
-    """
+    """Return the indices of each row's steps that ask, then others up to the most possible."""
     asked = batch.targets != NOT_ASKED
     steps = jnp.argsort(~asked, axis=1, stable=True)[:, : asked.shape[1] // STEPS_OF_A_PAIR]
     return jnp.arange(len(steps))[:, None], steps
@@ -90,45 +136,3 @@ def _asked(batch: Batch) -> Batch:
     """Mask the steps at which nothing is asked."""
     asked = batch.targets != NOT_ASKED
     return batch._replace(mask=asked if batch.mask is None else asked & batch.mask[..., None])
-
-
-def load(settings: Any) -> Dataset:
-    """Generate the rows."""
-    found = load_recall(settings.data.length, settings.data.train_examples)
-    words = Vocabulary(tuple(map(str, range(NUM_WORDS))))
-    return Dataset(found.name, found.sizes, found.fingerprint, found.source, found.splits, words)
-
-
-def make_task(spec: Any, settings: Any, data: Dataset | None, vocabulary: Vocabulary) -> Recall:
-    """Return the task of a model."""
-
-    def make_model(rngs: nnx.Rngs) -> LanguageModel:
-        return LanguageModel(
-            NUM_WORDS,
-            settings.model.features,
-            **spec.layer_options(),
-            copy=spec.copy,
-            weight_init=initializers.by_size(settings.model.features),
-            cell=spec.cell_options,
-            rngs=rngs,
-        )
-
-    splits = {} if data is None else {name: Examples(*rows) for name, rows in data.content.items()}
-    return Recall(splits, make_model, batch_size=settings.training.batch_size)
-
-
-def warnings(spec: Any, settings: Any, learner: Any) -> list[str]:
-    """Return none: relaxed choices in every epoch, and a K beyond the rows of train, are meant."""
-    return []
-
-
-def metrics(trained: Any) -> dict[str, np.ndarray]:
-    """Return the accuracy on rows of twice the length, in each mode if choices matter."""
-    modes = {"": None}
-    if trained.spec.choices_matter():
-        modes |= {"_greedy": "greedy", "_sampled": "sample"}
-    found = {}
-    for suffix, mode in modes.items():
-        scores = trained.learner.evaluate(trained.all_params, "twice", trained.keys, mode=mode)
-        found[f"test_accuracy_twice{suffix}"] = scores["twice_accuracy"]
-    return found

@@ -18,6 +18,7 @@ from dynskip_jax.experiments.sentence_config import SMALL, SentenceSettings
 EXPERIMENT = Experiment(
     name="sick",
     about=__doc__,
+    task="dynskip_jax.experiments.sick.task:Similarity",
     settings=SentenceSettings,
     presets={
         "small": SMALL

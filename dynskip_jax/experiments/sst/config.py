@@ -29,6 +29,7 @@ class TreebankData(SentenceData):
 EXPERIMENT = Experiment(
     name="sst",
     about=__doc__,
+    task="dynskip_jax.experiments.sst.task:TreebankSentences",
     settings=with_groups(SentenceSettings, data=TreebankData()),
     presets={
         "small": SMALL

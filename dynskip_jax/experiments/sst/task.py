@@ -2,20 +2,27 @@
 
 from typing import Any
 
+from typing_extensions import override
+
 from dynskip_jax.data import corpora
 from dynskip_jax.data.notes import DataNotes
-from dynskip_jax.data.sentences import treebank_words as split
+from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.experiment import Dataset
-from dynskip_jax.experiments.sentence_task import load_sentences
-from dynskip_jax.experiments.sentence_task import make_classification as make_task
-
-__all__ = ["load", "make_task", "split"]
+from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
 
 
-def load(settings: Any) -> Dataset:
-    """Load the trees."""
-    notes = DataNotes(strict=settings.data.strict)
-    splits, source = corpora.find_sst(
-        settings.data.data, phrases=settings.data.phrases, notes=notes
-    )
-    return load_sentences("sst", splits, source, settings, corpora.SST_LABELS, notes.lines)
+class TreebankSentences(TextClassification):
+    """Classify sentences of the Stanford Sentiment Treebank."""
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the trees."""
+        data = settings.data
+        notes = DataNotes(strict=data.strict)
+        splits, source = corpora.find_sst(data.data, phrases=data.phrases, notes=notes)
+        return load_sentences("sst", splits, source, settings, corpora.SST_LABELS, notes.lines)
+
+    @override
+    def split(self, text: str) -> list[str]:
+        return treebank_words(text)
