@@ -96,13 +96,15 @@ import contextlib, importlib.abc, io, sys
 
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"array_record", "filelock", "matplotlib", "tensorflow_datasets"}:
+        extras = {"array_record", "filelock", "matplotlib", "tensorflow_datasets"}
+        if name.partition(".")[0] in extras:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
 import dynskip_jax.functional, dynskip_jax.nn, dynskip_jax.models, dynskip_jax.data
 import dynskip_jax.rl, dynskip_jax.training.step, dynskip_jax.tasks
-for name in ("analysis.plots", "analysis.arcs", "training.folder", "data.builders", "training.loop"):
+of_analysis = ["analysis.plots", "analysis.arcs"]
+for name in (*of_analysis, "training.folder", "data.builders", "training.loop"):
     try:
         importlib.import_module(f"dynskip_jax.{name}")
     except ImportError as error:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from dynskip_jax.console import print_table, say
-from dynskip_jax.data.corpora import find_imdb, imdb_splits
 from dynskip_jax.data.notes import DataNotes
+from dynskip_jax.data.sentence_corpora import find_imdb, imdb_splits
 from dynskip_jax.errors import needs
 
 _PENALTIES = (0.03, 0.1, 0.3, 1.0)  # C of the logistic regression

@@ -100,9 +100,8 @@ def evaluate(
         for name, model in models.items():
             perplexities = start(model, read, size, progress.advance)
             dev, dev_with = perplexities("dev", *grid)
-            means = np.nan_to_num(
-                dev_with.mean(axis=0), nan=np.inf
-            )  # what diverged is not the best
+            # What diverged is not the best.
+            means = np.nan_to_num(dev_with.mean(axis=0), nan=np.inf)
             i, j = np.unravel_index(means.argmin(), means.shape)
             chosen = grid[0][i], grid[1][j]
             test, test_with = perplexities("test", chosen[:1], chosen[1:])

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from dynskip_jax.config import Count, Size
-from dynskip_jax.data.corpora import find_imdb
 from dynskip_jax.data.files import DATA_VARIABLE, named_folder
 from dynskip_jax.data.language import text_lines
+from dynskip_jax.data.sentence_corpora import find_imdb
 from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
 from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK, normal_form

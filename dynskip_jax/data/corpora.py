@@ -26,13 +26,6 @@ from dynskip_jax.data.files import (
 from dynskip_jax.data.language import LanguageCorpus, Pieces, corpus_name, make_corpus, read_corpus
 from dynskip_jax.data.messages import quoted, shown
 from dynskip_jax.data.prepared import find_records
-from dynskip_jax.data.sentence_corpora import IMDB_LABELS as IMDB_LABELS
-from dynskip_jax.data.sentence_corpora import SICK_RATINGS as SICK_RATINGS
-from dynskip_jax.data.sentence_corpora import SST_LABELS as SST_LABELS
-from dynskip_jax.data.sentence_corpora import find_imdb as find_imdb
-from dynskip_jax.data.sentence_corpora import find_sick as find_sick
-from dynskip_jax.data.sentence_corpora import find_sst as find_sst
-from dynskip_jax.data.sentence_corpora import imdb_splits as imdb_splits
 from dynskip_jax.data.upstream import NotAvailable, Upstream
 from dynskip_jax.errors import UserError
 

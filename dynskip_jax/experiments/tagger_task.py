@@ -223,14 +223,12 @@ def _make_model(
         m.features,
         **spec.layer_options(),
         embedding_features=m.embedding_features,
-        word_init=begin_with(
-            vectors, by_size(m.embedding_features)
-        ),  # U(±√(3/d)) for words without one
+        # U(±√(3/d)) for words without one.
+        word_init=begin_with(vectors, by_size(m.embedding_features)),
         characters=characters,
         capitals=(len(CAPITALS), recipe["capitals"]) if recipe["capitals"] else None,
-        columns=[
-            (1 + len(values), _COLUMN_FEATURES) for values in vocabulary.columns
-        ],  # 0 is unknown
+        # 0 is unknown.
+        columns=[(1 + len(values), _COLUMN_FEATURES) for values in vocabulary.columns],
         window=recipe["window"],
         output=m.output,
         allowed=allowed_transitions(vocabulary.tags, "BIOES") if has_scheme else None,

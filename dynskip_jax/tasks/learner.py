@@ -205,9 +205,8 @@ class Learner(Trainable):
                 sums[f"{who}_skip_{i}"] = mean_of(decision.action)
                 if skip.is_stochastic and skip.max_skip <= _MOST_SHARES:
                     # Count with a scatter-add: one-hot vectors would be large for large K.
-                    chosen = jnp.where(
-                        wide, decision.action - 1, skip.max_skip
-                    )  # padding: out of range
+                    # Padding: out of range.
+                    chosen = jnp.where(wide, decision.action - 1, skip.max_skip)
                     times = jnp.zeros(skip.max_skip).at[chosen].add(1 / samples, mode="drop")
                     sums[f"agent_share_{i}"] = Mean(times, steps)
             if decision.update is not None:

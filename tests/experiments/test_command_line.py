@@ -181,9 +181,8 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
         assert part in text
     examples = [line for line in experiment.about.splitlines() if line.startswith("    ")]
     shown = text.splitlines()
-    assert examples and set(examples) <= set(
-        shown
-    )  # commands stand on lines of their own, indented alike
+    # Commands stand on lines of their own, indented alike.
+    assert examples and set(examples) <= set(shown)
     assert max(len(line) for line in shown if line not in examples) <= 80
 
 

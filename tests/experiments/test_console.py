@@ -73,9 +73,8 @@ def print_a_run(size=100):
 
 @pytest.mark.parametrize("width", [40, 80, 0])
 def test_numbers_and_names_stay_whole_on_any_terminal(width, terminal):
-    output = terminal(
-        width or 40, is_terminal=bool(width)
-    )  # off a terminal, tables have their full width
+    # Off a terminal, tables have their full width.
+    output = terminal(width or 40, is_terminal=bool(width))
     print_a_run()
     text = re.sub("\x1b.*?m", "", output.getvalue())
     cells = ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26", "1:06:40", "1,971,075")

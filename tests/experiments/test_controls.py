@@ -91,9 +91,8 @@ def test_hard_choices_go_on_from_expected_ones(trained, copying):
     folder, out = trained(*hard, "--start-from", copying[0])
     assert "dynamic:4, by content, copies: chosen" in out.replace("│ ", "").replace("  ", " ")
     row = row_of(folder)["metrics"]
-    assert (
-        row["test_perplexity_sampled"]["mean"] > 1
-    )  # λ is 0, but the choice determines what is copied
+    # Λ is 0, but the choice determines what is copied.
+    assert row["test_perplexity_sampled"]["mean"] > 1
 
 
 @pytest.mark.slow

@@ -83,12 +83,13 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(tmp_path, monkeypat
 REMOVED = {
     "with a record": (RunDir, "log", 1, "no checkpoint yet"),
     "in an evaluation": (Learner, "evaluate", 2, "/checkpoints/3"),
+    # It is complete.
     "while a checkpoint is written": (
         orbax.checkpoint.Checkpointer,
         "save",
         2,
         "/checkpoints/6",
-    ),  # it is complete
+    ),
     "while its models are drawn": (plots, "learning_curves", 1, "/checkpoints/6"),
     "before its result": (RunDir, "write_result", 1, "/checkpoints/6"),
 }
@@ -198,9 +199,8 @@ def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, fin
     write_result(folder, document if name == "result.json" else load(folder / "result.json"))
     assert_user_error(explain(folder), str(folder))
     again = execute(PTB, *finished_ptb.arguments, "--run-dir", folder)
-    if again.status or (
-        name != "vocabulary.json" and value != [7]
-    ):  # rewritten; not needed for a table
+    # Rewritten; not needed for a table.
+    if again.status or (name != "vocabulary.json" and value != [7]):
         assert_user_error(again, str(folder))
     succeed(tool("report"), folder, finished_ptb.folder)
 

@@ -26,13 +26,14 @@ def test_words_in_like_company_are_alike(tmp_path):
     assert "text.txt: 840 words" in outcome.out
     assert first.read_bytes() == second.read_bytes()
     vectors = read_word_vectors(first, {"cat", "dog", "9999", "99", "in", "1996", "In"}, 8)
+    # In lower case, digits replaced by 9.
     assert vectors.keys() == {
         "cat",
         "dog",
         "9999",
         "99",
         "in",
-    }  # in lower case, digits replaced by 9
+    }
 
     def alike(one, other):
         one, other = vectors[one], vectors[other]

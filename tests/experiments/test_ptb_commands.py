@@ -65,9 +65,8 @@ def test_explain_prints_and_shows_what_the_models_say(compared):
         )
         assert listed in outcome.out
         for position, token in enumerate(tokens[1:]):
-            assert (
-                np.abs(printed / probabilities[position, token] - 1).min() < 0.006
-            )  # of three digits
+            # Of three digits.
+            assert np.abs(printed / probabilities[position, token] - 1).min() < 0.006
     (picture,) = (compared / "plots").glob("explain-dynamic-3-seed-1-a-b-b-c-h-*.png")
     assert f"picture: {picture}" in outcome.out
     assert_picture(picture)

@@ -184,12 +184,13 @@ def test_the_plan_shows_the_size_of_embeddings_that_a_file_has(tmp_path):
         ("sst", write_sst, "test_accuracy", 0.9),
         ("conll2003", write_conll2003, "test_f1", 0.9),
         ("pos", write_pos, "test_accuracy", 0.95),
+        # 1.10 is the best: one of two lines, of seven words.
         (
             "ptb",
             write_ptb,
             "test_perplexity",
             1.4,
-        ),  # 1.10 is the best: one of two lines, of seven words
+        ),
         ("sick", write_sick, "test_pearson", 0.7),
     ],
 )

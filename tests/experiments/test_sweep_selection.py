@@ -11,10 +11,11 @@ from commands import assert_user_error, execute, finished_run, records, row_of, 
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.trained import load_run
 
+# A rate of 0 in float32 keeps all weights 0, so that class 0 is the answer.
 NOTHING, RATE = (
     1e-300,
     0.01,
-)  # a rate of 0 in float32 keeps all weights 0, so that class 0 is the answer
+)
 SWEPT = ("--model", "lstm", "--learning-rate", f"{NOTHING},{RATE}", "--seeds", "3", "--devices", 1)
 
 

@@ -47,10 +47,11 @@ def called(found, inputs):
 
 def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
     usual = load_run(compared_ptb.folder)
+    # The last model and the first seed are the default.
     assert (usual.name, usual.seed) == (
         "dynamic:3",
         0,
-    )  # the last model and the first seed are the default
+    )
     for model in ("lstm", "dynamic:3"):
         found = load_run(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()

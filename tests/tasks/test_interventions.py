@@ -211,9 +211,8 @@ def test_choices_of_another_row_where_lengths_differ():
     losses, actions, counts = whole(found, ("losses", "actions", "counts"), axis=0)
     taken = actions[..., 0]
     assert counts.tolist() == [1, 1, 1, 1, 1, 0]
-    for row, other in enumerate(
-        [1, 2, 0, 4, 3]
-    ):  # the last batch has two rows, and one that fills it
+    # The last batch has two rows, and one that fills it.
+    for row, other in enumerate([1, 2, 0, 4, 3]):
         over_and_over = np.tile(taken[other, : split.seq_lengths[other]], 3)
         np.testing.assert_allclose(losses[row, 2], loss_of(row, over_and_over[:6]), rtol=1e-5)
         np.testing.assert_allclose(losses[row, 0], loss_of(row, taken[row]), rtol=1e-5)

@@ -107,9 +107,8 @@ ORDER = np.array([2, 0, 1, 2], np.int32)
 LENGTHS = np.array([2, 3, 1, 2], np.int32)
 NO_MASK = None
 OF_ROWS = np.array([True, True, True, False])
-OF_STEPS = np.array(
-    [[True, False, False], [False, True, True], [False] * 3, [False] * 3]
-)  # of 1: nothing
+# Of 1: nothing.
+OF_STEPS = np.array([[True, False, False], [False, True, True], [False] * 3, [False] * 3])
 
 
 @pytest.mark.parametrize("mask", [NO_MASK, OF_ROWS, OF_STEPS], ids=["none", "rows", "steps"])

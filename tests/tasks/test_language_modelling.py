@@ -172,9 +172,8 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     np.testing.assert_allclose(sums["nll"].total, nll_of(output.logits, targets).sum(), rtol=1e-5)
     np.testing.assert_allclose(end[1].slots.h, expected[1].slots.h, rtol=1e-5, atol=1e-6)
     chosen = output.decisions[1].action.tolist()
-    assert any(
-        len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6)
-    )  # rollouts choose separately
+    # Rollouts choose separately.
+    assert any(len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6))
 
 
 def test_averaged_predictions_are_means_of_probabilities(usual):

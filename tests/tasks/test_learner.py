@@ -186,6 +186,5 @@ def test_predictions_are_in_order_unpadded_and_those_of_each_example_alone(kind)
         np.testing.assert_allclose(metrics["dev_accuracy"][seed], right / steps, rtol=1e-6)
         for name, value in task.host_metrics("dev", found).items():
             assert metrics[f"dev_{name}"][seed] == value
-    assert any(
-        np.any(a != b) for a, b in zip(*predictions, strict=True)
-    )  # two models, not one twice
+    # Two models, not one twice.
+    assert any(np.any(a != b) for a, b in zip(*predictions, strict=True))

@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from dynskip_jax.data import corpora
+from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import review_words
 from dynskip_jax.experiment import Dataset
@@ -19,9 +19,11 @@ class Reviews(TextClassification):
     def load(settings: Any) -> Dataset:
         """Load the reviews."""
         notes = DataNotes(strict=settings.data.strict)
-        reviews, source = corpora.find_imdb(settings.data.data, notes)
-        splits = corpora.imdb_splits(reviews)
-        return load_sentences("imdb", splits, source, settings, corpora.IMDB_LABELS, notes.lines)
+        reviews, source = sentence_corpora.find_imdb(settings.data.data, notes)
+        splits = sentence_corpora.imdb_splits(reviews)
+        return load_sentences(
+            "imdb", splits, source, settings, sentence_corpora.IMDB_LABELS, notes.lines
+        )
 
     @override
     def split(self, text: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import short
-from dynskip_jax.data import corpora
+from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import pair_inputs, treebank_words
 from dynskip_jax.errors import UserError
@@ -37,7 +37,7 @@ class Similarity(SentencePairs):
     def load(settings: Any) -> Dataset:
         """Load the pairs."""
         notes = DataNotes(strict=settings.data.strict)
-        splits, source = corpora.find_sick(settings.data.data, notes)
+        splits, source = sentence_corpora.find_sick(settings.data.data, notes)
         return load_sentences("sick", splits, source, settings, lines=notes.lines)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Any):
@@ -47,7 +47,7 @@ class Similarity(SentencePairs):
             return SentencePairModel(
                 embed(rngs),
                 settings.model.features,
-                corpora.SICK_RATINGS,
+                sentence_corpora.SICK_RATINGS,
                 similarity_features=_SIMILARITY_FEATURES,
                 **model_options(spec, settings, data),
                 rngs=rngs,

@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from dynskip_jax.data import corpora
+from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.experiment import Dataset
@@ -20,8 +20,10 @@ class TreebankSentences(TextClassification):
         """Load the trees."""
         data = settings.data
         notes = DataNotes(strict=data.strict)
-        splits, source = corpora.find_sst(data.data, phrases=data.phrases, notes=notes)
-        return load_sentences("sst", splits, source, settings, corpora.SST_LABELS, notes.lines)
+        splits, source = sentence_corpora.find_sst(data.data, phrases=data.phrases, notes=notes)
+        return load_sentences(
+            "sst", splits, source, settings, sentence_corpora.SST_LABELS, notes.lines
+        )
 
     @override
     def split(self, text: str) -> list[str]:
