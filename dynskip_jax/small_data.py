@@ -7,6 +7,9 @@ from typing import Any
 from dynskip_jax.settings import Resolved, fields_of, get
 
 UPDATES = 600  # that presets make at least
+# That relaxed choices have at least. In fewer, the weight of the entropy falls before the agent has
+# learned where to look, and it takes the previous state for ever.
+RELAXED_UPDATES = 400
 _BATCHES = 20  # in an epoch, at least
 _SMALLEST_BATCH = 8
 _IN_EPOCHS = ("epochs", "patience", "decay_after", "average_after", "relaxed_epochs")
@@ -17,9 +20,10 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
     """Return settings with enough updates for data of this size, and notes on what has changed.
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and
-    the decay of the learning rate, are stretched until the preset's epochs make 600 updates. Values
-    from flags stay; fewer `--epochs` than that stretch nothing, so that a run may grow by them.
-    `size` is the number of examples or tokens of train.
+    the decay of the learning rate, are stretched until the preset's epochs make 600 updates.
+    Relaxed epochs become more until they make 400. Values from flags stay; fewer `--epochs` than
+    that stretch nothing, so that a run may grow by them. `size` is the number of examples or tokens
+    of train.
     """
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets
@@ -57,6 +61,13 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
             f"train is small: --epochs {training.epochs} makes {training.epochs * batches:,} "
             f"updates; without it, {usual * stretch} epochs would make {UPDATES} or more"
         )
+
+    relaxed = changed.get("relaxed_epochs", settings.agent.relaxed_epochs)
+    wanted = math.ceil(RELAXED_UPDATES / max(1, batches))
+    if 0 < relaxed < wanted and "relaxed_epochs" in free:
+        changed["relaxed_epochs"] = wanted
+        notes.append(f"train is small: {wanted} relaxed epochs in place of {relaxed}")
+
     for name, value in changed.items():
         resolved = resolved.changed(f"{sources[name]}, for small data", **{name: value})
     return dataclasses.replace(resolved, notes=(*resolved.notes, *notes))

@@ -13,7 +13,7 @@ from dynskip_jax import run
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.settings import replace
-from dynskip_jax.small_data import UPDATES, fit_to_size
+from dynskip_jax.small_data import RELAXED_UPDATES, UPDATES, fit_to_size
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,21 @@ def test_presets_make_enough_updates(name, size):
     assert found.epochs * batches >= UPDATES and fitted.notes
     assert fitted.sources["epochs"] == f"{resolved.sources['epochs']}, for small data"
     assert found.patience * usual.epochs == usual.patience * found.epochs
+
+
+@pytest.mark.parametrize("flags", [[], ["--epochs", "4"], ["--length", "21"]], ids=str)
+@pytest.mark.parametrize("size", [300, 2_000, 10_000])
+def test_relaxed_choices_have_enough_updates(flags, size):
+    """Regression: of 10,000 examples, agents took the previous state after 78 updates."""
+    resolved, _ = read_training(find_experiment("number_prediction"), flags)
+    fitted = fit_to_size(resolved, size).settings
+    batches = size // fitted.training.batch_size
+    assert fitted.agent.relaxed_epochs * batches >= RELAXED_UPDATES
+
+    typed, _ = read_training(
+        find_experiment("number_prediction"), [*flags, "--relaxed-epochs", "1"]
+    )
+    assert fit_to_size(typed, size).settings.agent.relaxed_epochs == 1
 
 
 def test_what_is_typed_stays_and_large_data_changes_nothing():

@@ -4,18 +4,19 @@ Read it from `run_backward` down. The loop goes from the last step to the first 
 step t (`_step_back`) it has the gradient of State(t): from the caller, and from the later steps
 that read this state. It differentiates the step at the values that the forward loop has saved
 (`_undo_step`, `_replay`), and adds the gradients of the states that the step read to their rows
-(`_send_back`). Weights get their gradients after the loop.
+(`_send_back`). There they wait until the loop arrives: only the K steps after a state read it, so
+its row is complete when those steps have run. Weights get their gradients after the loop.
 
 A name d_x is the gradient of x, and `adjoints` are those of the histories. Each of the four ways
 has a comment at its place, "Difference 1" to "Difference 4":
 
-1. Results of products, choices and states that entered are known from the forward loop, so no
-   product is computed twice.
+1. Results of the cell's products, choices and states that entered are known from the forward
+   loop, so no product of the cell is computed twice.
 2. Matrices get their gradients after the loop, from all steps at once: one large product instead
    of a small one for each step.
 3. Gradients of reads are added to one array in place: nothing that grows with K is kept for a step.
 4. A choice without a derivative, as a sampled or a greedy one, is not even made again: log π gets
-   its gradient outside the loop, from the histories.
+   its gradient outside the loop, from the histories (`fused_unroll`).
 """
 
 from collections.abc import Callable
@@ -89,11 +90,12 @@ class StepCotangents(NamedTuple):
     before: Any  # of the floats of the time skip's state before the step
 
 
-class Variables(NamedTuple):
+class Differentiated(NamedTuple):
     """Arrays in which a step is differentiated, or their gradients; None for what a layer lacks."""
 
     products: list[Array]  # zeros that are added to the products, before their activations
-    made: Any  # zeros that are added to the floats of the choice and of the time skip's new state
+    # Zeros that are added to the floats of the choice and of the time skip's new state
+    choice_probes: Any
     # What is the same at all steps: parameters, recurrent dropout mask, λ and initial state
     shared: tuple[Any, ...]
     inputs: list[Array]  # projected inputs
@@ -119,19 +121,22 @@ class Emitted(NamedTuple):
     d_inputs: Any  # gradients of the projected inputs; None for owned ones in the loop
     d_products: Any  # gradients of the products; None for those that own an input
     operands: Any  # operands of the products; None for h, which is a result of the forward loop
-    d_made: Any  # gradients of the floats of the choice and of the time skip's new state
+    # Gradients of the floats of the choice and of the time skip's new state
+    d_choice_probes: Any
 
 
-class Passed(NamedTuple):
+class BackwardCarry(NamedTuple):
     """What a step of the backward loop passes to the one before it; after the loop, t is -1."""
 
     t: Int[Array, ""]  # number of the step
-    d_newest: Any  # gradient of State(t), from the steps after t
+    # Gradient of State(t), from the steps after t; where a step reaches back, also from the caller
+    d_newest: Any
     # Gradients of the histories, (K + time, batch, hidden) each, from the steps after t; None if a
     # step reads State(t-1) only
     adjoints_RBH: Any
     d_after: Any  # gradient of the time skip's state after step t
-    # Gradients of the parameters that are vectors, the dropout mask, λ and the initial state
+    # Gradients of the dropout mask, λ, the initial state, and of vectors that are used in another
+    # way than as an addend of a product
     d_shared: tuple[Any, ...]
     # Up to row t, results that have overwritten projected inputs; then gradients of these inputs
     buffers: list[Array]
@@ -143,8 +148,8 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
     args, result, _, entering_TBH = residuals
     if entering_TBH is None:
         entering_TBH = _entering_of_all(layer, args, result)
-    passed, emitted = _run_loop(layer, residuals._replace(entering=entering_TBH), d_result)
-    d_params, d_mask, d_mix, d_initial = passed.d_shared
+    carry, emitted = _run_loop(layer, residuals._replace(entering=entering_TBH), d_result)
+    d_params, d_mask, d_mix, d_initial = carry.d_shared
 
     # Difference 2: one product after the loop for each weight, of all operands and all gradients.
     # The h that entered is known from the forward loop, so the loop does not emit it as an operand.
@@ -153,14 +158,16 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
         mask = mask[None]
     h_TBH = dropped(entering_TBH, mask, layer.recurrence.transition)[0]
     d_matrices, d_params = _gradients_of_params(layer, args, d_params, h_TBH, emitted)
-    d_skip, d_given, d_recent_inputs = _gradients_of_choices(layer, args, result, emitted.d_made)
+    d_skip, d_given, d_recent_inputs = _gradients_of_choices(
+        layer, args, result, emitted.d_choice_probes
+    )
     return Arguments(
         inputs=tuple(emitted.d_inputs),
         matrices=d_matrices,
         params=d_params,
-        newest=passed.d_newest,
-        slots=_gradient_of_slots(layer, args, result, d_result, passed.adjoints_RBH),
-        skip_state=passed.d_after,
+        newest=carry.d_newest,
+        slots=_gradient_of_slots(layer, args, result, d_result, carry.adjoints_RBH),
+        skip_state=carry.d_after,
         skip=d_skip,
         given=d_given,
         mix=d_mix,
@@ -173,7 +180,7 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
 
 def _run_loop(
     layer: Layer, residuals: Residuals, d_result: ResultCotangents
-) -> tuple[Passed, Emitted]:
+) -> tuple[BackwardCarry, Emitted]:
     """Run the steps from the last to the first."""
     args, result, results, entering_TBH = residuals
     given, unpack = pack(args.given)
@@ -196,13 +203,13 @@ def _run_loop(
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
     last = jnp.full((), args.time - 1, jnp.int32)
-    start = Passed(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
+    start = BackwardCarry(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
 
     loop = Loop(layer, args, result.histories, transposes, unpack)
-    passed, emitted = lax.scan(partial(_step_back, loop), start, steps, reverse=True)
+    carry, emitted = lax.scan(partial(_step_back, loop), start, steps, reverse=True)
     # The buffers are now the gradients of the inputs that the forward loop has overwritten.
-    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_slowest(passed.buffers))
-    return passed, emitted._replace(d_inputs=d_inputs)
+    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_slowest(carry.buffers))
+    return carry, emitted._replace(d_inputs=d_inputs)
 
 
 def _gradients_of_states(
@@ -221,80 +228,84 @@ def _gradients_of_states(
     # that the caller has for the histories, so no step adds those to State(t).
     adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
     d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints_RBH)
-    nothing = layer.recurrence.transition.state(*(None for _ in adjoints_RBH))
-    return d_newest, adjoints_RBH, nothing
+    no_d_new = layer.recurrence.transition.state(*(None for _ in adjoints_RBH))
+    return d_newest, adjoints_RBH, no_d_new
 
 
 def _step_back(
-    loop: Loop, passed: Passed, steps: tuple[LoopInputs, Saved, StepCotangents]
-) -> tuple[Passed, Emitted]:
+    loop: Loop, carry: BackwardCarry, steps: tuple[LoopInputs, Saved, StepCotangents]
+) -> tuple[BackwardCarry, Emitted]:
     """Send the gradients of the results of step t back to what it read."""
     layer = loop.layer
     args = loop.args
     x, saved, d = steps
-    t = passed.t
+    t = carry.t
     owned = layer.input_of_product
+    # The row of an owned input holds the result that overwrote it. It stands in both places: only
+    # `dense` would read the input, and it takes the kept result instead.
     x = x._replace(
-        inputs=with_rows(x.inputs, owned.values(), passed.rows),
+        inputs=with_rows(x.inputs, owned.values(), carry.rows),
         given=given_at(layer, args, t, loop.unpack(x.given), x.flags),
     )
-    # The row of an owned input now holds the result that overwrote it. `dense` alone would read
-    # it, and takes the kept result instead.
-    saved = saved._replace(results=with_rows(saved.results, owned, passed.rows))
-    d = d._replace(new=added(passed.d_newest, d.new))
-    undone, operands = _undo_step(loop, t, x, saved, d, passed.d_after)
+    saved = saved._replace(results=with_rows(saved.results, owned, carry.rows))
+    d = d._replace(new=added(carry.d_newest, d.new))
+    d_variables, operands = _undo_step(loop, t, x, saved, d, carry.d_after)
 
     # An input that is added to a product has the gradient of the product.
-    d_inputs = undone.inputs
-    for product, d_product in zip(layer.products, undone.products, strict=True):
+    d_inputs = d_variables.inputs
+    for product, d_product in zip(layer.products, d_variables.products, strict=True):
         if product.input is not None:
             d_inputs[product.input] = d_inputs[product.input] + d_product
     owned_rows = [d_inputs[i] for i in owned.values()]
-    buffers, rows = hist.overwrite(passed.buffers, owned_rows, t, -1)
+    # At step 0 the next row would be -1; it is not used.
+    buffers, rows = hist.overwrite(carry.buffers, owned_rows, t, -1)
 
-    # What this step sends to State(t-1), also by reads, and to older states.
-    d_newest = undone.newest
-    adjoints_RBH = passed.adjoints_RBH
+    # What this step sends to State(t-1), also by reads, and to older states. Row State(t-1) is now
+    # complete: only steps t to t+K-1 read it, and all of them have run. So it becomes part of the
+    # gradient from which step t-1 starts.
+    d_newest = d_variables.newest
+    adjoints_RBH = carry.adjoints_RBH
     if layer.reaches_back:
-        adjoints_RBH, of_newest = _send_back(layer, adjoints_RBH, t, x, saved, undone)
+        adjoints_RBH, of_newest = _send_back(layer, adjoints_RBH, t, x, saved, d_variables)
         if args.flags.first is not None:
-            # The history has another state in place of State(-1).
+            # State(-1) is not in the history of a carry that is forgotten; see `newest_of_all`.
             of_newest = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), of_newest)
         d_newest = jax.tree.map(jnp.add, d_newest, of_newest)
-    d_before = added(undone.before, d.before)
-    # What all steps share: the loop adds up the gradients of vectors, but not of matrices
-    # (Difference 2).
-    d_shared = jax.tree.map(jnp.add, passed.d_shared, undone.shared)
+    d_before = added(d_variables.before, d.before)
+    # What all steps share. Matrices, and vectors that are addends of products, have no gradient
+    # here (Difference 2).
+    d_shared = jax.tree.map(jnp.add, carry.d_shared, d_variables.shared)
 
     emitted = Emitted(
         d_inputs=without(d_inputs, owned.values()),
-        d_products=without(undone.products, owned),
+        d_products=without(d_variables.products, owned),
         operands=operands,
-        d_made=undone.made,
+        d_choice_probes=d_variables.choice_probes,
     )
-    return Passed(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows), emitted
+    return BackwardCarry(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows), emitted
 
 
 def _undo_step(
     loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, d: StepCotangents, d_after: Any
-) -> tuple[Variables, list[Array | None]]:
+) -> tuple[Differentiated, list[Array | None]]:
     """Return the gradients of a step, and the operands of its products, None for h.
 
     `d_after` is the gradient of the time skip's state after the step.
     """
     layer = loop.layer
     args = loop.args
-    # Difference 4: without a derivative of the choice it has no probes, and no window is read.
-    made = window_KBH = reads = None
+    # Difference 4: a choice without a derivative is not made again (`replay_step`), so it has no
+    # probes, and no window is read.
+    choice_probes = window_KBH = reads = None
     product_probes = zeros_like(saved.results)
     if layer.differentiable:
-        made = zeros_like(floats((saved.choice, saved.before)))
+        choice_probes = zeros_like(floats((saved.choice, saved.before)))
         window_KBH = window_at(layer, loop.histories_RBH, t)
     if layer.reaches_back:
         reads = layer.read(saved.choice).fetch(loop.histories_RBH, t, x.flags.alive)
-    variables = Variables(
+    variables = Differentiated(
         products=product_probes,
-        made=made,
+        choice_probes=choice_probes,
         shared=(args.params, args.recurrent_mask, args.mix, args.initial),
         inputs=x.inputs,
         newest=saved.newest,
@@ -306,12 +317,12 @@ def _undo_step(
     _, undo, operands = jax.vjp(partial(_replay, loop, t, x, saved), variables, has_aux=True)
     d_choice = combined(d.choice, zeros_like(floats(saved.choice)))
     d_new = layer.recurrence.transition.state(*d.new)
-    (undone,) = undo((d_new, (d_choice, d_after)))
-    return undone, operands
+    (d_variables,) = undo((d_new, (d_choice, d_after)))
+    return d_variables, operands
 
 
 def _replay(
-    loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, variables: Variables
+    loop: Loop, t: Int[Array, ""], x: LoopInputs, saved: Saved, variables: Differentiated
 ) -> tuple[Any, list[Array | None]]:
     """Return the results of step t as a function of `variables`, and the operands of its products.
 
@@ -319,15 +330,18 @@ def _replay(
     """
     layer = loop.layer
     params, mask, mix, initial = variables.shared
-    own = loop.args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
+    step_args = loop.args._replace(params=params, recurrent_mask=mask, mix=mix, initial=initial)
 
     # Difference 1: `dense` multiplies nothing, but returns the kept results. Their derivative in
     # the operands is d wᵀ; in the weights there is none here (Difference 2).
     operands: list[Array] = []
-    known = [*jax.tree.leaves(params), *variables.inputs]
-    dense = replay_results(
-        iter(saved.results), iter(variables.products), loop.transposes, known, operands
-    )
+    # `dense` recognises these arrays by identity and gives them no gradient as addends: inputs get
+    # theirs in `_step_back`, vectors in `_gradients_of_params`.
+    without_gradient = [*jax.tree.leaves(params), *variables.inputs]
+    # Each call of `dense` takes the next result and the next probe, in the order of the products.
+    results = iter(saved.results)
+    probes = iter(variables.products)
+    dense = replay_results(results, probes, loop.transposes, without_gradient, operands)
 
     def fetch(choice: Choice) -> Any:
         read = layer.read(choice)
@@ -335,7 +349,7 @@ def _replay(
 
     new, choice, after = replay_step(
         layer,
-        own,
+        step_args,
         dense,
         x._replace(inputs=variables.inputs),
         saved,
@@ -343,7 +357,7 @@ def _replay(
         variables.window,
         combined(variables.before, saved.before),
         fetch,
-        variables.made,
+        variables.choice_probes,
     )
     # The h that entered is known for all steps; see `run_backward`.
     for n, product in enumerate(layer.products):
@@ -358,17 +372,17 @@ def _send_back(
     t: Int[Array, ""],
     x: LoopInputs,
     saved: Saved,
-    undone: Variables,
+    d_variables: Differentiated,
 ) -> tuple[Any, Any]:
     """Add the gradients of a step's reads to the adjoints; return these and row State(t-1)."""
     # Difference 3: JAX would keep K rows for each step, and add up whole histories at each step.
     # First the states that the choice read, then those that it observed.
     read = layer.read(saved.choice)
-    adjoints_RBH, rows = read.send_back(adjoints_RBH, t, x.flags.alive, undone.reads)
-    if undone.window is None:
+    adjoints_RBH, rows = read.send_back(adjoints_RBH, t, x.flags.alive, d_variables.reads)
+    if d_variables.window is None:
         return adjoints_RBH, rows
     names = layer.recurrence.time_skip.observation_arrays(layer.recurrence.transition)
-    parts = jnp.split(undone.window, len(names), -1)
+    parts = jnp.split(d_variables.window, len(names), -1)
     for name, part_KBH in zip(names, parts, strict=True):
         adjoint, row = hist.add_window(getattr(adjoints_RBH, name), t, part_KBH)
         adjoints_RBH = adjoints_RBH._replace(**{name: adjoint})
@@ -438,7 +452,7 @@ def _gradients_of_params(
 
 
 def _gradients_of_choices(
-    layer: Layer, args: Arguments, result: Result, d_made: Any
+    layer: Layer, args: Arguments, result: Result, d_choice_probes: Any
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of the time skip's parameters, of `given` and of `recent_inputs`."""
     if not layer.differentiable:
@@ -450,12 +464,12 @@ def _gradients_of_choices(
 
     def choose(skip, projected, temperature, recent_inputs):
         followed = followed_of_all(recent_inputs, layer.K, args.flags.alive)
-        own = given._replace(projected=projected, temperature=temperature, followed=followed)
+        inputs = given._replace(projected=projected, temperature=temperature, followed=followed)
         time_skip = layer.recurrence.time_skip
-        return floats(make_choice(time_skip, skip, own, observations, before, layer.mode))
+        return floats(make_choice(time_skip, skip, inputs, observations, before, layer.mode))
 
     temperature = args.given.temperature
     _, undo = jax.vjp(choose, args.skip, given.projected, temperature, args.recent_inputs)
-    d_skip, d_projected, d_temperature, d_recent_inputs = undo(swap_time_and_batch(d_made))
+    d_skip, d_projected, d_temperature, d_recent_inputs = undo(swap_time_and_batch(d_choice_probes))
     d_given = SkipInputs(swap_time_and_batch(d_projected), temperature=d_temperature)
     return d_skip, d_given, d_recent_inputs

@@ -150,20 +150,20 @@ def replay_results(
     kept: Iterator[Float[Array, "batch width"]],
     probes: Iterator[Float[Array, "batch width"]],
     transposes: Sequence[Callable[[Array], Array]],
-    known: Sequence[Array],
+    without_gradient: Sequence[Array],
     operands: list[Array],
 ) -> Callable[..., Any]:
     """Return the `dense` of the backward loop, which takes each result from `kept`.
 
     `probes` are zeros whose gradients are those of the products, before their activations; the
-    gradients of `known` arrays as addends are taken from them. `transposes` has the function d -> d
-    wᵀ of each matrix. The operand of each product is appended to `operands`.
+    gradients of arrays `without_gradient` as addends are taken from them. `transposes` has the
+    function d -> d wᵀ of each matrix. The operand of each product is appended to `operands`.
     """
-    known_ids = {id(array) for array in known}
+    ids_without_gradient = {id(array) for array in without_gradient}
 
     def dense(w, x, *addends, activations=("linear",)):
         operands.append(x)
-        others = [addend for addend in addends if id(addend) not in known_ids]
+        others = [addend for addend in addends if id(addend) not in ids_without_gradient]
         y = replayed(next(kept), x, next(probes), others, tuple(activations), transposes[w.index])
         return _blocks(y, activations)
 
@@ -192,7 +192,7 @@ def replayed(
 
     def backward(y, dy):
         d = dy * _slope(y, activations)
-        # An addend that is a vector was added to each row, and may be narrower than the sum.
+        # An addend that is a vector was added to each row, and may have a narrower dtype.
         d_others = []
         for ndim, dtype in kinds:
             d_addend = d

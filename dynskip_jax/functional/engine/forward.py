@@ -28,7 +28,7 @@ class Result(NamedTuple):
     last: Any  # state of the time skip after the last step
 
 
-class Passed(NamedTuple):
+class ForwardCarry(NamedTuple):
     """What a step of the forward loop passes to the next one."""
 
     t: Int[Array, ""]  # number of the step
@@ -66,21 +66,21 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, 0) for buffer in buffers]
     first = jnp.zeros((), jnp.int32)
-    start = Passed(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
+    start = ForwardCarry(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
 
     step = partial(_step_forward, layer, args, unpack, keep)
     steps = LoopInputs(without(args.inputs, owned.values()), given, args.flags)
-    passed, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
+    carry, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
 
     # If steps read State(t-1) only, the loop emits the states, and the histories are made of them.
-    histories_RBH = passed.histories_RBH
+    histories_RBH = carry.histories_RBH
     if not layer.reaches_back:
         histories_RBH = jax.tree.map(
             lambda slots, states: jnp.concatenate([slots, states]), args.slots, states_TBH
         )
     results, entering_TBH = kept or (None, None)
-    result = Result(histories_RBH, choices, before, passed.before)
-    return result, Kept(results, entering_TBH, passed.buffers)
+    result = Result(histories_RBH, choices, before, carry.before)
+    return result, Kept(results, entering_TBH, carry.buffers)
 
 
 def _owned_inputs(layer: Layer, keep: bool) -> dict[int, int]:
@@ -98,18 +98,18 @@ def _step_forward(
     args: Arguments,
     unpack: Callable[[Any], SkipInputs],
     keep: bool,
-    passed: Passed,
+    carry: ForwardCarry,
     x: LoopInputs,
-) -> tuple[Passed, tuple[Any, Choice, Any, Any]]:
+) -> tuple[ForwardCarry, tuple[Any, Choice, Any, Any]]:
     """Take step t; return what passes on, and State(t), the choice, what was before, and is kept.
 
     State(t) is None if it is written into the histories.
     """
-    t = passed.t
-    histories_RBH = passed.histories_RBH
+    t = carry.t
+    histories_RBH = carry.histories_RBH
     owned = _owned_inputs(layer, keep)
     x = x._replace(
-        inputs=with_rows(x.inputs, owned.values(), passed.rows),
+        inputs=with_rows(x.inputs, owned.values(), carry.rows),
         given=given_at(layer, args, t, unpack(x.given), x.flags),
     )
 
@@ -119,7 +119,7 @@ def _step_forward(
     results: list[Any] = []
     dense = keep_results(args.matrices, results)
     window_KBH = window_at(layer, histories_RBH, t)
-    taken = take_step(layer, args, dense, x, passed.newest, window_KBH, passed.before, fetch)
+    taken = take_step(layer, args, dense, x, carry.newest, window_KBH, carry.before, fetch)
 
     # State(t) is written into the histories if later steps read it there.
     emitted = taken.new
@@ -129,8 +129,8 @@ def _step_forward(
         )
         emitted = None
     kept = None
-    buffers = passed.buffers
-    rows = passed.rows
+    buffers = carry.buffers
+    rows = carry.rows
     if keep:
         buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
         # A state that was chosen is read from the histories again; an average is kept.
@@ -138,8 +138,8 @@ def _step_forward(
         if taken.choice.weights is not None:
             average = taken.entering
         kept = (without(results, owned), average)
-    passed = Passed(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
-    return passed, (emitted, taken.choice, taken.before, kept)
+    carry = ForwardCarry(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
+    return carry, (emitted, taken.choice, taken.before, kept)
 
 
 # Values of all steps at once.
