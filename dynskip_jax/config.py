@@ -303,14 +303,19 @@ def parse(
     if unknown:
         raise UserError(f"{_unrecognized(unknown, flags)} ({_SEE_HELP})")
 
-    # Values are checked here, and not by tyro, so that messages name bounds and words.
+    # Groups are made and values are checked here, and not by tyro, which draws what they refuse as a
+    # box. So messages also name bounds and words.
+    values = vars(found)
     for parameter, of, *_ in parameters:
-        value = getattr(found, parameter)
+        value = values[parameter]
+        if isinstance(value, functools.partial):
+            value = value()
+            values[parameter] = value
         settings = vars(value) if dataclasses.is_dataclass(of) else {parameter: value}
         for name, one in settings.items():
             if (what := problem(one, flags[flag(name)].hint)) is not None:
                 raise UserError(f"{flag(name)} {what}")
-    return vars(found)
+    return values
 
 
 _SEE_HELP = "--help lists the flags"
@@ -430,7 +435,8 @@ def _group(info: Any) -> Any:
             field.name, hint, default, helptext=texts.get(field.name)
         )
         fields.append(spec)
-    return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
+    make_later = functools.partial(functools.partial, info.type)  # by `parse`
+    return tyro.constructors.StructConstructorSpec(instantiate=make_later, fields=tuple(fields))
 
 
 _READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}

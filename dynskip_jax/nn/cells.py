@@ -87,11 +87,16 @@ def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -
     )
 
 
-def _check_recurrent(transition: F.Transition, params: Any) -> None:
-    """Raise a `UserError` unless a transition names params that weight dropout can drop."""
-    name = f"{type(transition).__name__}.recurrent"
+def _check_recurrent(transition: F.Transition) -> None:
+    """Raise a `UserError` unless a transition says which params weight dropout can drop."""
     if not hasattr(transition, "recurrent"):
+        name = f"{type(transition).__name__}.recurrent"
         raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
+
+
+def _check_recurrent_params(transition: F.Transition, params: Any) -> None:
+    """Raise a `UserError` unless the params that weight dropout drops are among `params`."""
+    name = f"{type(transition).__name__}.recurrent"
     if unknown := {*transition.recurrent} - {*params._fields}:
         raise UserError(f"{name} names params that `init` does not return: {', '.join(unknown)}")
 
@@ -197,6 +202,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.state_dtype = wider(self.dtype, param_dtype)
         self.deterministic = False
 
+        if weight_dropout:
+            _check_recurrent(transition)
         # An agent's initializers do not follow those of the cell, except for matrices on the input.
         init = F.Initializers(
             kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype
@@ -213,7 +220,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             agent_init=agent_init._replace(dtype=param_dtype),
         )
         if weight_dropout:
-            _check_recurrent(transition, params.transition)
+            _check_recurrent_params(transition, params.transition)
         initial = None
         if learnable_carry:  # one state for all sequences, from zeros
             initial = F.zero_state(transition, (self.hidden_features,), param_dtype)

@@ -68,7 +68,8 @@ def print_a_run(size=100):
         "parameters": 1_971_075,
         "metrics": metrics,
     }
-    print_results(experiment, Settings(), data, [result])
+    beside = experiment.published_rows(Settings(), data, ["dynamic:5"])
+    print_results(experiment, data, [result], beside)
 
 
 @pytest.mark.parametrize("width", [40, 80, 0])
