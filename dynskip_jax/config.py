@@ -303,8 +303,8 @@ def parse(
     if unknown:
         raise UserError(f"{_unrecognized(unknown, flags)} ({_SEE_HELP})")
 
-    # Groups are made and values are checked here, and not by tyro, which draws what they refuse as a
-    # box. So messages also name bounds and words.
+    # Groups are made and values are checked here, and not by tyro, which draws what they refuse as
+    # a box. So messages also name bounds and words.
     values = vars(found)
     for parameter, of, *_ in parameters:
         value = values[parameter]
