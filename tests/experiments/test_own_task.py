@@ -57,7 +57,7 @@ def test_it_compares_predicts_and_explains(toy, compared):
 
 def test_one_label_for_each_sequence_is_trained_resumed_and_predicted(own, tmp_path):
     experiment, folder = own["same_ends"], tmp_path / "run"
-    train = ("--run-dir", folder, "--model", "lstm", "--batch-size", 10, "--devices", 1)
+    train = ("--run-dir", folder, "--model", "lstm", "--epochs", 2, "--batch-size", 10)
     succeed(experiment, *train)
     assert row_of(folder)["metrics"].keys() >= {"test_accuracy", "test_macro_f1", "dev_nll"}
     assert "finished already" in succeed(experiment, *train).out
