@@ -207,8 +207,8 @@ def _prefixes(rows: _Rows, combine: Callable[[Array, Array], Array]) -> tuple[Ar
 
 
 def _entries(
-    scores: Float[Array, "tags *rest"], *indices: Int[Array, "batch *steps"]
-) -> Float[Array, "batch *rest"]:
+    scores: Float[Array, "tags ..."], *indices: Int[Array, "batch ..."]
+) -> Float[Array, "batch ..."]:
     """Return entries of scores that all rows share, sharded as the rows of the indices."""
     spec = explicit_spec(indices[0])
     if spec is None:
