@@ -5,9 +5,9 @@ others are in the packages `functional`, `rl`, `nn`, `models`, `tasks`, `trainin
 `data`, `analysis`, `commands` and `experiments`.
 """
 
-import importlib
 import importlib.metadata
-from typing import Any
+
+from dynskip_jax.lazy import importer
 
 __version__ = importlib.metadata.version("dynskip_jax")
 
@@ -18,13 +18,8 @@ _MODULES = dict(
 __all__ = ["__version__", *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    """Import and return a public name on first access, because importing JAX and Flax takes a
-    second.
-    """
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"dynskip_jax.{_MODULES[name]}"), name)
+# Importing JAX and Flax takes a second.
+__getattr__ = importer(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,6 @@
 """Data as NumPy arrays: corpora, vocabularies, synthetic tasks and batches."""
 
-import importlib
-from typing import Any
+from dynskip_jax.lazy import importer
 
 _MODULES = dict(
     Batch="batches",
@@ -25,8 +24,5 @@ _MODULES = dict(
 __all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    """Import and return a name on first access: a reader needs no other readers."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+# A reader needs no other readers.
+__getattr__ = importer(__name__, _MODULES)

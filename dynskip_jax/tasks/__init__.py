@@ -1,7 +1,6 @@
 """Tasks, each in its own file: data, model, batches, loss, score, texts and pictures."""
 
-import importlib
-from typing import Any
+from dynskip_jax.lazy import importer
 
 _MODULES = dict(
     Classification="classification",
@@ -18,8 +17,5 @@ _MODULES = dict(
 __all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    """Import and return a name on first access: a task needs no other tasks."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+# A task needs no other tasks.
+__getattr__ = importer(__name__, _MODULES)
