@@ -286,16 +286,16 @@ def parse(
         print(_wrapped(text))
     flags = _flags_of(parameters)
     try:
-        found, unknown = tyro.cli(
-            kind,
-            prog=prog,
-            args=arguments,
-            registry=rules,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
-            description="",  # tyro joins and splits lines of its own
-            return_unknown_args=True,
-            console_outputs=asks_help,  # its errors are drawn as boxes
-        )
+        with rules:
+            found, unknown = tyro.cli(
+                kind,
+                prog=prog,
+                args=arguments,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
+                description="",  # tyro joins and splits lines of its own
+                return_unknown_args=True,
+                console_outputs=asks_help,  # its errors are drawn as boxes
+            )
     except SystemExit as left:
         if not left.code:
             raise

@@ -145,7 +145,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
 def _check_layers(
     settings: Settings, depth_skip: F.DepthSkip | None, with_skip: Sequence[int]
 ) -> None:
-    """Raise a `UserError` if there are too few layers for what is asked of them."""
+    """Raise a `UserError` if the depth skip or `--skip-layers` needs more layers."""
     model = settings.model
     if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
         least = depth_skip.layers_below + 1
@@ -289,7 +289,7 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
 
 
 def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish a model from others of its name, but for defaults."""
+    """Return settings, without defaults, that distinguish a model from others of its name."""
     names = ["transition", "depth_skip"]
     if isinstance(spec.named_skip, F.Dynamic):
         names += ["agent", "agent_keys", "stride", "control"]

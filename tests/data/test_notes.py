@@ -1,4 +1,4 @@
-"""Check that labels in two Unicode forms are one, and what is told of what is left out."""
+"""Check that equal labels in two Unicode forms are one, and that notes count what is left out."""
 
 import itertools
 import json

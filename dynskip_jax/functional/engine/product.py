@@ -162,7 +162,7 @@ def outer_products(
     """Return the gradient of `w`: x dᵀ summed over examples, multiplied in the dtype of `w`."""
     if not _may_be_sharded(x):
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
-    # A sum over sharded examples is a sum over devices, whose result JAX does not place by itself.
+    # JAX adds sharded examples over devices, but does not decide where the sum is stored.
     axes = tuple(range(x.ndim - 1))
     out_sharding = None
     if explicit_spec(x) is not None:
