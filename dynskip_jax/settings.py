@@ -124,10 +124,12 @@ class Agent:
     """λ, the weight of the skipped-to state against the previous one."""
     max_skip: Annotated[Count | tuple[Count, ...] | None, For(WITH_AGENT)] = None
     """Let agents choose no k beyond this; K stays the model's own."""
-    agent: Annotated[Literal["mlp", "content"], For(CHOOSING)] = "mlp"
-    """How agents score states: by an MLP, or by the dot product of a query with each (content)."""
+    agent: Annotated[Literal["mlp", "content", "both"], For(CHOOSING)] = "mlp"
+    """How agents score states: by an MLP, which knows how far each is; by the dot product of a
+    query with each (content); or by the sum (both).
+    """
     agent_keys: Annotated[Literal["states", "followed"], For(CHOOSING)] = "states"
-    """What a content agent's query is compared with: states, or also the inputs that followed
+    """What the query is compared with (content, both): states, or also the inputs that followed
     them.
     """
     agent_features: Annotated[Size, For(WITH_AGENT)] = 50

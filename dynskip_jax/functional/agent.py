@@ -20,15 +20,16 @@ class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
 
     The first layer's matrix is stored as two blocks, so that the part that depends on the input can
-    be computed for all steps at once. A content-based (dot-product) agent has the same weights, but
-    its output layer computes a query.
+    be computed for all steps at once. An agent that compares states has the same weights, but its
+    output layer computes a query as well (`both`), or instead (`content`).
 
     Attributes:
         w_h: State block of the first layer's matrix, (hidden, units).
         w_x: Input block of the first layer's matrix, (in, units).
         b: Bias of the first layer, (units,).
-        w_out: Matrix of the output layer, (units, K); for a content-based agent, (units, hidden),
-            or (units, hidden + in) if it also compares the inputs that followed the stored states.
+        w_out: Matrix of the output layer, (units, out). Its columns are hidden for the query, if
+            the agent compares states, then in, if it also compares the inputs that followed them,
+            and then K for the logits of Eq. 1, except for a `content` agent.
         b_out: Bias of the K logits, (K,).
     """
 
@@ -72,15 +73,20 @@ def content_logits(
 
     The query is q = W_out tanh(W s(t) + b). `memory` has the last K h. The query meets those in
     `slots` (see `Memory.compare_at`), or all if it is None. With `followed`, the inputs x(t-k+1)
-    that followed these states, the query has a second part, and q_x · x(t-k+1) / √in is added.
+    that followed these states, the query has a second part, and q_x · x(t-k+1) / √in is added. If
+    W_out has K more columns, they give the logits of Eq. 1, which are added too.
     """
-    # The query q of each step, for both parts of a key: (*batch, hidden), or (*batch, hidden + in).
+    # What the output layer computes at each step, side by side: q, q_x and the logits of Eq. 1.
     h = memory.previous
-    query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
-    hidden = h.shape[-1]
-    logits = _similarity(query[..., :hidden], memory, slots)
+    output = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
+    end = h.shape[-1]
+    logits = _similarity(output[..., :end], memory, slots)
     if followed is not None:
-        logits = logits + _similarity(query[..., hidden:], followed, slots)
+        begin = end
+        end += params.w_x.shape[0]
+        logits = logits + _similarity(output[..., begin:end], followed, slots)
+    if output.shape[-1] > end:
+        logits = logits + output[..., end:]
     return logits + row(params.b_out, logits)
 
 

@@ -35,6 +35,7 @@ SKIPS = {
     "sparse": F.SparseAttention(5, 0.5, top=2),
     "log": F.Attention(5, agent="content", among=F.LogSpaced()),
     "followed": F.Dynamic(4, agent="content", agent_keys="followed"),
+    "both": F.Dynamic(4, agent="both", agent_keys="followed"),
     "skip_rnn": F.SkipRNN(),
     "lstm_jump": F.LSTMJump(),
 }

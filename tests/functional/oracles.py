@@ -170,10 +170,13 @@ def logits_of(skip, p, x, past, t, allowed, read):
     seen = np.mean(h, axis=0) if skip.agent == "mlp" and skip.agent_input == "mean" else h[0]
     out = np.tanh(seen @ p.w_h + x @ p.w_x + p.b) @ p.w_out
     slots = candidates(skip, t)
-    if skip.agent == "content":
-        query, of_inputs = np.split(out, [len(h[0])])
-        out = np.array([h[slot] @ query for slot in slots]) / np.sqrt(len(h[0]))
-        if skip.agent_keys == "followed":
+    if skip.agent != "mlp":
+        is_followed = skip.agent_keys == "followed"
+        ends = np.cumsum([len(h[0]), len(x) if is_followed else 0])
+        query, of_inputs, by_distance = np.split(out, ends)
+        out = by_distance if skip.agent == "both" else np.zeros(len(slots))
+        out = out + np.array([h[slot] @ query for slot in slots]) / np.sqrt(len(h[0]))
+        if is_followed:
             followed = read[::-1]  # x(t) followed State(t-1), x(t-1) followed State(t-2), …
             out += np.array([followed[slot] @ of_inputs for slot in slots]) / np.sqrt(len(x))
     logits = np.full(skip.max_skip, -np.inf)

@@ -38,6 +38,7 @@ TIME_SKIPS = {
     "followed": F.Attention(3, 0.5, agent="content", agent_keys="followed"),
     "dynamic": F.Dynamic(3, 0.5),
     "dynamic-content": F.Dynamic(3, 0.5, agent="content"),
+    "dynamic-both": F.Dynamic(3, 0.5, agent="both"),
     "dynamic-followed": F.Dynamic(3, 0.5, agent="content", agent_keys="followed"),
     "mean": F.Mean(3, 0.5),
     "random": F.Random(3, 0.5, rates=(1.0, 0.0, 3.0)),
@@ -69,6 +70,10 @@ OPTIONS = {
     "followed, carried": F.Dynamic(
         3, 0.5, agent="content", agent_keys="followed", first_step="carried"
     ),
+    "both, followed, masked": F.Dynamic(
+        4, 0.5, agent="both", agent_keys="followed", empty_slots="masked"
+    ),
+    "both, log": F.Attention(5, 0.5, agent="both", among=F.LogSpaced()),
     "followed, nothing moved": F.Dynamic(4, 0.0, agent="content", agent_keys="followed"),
     "nothing moved": F.Dynamic(4, 0.0, empty_slots="masked"),
     "nothing moved, by content": F.Dynamic(4, 0.0, agent="content"),

@@ -25,6 +25,7 @@ SKIPS = {
     "far, attention": F.Attention(40, 0.5),
     "far, sparse": F.SparseAttention(40, 0.5, top=2),
     "far, followed": F.Dynamic(40, 0.5, agent="content", agent_keys="followed"),
+    "far, both": F.Dynamic(40, 0.5, agent="both", agent_keys="followed"),
 }
 IDS = np.repeat([[0, 0, 0, 1, 1, 2, 2]], BATCH, axis=0)
 WAYS = ("explicit", "automatic", "shard_map")

@@ -40,20 +40,21 @@ class PolicySkip(BufferSkip):
     Attributes:
         agent: Kind of agent. `mlp`: logits are computed from s(t) = h(t-1) ⊕ x(t), Eq. 1.
             `content`: logits are dot products of the K stored h with a query that is computed from
-            s(t).
+            s(t). `both`: the sum of the two, so the agent knows how far a state is and what it is.
         agent_input: State in s(t) of an `mlp` agent. `previous`: h(t-1), Eq. 1. `mean`: the mean of
-            the K stored h, as in the authors' released code. A `content` agent always uses h(t-1).
+            the K stored h, as in the authors' released code. Agents that compare states always use
+            h(t-1).
         empty_slots: What happens to empty slots before K steps have passed. `initial`: they contain
             the initial state and may be chosen, as in the released code. `masked`: they may not be
             chosen.
-        agent_keys: What the query of a `content` agent is compared with. `states`: h(t-k), where we
-            were. `followed`: the pair of h(t-k) and x(t-k+1), where we were and what came next
-            there. No gradient of a sampled or relaxed choice flows into x(t-k+1).
+        agent_keys: What the query of a `content` or `both` agent is compared with. `states`:
+            h(t-k), where we were. `followed`: the pair of h(t-k) and x(t-k+1), where we were and
+            what came next there. No gradient of a sampled or relaxed choice flows into x(t-k+1).
         among: Candidates, the states that may enter, such as `LogSpaced()`, `Segments(16)` or
             `Every(3)`.
     """
 
-    agent: str = choice_field("mlp", "content")
+    agent: str = choice_field("mlp", "content", "both")
     agent_input: str = choice_field("previous", "mean")
     agent_keys: str = choice_field("states", "followed")
     empty_slots: str = choice_field("initial", "masked")
@@ -65,12 +66,17 @@ class PolicySkip(BufferSkip):
                 f"expected among to be Candidates, such as LogSpaced(), got {self.among!r}"
             )
         super().__post_init__()
-        if self.observes_inputs and self.agent != "content":
+        if self.observes_inputs and not self.compares_states:
             raise UserError(
-                f"agent_keys='followed' is for agent='content', got agent={self.agent!r}"
+                f"agent_keys='followed' is for agent='content' or 'both', got agent={self.agent!r}"
             )
 
     # What choices observe.
+
+    @property
+    def compares_states(self) -> bool:
+        """Whether the agent's logits depend on the stored states by a dot product."""
+        return self.agent in ("content", "both")
 
     @property
     def observes_inputs(self) -> bool:
@@ -78,7 +84,7 @@ class PolicySkip(BufferSkip):
 
     @property
     def observation_kind(self) -> str:
-        if self.agent == "content":
+        if self.compares_states:
             return "memory"
         return self.agent_input
 
@@ -121,12 +127,15 @@ class PolicySkip(BufferSkip):
             w_x = init.draw(
                 init.agent_input, jax.random.fold_in(first_key, 1), (in_features, units)
             )
-        # The last layer computes logits, or the query that is compared with h, or with h ⊕ x.
-        out = self.num_candidates
-        if self.agent == "content":
-            out = hidden
-            if self.observes_inputs:
-                out += in_features
+        # The last layer computes a query that is compared with h, or with h ⊕ x, and then logits
+        # that depend on k only through s(t). An agent has the first, the second, or both.
+        out = 0
+        if self.compares_states:
+            out += hidden
+        if self.observes_inputs:
+            out += in_features
+        if self.agent in ("mlp", "both"):
+            out += self.num_candidates
         return AgentParams(
             first[:hidden],
             w_x,
@@ -277,8 +286,8 @@ class Dynamic(PolicySkip):
 
     The agent is trained by the score function of its choices (`rl.reinforce`). In a relaxed mode it
     is trained by the gradient of the loss through weights on all K states (`relaxation.py`). No
-    gradient flows into the agent's inputs. The exception is a relaxed content-based agent: its
-    gradient reaches the stored states, as in attention.
+    gradient flows into the agent's inputs. The exception is a relaxed agent that compares states:
+    its gradient reaches them, as in attention.
     """
 
     name = "dynamic"
@@ -290,8 +299,8 @@ class Dynamic(PolicySkip):
     def choose(self, params, inputs, observation, skip_state, mode):
         if inputs.action is not None:
             return Choice(slot=self.slot_of(inputs.action)), skip_state
-        # Only a relaxed content-based agent sends a gradient into what it observes.
-        if mode not in RELAXATIONS or self.agent != "content":
+        # Only a relaxed agent that compares states sends a gradient into what it observes.
+        if mode not in RELAXATIONS or not self.compares_states:
             observation = jax.lax.stop_gradient(observation)
         logits = self.logits(params, inputs, observation, mode)
         if mode in RELAXATIONS:

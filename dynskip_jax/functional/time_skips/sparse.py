@@ -30,7 +30,7 @@ class SparseAttention(Attention):
     """
 
     name = "sparse"
-    agent: str = choice_field("content", "mlp")
+    agent: str = choice_field("content", "mlp", "both")
     top: int = 5
 
     def __post_init__(self) -> None:
