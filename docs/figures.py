@@ -36,7 +36,7 @@ def replaced_of(model):
     k.
     """
     ways = ("by the agent", "by the agent in another text", "at random", "always the best k")
-    return [numbers_of("choice#all-choices-in-one-way", model, way)[0] for way in ways]
+    return [numbers_of("log#all-choices-replaced", model, way)[0] for way in ways]
 
 
 FAR = "dynamic:200, copying"
@@ -52,7 +52,7 @@ GAINS = {
     "last 200\n2 × 650": gains_of(
         "the-papers-size-preset-paper", f"{FAR} in expectation", "lstm, on a CPU"
     ),
-    "last 200\nWikiText-2": gains_of("wikitext-2", FAR),
+    "last 200\nWikiText-2": gains_of("wikitext-2-two-epochs", FAR, page="log"),
 }
 COPIED = "log#copying-each-choice-replaced", "hard, dropout: test"
 WAYS = (
