@@ -25,10 +25,10 @@ def numbers_of(table, model, metric="test"):
     return float(row["mean"]), float(row["sd"] or 0)
 
 
-def gains_of(section, choice, lstm="lstm"):
+def gains_of(section, choice, lstm="lstm", page="language_models"):
     """Return the test perplexity of the plain LSTM, of the control and of the learned choice."""
     models = lstm, f"{choice}: its control", choice
-    return [numbers_of(f"language_models#{section}", model) for model in models]
+    return [numbers_of(f"{page}#{section}", model) for model in models]
 
 
 def replaced_of(model):
@@ -36,7 +36,7 @@ def replaced_of(model):
     k.
     """
     ways = ("by the agent", "by the agent in another text", "at random", "always the best k")
-    return [numbers_of("choice#all-choices-in-one-way", model, way)[0] for way in ways]
+    return [numbers_of("log#all-choices-replaced", model, way)[0] for way in ways]
 
 
 FAR = "dynamic:200, copying"
@@ -45,14 +45,16 @@ GAINS = {
     "last 5\ndropout": gains_of(
         "copying-words-from-the-last-200-with-dropout", "dynamic:5, λ = 0.5"
     ),
-    "last 200\nno dropout": gains_of("copying-words-from-the-last-200-without-dropout", FAR),
+    "last 200\nno dropout": gains_of(
+        "copying-words-from-the-last-200-without-dropout", FAR, page="log"
+    ),
     "last 200\ndropout": gains_of("copying-words-from-the-last-200-with-dropout", FAR),
     "last 200\n2 × 650": gains_of(
         "the-papers-size-preset-paper", f"{FAR} in expectation", "lstm, on a CPU"
     ),
-    "last 200\nWikiText-2": gains_of("wikitext-2", FAR),
+    "last 200\nWikiText-2": gains_of("wikitext-2-two-epochs", FAR, page="log"),
 }
-COPIED = "choice#copying-from-the-last-200-states", "hard, dropout: test"
+COPIED = "log#copying-each-choice-replaced", "hard, dropout: test"
 WAYS = (
     "of the agent",
     "of the agent in another stream",

@@ -9,12 +9,16 @@ import re
 import shlex
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flags import flags_of
+from flax import nnx
 from pages import ROOT, anchor_of, code_of, run_code, text_of
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.config import call
 
 PAGES = [
@@ -99,8 +103,24 @@ def test_the_page_on_own_models_runs():
 
 @pytest.mark.slow
 def test_pieces_of_ones_own_train():
+    x = jax.random.normal(jax.random.key(0), (32, 12, 4))
+    target = jnp.cumsum(x[..., 0], axis=1)  # a running sum
+
+    @nnx.jit
+    def train_step(rnn, optimizer, key):
+        def loss_of(rnn):
+            out = rnn(x, rngs=key)
+            errors = (out.h[..., 0] - target) ** 2  # of each step
+            return rl.loss(out, errors, entropy_coef=0.01), errors.mean()
+
+        (_, error), gradient = nnx.value_and_grad(loss_of, has_aux=True)(rnn)
+        optimizer.update(rnn, gradient)
+        return error
+
     with jax.numpy_rank_promotion("allow"):  # as users have it
-        errors = run_code("docs/own_pieces.md")["errors"]
+        rnn = run_code("docs/own_pieces.md")["rnn"]
+        optimizer = nnx.Optimizer(rnn, optax.adam(0.01), wrt=nnx.Param)
+        errors = [train_step(rnn, optimizer, jax.random.key(step)) for step in range(150)]
     assert np.mean(errors[-10:]) < 0.35 * errors[0]
 
 
