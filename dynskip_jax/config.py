@@ -435,7 +435,11 @@ def _group(info: Any) -> Any:
             field.name, hint, default, helptext=texts.get(field.name)
         )
         fields.append(spec)
-    make_later = functools.partial(functools.partial, info.type)  # by `parse`
+
+    def make_later(**values: Any) -> Callable[[], Any]:
+        return functools.partial(info.type, **values)  # called by `parse`
+
+    make_later.__doc__ = info.type.__doc__  # --help shows it above the group's flags
     return tyro.constructors.StructConstructorSpec(instantiate=make_later, fields=tuple(fields))
 
 

@@ -224,9 +224,9 @@ def agent_loss(
     """Return the agents' part of `loss`, for sampled and for relaxed choices, from any reward.
 
     For sampled choices it is `reinforce` with a leave-one-out baseline, over rollouts or else over
-    the batch, minus `entropy_coef` times the exact entropy of every step. Relaxed choices are
-    trained by the loss of the network, so only the entropy remains. Arguments are those of
-    `reinforce`; outputs have this function as a method.
+    the batch, minus `entropy_coef` times the exact entropy of every step. Relaxed choices add
+    nothing: the loss of the network trains them, and they weigh all states, so nothing is left to
+    explore. Arguments are those of `reinforce`; outputs have this function as a method.
 
     With a reward of each step it is a sum over steps: add it to a loss that is one, too, such as
     `network_loss(out, nll)`. In comparison with it, `nll.mean()` is divided by the number of steps,
@@ -236,15 +236,20 @@ def agent_loss(
     _, rewards = _batch_major(traces, reward=reward)
     _check_coefficients(discount, entropy_coef, of_steps=rewards.ndim == jnp.ndim(traces[0].action))
     _check_baseline(traces, baseline)
-    total = -entropy_coef * entropy(traces, weights=weights)
 
     # Relaxed choices have no score function, and a baseline's entries must stay with their layers.
     is_chosen = [trace.mode in ("sample", "replayed", "greedy") for trace in traces]
-    if any(is_chosen):
-        sampled = list(itertools.compress(traces, is_chosen))
-        baseline = _of_layers(baseline, is_chosen)
-        total += reinforce(sampled, reward, baseline=baseline, discount=discount, weights=weights)
-    return total
+    if not any(is_chosen):
+        return _nothing(traces)
+    chosen = list(itertools.compress(traces, is_chosen))
+    of_choices = reinforce(
+        chosen,
+        reward,
+        baseline=_of_layers(baseline, is_chosen),
+        discount=discount,
+        weights=weights,
+    )
+    return of_choices - entropy_coef * entropy(chosen, weights=weights)
 
 
 def loss(

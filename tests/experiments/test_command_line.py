@@ -2,6 +2,7 @@
 trained.
 """
 
+import dataclasses
 import itertools
 import os
 import re
@@ -181,6 +182,10 @@ def test_help_shows_presets_commands_and_every_flag(name, capsys):
         assert part in text
     examples = [line for line in experiment.about.splitlines() if line.startswith("    ")]
     shown = text.splitlines()
+    # A group begins with its docstring, not with that of the function that makes it.
+    for field in dataclasses.fields(experiment.settings):
+        group = getattr(experiment.settings, field.name)
+        assert " ".join(type(group).__doc__.split())[:50] in " ".join(text.split())
     # Commands stand on lines of their own, indented alike.
     assert examples and set(examples) <= set(shown)
     assert max(len(line) for line in shown if line not in examples) <= 80

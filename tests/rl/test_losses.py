@@ -140,8 +140,8 @@ def test_losses_by_hand():
     assert rl.entropy(trace) == 5.0
     np.testing.assert_allclose(rl.agent_loss(trace, R), -12.0 - 0.02 * 5.0, rtol=1e-6)
     soft = dataclasses.replace(trace, mode="soft")
-    assert rl.agent_loss(soft, R, entropy_coef=0.5) == -2.5
-    np.testing.assert_allclose(rl.agent_loss([soft, trace], R, entropy_coef=0.5), -12.0 - 5.0)
+    assert rl.agent_loss(soft, R, entropy_coef=0.5) == 0  # nothing to explore
+    np.testing.assert_allclose(rl.agent_loss([soft, trace], R, entropy_coef=0.5), -12.0 - 2.5)
     assert rl.reinforce(trace, jnp.array([[1, 0], [2, 3]])) == (1 * 1 + 2 * 0 + 3 * 5 + 4 * 3) / 2
     # Eq. 5 as printed: -Σ log π · (R - Σ log π - 1), with the cross-entropy -R.
     np.testing.assert_allclose(rl.paper_loss(trace, -R), (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
@@ -174,7 +174,7 @@ def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_
     entropies = np.where(VALID, np.asarray(trace_of().entropy), 0).sum(axis=1)
     plain = slow_returns(trace_of(), -nll, VALID, discount=1.0, beta=0.0, baseline="batch")
     of_choices = -(np.asarray(trace_of().log_prob) * plain).sum(axis=1)
-    expected = dict(sample=rows + of_choices - 0.3 * entropies, soft=rows - 0.3 * entropies)
+    expected = dict(sample=rows + of_choices - 0.3 * entropies, soft=rows)
     expected |= dict(replayed=expected["sample"], greedy=rows, none=rows)
     for mode, losses in expected.items():
         trace = trace_of(mode=mode, valid=jnp.asarray(VALID), time_major=time_major)
