@@ -136,11 +136,15 @@ class PolicySkip(BufferSkip):
             out += in_features
         if self.agent in ("mlp", "both"):
             out += self.num_candidates
+        w_out = init.draw(init.kernel, out_key, (units, out))
+        if self.agent == "both":
+            # Random preferences for some distances would hide the states at others at first.
+            w_out = w_out.at[:, -self.num_candidates :].set(0)
         return AgentParams(
             first[:hidden],
             w_x,
             init.draw(init.bias, b_key, (units,)),
-            init.draw(init.kernel, out_key, (units, out)),
+            w_out,
             init.draw(init.bias, b_out_key, (self.num_candidates,)),
         )
 
