@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, unroll
+from flax import nnx
 from marks import and_slow
 from recurrences import HIDDEN, INPUT, problem
 
+from dynskip_jax import SkipLSTM
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import choice_noise, choose
 
@@ -89,11 +91,23 @@ def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
     assert (data(again.key) != data(end.key)).any(axis=1).all()
 
 
+def test_only_the_papers_agent_begins_with_a_preference_for_distances():
+    """At the first step all K slots have the initial state, so only distances differ."""
+    x = jax.random.normal(jax.random.key(0), (3, 2, 4))
+    found = {}
+    for agent in ("mlp", "content", "both"):
+        layer = SkipLSTM(4, 8, skip=F.Dynamic(K, agent=agent), rngs=nnx.Rngs(0))
+        entropy = layer(x, rngs=jax.random.key(1)).decisions[0].entropy
+        found[agent] = np.allclose(entropy[:, 0], np.log(K), atol=1e-6)
+    assert found == dict(mlp=False, content=True, both=True)
+
+
 # --- Temperature
 
 TEMPERED = [
     F.Dynamic(K, 0.5),
     F.Dynamic(K, 0.5, agent="content"),
+    F.Dynamic(K, 0.5, agent="both"),
     F.Dynamic(K, 0.5, among=F.Every(2)),
     F.Attention(K, 0.5),
     F.SparseAttention(K, 0.5, top=2),
