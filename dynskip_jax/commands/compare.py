@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.analysis import statistics
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.tasks.label_score import sentence_counts
 from dynskip_jax.trained import Trained
 

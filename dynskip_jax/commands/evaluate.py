@@ -9,12 +9,12 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count, Rate, Weight, flag
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.results import cell, summary
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language import CachedLanguageModelling

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.page import page_html
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 from dynskip_jax.training.results import progress_of, runs_of_models

@@ -10,11 +10,11 @@ from jaxtyping import Float
 
 from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds, Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.tasks import interventions
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.training.progress import Progress

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import NUMBERED_NAMES
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.code.reading import place as place_of
 from dynskip_jax.experiments.code.reading import predictions, read_code_file, tokens_before
+from dynskip_jax.finished import FinishedRun
 
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 

@@ -11,11 +11,11 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 from pygments.token import STANDARD_TYPES
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.console import say
 from dynskip_jax.data.vocabularies import CodeToken
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.code.reading import place, predictions, read_code_file, tokens_before
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 
