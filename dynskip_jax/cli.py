@@ -19,7 +19,7 @@ from dynskip_jax.failures import (
     need_standard_output,
     run_main,
 )
-from dynskip_jax.own_pieces import import_module
+from dynskip_jax.own_code import import_module
 from dynskip_jax.settings import (
     Resolved,
     check_effects,
@@ -89,7 +89,8 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         print_settings(experiment, resolved)
         return
     log_to_standard_output()
-    importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
+    resolved = importlib.import_module("dynskip_jax.plan").with_files(experiment, resolved)
+    importlib.import_module("dynskip_jax.run").train(experiment, resolved)
 
 
 def print_settings(experiment: Experiment, resolved: Resolved) -> None:
@@ -100,7 +101,8 @@ def print_settings(experiment: Experiment, resolved: Resolved) -> None:
     say = importlib.import_module("dynskip_jax.console").say
     plan = importlib.import_module("dynskip_jax.plan")  # imports JAX
     try:
-        resolved, _ = plan.read_files(experiment, resolved)
+        resolved = plan.with_files(experiment, resolved)
+        resolved, _ = plan.read_data(experiment, resolved)
     except UserError as error:
         say(f"warning: some of this may change: {error}", sys.stderr)
     run = resolved.settings.run

@@ -24,10 +24,9 @@ from dynskip_jax.errors import Stopped
 from dynskip_jax.evaluation import evaluate
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.learners import VOCABULARY
-from dynskip_jax.plan import Plan, PlannedModel, plan, read_files
+from dynskip_jax.plan import Plan, PlannedModel, plan, read_data
 from dynskip_jax.results import curves_of, print_results
 from dynskip_jax.settings import Resolved
-from dynskip_jax.spec import most_models
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
@@ -42,11 +41,11 @@ _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint"
 
 def train(experiment: Experiment, resolved: Resolved) -> None:
     """Read the data, plan the run, and run it."""
-    flags = resolved.settings.devices
-    with join(flags, most_models(resolved.settings)) as processes:
+    settings = resolved.settings
+    with join(settings.devices, settings.most_models) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        final, data = read_files(experiment, resolved)
+        final, data = read_data(experiment, resolved)
         run(plan(experiment, final, data), processes)
 
 
