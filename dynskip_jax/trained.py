@@ -14,7 +14,6 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
 from dynskip_jax.config import hints_of, problem
-from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
@@ -259,9 +258,11 @@ def _load(finished: FinishedModel, name: str) -> Trained:
 
 def _vocabulary(run: RunDir, expected: str | None) -> Any:
     """Return a run's vocabulary, if its file is the one that the model was trained with."""
-    path = run.path / VOCABULARY
     if expected is None:
         return None
+    from dynskip_jax.data.vocabularies import Vocabulary  # only tasks of words have one
+
+    path = run.path / VOCABULARY
     try:
         content = read_bytes(path)
         if hashlib.sha256(content).hexdigest() != expected:

@@ -48,10 +48,11 @@ def test_the_version_is_the_same_everywhere():
 # The packages of the core, and which other packages each may import.
 LAYERS = {
     "errors": set(),
+    "lazy": set(),
     "functional": {"errors"},
     "rl": {"functional", "errors"},
-    "nn": {"functional", "rl", "errors"},
-    "models": {"functional", "rl", "nn", "errors"},
+    "nn": {"functional", "rl", "errors", "lazy"},
+    "models": {"functional", "rl", "nn", "errors", "lazy"},
 }
 
 
@@ -89,6 +90,32 @@ def test_the_core_imports_downwards(layer):
 
 def test_no_imports_go_in_a_circle():
     graphlib.TopologicalSorter({name: imports_of(name) for name in MODULES}).prepare()
+
+
+def test_a_run_loads_no_other_tasks_readers_and_models():
+    code = """
+import sys
+import dynskip_jax.cli, dynskip_jax.run
+from dynskip_jax.experiment import find_experiment
+find_experiment("number_prediction").task_class
+print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    loaded = {name.removeprefix("dynskip_jax.") for name in run.stdout.split()}
+    of_others = {
+        "commands": {name for name in loaded if name.startswith("commands")},
+        "data": loaded & {"data.corpora", "data.language", "data.tagged", "data.vocabularies"},
+        "experiments": {
+            name
+            for name in loaded
+            if name.startswith("experiments.")
+            and not name.startswith(("experiments.number_prediction", "experiments.layers_config"))
+        },
+        "models": loaded & {"models.language_model", "models.tagger", "models.copying"},
+        "nn": loaded & {"nn.characters", "nn.convert"},
+        "tasks": loaded & {"tasks.language", "tasks.tagging", "tasks.interventions"},
+    }
+    assert "run" in loaded and not any(of_others.values()), (of_others, run.stderr)
 
 
 CORE = """
