@@ -51,7 +51,9 @@ def compare(
     for name in others:  # before anything is predicted
         if tests[name] != tests[first]:
             raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
+    # Counts of each sentence, so that a resample costs a sum and no prediction.
     counts = {name: _counts(*of) for name, of in found.items()}
+    # F1 is of the sums over sentences, not a mean of sentences; then a mean over seeds.
     means = {name: float(np.mean(statistics.f1(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:

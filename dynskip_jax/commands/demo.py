@@ -56,6 +56,7 @@ def demo() -> None:
     _print_accuracies("10,000 test sequences", accuracies)
 
     recall, accuracies = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
+    # The first test row, whatever it is: nothing is picked to look well.
     test = recall.learner.task.splits["test"]
     row = test.inputs[0]
     targets = test.targets[0]
@@ -85,6 +86,7 @@ def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> t
         name = model.spec.name
         count = data.sizes["train"]
         print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)
+        # Without a run folder nothing is written.
         fitted = fit(model.learner, model.fit, None)
         trained = run.trained(model, None, fitted.params)
         tested = model.learner.evaluate(fitted.params, "test", trained.keys)

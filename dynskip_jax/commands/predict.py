@@ -32,6 +32,7 @@ def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> N
         if not count and not is_empty:  # now, so that an error in the input is the only message
             say(f"predictions by {trained.name}, seed {trained.seed}", sys.stderr)
         count += not is_empty
+        # Each prediction leaves at once, so that another program can wait for it.
         write(text)
         sys.stdout.flush()
     if not count:

@@ -64,10 +64,12 @@ def word_vectors(
     model = Word2Vec(vector_size=width, **_SKIP_GRAM)
     model.build_vocab(pieces)
     vectors = model.wv
+    # The error of gensim would not say what to do.
     if not vectors.index_to_key:
         raise UserError(f"no word occurs {_SKIP_GRAM['min_count']} times: give more text")
     model.train(pieces, total_examples=len(pieces), epochs=epochs)
     lines = [f"{len(vectors)} {width}"]  # a word2vec text file
+    # Most frequent first, as GloVe has them, and ties in order of the alphabet.
     for word in sorted(
         vectors.index_to_key, key=lambda word: (-vectors.get_vecattr(word, "count"), word)
     ):

@@ -213,6 +213,16 @@ def test_print_config_without_data_shows_what_is_asked_for():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_each_command_and_each_preset_in_a_help_begins_a_line(name):
+    experiment = find_experiment(name)
+    begins = ("python -m ", *(f"{preset}  " for preset in experiment.presets))
+    lines = [line[4:] for line in experiment.about.splitlines() if line.startswith("    ")]
+    assert lines
+    for line in lines:
+        assert line.startswith((" ", *begins)) and not any(f" {word}" in line for word in begins)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
     with pytest.raises(SystemExit):
         cli.run_experiment(find_experiment(name), ["--help"])

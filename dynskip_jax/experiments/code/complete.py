@@ -41,6 +41,7 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
     real = {number: token.text for number, token in numbered if number.startswith("<name-")}
     # Numbers that no name of the file has are one entry: a name that is new.
     unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
+    # The first of them has their sum; the others, below 0, are not listed.
     probs = last.probs[-1].copy()
     probs[unused[:1]] = probs[unused].sum()
     probs[unused[1:]] = -1
