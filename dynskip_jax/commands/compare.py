@@ -20,8 +20,7 @@ def compare(
     samples: Count = 10_000,
     code: str | None = None,
 ) -> None:
-    """Test by a paired bootstrap over sentences whether each model differs from the first one on
-    test.
+    """Test by a paired bootstrap over sentences of test whether models differ from the first one.
 
     The score of a model is the mean over its seeds. Nothing is written into the run folders.
 

@@ -48,8 +48,9 @@ def evaluate(
     learning_rate: tuple[Weight, ...] | None = None,
     return_rate: tuple[Weight, ...] | None = None,
 ) -> None:
-    """Measure perplexity with a neural cache (Grave et al. 2017) or dynamic evaluation (Krause et
-    al. 2018).
+    """Measure the perplexity of a language model with a neural cache or dynamic evaluation.
+
+    The cache is that of Grave et al. (2017), dynamic evaluation that of Krause et al. (2018).
 
     Of several values, separated by commas, the best on dev is used, by the mean perplexity over
     seeds. Test is then evaluated once. The numbers are also written into the run folder, as

@@ -20,8 +20,7 @@ from dynskip_jax.training.results import progress_of, runs_of_models
 def explain(
     run: FinishedRun, text: str | None = None, raw_text: bool = False, html: Path | None = None
 ) -> None:
-    """Show to which earlier word the agent connects each word of a text, and the predictions'
-    probabilities.
+    """Show to which earlier word the agent connects each word of a text, and what it predicts.
 
     Args:
         text: Words as the data writes them, separated by spaces; by default a sample.

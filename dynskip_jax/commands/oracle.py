@@ -35,8 +35,7 @@ def oracle(
     layer: Count | None = None,
     rows: Annotated[int, Bounds(2, 1_000_000)] = 100,
 ) -> None:
-    """Measure how much there is to win by choosing: the loss of every choice, and of a probe's
-    choices.
+    """Measure what choosing can win: the loss of every choice, and of a probe's choices.
 
     Seeds that were trained together are compared. Nothing is written into the run folder.
 

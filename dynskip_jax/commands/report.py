@@ -33,8 +33,7 @@ def report(
     json: Path | None = None,
     code: str | None = None,
 ) -> None:
-    """Show runs side by side, of one model or of several compared: `report DIR DIR --csv
-    table.csv`.
+    """Show runs, of one model or of several, side by side: `report DIR DIR --csv table.csv`.
 
     Intervals are those of Student's t over seeds: 95 times of 100 they hold the mean of all seeds
     there could be, if seeds are normally distributed. They say nothing of other test sets.

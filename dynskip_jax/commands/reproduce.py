@@ -40,8 +40,7 @@ def all_tables() -> dict[str, Table]:
 
 
 def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
-    """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run
-    them.
+    """Print the commands behind results tables, as in `reproduce numbers-11 | sh -e`.
 
     Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors
     trained on the experiments' own texts in vectors.txt, which is made if it is missing. Run

@@ -28,8 +28,7 @@ _SKIP_GRAM = dict(sg=1, window=5, negative=10, min_count=3, seed=1, workers=1)
 def word_vectors(
     output: Path, text: tuple[Path, ...] | None = None, width: Size = 100, epochs: Count = 5
 ) -> None:
-    """Train word vectors of one's own: a skip-gram model of texts at hand, as a file for
-    `--embeddings`.
+    """Train word vectors by a skip-gram model of texts at hand, as a file for `--embeddings`.
 
     Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb,
     conll2003, ud_ewt. No file of dev or test is read; the dev of imdb is part of its train. As in

@@ -50,8 +50,7 @@ code.addEventListener('click', event => show(kept = event.target.dataset.t));
 
 
 def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
-    """Write a page with a file's code that shows from where each token is copied, and its
-    probability.
+    """Write a page that shows from where each token of a file is copied, and its probability.
 
     Args:
         file: A file of source code; `-` is standard input, as Python.
