@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import importlib
-import importlib.util
 import itertools
 import sys
 from collections.abc import Sequence
@@ -12,14 +11,14 @@ from typing import Any
 
 from dynskip_jax.config import call, docstring, flag, listed, parse, program, short, shown, words_of
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import NAMES, Experiment, find_experiment
+from dynskip_jax.experiment import MODULES, NAMES, Experiment, find_experiment
 from dynskip_jax.failures import (
     check_address_space,
     log_to_standard_output,
     need_standard_output,
     run_main,
 )
-from dynskip_jax.own_pieces import import_module
+from dynskip_jax.own_code import import_module
 from dynskip_jax.settings import (
     Resolved,
     check_effects,
@@ -89,7 +88,8 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         print_settings(experiment, resolved)
         return
     log_to_standard_output()
-    importlib.import_module("dynskip_jax.run").train(experiment, resolved)  # imports JAX
+    resolved = importlib.import_module("dynskip_jax.plan").with_files(experiment, resolved)
+    importlib.import_module("dynskip_jax.run").train(experiment, resolved)
 
 
 def print_settings(experiment: Experiment, resolved: Resolved) -> None:
@@ -100,7 +100,8 @@ def print_settings(experiment: Experiment, resolved: Resolved) -> None:
     say = importlib.import_module("dynskip_jax.console").say
     plan = importlib.import_module("dynskip_jax.plan")  # imports JAX
     try:
-        resolved, _ = plan.read_files(experiment, resolved)
+        resolved = plan.with_files(experiment, resolved)
+        resolved, _ = plan.read_data(experiment, resolved)
     except UserError as error:
         say(f"warning: some of this may change: {error}", sys.stderr)
     run = resolved.settings.run
@@ -133,7 +134,8 @@ def _module_of(command: str) -> str:
 
 def about(name: str) -> str:
     """Return the first line of the help of a command or a tool, without importing it."""
-    path = Path(importlib.util.find_spec(_module_of(name)).origin)
+    _, *parts = _module_of(name).split(".")
+    path = Path(__file__).parent.joinpath(*parts).with_suffix(".py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (
         node for node in tree.body if getattr(node, "name", "") == name.rpartition(".")[2]
@@ -144,9 +146,7 @@ def about(name: str) -> str:
 def text_of(experiment: Experiment) -> str:
     """Return an experiment's text; in this package it is the docstring of its settings."""
     if experiment.about is None and experiment.name in NAMES:  # Python has stripped it
-        return docstring(
-            importlib.import_module(f"dynskip_jax.experiments.{experiment.name}.config")
-        )
+        return docstring(importlib.import_module(MODULES[experiment.name]))
     return experiment.about or experiment.name
 
 

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 
 
 def described(value: object) -> str:
-    """Return a short text for error messages: dtype and shape of an array, the type of any other
-    value.
-    """
+    """Return a text for error messages: dtype and shape of an array, the type of other values."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} {value.shape}"
     return f"a {type(value).__name__}"
@@ -30,9 +28,7 @@ class MissingExtra(ImportError, UserError):
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Guard the imports of packages of the group `extra`: the error names the command that installs
-    it.
-    """
+    """Guard imports of packages of the group `extra`; the error names how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,6 @@ class Experiment:
     # Function of the flags that are given to the preset that is used, if not the first.
     default_preset: Callable[[Mapping[str, Any]], str] | None = None
 
-    def __post_init__(self) -> None:
-        """Let runs of this experiment be found by its name."""
-        _KNOWN[self.name] = self
-
     @property
     def task_class(self) -> Any:
         """The class of the task, which is imported now if need be."""
@@ -122,22 +119,26 @@ class Experiment:
         return [], f"{data.name}: no published results to compare with" if self.published else ""
 
 
-NAMES = tuple(
-    sorted(path.parent.name for path in Path(__file__).parent.glob("experiments/*/config.py"))
-)
-_KNOWN: dict[str, Experiment] = {}
+# Module of each experiment of this package, by name; it has the experiment as `EXPERIMENT`.
+MODULES = {
+    path.parent.name: f"dynskip_jax.experiments.{path.parent.name}.config"
+    for path in sorted(Path(__file__).parent.glob("experiments/*/config.py"))
+}
+NAMES = tuple(MODULES)
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return an experiment of this package, or one that the program has imported."""
-    if name in NAMES:
-        importlib.import_module(f"dynskip_jax.experiments.{name}.config")
-    if name not in _KNOWN:
-        raise UserError(
-            f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run "
-            "imports no code that it names: import yours first (report: --code MODULE)"
-        )
-    return _KNOWN[name]
+    """Return an experiment of this package, or the `EXPERIMENT` of an imported module."""
+    if name in MODULES:
+        return importlib.import_module(MODULES[name]).EXPERIMENT
+    for module in list(sys.modules.values()):
+        found = getattr(module, "__dict__", {}).get("EXPERIMENT")
+        if isinstance(found, Experiment) and found.name == name:
+            return found
+    raise UserError(
+        f"there is no experiment {short(name)} among {listed(NAMES)}, and reading a run "
+        "imports no code that it names: import yours first (report: --code MODULE)"
+    )
 
 
 def experiment_of(run: Any) -> Experiment:

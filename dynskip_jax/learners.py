@@ -16,7 +16,7 @@ from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training import optimizer
 from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.results import finished_runs, row_of
+from dynskip_jax.training.results import finished_runs
 from dynskip_jax.training.resume import selected_params
 
 VOCABULARY = "vocabulary.json"  # file of a run folder
@@ -106,13 +106,13 @@ def _start(spec: ModelSpec, learner: Learner, run_dir: Path) -> Any:
     runs = finished_runs(run_dir)
     if spec.name not in runs:
         raise UserError(f"--start-from {run_dir} holds no finished run of {spec.name}")
-    run = runs[spec.name]
+    run = runs[spec.name].run
+    row = runs[spec.name].row
     words = json.dumps(learner.task.corpus.vocabulary.to_json())
     if json.loads((run.path / VOCABULARY).read_text(encoding="utf-8")) != json.loads(words):
         raise UserError(
             f"--start-from {run_dir} was trained on other words than those of this data"
         )
-    row = row_of(run)
     values = [each["value"] for each in row.get("sweep", [])] or [{}]
     count = len(row["seeds"])
     if count != len(spec.seeds):

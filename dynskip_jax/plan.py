@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import importlib.metadata
-import re
 import shlex
 import subprocess
 import sys
@@ -11,21 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
+from dynskip_jax.pieces import check_names
 from dynskip_jax.settings import Devices, Resolved, Settings
 from dynskip_jax.small_data import fit_to_size
-from dynskip_jax.spec import ModelSpec, check_names, check_sweep, make_spec, variant_of
+from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
 from dynskip_jax.stored import to_config
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.files import without_dots
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.results import finished_runs, row_of
+from dynskip_jax.training.results import learnt_rates
 
 
 class PlannedModel(NamedTuple):
@@ -86,18 +83,23 @@ class Plan:
         )
 
 
-def read_files(experiment: Experiment, resolved: Resolved) -> tuple[Resolved, Dataset]:
-    """Load the data; settings follow from it, from word vectors, and from the run of a control."""
-    settings = resolved.settings
-    check_names(settings.run.models(experiment.model), settings)
-    for name, value in experiment.task_class.settings_of_files(settings).items():
+def with_files(experiment: Experiment, resolved: Resolved) -> Resolved:
+    """Return the settings with those that files give: by word vectors, or a control's run."""
+    for name, value in experiment.task_class.settings_of_files(resolved.settings).items():
         if resolved.sources[name] != "flag":
             resolved = resolved.changed("a file", **{name: value})
-    control_of = settings.agent.control_of
+    control_of = resolved.settings.agent.control_of
     if isinstance(control_of, Path):
         rates = learnt_rates(control_of, experiment.name)
         resolved = resolved.changed("rates of that run", control_of=rates)
-    data = experiment.task_class.load(resolved.settings)
+    return resolved
+
+
+def read_data(experiment: Experiment, resolved: Resolved) -> tuple[Resolved, Dataset]:
+    """Load the data, and return them with the settings that fit their size."""
+    settings = resolved.settings
+    check_names(settings.run.models(experiment.model), settings)
+    data = experiment.task_class.load(settings)
     return fit_to_size(resolved, data.sizes.get("train", 0)), data
 
 
@@ -141,26 +143,6 @@ def _plan_model(
         variant_of(spec, settings),
         learner.task.warnings(spec, settings.training.epochs),
     )
-
-
-def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
-    """Return how often a finished run's agents chose each k on dev, (K,).
-
-    It is a mean over seeds and layers.
-    """
-    found = {}
-    for model, run_of_model in finished_runs(run_dir, experiment).items():
-        metrics = row_of(run_of_model)["metrics"]
-        names = [name for name in metrics if re.fullmatch(r"dev_agent_share_\d+", name)]
-        shares = [metrics[name]["mean"] for name in names]
-        if shares:
-            found[model] = np.mean(shares, axis=0)
-    if len(found) != 1:
-        having = f"agents in {', '.join(found)}" if found else "no agent"
-        raise UserError(
-            f"--control-of takes a run of one model with an agent; {run_dir} has {having}"
-        )
-    return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
 
 
 def _about(settings: Settings, data: Dataset) -> dict[str, Any]:

@@ -24,14 +24,13 @@ from dynskip_jax.errors import Stopped
 from dynskip_jax.evaluation import evaluate
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.learners import VOCABULARY
-from dynskip_jax.plan import Plan, PlannedModel, plan, read_files
+from dynskip_jax.plan import Plan, PlannedModel, plan, read_data
 from dynskip_jax.results import curves_of, print_results
 from dynskip_jax.settings import Resolved
-from dynskip_jax.spec import most_models
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
-from dynskip_jax.training.loop import fit
+from dynskip_jax.training.loop import FitResult, fit
 from dynskip_jax.training.results import check_checkpoint, row_of
 from dynskip_jax.training.resume import interruptions
 
@@ -42,11 +41,11 @@ _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint"
 
 def train(experiment: Experiment, resolved: Resolved) -> None:
     """Read the data, plan the run, and run it."""
-    flags = resolved.settings.devices
-    with join(flags, most_models(resolved.settings)) as processes:
+    settings = resolved.settings
+    with join(settings.devices, settings.most_models) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        final, data = read_files(experiment, resolved)
+        final, data = read_data(experiment, resolved)
         run(plan(experiment, final, data), processes)
 
 
@@ -210,34 +209,49 @@ def _run_model(
     # `metrics` has an entry for each value of a sweep.
     metrics, selected = evaluate(trained, plan.data, fitted, plan.test, check)
     _warn_of_constant(model.learner, name, metrics[selected])
+    seconds = fitted.seconds + time.monotonic() - trained_at
+    row = _new_row(model, fitted, metrics, selected) | {
+        "wall_seconds": round(seconds, 1),
+        "backend": jax.default_backend(),
+        "devices": [device.device_kind for device in parallel.devices],
+        "versions": {"python": platform.python_version()} | _versions(),
+        "checkpoint": run_dir.checkpoint,
+    }
+    if VOCABULARY in run_dir.kept:
+        row["vocabulary_sha256"] = run_dir.kept[VOCABULARY]
+    run_dir.write_result(_result(plan, [row]))
+    return row_of(run_dir)
+
+
+def _new_row(
+    model: PlannedModel, fitted: FitResult, metrics: Sequence[Mapping[str, Any]], selected: int
+) -> dict[str, Any]:
+    """Return what a row says of a model and its scores."""
+    spec = model.spec
     best_epochs = np.split(np.asarray(fitted.best_epoch), len(metrics))
-    versions = {package: importlib.metadata.version(package) for package in _PACKAGES}
     row = {
-        "model": name,
+        "model": spec.name,
         **model.variant,
         "parameters": _num_parameters(model.learner),
-        "seeds": model.spec.seeds,
+        "seeds": spec.seeds,
         "metrics": metrics[selected],
         "epochs": fitted.epochs,
         "epochs_asked": model.fit.epochs,
         "patience": model.fit.patience,
         "best_epoch": best_epochs[selected],
-        "wall_seconds": round(fitted.seconds + time.monotonic() - trained_at, 1),
-        "backend": jax.default_backend(),
-        "devices": [device.device_kind for device in parallel.devices],
-        "versions": {"python": platform.python_version()} | versions,
-        "checkpoint": run_dir.checkpoint,
     }
     if len(metrics) > 1:
-        row["selected"] = model.spec.values[selected]
+        row["selected"] = spec.values[selected]
         row["sweep"] = [
             {"value": value, "metrics": of_value, "best_epoch": epochs}
-            for value, of_value, epochs in zip(model.spec.values, metrics, best_epochs, strict=True)
+            for value, of_value, epochs in zip(spec.values, metrics, best_epochs, strict=True)
         ]
-    if VOCABULARY in run_dir.kept:
-        row["vocabulary_sha256"] = run_dir.kept[VOCABULARY]
-    run_dir.write_result(_result(plan, [row]))
-    return row_of(run_dir)
+    return row
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that numbers may depend on."""
+    return {package: importlib.metadata.version(package) for package in _PACKAGES}
 
 
 def _log_model(model: PlannedModel) -> None:

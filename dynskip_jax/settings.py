@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,9 @@ from dynskip_jax.model_names import (
     WITH_K,
     is_one_of,
 )
+
+# Settings of which several values may be trained together.
+SWEPT = ("mix", "max_skip", "entropy_coef", "update_cost", "learning_rate")
 
 _MOST_SEEDS = 1000  # trained together
 _LARGEST_NUMBER = 100_000  # in the name of a model
@@ -249,6 +253,13 @@ class Settings:
     training: Training = Training()
     devices: Devices = Devices()
 
+    @property
+    def most_models(self) -> int:
+        """An upper limit of the number of models that are trained together."""
+        swept = (get(self, name) for name in SWEPT)
+        sizes = [len(value) for value in swept if isinstance(value, tuple)]
+        return len(self.run.all_seeds) * math.prod(sizes)
+
     def __post_init__(self) -> None:
         """Check that settings do not contradict each other."""
         run = self.run
@@ -315,6 +326,11 @@ def fields_of(kind: type[Settings]) -> Mapping[str, tuple[str, Any, Any]]:
 def get(settings: Settings, name: str) -> Any:
     """Return the value of a setting by its name."""
     return getattr(getattr(settings, fields_of(type(settings))[name][0]), name)
+
+
+def first(value: Any) -> Any:
+    """Return the first value of a setting that may be swept."""
+    return value[0] if isinstance(value, tuple) else value
 
 
 def replace(settings: Settings, /, **values: Any) -> Settings:

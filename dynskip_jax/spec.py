@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,24 +10,9 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.own_pieces import make_piece
-from dynskip_jax.settings import Agent, Settings, fields_of, get
+from dynskip_jax.pieces import make_time_skip, make_transition
+from dynskip_jax.settings import SWEPT, Agent, Settings, fields_of, first, get
 from dynskip_jax.training.sweep import Sweep
-
-# Settings that are passed to time skips; each kind of skip uses those that it has.
-_SKIP_SETTINGS = (
-    "agent",
-    "agent_keys",
-    "empty_slots",
-    "stride",
-    "top",
-    "max_jump",
-    "read_steps",
-    "max_jumps",
-)
-
-# Settings of which several values may be trained together.
-_SWEPT = ("mix", "max_skip", "entropy_coef", "update_cost", "learning_rate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +83,9 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     """
     agent = settings.agent
     model = settings.model
-    named = _named_skip(name, settings, may_import)
+    named = make_time_skip(name, settings, may_import)
     skip = _controlled(named, settings)
-    transition = _transition(settings, may_import)
+    transition = make_transition(settings, may_import)
     depth_skip = None
     if model.depth_skip is not None:
         depth_skip = F.parse_depth_skip(model.depth_skip)
@@ -178,20 +162,6 @@ def _check_choices(
         )
 
 
-def check_names(names: Sequence[str], settings: Settings) -> None:
-    """Raise a `UserError` for an unknown time skip or transition, before data are loaded."""
-    for name in names:
-        _named_skip(name, settings, may_import=True)
-    _transition(settings, may_import=True)
-
-
-def most_models(settings: Settings) -> int:
-    """Return an upper limit of the number of models that are trained together."""
-    swept = (get(settings, name) for name in _SWEPT)
-    sizes = [len(value) for value in swept if isinstance(value, tuple)]
-    return len(settings.run.all_seeds) * math.prod(sizes)
-
-
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
     """Raise a `UserError` if no model has a swept setting, or if nothing is swept for --test."""
     for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
@@ -204,21 +174,6 @@ def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
             )
     if settings.run.test == "all" and all(len(spec.values) == 1 for spec in specs):
         raise UserError("--test all has no effect without a sweep: leave it out")
-
-
-def _named_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
-    """Return the time skip that a model's name describes, before a control replaces it."""
-    agent = settings.agent
-    options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
-    options["mix"] = _first(agent.mix)
-    if settings.model.recipe == "released":
-        options |= dict(agent_input="mean", first_step="carried")
-    return make_piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
-
-
-def _transition(settings: Settings, may_import: bool) -> F.Transition:
-    name = settings.model.transition
-    return make_piece(name, F.Transition, F.TRANSITIONS, F.parse_transition, may_import)
 
 
 def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:
@@ -240,8 +195,8 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     """
     objective = dataclasses.replace(
         settings.agent,
-        entropy_coef=_first(settings.agent.entropy_coef),
-        update_cost=_first(settings.agent.update_cost),
+        entropy_coef=first(settings.agent.entropy_coef),
+        update_cost=first(settings.agent.update_cost),
     )
     if not skip.is_stochastic:
         return Agent(reward=objective.reward, update_cost=objective.update_cost)
@@ -265,7 +220,7 @@ def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any],
         update_cost=pays_for_updates,
         learning_rate=True,
     )
-    given = {name: get(settings, name) for name in _SWEPT if applies[name]}
+    given = {name: get(settings, name) for name in SWEPT if applies[name]}
     swept = {name: values for name, values in given.items() if isinstance(values, tuple)}
     return tuple(
         dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
@@ -307,8 +262,3 @@ def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     if spec.copy != "none":
         variant["copy"] = spec.copy
     return variant
-
-
-def _first(value: Any) -> Any:
-    """Return the first value of a setting that may be swept."""
-    return value[0] if isinstance(value, tuple) else value

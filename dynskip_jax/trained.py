@@ -14,18 +14,17 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
 from dynskip_jax.config import hints_of, problem
-from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset, Experiment, experiment_of
 from dynskip_jax.learners import VOCABULARY, make_learner
-from dynskip_jax.own_pieces import NotImported
+from dynskip_jax.pieces import NotImported
 from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.stored import from_config
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.files import parse_json, read_bytes
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import finished_runs, metrics_table, row_of
+from dynskip_jax.training.results import FinishedModel, finished_runs, metrics_table
 from dynskip_jax.training.resume import selected_params
 from dynskip_jax.training.step import evaluation_keys
 
@@ -223,7 +222,7 @@ def load_models(
         raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
     found = {}
     for name in runs if model is None else [model]:
-        kind = experiment_of(runs[name])
+        kind = experiment_of(runs[name].run)
         if command is not None and command not in kind.commands:
             raise UserError(
                 f"{run_dir} is a run of {kind.name}, which has no command {command}: use another"
@@ -232,14 +231,15 @@ def load_models(
     return found
 
 
-def _load(run: RunDir, name: str) -> Trained:
+def _load(finished: FinishedModel, name: str) -> Trained:
+    run = finished.run
+    row = finished.row
     experiment = experiment_of(run)
-    result = row_of(run)
     try:
-        settings = from_config(experiment.settings, run.config())
+        settings = from_config(experiment.settings, finished.config)
         spec = make_spec(name, settings)
-        value = list(spec.values).index(result.get("selected", {}))
-        if spec.all_seeds != tuple(result["seeds"]) * len(spec.values):
+        value = list(spec.values).index(row.get("selected", {}))
+        if spec.all_seeds != tuple(row["seeds"]) * len(spec.values):
             raise ValueError("its seeds are not those of the settings")
     except NotImported:
         raise
@@ -248,7 +248,7 @@ def _load(run: RunDir, name: str) -> Trained:
             f"{run.path} holds a config.json or result.json that this version does not understand "
             f"({error}): restore it, or train again"
         ) from error
-    vocabulary = _vocabulary(run, result.get("vocabulary_sha256"))
+    vocabulary = _vocabulary(run, row.get("vocabulary_sha256"))
     learner = make_learner(experiment, settings, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Trained(
@@ -258,9 +258,11 @@ def _load(run: RunDir, name: str) -> Trained:
 
 def _vocabulary(run: RunDir, expected: str | None) -> Any:
     """Return a run's vocabulary, if its file is the one that the model was trained with."""
-    path = run.path / VOCABULARY
     if expected is None:
         return None
+    from dynskip_jax.data.vocabularies import Vocabulary  # only tasks of words have one
+
+    path = run.path / VOCABULARY
     try:
         content = read_bytes(path)
         if hashlib.sha256(content).hexdigest() != expected:

@@ -48,10 +48,11 @@ def test_the_version_is_the_same_everywhere():
 # The packages of the core, and which other packages each may import.
 LAYERS = {
     "errors": set(),
+    "lazy": set(),
     "functional": {"errors"},
     "rl": {"functional", "errors"},
-    "nn": {"functional", "rl", "errors"},
-    "models": {"functional", "rl", "nn", "errors"},
+    "nn": {"functional", "rl", "errors", "lazy"},
+    "models": {"functional", "rl", "nn", "errors", "lazy"},
 }
 
 
@@ -91,6 +92,32 @@ def test_no_imports_go_in_a_circle():
     graphlib.TopologicalSorter({name: imports_of(name) for name in MODULES}).prepare()
 
 
+def test_a_run_loads_no_other_tasks_readers_and_models():
+    code = """
+import sys
+import dynskip_jax.cli, dynskip_jax.run
+from dynskip_jax.experiment import find_experiment
+find_experiment("number_prediction").task_class
+print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    loaded = {name.removeprefix("dynskip_jax.") for name in run.stdout.split()}
+    of_others = {
+        "commands": {name for name in loaded if name.startswith("commands")},
+        "data": loaded & {"data.corpora", "data.language", "data.tagged", "data.vocabularies"},
+        "experiments": {
+            name
+            for name in loaded
+            if name.startswith("experiments.")
+            and not name.startswith(("experiments.number_prediction", "experiments.layers_config"))
+        },
+        "models": loaded & {"models.language_model", "models.tagger", "models.copying"},
+        "nn": loaded & {"nn.characters", "nn.convert"},
+        "tasks": loaded & {"tasks.language", "tasks.tagging", "tasks.interventions"},
+    }
+    assert "run" in loaded and not any(of_others.values()), (of_others, run.stderr)
+
+
 CORE = """
 import contextlib, importlib.abc, io, sys
 
@@ -120,4 +147,4 @@ def test_the_core_needs_no_extra_and_what_does_says_so_in_one_line():
     said = ["matplotlib", "matplotlib", "filelock", "tensorflow_datasets", "filelock"]
     remedy = 'is not installed: pip install -e ".[experiments]" in a checkout'
     assert run.stdout.splitlines() == [f"{name} {remedy}" for name in said]
-    assert run.returncode == 2 and run.stderr == f"error: matplotlib {remedy}\n"
+    assert run.returncode == 2 and run.stderr == f"error: filelock {remedy}\n"

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,10 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.relaxation import policy_temperature
-from dynskip_jax.models import LanguageModel
 from dynskip_jax.nn import SkipCell
+
+if TYPE_CHECKING:
+    from dynskip_jax.models import LanguageModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +121,7 @@ def distribution(
 
 
 def generate(
-    model: LanguageModel,
+    model: "LanguageModel",
     prompt: Int[Array, " time"],
     num_tokens: int,
     key: Key[Array, ""],

@@ -41,6 +41,7 @@ def bigrams(data: Path | None = None) -> None:
     # liblinear suits a sparse matrix with more columns than rows.
     models = [LogisticRegression(C=C, solver="liblinear", random_state=0) for C in _PENALTIES]
     fitted = [model.fit(x["train"], labels["train"]) for model in models]
+    # The first of equals: the strongest penalty.
     best = max(fitted, key=lambda model: model.score(x["dev"], labels["dev"]))
     accuracies = [f"{best.score(x[split], labels[split]):.2%}" for split in ("dev", "test")]
     row = [f"{best.C:g}", *accuracies, f"{x['train'].shape[1]:,}"]

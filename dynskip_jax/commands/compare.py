@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.analysis import statistics
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.tasks.label_score import sentence_counts
 from dynskip_jax.trained import Trained
 
@@ -20,8 +20,7 @@ def compare(
     samples: Count = 10_000,
     code: str | None = None,
 ) -> None:
-    """Test by a paired bootstrap over sentences whether each model differs from the first one on
-    test.
+    """Test by a paired bootstrap over sentences of test whether models differ from the first one.
 
     The score of a model is the mean over its seeds. Nothing is written into the run folders.
 
@@ -51,7 +50,9 @@ def compare(
     for name in others:  # before anything is predicted
         if tests[name] != tests[first]:
             raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
+    # Counts of each sentence, so that a resample costs a sum and no prediction.
     counts = {name: _counts(*of) for name, of in found.items()}
+    # F1 is of the sums over sentences, not a mean of sentences; then a mean over seeds.
     means = {name: float(np.mean(statistics.f1(each.sum(axis=1)))) for name, each in counts.items()}
     rows = [[first, f"{means[first]:.2%}"]]
     for name in others:

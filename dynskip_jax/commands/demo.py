@@ -35,8 +35,7 @@ _RECALL = dict(train_examples=40_000, epochs=1, relaxed_epochs=1)
 
 
 def demo() -> None:
-    """Train agents that learn which earlier state to use, beside plain LSTMs, and show what they
-    chose.
+    """Train agents that choose earlier states, beside plain LSTMs, and show what they chose.
 
     In number prediction (Gui et al. 2019), the last of eleven numbers says at which place of the
     sequence the answer stands. In associative recall (Arora et al. 2023), a row of 64 words begins
@@ -56,6 +55,7 @@ def demo() -> None:
     _print_accuracies("10,000 test sequences", accuracies)
 
     recall, accuracies = _train(RECALL, "relaxed", _RECALL, "lstm", "dynamic:64")
+    # The first test row, whatever it is: nothing is picked to look well.
     test = recall.learner.task.splits["test"]
     row = test.inputs[0]
     targets = test.targets[0]
@@ -85,6 +85,7 @@ def _train(experiment: Experiment, preset: str, changes: dict, *names: str) -> t
         name = model.spec.name
         count = data.sizes["train"]
         print(f"{experiment.name}: training {name} on {count:,} sequences", file=sys.stderr)
+        # Without a run folder nothing is written.
         fitted = fit(model.learner, model.fit, None)
         trained = run.trained(model, None, fitted.params)
         tested = model.learner.evaluate(fitted.params, "test", trained.keys)

@@ -2,19 +2,20 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count, Rate, Weight, flag
 from dynskip_jax.console import print_table, say
+from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.results import cell, summary
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language import CachedLanguageModelling
@@ -33,6 +34,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     ),
     "dynamic": dict(steps=5, learning_rate=(0.00005, 0.0001), return_rate=(0.002,)),
 }
+_COLUMNS = ("dev", "test", "dev_with", "test_with")
 
 
 def evaluate(
@@ -46,8 +48,9 @@ def evaluate(
     learning_rate: tuple[Weight, ...] | None = None,
     return_rate: tuple[Weight, ...] | None = None,
 ) -> None:
-    """Measure perplexity with a neural cache (Grave et al. 2017) or dynamic evaluation (Krause et
-    al. 2018).
+    """Measure the perplexity of a language model with a neural cache or dynamic evaluation.
+
+    The cache is that of Grave et al. (2017), dynamic evaluation that of Krause et al. (2018).
 
     Of several values, separated by commas, the best on dev is used, by the mean perplexity over
     seeds. Test is then evaluated once. The numbers are also written into the run folder, as
@@ -67,15 +70,11 @@ def evaluate(
             (0.002).
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for other in _DEFAULTS.keys() - {method}:
-        for name in _DEFAULTS[other].keys() & given:
-            raise UserError(f"{flag(name)} is for --method {other}: leave it out")
+    flags = _flags_of(method, given)
     if run.of_seed is not None:
         raise UserError(
             "--of-seed has no effect, because the scores are means over all seeds: leave it out"
         )
-    flags = {name: given.get(name, default) for name, default in _DEFAULTS[method].items()}
-    size, *grid = flags.values()
     keep_freed_memory()
     models = run.models("evaluate")
     read = next(iter(models.values())).data(data)  # all models of a folder have the same
@@ -84,41 +83,69 @@ def evaluate(
     begin = json.dumps(told, indent=1)[:-2]  # of the file
     if path.exists() and not read_bytes(path).decode("utf-8", "replace").startswith(begin):
         raise UserError(f"{path} has an evaluation with other flags: move it away")
-    corpus = read.content
-    signs = ("θ", "weight")
-    title = f"a cache of {size} words"
-    start = _cached
+
+    size, first, second = flags.values()
     reads = 2  # of a split, by each model
+    start = _cached
     if method == "dynamic":
-        signs = ("η", "λ")
-        title = f"segments of {size} words"
+        reads += len(first) * len(second)
         start = _dynamic
-        reads += len(grid[0]) * len(grid[1])
-    rows = []
     results = {}
     with Progress(reads * len(models), "evaluating") as progress:
         for name, model in models.items():
             perplexities = start(model, read, size, progress.advance)
-            dev, dev_with = perplexities("dev", *grid)
-            # What diverged is not the best.
-            means = np.nan_to_num(dev_with.mean(axis=0), nan=np.inf)
-            i, j = np.unravel_index(means.argmin(), means.shape)
-            chosen = grid[0][i], grid[1][j]
-            test, test_with = perplexities("test", chosen[:1], chosen[1:])
-            found = {
-                "dev": dev,
-                "test": test,
-                "dev_with": dev_with[:, i, j],
-                "test_with": test_with[:, 0, 0],
-            }
-            found = {column: summary(values) for column, values in found.items()}
-            results[name] = found | {"chosen": chosen}
-            texts = [cell(column, ".2f") for column in found.values()]
-            rows.append([name, *texts[:2], ""])
-            best = ", ".join(
-                f"{sign} = {value:g}" for sign, value in zip(signs, chosen, strict=True)
-            )
-            rows.append([f"  + {method}", *texts[2:], best])
+            results[name] = _with_the_best(perplexities, first, second)
+
+    _print_perplexities(method, size, read.content, results)
+    with run.warned():
+        write_atomically(path, json.dumps(told | {"models": results}, indent=1) + "\n")
+        say(f"written: {path}")
+
+
+def _flags_of(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters of a method: its size, and values of two to choose from."""
+    for other in _DEFAULTS.keys() - {method}:
+        for name in _DEFAULTS[other].keys() & given:
+            raise UserError(f"{flag(name)} is for --method {other}: leave it out")
+    return {name: given.get(name, default) for name, default in _DEFAULTS[method].items()}
+
+
+def _with_the_best(
+    perplexities: Perplexities, first: Sequence[float], second: Sequence[float]
+) -> dict[str, Any]:
+    """Return the perplexities on dev and test with the values that are best on dev."""
+    dev, dev_with = perplexities("dev", first, second)
+    # What diverged is not the best.
+    means = np.nan_to_num(dev_with.mean(axis=0), nan=np.inf)
+    i, j = np.unravel_index(means.argmin(), means.shape)
+    chosen = first[i], second[j]
+    # Test is read with the chosen values only, so that nothing can be chosen on it.
+    test, test_with = perplexities("test", chosen[:1], chosen[1:])
+    found = {
+        "dev": dev,
+        "test": test,
+        "dev_with": dev_with[:, i, j],
+        "test_with": test_with[:, 0, 0],
+    }
+    return {name: summary(values) for name, values in found.items()} | {"chosen": chosen}
+
+
+def _print_perplexities(
+    method: str, size: int, corpus: LanguageCorpus, results: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Print two rows for each model, without the method and with it."""
+    signs = ("θ", "weight")
+    title = f"a cache of {size} words"
+    if method == "dynamic":
+        signs = ("η", "λ")
+        title = f"segments of {size} words"
+    rows = []
+    for name, found in results.items():
+        dev, test, dev_with, test_with = (cell(found[column], ".2f") for column in _COLUMNS)
+        chosen = zip(signs, found["chosen"], strict=True)
+        best = ", ".join(f"{sign} = {value:g}" for sign, value in chosen)
+        rows.append([name, dev, test, ""])
+        rows.append([f"  + {method}", dev_with, test_with, best])
     print_table(
         f"{corpus.name}, perplexity with {title}", ["model", "dev", "test", "chosen on dev"], rows
     )
@@ -129,9 +156,6 @@ def evaluate(
         ]
         per_word = f"Per word: to the power {', '.join(powers)}."
         say(f"Perplexities are per {corpus.vocabulary.unit}. {per_word}")
-    with run.warned():
-        write_atomically(path, json.dumps(told | {"models": results}, indent=1) + "\n")
-        say(f"written: {path}")
 
 
 def _cached(

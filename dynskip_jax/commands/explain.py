@@ -1,14 +1,17 @@
 """The command `explain`: show to which earlier word an agent connects each word of a text."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.page import page_html
-from dynskip_jax.commands.finished import FinishedRun
+from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
+from dynskip_jax.trained import Trained
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 from dynskip_jax.training.results import progress_of, runs_of_models
@@ -17,8 +20,7 @@ from dynskip_jax.training.results import progress_of, runs_of_models
 def explain(
     run: FinishedRun, text: str | None = None, raw_text: bool = False, html: Path | None = None
 ) -> None:
-    """Show to which earlier word the agent connects each word of a text, and the predictions'
-    probabilities.
+    """Show to which earlier word the agent connects each word of a text, and what it predicts.
 
     Args:
         text: Words as the data writes them, separated by spaces; by default a sample.
@@ -32,23 +34,20 @@ def explain(
         if other.result() is None:
             say(f"{name}: {progress_of(other)}, left out")
     first = next(iter(models.values()))
-    text = first.experiment.sample_text if text is None else text
-    if text is not None and raw_text:
-        text = first.learner.task.tokenize(text)
-        say(f"read as the data writes it: {text}")
-    if text is None or not first.split(text):
-        raise UserError("there is nothing to read: give --text some words, separated by spaces")
+    text = _text_to_read(first, text, raw_text)
     readings = {name: trained.read(text) for name, trained in models.items()}
     unknown = dict.fromkeys(readings[first.name].unknown)  # all models of a run have one vocabulary
     if unknown:
         typed = "" if raw_text else " (--raw-text reads a text as people type it)"
         say(f"not known, and read as {UNK}: {', '.join(unknown)}{typed}")
+
     choosing = [
         name for name, found in readings.items() if any(found.skips) or any(found.backward or ())
     ]
     panels = {}
     for name in choosing or readings:
         for direction, reading in readings[name].directions().items():
+            # Probabilities are listed from the first word, a backward layer from the last.
             order = -1 if direction == "backward" else 1
             likely = {other: found.probabilities[::order] for other, found in readings.items()}
             heading = ", ".join(filter(None, (name, direction)))
@@ -57,21 +56,43 @@ def explain(
                 say(f"{heading}:")
             print_table("", *table_of_choices(reading, likely))
             if name in choosing:
-                note = "" if all(reading.skips) else "words without an arc are not read"
-                with run.warned():
-                    path = run.run_dir / "plots" / _picture(name, first.seed, text, direction)
-                    draw_arcs(
-                        reading, likely, path, f"{heading}: where each word goes back to", note
-                    )
-                    say(f"picture: {path}")
+                picture = _picture(name, first.seed, text, direction)
+                _draw(run, picture, heading, reading, likely)
+
     says = {name: found.prediction for name, found in readings.items()}
     for name, prediction in says.items():
         say(f"{name}: {prediction}")
     if html is not None:
-        write_atomically(
-            html, page_html(f"{first.experiment.name}, seed {first.seed}", panels, says)
-        )
+        title = f"{first.experiment.name}, seed {first.seed}"
+        write_atomically(html, page_html(title, panels, says))
         say(f"page: {html}")
+
+
+def _text_to_read(trained: Trained, text: str | None, is_raw: bool) -> str:
+    """Return the text as the data would write it; by default the experiment's sample."""
+    if text is None:
+        text = trained.experiment.sample_text
+    if text is not None and is_raw:
+        text = trained.learner.task.tokenize(text)
+        say(f"read as the data writes it: {text}")
+    if text is None or not trained.split(text):
+        raise UserError("there is nothing to read: give --text some words, separated by spaces")
+    return text
+
+
+def _draw(
+    run: FinishedRun,
+    picture: str,
+    heading: str,
+    reading: Reading,
+    likely: Mapping[str, Sequence[float]],
+) -> None:
+    """Draw where each word goes back to, into the run folder."""
+    note = "" if all(reading.skips) else "words without an arc are not read"
+    with run.warned():
+        path = run.run_dir / "plots" / picture
+        draw_arcs(reading, likely, path, f"{heading}: where each word goes back to", note)
+        say(f"picture: {path}")
 
 
 def _picture(model: str, seed: int, text: str, direction: str) -> str:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.analysis import reading
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count, Positive, Seed
 from dynskip_jax.console import say, write
 from dynskip_jax.data.vocabularies import UNK
+from dynskip_jax.finished import FinishedRun
 
 
 def generate(
@@ -27,12 +27,14 @@ def generate(
     """
     trained = run.last("generate")
     vocabulary = trained.vocabulary
+    # A text is sampled, and so are the choices behind it.
     policy = dataclasses.replace(trained.policy, mode="sample")
     tokens, begun = trained.encode(text)
     unknown = [
         token for token in dict.fromkeys(vocabulary.split(text)) if token not in vocabulary.index
     ]
     if unknown:
+        # On standard error, so that standard output holds the text alone.
         say(f"not known, and read as {UNK}: {', '.join(unknown)}", sys.stderr)
     prompt = jnp.asarray(tokens)
     how = dict(temperature=temperature, policy=policy)

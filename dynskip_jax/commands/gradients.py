@@ -9,10 +9,10 @@ import numpy as np
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import state_gradient_norms
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds
 from dynskip_jax.console import print_table, say
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.trained import Trained
 
 _AT_ONCE = 100  # sentences in a batch
@@ -34,6 +34,7 @@ def gradients(
     models = run.models("gradients")
     first = next(iter(models.values()))  # all models of a folder have the same data and vocabulary
     last = steps - 1
+    # A tag that train lacks has no score, so no loss.
     known = {tag: index for index, tag in enumerate(first.vocabulary.tags)}
     test = first.data(data).content.splits["test"]
     sentences = [each for each in test if len(each.words) > last and each.tags[last] in known]
@@ -50,6 +51,7 @@ def gradients(
     curves = {}
     for name, model in models.items():
         starts = range(0, len(tokens), _AT_ONCE)
+        # In batches, because the gradient by every state of every sentence is large.
         norms = [_norms(model, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
         mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
         shares[name] = (mean / mean.sum()).tolist()

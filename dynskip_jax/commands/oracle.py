@@ -1,22 +1,27 @@
 """The command `oracle`: measure how much a finished model could gain from other choices."""
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
 from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.analysis.statistics import paired_gain, same_word, seed_agreement
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Bounds, Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.tasks import interventions
 from dynskip_jax.tasks.language import LanguageModelling
+from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.trained import Trained
 from dynskip_jax.training.progress import Progress
 
 _SHOWN = 10  # maximum number of constants that are printed, and of states that a probe observes
@@ -30,8 +35,7 @@ def oracle(
     layer: Count | None = None,
     rows: Annotated[int, Bounds(2, 1_000_000)] = 100,
 ) -> None:
-    """Measure how much there is to win by choosing: the loss of every choice, and of a probe's
-    choices.
+    """Measure what choosing can win: the loss of every choice, and of a probe's choices.
 
     Seeds that were trained together are compared. Nothing is written into the run folder.
 
@@ -44,64 +48,146 @@ def oracle(
     """
     keep_freed_memory()
     own = run.last("oracle")
-    learner = own.learner_with(own.data(data))
-    policy = own.policy
-    read = dict(rows=rows)
-    others = {f"seed {seed}": own.of_seed(seed) for seed in own.spec.seeds if seed != own.seed}
-    several = [own.params, *(other.params for other in others.values())]
-    possible = [interventions.choices_of(skip, policy) for skip in learner.skips]
-    choosing = [
-        i for i, skip in enumerate(learner.skips) if skip.is_stochastic and len(possible[i]) > 1
-    ]
-    about = f"{own.experiment.name}, {own.name}"
+    examined = _Examined(own, own.learner_with(own.data(data)), split, rows, steps)
     if own.spec.copy == "expected":
-        pieces = _until(
-            interventions.copied_words(learner, several, policy, split, **read), steps, "copying"
-        )
-        _print_copied(f"{about}, {split}", pieces, possible[-1], steps, others)
-        if not choosing:
+        _examine_copies(examined)
+        if not examined.choosing:
             return
-    if not choosing:
-        raise UserError(
-            f"{own.name} samples no choices: read another by --model, or train dynamic:5"
-        )
-    examined = choosing[-1] if layer is None else layer - 1
-    if examined not in choosing:
-        numbers = " or ".join(str(i + 1) for i in choosing)
-        raise UserError(f"layer {layer} samples no choices: choose {numbers}")
-    choices = possible[examined]
-    skip = learner.skips[examined]
-    read = read | dict(layer=examined)
+    chosen = examined.layer(layer)
+
+    # With λ = 0 nothing that is chosen enters, so that there is nothing to replace.
     matters = own.spec.choices_matter(own.member)
-    constants = []
-    is_text = isinstance(learner.task, LanguageModelling)
+    constants: list[int] = []
     if matters:
-        states = min(skip.max_skip, _SHOWN)
-        pieces = interventions.single_interventions(learner, own.params, policy, split, **read)
-        reverse = learner.reverse[examined]
-        pieces = with_last_states(pieces, states, reverse=reverse, is_text=is_text)
-        title = f"{about}, layer {examined + 1}, {split}"
-        examining = _until(pieces, steps, "examining")
-        fixed = _print_single(title, examining, choices, steps, is_text=is_text)
-        constants = choices.tolist()
-        if len(choices) > _SHOWN:
-            constants = choices[sorted({0, fixed - 1})].tolist()
-    pieces = interventions.policy_interventions(
-        learner, several, policy, split, constants=constants, **read
-    )
-    pieces = list(_until(pieces, steps, "reading in other ways"))
-    _print_agreement(pieces, choices, is_text=is_text)
-    if not matters:
+        constants = _examine_single_choices(examined, chosen)
+    pieces = examined.read_in_other_ways(chosen, constants)
+    _print_agreement(pieces, examined.possible[chosen], is_text=examined.is_text)
+    if matters:
+        _print_ways(examined, pieces, constants)
+    else:
         say(
             f"λ = 0: whatever {own.name} chooses, it says the same, so that no choice can be "
             "replaced."
         )
-        return
+
+
+@dataclasses.dataclass(frozen=True)
+class _Examined:
+    """A model whose choices are examined, and what it reads."""
+
+    own: Trained
+    learner: Learner  # with the data
+    split: str
+    rows: int  # read side by side
+    steps: int  # number of choices to examine
+
+    @property
+    def title(self) -> str:
+        """Experiment and model."""
+        return f"{self.own.experiment.name}, {self.own.name}"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the batches of a row are one text."""
+        return isinstance(self.learner.task, LanguageModelling)
+
+    @functools.cached_property
+    def others(self) -> dict[str, Trained]:
+        """The models that were trained with other seeds, by name."""
+        own = self.own
+        return {f"seed {seed}": own.of_seed(seed) for seed in own.spec.seeds if seed != own.seed}
+
+    @property
+    def params(self) -> list[nnx.State]:
+        """Parameters of this model, and of the others."""
+        return [self.own.params, *(other.params for other in self.others.values())]
+
+    @functools.cached_property
+    def possible(self) -> list[np.ndarray]:
+        """Every k that each layer may choose."""
+        return [interventions.choices_of(skip, self.own.policy) for skip in self.learner.skips]
+
+    @property
+    def choosing(self) -> list[int]:
+        """Indices of the layers that sample one of several choices."""
+        skips = enumerate(self.learner.skips)
+        return [i for i, skip in skips if skip.is_stochastic and len(self.possible[i]) > 1]
+
+    def layer(self, number: int | None) -> int:
+        """Return the index of a layer by its number, from 1; of the last that chooses for None."""
+        if not self.choosing:
+            raise UserError(
+                f"{self.own.name} samples no choices: read another by --model, or train dynamic:5"
+            )
+        if number is None:
+            return self.choosing[-1]
+        if number - 1 not in self.choosing:
+            numbers = " or ".join(str(i + 1) for i in self.choosing)
+            raise UserError(f"layer {number} samples no choices: choose {numbers}")
+        return number - 1
+
+    def read_in_other_ways(self, layer: int, constants: Sequence[int]) -> list[Any]:
+        """Return the losses if all choices of a layer are made in another way."""
+        pieces = interventions.policy_interventions(
+            self.learner,
+            self.params,
+            self.own.policy,
+            self.split,
+            constants=constants,
+            layer=layer,
+            rows=self.rows,
+        )
+        return list(_until(pieces, self.steps, "reading in other ways"))
+
+
+def _examine_copies(examined: _Examined) -> None:
+    """Print the losses of a language model if words are copied in other ways."""
+    pieces = interventions.copied_words(
+        examined.learner, examined.params, examined.own.policy, examined.split, rows=examined.rows
+    )
+    _print_copied(
+        f"{examined.title}, {examined.split}",
+        _until(pieces, examined.steps, "copying"),
+        examined.possible[-1],
+        examined.steps,
+        examined.others,
+    )
+
+
+def _examine_single_choices(examined: _Examined, layer: int) -> list[int]:
+    """Print the losses if single choices are replaced; return the constants to compare with."""
+    learner = examined.learner
+    choices = examined.possible[layer]
+    pieces = interventions.single_interventions(
+        learner,
+        examined.own.params,
+        examined.own.policy,
+        examined.split,
+        layer=layer,
+        rows=examined.rows,
+    )
+    pieces = with_last_states(
+        pieces,
+        min(learner.skips[layer].max_skip, _SHOWN),
+        reverse=learner.reverse[layer],
+        is_text=examined.is_text,
+    )
+    title = f"{examined.title}, layer {layer + 1}, {examined.split}"
+    examining = _until(pieces, examined.steps, "examining")
+    fixed = _print_single(title, examining, choices, examined.steps, is_text=examined.is_text)
+    # Reading a split once for each of many constants takes long: the shortest k, and the best.
+    if len(choices) > _SHOWN:
+        choices = choices[sorted({0, fixed - 1})]
+    return choices.tolist()
+
+
+def _print_ways(examined: _Examined, pieces: Sequence[Any], constants: Sequence[int]) -> None:
+    """Print the losses if all choices are made in another way."""
     total = sum(piece.losses.astype(np.float64).sum(axis=0) for piece in pieces)
     count = float(sum(piece.counts.sum() for piece in pieces))
     names = [
         *("by the agent", "at random", "by the agent in another text"),
-        *(f"by {other}, reading the same text" for other in others),
+        *(f"by {other}, reading the same text" for other in examined.others),
         *(f"always {k}" for k in constants),
     ]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
@@ -208,6 +294,7 @@ def _print_single(
         f"x(t) and the last {before.shape[1]} states": before.reshape(len(x), -1),
     }
     seen = {name: np.concatenate([x, states], axis=-1) for name, states in latest.items()}
+    # Losses are in order of the choices, so a k becomes its place, from 1.
     result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen)
     rows = [
         ("by the agent", result.taken),
@@ -249,6 +336,7 @@ def _print_copied(
     ]
     title = f"{about}, words copied otherwise, the gate held: nats, mean of {len(losses):,} words"
     _print(title, rows, "beside its own", own, first="words are copied")
+    # Paired word by word: both losses are of the same words.
     gain = paired_gain(losses[:, 2], losses[:, 0])
     chance = ", which may be chance." if gain.is_chance else "."
     say(

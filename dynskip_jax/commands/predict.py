@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.console import say, write
 from dynskip_jax.data.files import stream_lines
 from dynskip_jax.errors import UserError
+from dynskip_jax.finished import FinishedRun
 
 Format = Literal["text", "words", "columns", "conllu"]
 
@@ -32,6 +32,7 @@ def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> N
         if not count and not is_empty:  # now, so that an error in the input is the only message
             say(f"predictions by {trained.name}, seed {trained.seed}", sys.stderr)
         count += not is_empty
+        # Each prediction leaves at once, so that another program can wait for it.
         write(text)
         sys.stdout.flush()
     if not count:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,7 @@ def report(
     json: Path | None = None,
     code: str | None = None,
 ) -> None:
-    """Show runs side by side, of one model or of several compared: `report DIR DIR --csv
-    table.csv`.
+    """Show runs, of one model or of several, side by side: `report DIR DIR --csv table.csv`.
 
     Intervals are those of Student's t over seeds: 95 times of 100 they hold the mean of all seeds
     there could be, if seeds are normally distributed. They say nothing of other test sets.
@@ -52,43 +51,14 @@ def report(
         raise UserError("name run folders, before all flags: report DIR DIR")
     for path in filter(None, (csv, json)):
         check_new(path)
-    rows = []
-    columns = {}
-    for folder in dict.fromkeys(folders):
-        try:
-            runs = runs_of_models(folder)
-        except UserError as error:
-            say(f"{error}, left out")
-            continue
-        for model, run in runs.items():
-            try:
-                rows += rows_of(run, model, f"{folder}: " if folders[1:] else "")
-            except (UserError, KeyError, TypeError) as error:
-                say(f"{folder}: {model}: {error}, left out")
-                continue
-            try:
-                columns |= experiment_of(run).columns
-            except UserError as error:
-                say(f"{error}; all metrics are shown")
+    rows, columns = _read(dict.fromkeys(folders))
     main = shown_columns(columns, [row["metrics"] for row in rows])
     table = compare_rows(rows, metrics or [*main], baseline)
+    # An interval of a share ends where shares end.
     shares = [metric for metric, (_, form) in columns.items() if form.endswith("%")]
     is_share = table["metric"].isin(shares)
     table.loc[is_share, ["low", "high"]] = table.loc[is_share, ["low", "high"]].clip(0, 1)
-    for (metric, name, fingerprint), own in table.groupby(
-        ["metric", "dataset", "fingerprint"], sort=False
-    ):
-        heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
-        several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
-        which = f", data {fingerprint[:8]}" if several else ""
-        headings = ["model", "seeds", "mean ± sd", "95 % interval"]
-        headings += [
-            "difference (points)" if form.endswith("%") else "difference",
-            "95 % interval",
-            "pairs",
-        ]
-        cells = [_cells(row, form) for row in own.to_dict("records")]
-        print_table(f"{heading} on {name} ({metric}){which}", headings, cells)
+    _print(table, columns)
     if csv is not None:
         texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
         kept = table.drop(columns=["fingerprint", "task", "commit", "mode"]).assign(**texts)
@@ -97,6 +67,49 @@ def report(
     if json is not None:
         write_atomically(json, dumps(data_of(table, columns), indent=1) + "\n")
         say(f"written: {json}")
+
+
+def _read(folders: Collection[Path]) -> tuple[list[dict[str, Any]], dict[str, tuple[str, str]]]:
+    """Return the rows of all finished models, and the columns of their experiments."""
+    rows = []
+    columns = {}
+    for folder in folders:
+        try:
+            runs = runs_of_models(folder)
+        except UserError as error:
+            say(f"{error}, left out")
+            continue
+        where = f"{folder}: " if len(folders) > 1 else ""
+        for model, run in runs.items():
+            # A damaged run costs its own row only: the report shows the others.
+            try:
+                rows += rows_of(run, model, where)
+            except (UserError, KeyError, TypeError) as error:
+                say(f"{folder}: {model}: {error}, left out")
+                continue
+            try:
+                columns |= experiment_of(run).columns
+            except UserError as error:
+                say(f"{error}; all metrics are shown")
+    return rows, columns
+
+
+def _print(table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]) -> None:
+    """Print a table for each metric and corpus."""
+    for (metric, name, fingerprint), own in table.groupby(
+        ["metric", "dataset", "fingerprint"], sort=False
+    ):
+        heading, form = columns.get(metric, (metric.replace("_", " "), ".4g"))
+        # Corpora of one name may differ, and their scores cannot be compared.
+        several = table.loc[table["dataset"] == name, "fingerprint"].nunique() > 1
+        which = f", data {fingerprint[:8]}" if several else ""
+        difference = "difference"
+        if form.endswith("%"):
+            difference = "difference (points)"
+        headings = ["model", "seeds", "mean ± sd", "95 % interval"]
+        headings += [difference, "95 % interval", "pairs"]
+        cells = [_cells(row, form) for row in own.to_dict("records")]
+        print_table(f"{heading} on {name} ({metric}){which}", headings, cells)
 
 
 def rows_of(run: RunDir, model: str, where: str) -> list[dict[str, Any]]:
@@ -136,6 +149,7 @@ def compare_rows(
     if baseline is not None and baseline not in names:
         raise UserError(f"there is no row {baseline!r} for --baseline: choose {listed(names)}")
     asked = rows if baseline is None else [rows[names.index(baseline)]]
+    # Differences are of one test set: rows on other data have their own base.
     bases = {row["fingerprint"]: row for row in reversed(asked)}  # the first of each corpus
     lines = []
     for metric in dict.fromkeys(metrics or known):
@@ -148,6 +162,7 @@ def compare_rows(
             numbers = t_interval([*own.values()])
             difference = paired_difference(own, theirs)._asdict()
             about = {name: value for name, value in row.items() if name != "metrics"}
+            # A metric without a suffix is that of the mode with the same numbers.
             modes = (mode for mode in MODES if row["metrics"].get(f"{metric}_{mode}") == own)
             about |= {"mode": next(modes, ""), "metric": metric} | numbers._asdict()
             lines.append(

@@ -40,8 +40,7 @@ def all_tables() -> dict[str, Table]:
 
 
 def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
-    """Print the commands behind results tables: `reproduce numbers-11`, and with `| sh -e` run
-    them.
+    """Print the commands behind results tables, as in `reproduce numbers-11 | sh -e`.
 
     Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors
     trained on the experiments' own texts in vectors.txt, which is made if it is missing. Run
@@ -69,6 +68,7 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
             say(f"test -e {_VECTORS} || {program('word_vectors')} --output {_VECTORS}")
         if any(_GLOVE in line for line in lines):
             say(f"ls {_GLOVE}")  # with `sh -e` the end, if it is missing
+        # A command over an earlier run trains nothing, and is no row of the report.
         trained = [line[-1] for line in lines if line[1].startswith("--")]
         for experiment, *line in [*lines, ["report", *trained]]:
             say(shlex.join([*program(experiment).split(), *line]))
@@ -87,6 +87,7 @@ def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
         if not line[1].startswith("--"):  # a command over an earlier run
             yield line
             continue
+        # The reduced flags take the place of the table's own, which would be given twice.
         yield [*_without(line, flags[::2]), *flags, "--run-dir", paths[run]]
 
 

@@ -28,8 +28,7 @@ _SKIP_GRAM = dict(sg=1, window=5, negative=10, min_count=3, seed=1, workers=1)
 def word_vectors(
     output: Path, text: tuple[Path, ...] | None = None, width: Size = 100, epochs: Count = 5
 ) -> None:
-    """Train word vectors of one's own: a skip-gram model of texts at hand, as a file for
-    `--embeddings`.
+    """Train word vectors by a skip-gram model of texts at hand, as a file for `--embeddings`.
 
     Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb,
     conll2003, ud_ewt. No file of dev or test is read; the dev of imdb is part of its train. As in
@@ -64,10 +63,12 @@ def word_vectors(
     model = Word2Vec(vector_size=width, **_SKIP_GRAM)
     model.build_vocab(pieces)
     vectors = model.wv
+    # The error of gensim would not say what to do.
     if not vectors.index_to_key:
         raise UserError(f"no word occurs {_SKIP_GRAM['min_count']} times: give more text")
     model.train(pieces, total_examples=len(pieces), epochs=epochs)
     lines = [f"{len(vectors)} {width}"]  # a word2vec text file
+    # Most frequent first, as GloVe has them, and ties in order of the alphabet.
     for word in sorted(
         vectors.index_to_key, key=lambda word: (-vectors.get_vecattr(word, "count"), word)
     ):

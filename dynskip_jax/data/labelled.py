@@ -118,21 +118,11 @@ def find_labelled_text(
     found = _read_splits(path, functools.partial(read_labelled_file, **columns, notes=notes), notes)
     train = found["train"]
     counts = collections.Counter(example.label for example in train)
-    first = train[0]
     if len(counts) < 2:
-        raise bad_file(path, f"has only the class {quoted(first.label)} in train: two are needed")
-    # No header was read, and there is no file for each text.
-    may_be_header = first.line == 1 < train[-1].line and _ending(first.file) not in _JSON_ENDINGS
-    # The label of the first line occurs nowhere else, or its text is a number.
-    if may_be_header and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
-        problem = f"looks like a header, and is read as a text with the label {quoted(first.label)}"
-        notes.add(f"the first line of {first.file} {problem}: --header yes leaves it out")
-    if missing := [split for split in ("dev", "test") if split not in found]:
-        drawn = stratified_split([example.label for example in train], missing, share, seed=0)
-        found |= {split: [train[i] for i in places] for split, places in drawn.items()}
-        sizes = " and ".join(f"{len(found[split]):,} as {split}" for split in missing)
-        notes.add(f"drawn from train, the same share of each class: {sizes}")
-    splits = {split: found[split] for split in SPLITS}
+        label = quoted(train[0].label)
+        raise bad_file(path, f"has only the class {label} in train: two are needed")
+    _warn_of_header(train, counts, notes)
+    splits = _with_drawn_splits(found, share, notes)
     if not all(splits.values()):
         raise bad_file(
             path, "has too few texts to draw dev and test from train: give files for them"
@@ -149,6 +139,34 @@ def find_labelled_text(
     }
     lines = [*notes.lines, *repeats(keys)]
     return LabelledTextCorpus(name, source, classes, splits, lines)
+
+
+def _warn_of_header(
+    train: Sequence[LabelledText], counts: Mapping[str, int], notes: DataNotes
+) -> None:
+    """Note a first line that looks like the names of columns, and was read as a text."""
+    first = train[0]
+    # No header was read, and there is no file for each text.
+    may_be_header = first.line == 1 < train[-1].line and _ending(first.file) not in _JSON_ENDINGS
+    # The label of the first line occurs nowhere else, or its text is a number.
+    if may_be_header and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
+        problem = f"looks like a header, and is read as a text with the label {quoted(first.label)}"
+        notes.add(f"the first line of {first.file} {problem}: --header yes leaves it out")
+
+
+def _with_drawn_splits(
+    found: Mapping[str, Sequence[LabelledText]], share: float, notes: DataNotes
+) -> dict[str, Sequence[LabelledText]]:
+    """Return all splits; those that no file holds are drawn from train."""
+    splits = dict(found)
+    train = found["train"]
+    missing = [split for split in ("dev", "test") if split not in found]
+    if missing:
+        drawn = stratified_split([example.label for example in train], missing, share, seed=0)
+        splits |= {split: [train[i] for i in places] for split, places in drawn.items()}
+        sizes = " and ".join(f"{len(splits[split]):,} as {split}" for split in missing)
+        notes.add(f"drawn from train, the same share of each class: {sizes}")
+    return {split: splits[split] for split in SPLITS}
 
 
 def read_labelled_file(

@@ -155,24 +155,7 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     if not folder:
         skipped = _SKIPPED | _SKIPPED_OF_PYTHON
     sizes = _sizes(root, skipped)
-    packages: dict[str, list[list[CodeToken]]] = {}
-    seen = set()
-    unreadable = []
-    count = 0
-    for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
-        try:
-            content = (root / path).read_bytes()
-            tokens = list(code_tokens(path.name, code_text(path.name, content)))
-        except _UNREADABLE:
-            unreadable.append(path)
-            continue
-        digest = hashlib.sha256(content).digest()
-        if tokens and digest not in seen:
-            packages.setdefault(package, []).append(tokens)
-            count += len(tokens)
-        seen.add(digest)  # copies in other packages would put the same text into two splits
-        if count >= max_tokens:
-            break
+    packages, count, unreadable = _read_packages(root, sizes, max_tokens)
     if len(packages) < len(SPLITS):
         num_files = sum(map(len, packages.values()))
         problem = f"has {num_files} different files of source code that can be read"
@@ -205,6 +188,31 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         name = corpus_name(root)
     corpus = LanguageCorpus(name, **ids, vocabulary=vocabulary, source=f"the source code in {root}")
     return corpus, lines
+
+
+def _read_packages(
+    root: Path, sizes: Mapping[PurePath, int], max_tokens: int
+) -> tuple[dict[str, list[list[CodeToken]]], int, list[PurePath]]:
+    """Return each package's files, the number of their tokens, and the files that are left out."""
+    packages: dict[str, list[list[CodeToken]]] = {}
+    seen = set()
+    unreadable = []
+    count = 0
+    for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
+        try:
+            content = (root / path).read_bytes()
+            tokens = list(code_tokens(path.name, code_text(path.name, content)))
+        except _UNREADABLE:
+            unreadable.append(path)
+            continue
+        digest = hashlib.sha256(content).digest()
+        if tokens and digest not in seen:
+            packages.setdefault(package, []).append(tokens)
+            count += len(tokens)
+        seen.add(digest)  # copies in other packages would put the same text into two splits
+        if count >= max_tokens:
+            break
+    return packages, count, unreadable
 
 
 def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:

@@ -77,8 +77,8 @@ def find_tagged_corpus(
     Args:
         dataset: `conll2003` has named entities, and `conll2000` chunks; its dev is drawn from
             train: a tenth, at most 1,000 sentences. `ud` is a folder of CoNLL-U files, by default
-                the English EWT. `columns`
-            is a folder of files with a word on each line, and its tag in another column.
+            the English EWT. `columns` is a folder of files with a word on each line, and its tag in
+            another column.
         data: Folder, or NLTK's archive; None searches `$DYNSKIP_DATA_DIR`, except for `columns`.
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
@@ -86,13 +86,7 @@ def find_tagged_corpus(
         strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are
             left out.
     """
-    unused = None
-    if dataset == "ud" and tag_column != -1:
-        unused = "--tag-column"
-    elif dataset != "ud" and tag != "upos":
-        unused = "--tag"
-    if unused is not None:
-        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
+    _check_tag(dataset, tag, tag_column)
     notes = DataNotes(strict=strict)
     read = functools.partial(read_columns, beside=beside, tag=tag_column, notes=notes)
     if dataset == "conll2000":
@@ -126,6 +120,17 @@ def find_tagged_corpus(
     keys = {split: [tuple(sentence.words) for sentence in own] for split, own in splits.items()}
     lines = [*notes.lines, *repeats(keys)]
     return TaggedCorpus(name, f"the folder {folder}", splits, notes=lines)
+
+
+def _check_tag(dataset: str, tag: str, tag_column: int) -> None:
+    """Raise a `UserError` for a choice of tags that the data set does not have."""
+    unused = None
+    if dataset == "ud" and tag_column != -1:
+        unused = "--tag-column"
+    elif dataset != "ud" and tag != "upos":
+        unused = "--tag"
+    if unused is not None:
+        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
 
 
 def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedCorpus:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 import time
 from typing import Any
@@ -107,29 +108,23 @@ class Processes:
             ) from error
 
 
-def connect(
-    coordinator: str | None,
-    process_id: int | None,
-    process_count: int | None,
-    *,
-    heartbeat_seconds: int,
-) -> Processes:
+def connect(coordinator: str | None, process: str | None, *, heartbeat_seconds: int) -> Processes:
     """Connect to the other processes of the run; call it before anything asks JAX for its devices.
 
     If one is lost, calls that wait for it fail: at once if its connection breaks, and otherwise
-    after `heartbeat_seconds`. `coordinator` is HOST:PORT of process 0; or "auto", with which JAX
-    gets all three values from the cluster (a TPU pod, Slurm, Open MPI, Kubernetes); or None for a
-    run of one process.
+    after `heartbeat_seconds`. `coordinator` is HOST:PORT of process 0, and `process` this process's
+    number and the number of all, as in "0/4". With "auto", JAX gets all three from the cluster (a
+    TPU pod, Slurm, Open MPI, Kubernetes). A run of one process gives neither.
     """
-    given = (coordinator, process_id, process_count)
-    if given == (None, None, None):
+    process_id, process_count = _numbers(process)
+    if coordinator is None and process is None:
         return Processes()
     if coordinator == "auto":
-        if given[1:] != (None, None):
+        if process is not None:
             raise UserError(
                 "--coordinator auto finds the number of each process: leave --process out"
             )
-    elif None in given:
+    elif coordinator is None or process is None:
         raise UserError("give --coordinator and --process together, or none of them")
     else:
         host, _, port = coordinator.rpartition(":")
@@ -160,6 +155,19 @@ def connect(
             f"--coordinator {coordinator} finds no processes ({_brief(error)})"
         ) from error
     return Processes(jax.process_index(), jax.process_count())
+
+
+def _numbers(process: str | None) -> tuple[int | None, int | None]:
+    """Return the two numbers of a text such as "0/4"; None for both without a text."""
+    if process is None:
+        return None, None
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", process)
+    if found is None:
+        raise UserError(
+            "--process takes two numbers, such as 0/4: of this process, and of all of them"
+        )
+    number, count = found.groups()
+    return int(number), int(count)
 
 
 def _brief(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 
 import jax
 
@@ -23,17 +22,10 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
     one could find a program in its cache that the others compile, and on GPUs they compile
     together.
     """
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", flags.process or "")
-    if flags.process is not None and found is None:
-        raise UserError(
-            "--process takes two numbers, such as 0/4: of this process, and of all of them"
-        )
-    number, count = map(int, found.groups()) if found else (None, None)
-    given = (flags.coordinator, number, count)
-    if given != (None, None, None) and flags.parallel == "pmap":
+    if flags.parallel == "pmap" and (flags.coordinator, flags.process) != (None, None):
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
     keep_freed_memory()
-    processes = connect(*given, heartbeat_seconds=flags.heartbeat_seconds)
+    processes = connect(flags.coordinator, flags.process, heartbeat_seconds=flags.heartbeat_seconds)
     if processes.count == 1:
         keep_compiled_programs()
         _make_cpu_devices(max(_num_cores(), num_models))

@@ -61,5 +61,6 @@ class LanguageSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # The fourth rate is that of taggers, whose first layer has its own.
         if len(self.model.dropout) == 4:
             raise UserError("--dropout of a language model takes one rate or three: see --help")

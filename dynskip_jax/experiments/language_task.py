@@ -69,7 +69,9 @@ def read_words(trained: Trained, text: str) -> Reading:
     rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
     found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
     log_probs = np.asarray(jax.nn.log_softmax(found[0]))
+    # Row t predicts word t + 1, so the first word has no probability.
     before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
+    # The last state predicts the word after the text.
     best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
     names = vocabulary.shown([vocabulary.tokens[i] for i in best])
     likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
@@ -100,6 +102,7 @@ def _make_model(
             dtype=spec.dtype,
             rngs=rngs,
         )
+    # One rate stands for all three places.
     inputs, hidden, outputs = (m.dropout * 3)[:3]
     rates = dict(words=m.dropout_words, inputs=inputs, hidden=hidden, outputs=outputs)
     # With tied weights the last state has the size of the embedding.

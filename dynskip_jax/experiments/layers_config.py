@@ -28,6 +28,7 @@ class LayersModel(Model):
     @property
     def dropout_rates(self) -> tuple[float, ...]:
         """Dropout rate of each layer's input, bottom first, and before the output layer."""
+        # Which of the given rates each of the four places has.
         places = {1: (0, 0, 0, 0), 3: (0, 1, 1, 2), 4: (0, 1, 2, 3)}[len(self.dropout)]
         inputs, first, between, output = (self.dropout[place] for place in places)
         return (

@@ -79,6 +79,7 @@ class SentenceSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Random vectors would stay random.
         if not self.model.train_embeddings and self.data.embeddings is None:
             raise UserError(
                 "words' vectors that are not trained are of no use unless they are read: give "

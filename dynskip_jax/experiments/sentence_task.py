@@ -38,6 +38,7 @@ def load_sentences(
     """Return labelled texts or, without `classes`, rated pairs as a data set."""
     data = settings.data
     width = settings.model.embedding_features
+    # Filled while the vocabulary is made, which asks which words of dev and test have a vector.
     read: dict[str, np.ndarray] = {}
 
     notes = DataNotes(strict=data.strict)
@@ -106,6 +107,7 @@ class TextClassification(Classification):
         data: Dataset | None,
         vocabulary: ClassVocabulary,
     ):
+        # Without data the parameters come from a run, and pretrained vectors are not read again.
         embed = embedding(settings, data, vocabulary)
 
         def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
@@ -125,4 +127,5 @@ class TextClassification(Classification):
             **task_options(settings),
         )
         self.vocabulary = vocabulary
+        # Texts that are read later are cropped as those of train were.
         self.most_words = getattr(settings.data, "max_length", None)

@@ -32,8 +32,10 @@ def tag_lines(
         words = sentence.words
         columns = sentence.columns
         if score:
+            # The true tags must not reach the model, which reads the other columns.
             gold.append([values[-1] for values in columns])
             columns = [values[:-1] for values in columns]
+        # A block may have only comments and blank lines, which are written as they are.
         tags = []
         if words:
             ids = vocabulary.encode(words, columns)
@@ -57,6 +59,7 @@ def _scores(gold: list[Any], predicted: list[Any], scheme: str | None, format: s
     tags = {tag for of_sentence in gold for tag in of_sentence}
     if tagged_files.UNSPECIFIED in tags:
         raise UserError("--score: some words of the input have no tag (_): leave out --score")
+    # Scores of a wrong column would look like those of a bad model.
     detected, says = tag_schemes.detect_scheme(gold)
     if scheme is not None and detected is None and tags - {"O"}:
         raise UserError(f"--score: expected tags of entities in the tags' column, found {says}")

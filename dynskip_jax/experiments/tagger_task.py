@@ -75,6 +75,7 @@ def dataset_of(
     train = corpus.splits["train"]
     how = dict(lowercase=m.lowercase, digits=m.digits)
     all_words = {split: [w for s in of for w in s.words] for split, of in corpus.splits.items()}
+    # Only vectors of words that occur are read, because their files are large.
     forms = {normal_form(word, **how) for words in all_words.values() for word in words}
     notes = DataNotes(strict=settings.data.strict)
     read = read_vectors(path, forms, m.embedding_features, notes)
@@ -116,6 +117,7 @@ class SentenceTagging(Tagging):
         batch_size = settings.training.batch_size
         corpus = {} if data is None else data.content.splits
         index = {tag: i for i, tag in enumerate(vocabulary.tags)}
+        # Dev and test may have tags that train lacks: no prediction of them is right.
         unknown = index.get(UNK)
         splits = {}
         gold = {}
@@ -131,6 +133,8 @@ class SentenceTagging(Tagging):
             scheme=None if vocabulary.scheme is None else "BIOES",
             gold=gold,
             rewards_words=_RECIPES[settings.model.recipe]["by_word"],
+            # The most probable tags cost a search in a CRF, so they are found only where they are
+            # needed.
             decode_in_training=is_softmax or settings.agent.reward == "correct",
             unknown_tag=unknown,
             batch_size=batch_size,
@@ -175,6 +179,7 @@ class SentenceTagging(Tagging):
         """Read a text; `probabilities` are the marginal probabilities of each word's tag."""
         inputs, words = self.encode(text)
         found, best = trained.learner.read(trained.params, inputs, len(words), trained.policy)
+        # The best sequence as a whole: its tags may not be the most probable ones word by word.
         best = np.asarray(best)
         marginals = np.asarray(found.log_probs.marginals)
         probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
@@ -216,6 +221,7 @@ def _make_model(
         characters.append(
             CharAffixes(count, char_features=_SMALL_FEATURES, count=m.affixes, rngs=rngs)
         )
+    # A CRF rules out what BIOES forbids; a softmax at each word cannot.
     has_scheme = vocabulary.scheme is not None and m.output == "crf"
     return Tagger(
         len(vocabulary.words),

@@ -57,6 +57,7 @@ def with_vectors(
         return data
     vectors = vectors_of(words, read, width)
     found = int(vectors.found.sum())
+    # Another file of vectors is another data set: a run cannot be resumed with it.
     fingerprint = batches.fingerprint(data.fingerprint, vectors.table)
     line = (
         f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"

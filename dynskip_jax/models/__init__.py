@@ -1,23 +1,22 @@
 """Task models: Flax NNX modules made of `dynskip_jax.nn`."""
 
-from dynskip_jax.models.classifier import ClassifierOutput, SentencePairModel, SequenceClassifier
-from dynskip_jax.models.copying import Copier, CopyCarry
-from dynskip_jax.models.language_model import (
-    LanguageModel,
-    LanguageModelDropout,
-    LanguageModelOutput,
-)
-from dynskip_jax.models.tagger import Tagger, TaggerOutput
+from dynskip_jax.lazy import importer
 
-__all__ = [
-    "ClassifierOutput",
-    "Copier",
-    "CopyCarry",
-    "LanguageModel",
-    "LanguageModelDropout",
-    "LanguageModelOutput",
-    "SentencePairModel",
-    "SequenceClassifier",
-    "Tagger",
-    "TaggerOutput",
-]
+_MODULES = dict(
+    ClassifierOutput="classifier",
+    Copier="copying",
+    CopyCarry="copying",
+    LanguageModel="language_model",
+    LanguageModelDropout="language_model",
+    LanguageModelOutput="language_model",
+    SentencePairModel="classifier",
+    SequenceClassifier="classifier",
+    Tagger="tagger",
+    TaggerOutput="tagger",
+)
+
+__all__ = [*_MODULES]
+
+
+# A model needs no other models.
+__getattr__ = importer(__name__, _MODULES)

@@ -70,6 +70,15 @@ def parse_json(content: bytes, most_values: int) -> Any:
     return json.loads(content.decode("utf-8-sig"))
 
 
+def parsed(content: bytes, most_values: int) -> dict | None:
+    """Return the JSON object of a text; None if it is not one, too large or nested too deep."""
+    try:
+        found = parse_json(content, most_values)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def num_values(content: bytes) -> int:
     """Return how many values a JSON text has at most."""
     return sum(map(content.count, (b",", b"[", b"{")))

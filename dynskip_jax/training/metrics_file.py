@@ -13,10 +13,11 @@ from dynskip_jax.training.files import (
     append_line,
     is_of,
     num_values,
+    parsed,
     read_lines,
     write_atomically,
 )
-from dynskip_jax.training.stored import from_json, may_have_not_finite, parsed, to_json
+from dynskip_jax.training.stored import from_json, may_have_not_finite, to_json
 
 logger = logging.getLogger(__name__)
 

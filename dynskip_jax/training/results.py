@@ -1,8 +1,11 @@
 """Read and check the results, the models and the metrics of run folders."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from dynskip_jax.errors import UserError, needs
 from dynskip_jax.training.files import check_regular, is_of
@@ -30,6 +33,14 @@ _ROW = {
     "checkpoint": {"step": int, "sha256": str},
     "vocabulary_sha256": (str, _NONE),
 }
+
+
+class FinishedModel(NamedTuple):
+    """A finished run of one model, as it was read and checked."""
+
+    run: RunDir
+    config: dict[str, Any]  # of `config.json`
+    row: dict[str, Any]  # of `result.json`
 
 
 def row_of(run: RunDir) -> dict[str, Any] | None:
@@ -78,19 +89,42 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
     return {model: RunDir(top.path / file_name(model)) for model in config["models"]}
 
 
-def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Return the finished runs of a folder by model, at least one, and all of one experiment."""
-    runs = runs_of_models(run_dir)
-    finished = {model: run for model, run in runs.items() if run.result() is not None}
-    if not finished:
+def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, FinishedModel]:
+    """Read the finished runs of a folder by model, at least one, and all of one experiment."""
+    found = {}
+    for model, run in runs_of_models(run_dir).items():
+        row = row_of(run)
+        if row is not None:
+            found[model] = FinishedModel(run, run.config(), row)
+    if not found:
         remedy = f"run its command again, with --run-dir {run_dir}"
         raise UserError(f"the run in {run_dir} has not finished: {remedy}")
-    for run in finished.values():
-        found = run.config().get("experiment", experiment)
-        if experiment not in (None, found):
-            problem = f"holds a run of {found}, not of {experiment}"
-            raise UserError(f"{run.path} {problem}: python -m experiments.{found}")
-    return finished
+    for finished in found.values():
+        theirs = finished.config.get("experiment", experiment)
+        if experiment not in (None, theirs):
+            problem = f"holds a run of {theirs}, not of {experiment}"
+            raise UserError(f"{finished.run.path} {problem}: python -m experiments.{theirs}")
+    return found
+
+
+def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
+    """Return how often a finished run's agents chose each k on dev, (K,).
+
+    It is a mean over seeds and layers.
+    """
+    found = {}
+    for model, finished in finished_runs(run_dir, experiment).items():
+        metrics = finished.row["metrics"]
+        names = [name for name in metrics if re.fullmatch(r"dev_agent_share_\d+", name)]
+        shares = [metrics[name]["mean"] for name in names]
+        if shares:
+            found[model] = np.mean(shares, axis=0)
+    if len(found) != 1:
+        having = f"agents in {', '.join(found)}" if found else "no agent"
+        raise UserError(
+            f"--control-of takes a run of one model with an agent; {run_dir} has {having}"
+        )
+    return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
 
 
 def progress_of(run: RunDir) -> str:

@@ -6,18 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dynskip_jax.training.files import is_of, parse_json
+from dynskip_jax.training.files import is_of
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def parsed(content: bytes, most_values: int) -> dict | None:
-    """Return the JSON object of a text; None if it is not one, too large or nested too deep."""
-    try:
-        found = parse_json(content, most_values)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def to_json(value: Any) -> Any:

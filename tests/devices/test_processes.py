@@ -20,7 +20,7 @@ def initialized(monkeypatch):
     jax.config.update("jax_enable_preemption_service", before)
 
 
-@pytest.mark.parametrize("given", [(None, None, None), ("127.0.0.1:9", 0, 1)])
+@pytest.mark.parametrize("given", [(None, None), ("127.0.0.1:9", "0/1")])
 def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
     # A cluster may set these variables on a login node, where a user runs a single process.
     for name, value in (
@@ -44,7 +44,7 @@ def test_errors_of_one_process_pass():
 
 @pytest.mark.parametrize(
     ("given", "arguments"),
-    [(("auto", None, None), (None, None, None)), (("host:8476", 1, 4), ("host:8476", 4, 1))],
+    [(("auto", None), (None, None, None)), (("host:8476", "1/4"), ("host:8476", 4, 1))],
     ids=["auto", "address"],
 )
 def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, initialized, capsys):
@@ -61,5 +61,5 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
 @pytest.mark.parametrize("address", [":9", "a:99999"])
 def test_senseless_coordinators(address, initialized):
     with pytest.raises(UserError, match="HOST:PORT"):
-        connect(address, 0, 2, heartbeat_seconds=60)
+        connect(address, "0/2", heartbeat_seconds=60)
     assert not initialized.called

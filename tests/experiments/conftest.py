@@ -45,18 +45,19 @@ def read_once():
     """
     read, kept = trained._load, {}
 
-    def finished(run, name):
+    def load(finished, name):
+        run = finished.run
         files = sorted(
             path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots"
         )
         about = [(str(path.relative_to(run.path)), path.read_bytes()) for path in files]
         key = name, hashlib.sha256(repr(about).encode()).digest()
         if key not in kept:
-            kept[key] = read(run, name)
+            kept[key] = read(finished, name)
         return dataclasses.replace(kept[key], run=run)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "_load", finished)
+        patch.setattr(trained, "_load", load)
         yield
 
 

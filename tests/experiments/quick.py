@@ -80,7 +80,7 @@ class ClassOfDigits(ExampleTask):
         return Forward(jax.nn.log_softmax(model(batch.inputs)), (trace,))
 
 
-Quick = Experiment(
+EXPERIMENT = Quick = Experiment(
     name="quick",
     about="Digits that compile in milliseconds.",
     task=ClassOfDigits,

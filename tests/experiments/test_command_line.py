@@ -218,6 +218,22 @@ def test_print_config_without_data_shows_what_is_asked_for():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_each_command_and_each_preset_in_a_help_begins_a_line(name):
+    experiment = find_experiment(name)
+    begins = ("python -m ", *(f"{preset}  " for preset in experiment.presets))
+    lines = [line[4:] for line in experiment.about.splitlines() if line.startswith("    ")]
+    assert lines
+    for line in lines:
+        assert line.startswith((" ", *begins)) and not any(f" {word}" in line for word in begins)
+
+
+def test_what_a_list_says_of_a_command_is_a_whole_sentence():
+    commands = {name for each in NAMES for name in find_experiment(each).commands}
+    for name in (*commands, *cli.TOOLS):
+        assert cli.about(name).endswith("."), name
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_line_of_help_ends_where_the_next_word_does_not_fit(name, capsys):
     with pytest.raises(SystemExit):
         cli.run_experiment(find_experiment(name), ["--help"])

@@ -12,10 +12,10 @@ from commands import PTB, SMALL_PTB, load, row_of, succeed
 
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.experiments.recall.task import Recall
-from dynskip_jax.plan import learnt_rates
 from dynskip_jax.settings import replace
 from dynskip_jax.spec import make_spec
 from dynskip_jax.trained import load_models
+from dynskip_jax.training.results import learnt_rates
 from dynskip_jax.training.step import seed_keys
 
 FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")

@@ -2,6 +2,7 @@
 analysis.
 """
 
+import dataclasses
 import importlib
 
 import pytest
@@ -9,6 +10,8 @@ from commands import assert_user_error, execute, finished_run, load, row_of, suc
 from pages import code_of, run_code
 
 from dynskip_jax import load_run
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Experiment, find_experiment
 
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 NAMES = ("seen_before", "same_ends")
@@ -66,6 +69,19 @@ def test_one_label_for_each_sequence_is_trained_resumed_and_predicted(own, tmp_p
     first, empty, last = said.splitlines()
     assert not empty and {first.split()[0], last.split()[0]} <= {"same", "different"}
     assert load_run(folder).read("a b a").prediction == first
+
+
+def test_an_experiment_is_the_one_of_an_imported_module(own):
+    """Neither a copy nor an experiment of the same name that no module has takes its place."""
+    toy = own["seen_before"]
+    dataclasses.replace(toy, about="a copy")
+    assert find_experiment("seen_before") is toy
+    Experiment(name="of_no_module", about="", task=None)
+    for name in ("of_no_module", "nothing", None):
+        with pytest.raises(UserError, match="import yours first"):
+            find_experiment(name)
+    Experiment(name="ptb", about="another", task=None)
+    assert find_experiment("ptb").about != "another"
 
 
 @pytest.mark.slow

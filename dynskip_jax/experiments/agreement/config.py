@@ -8,8 +8,8 @@
 opened anywhere before, and asks for the form in which it was. Nothing in the text says how far back
 that is.
 
-    relaxed  the default; length 20: dynamic:19 99.54 ± 0.16 %, its control 64.29 ± 1.14 %, lstm
-    88.47 %
+    relaxed  the default; length 20:
+             dynamic:19 99.54 ± 0.16 %, its control 64.29 ± 1.14 %, lstm 88.47 %
 """
 
 import dataclasses

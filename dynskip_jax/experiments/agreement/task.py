@@ -57,8 +57,10 @@ def _last_choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
     right = []
     for batch, chosen in trained.learner.choices(trained.all_params, split, trained.keys, layer=-1):
         lengths = batch.seq_lengths[batch.mask]
+        # Rows are padded, so each has its last word at another step.
         last = np.take_along_axis(chosen[:, batch.mask], lengths[None, :, None] - 1, axis=2)
         found.append(last[..., 0])
+        # The answer is found again from the words, because the data hold only its form.
         texts = [
             row[:length] for row, length in zip(batch.inputs[batch.mask], lengths, strict=True)
         ]

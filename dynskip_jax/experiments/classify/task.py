@@ -48,5 +48,6 @@ class LabelledTexts(TextClassification):
         super().draw(trained)
         of_all = trained.learner.predictions(trained.all_params, "test", trained.keys)
         both = (self.splits["test"].targets, of_all[trained.member])
+        # Each text counts as one "word" of one long sentence.
         names = ([[self.class_names[i] for i in ids]] for ids in both)
         draw_confusion(trained, "test", "class", *names)

@@ -2,17 +2,18 @@
 
 import json as javascript
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
-from dynskip_jax.data.vocabularies import NUMBERED_NAMES
+from dynskip_jax.data.vocabularies import NUMBERED_NAMES, CodeToken, CodeVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.code.reading import place as place_of
 from dynskip_jax.experiments.code.reading import predictions, read_code_file, tokens_before
+from dynskip_jax.finished import FinishedRun
 
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 
@@ -37,38 +38,62 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
     vocabulary = trained.vocabulary
     *_, last = predictions(trained, tokens)
 
-    numbered = zip(vocabulary.number(tokens), tokens, strict=True)
-    real = {number: token.text for number, token in numbered if number.startswith("<name-")}
-    # Numbers that no name of the file has are one entry: a name that is new.
-    unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
-    probs = last.probs[-1].copy()
-    probs[unused[:1]] = probs[unused].sum()
-    probs[unused[1:]] = -1
-    found: list[dict[str, Any]] = []
-    for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
-        share, k = last.copied(-1, i)
-        p = float(probs[i])
-        shown = (
-            "<new name>" if i in unused else real.get(vocabulary.tokens[i], vocabulary.tokens[i])
-        )
-        entry = {"token": shown, "probability": p, "copied": share / max(p, 1e-30)}
-        if 0 < k <= len(tokens) and entry["copied"] >= 0.01:
-            entry |= dict(
-                zip(("line", "column"), place_of(text, tokens[len(tokens) - k].start), strict=True)
-            )
-        found.append(entry)
+    found = [
+        _entry(shown, last.copied(-1, i), probability, text, tokens)
+        for i, shown, probability in _likeliest(vocabulary, tokens, last.probs[-1], count)
+    ]
     if json:
         say(javascript.dumps(found, ensure_ascii=False))
         return
     rows = []
     for entry in found:
-        origin = (
-            [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"]
-            if "line" in entry
-            else []
-        )
-        rows.append([entry["token"], f"{entry['probability']:.3f}", *origin])
+        row = [entry["token"], f"{entry['probability']:.3f}"]
+        if "line" in entry:
+            row += [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"]
+        rows.append(row)
     print_table("", ["token", "probability", "copied", "from"], rows)
+
+
+def _likeliest(
+    vocabulary: CodeVocabulary, tokens: Sequence[CodeToken], probs: np.ndarray, count: int
+) -> Iterator[tuple[int, str, float]]:
+    """Yield the ids of the likeliest next tokens, their texts and their probabilities."""
+    numbered = zip(vocabulary.number(tokens), tokens, strict=True)
+    real = {number: token.text for number, token in numbered if number.startswith("<name-")}
+    # Numbers that no name of the file has are one entry: a name that is new. The first of them has
+    # their sum; the others, below 0, are not listed.
+    unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
+    probs = probs.copy()
+    probs[unused[:1]] = probs[unused].sum()
+    probs[unused[1:]] = -1
+    for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
+        shown = real.get(vocabulary.tokens[i], vocabulary.tokens[i])
+        if i in unused:
+            shown = "<new name>"
+        yield i, shown, float(probs[i])
+
+
+def _entry(
+    shown: str,
+    copied: tuple[float, int],
+    probability: float,
+    text: str,
+    tokens: Sequence[CodeToken],
+) -> dict[str, Any]:
+    """Return what is listed of a token: which share of its probability is copied, and from where.
+
+    `copied` is that of `Predictions`.
+    """
+    share, k = copied
+    entry = {
+        "token": shown,
+        "probability": probability,
+        "copied": share / max(probability, 1e-30),
+    }
+    if 0 < k <= len(tokens) and entry["copied"] >= 0.01:
+        origin = place_of(text, tokens[len(tokens) - k].start)
+        entry |= dict(zip(("line", "column"), origin, strict=True))
+    return entry
 
 
 def _offset(file: str, text: str, line: str | None, column: str | None) -> int:

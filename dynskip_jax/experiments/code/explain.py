@@ -11,11 +11,11 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 from pygments.token import STANDARD_TYPES
 
-from dynskip_jax.commands.finished import FinishedRun
 from dynskip_jax.console import say
 from dynskip_jax.data.vocabularies import CodeToken
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.code.reading import place, predictions, read_code_file, tokens_before
+from dynskip_jax.finished import FinishedRun
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 
@@ -50,8 +50,7 @@ code.addEventListener('click', event => show(kept = event.target.dataset.t));
 
 
 def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
-    """Write a page with a file's code that shows from where each token is copied, and its
-    probability.
+    """Write a page that shows from where each token of a file is copied, and its probability.
 
     Args:
         file: A file of source code; `-` is standard input, as Python.
@@ -67,6 +66,7 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
     ids = iter(trained.vocabulary.encode(trained.vocabulary.number(tokens)).tolist())
     rows: list[dict] = []
     for part in predictions(trained, tokens):
+        # The last part also predicts what follows the file, for which there is no token.
         for t, token in zip(range(len(part.probs)), ids, strict=False):
             share, k = part.copied(t, token)
             p = float(part.probs[t, token])
@@ -102,6 +102,7 @@ def code_page(
     `rows` say of each token what is shown while the mouse is over it, or after a click, whether it
     is underlined as a copy (`is_copied`), and which other token is marked (`origin`).
     """
+    # For each character its kind and its token: lexer and model cut a text differently.
     kinds = [""] * len(text)
     for offset, kind, value in get_lexer_for_filename(name, text).get_tokens_unprocessed(text):
         kinds[offset : offset + len(value)] = [STANDARD_TYPES.get(kind, "")] * len(value)
@@ -123,6 +124,7 @@ def code_page(
             spans.append(f'<span class="{classes}"{of_token}>{shown}</span>')
         lines.append(f'<div class="line">{"".join(spans)}</div>')
         start += len(line) + 1
+    # A `<` inside a script could end it.
     data = json.dumps(rows, ensure_ascii=False).replace("<", "\\u003c")
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">

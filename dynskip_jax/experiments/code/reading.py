@@ -80,6 +80,7 @@ def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predi
     key = jax.random.key(0)
     inputs = vocabulary.encode([vocabulary.start, *vocabulary.number(tokens)])
 
+    # Parameters are an argument: as constants they would be compiled into the program.
     @jax.jit
     def read(params: Any, carry: Any, part: Any) -> tuple[Any, Predictions]:
         how = dict(policy=trained.policy, rngs=key, deterministic=True, return_carry=True)
@@ -95,6 +96,7 @@ def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predi
             copying = jnp.where(slots == output.decisions[-1].action[0][:, None], copying, 0)
         return carry, Predictions(probs, jax.nn.softmax(output.of_softmax[0]), words, copying)
 
+    # Parts of one size, the last padded, so that one program reads a file of any length.
     carry = trained.model.initialize_carry(1, key)
     for start in range(0, len(inputs), _STEPS):
         part = inputs[start : start + _STEPS]

@@ -39,6 +39,7 @@ class CodeModelling(TextModelling):
         self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
     ) -> tuple[Forward, LanguageModelOutput]:
         forward, output = super().read(model, batch, carry, **how)
+        # Ranks need the whole vocabulary at each step, which training does not pay for.
         if how["deterministic"]:
             log_reciprocal = -jnp.log(ranks(output.logits, batch.targets))
             forward = forward._replace(log_probs=(forward.log_probs, log_reciprocal))

@@ -7,8 +7,9 @@
 
 A BiLSTM-CRF over words and their characters, whose tags follow BIOES; F1 as conlleval counts it.
 
-    small   one layer of 100 units, the default; 12 epochs: lstm 84.93 ± 0.16, dynamic:5 84.80 ±
-    0.49 paper   with --embeddings glove.6B.100d.txt the paper's setting
+    small   one layer of 100 units, the default;
+            12 epochs: lstm 84.93 ± 0.16, dynamic:5 84.80 ± 0.49
+    paper   with --embeddings glove.6B.100d.txt the paper's setting
     ncrfpp  the recipe of NCRF++
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/conll2003 (eng.train, eng.testa,

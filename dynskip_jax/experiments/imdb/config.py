@@ -5,8 +5,9 @@
     python -m experiments.imdb predict --run-dir DIR < reviews.txt
     python -m experiments.imdb explain --run-dir DIR --text "not as bad as they say"
 
-    small   64 units, the default: lstm 88.78 ± 0.29 %, dynamic:3 88.29 ± 0.06 % with vectors of our
-    own paper   128 units, the last state, one direction
+    small   64 units, the default; with vectors of our own:
+            lstm 88.78 ± 0.29 %, dynamic:3 88.29 ± 0.06 %
+    paper   128 units, the last state, one direction
     strong  200 units in both directions, 1,000 words, maximum over states, averaged weights
 
 `bigrams` is the linear model on words and pairs of words that every network has to beat: 89.86 %.
@@ -58,5 +59,6 @@ EXPERIMENT = Experiment(
         ),
     ),
     sample_text="i expected very little , but in the end it was not as bad as they say",
+    # Texts are long, and each sample reads all of test again.
     samples=4,
 )

@@ -1,14 +1,15 @@
 """Number prediction: Gui et al. (2019), Table 5.
 
-    python -m experiments.number_prediction --length 11 --compare lstm,dynamic:10 --epochs 10
-    --patience 2 python -m experiments.number_prediction --length 201 --model dynamic:200
+    python -m experiments.number_prediction --compare lstm,dynamic:10 --epochs 10 --patience 2
+    python -m experiments.number_prediction --length 201 --model dynamic:200
     python -m experiments.number_prediction explain --run-dir DIR --text "3 1 4 1 5 9 2 6 5 3 4"
 
 The last symbol of a sequence says where the answer stands: one hop, at length 11 and any other up
 to 501. At length 21 it says where the position of the answer stands: two hops.
 
-    relaxed   the default: relaxed epochs, then rollouts; length 11: dynamic:10 100.00 %, lstm 76.24
-    ± 1.09 % two_hops  the default at length 21: digits come with the number of their step
+    relaxed   the default: relaxed epochs, then rollouts;
+              length 11: dynamic:10 100.00 %, lstm 76.24 ± 1.09 %
+    two_hops  the default at length 21: digits come with the number of their step
     far       the default beyond: 64 units
     rollouts  four rollouts per example, and nothing relaxed
     paper     Eq. 5 as printed

@@ -91,9 +91,11 @@ class NumberPrediction(SymbolClassification):
         if not self._truth_is_known(trained.spec):
             return {}
         chosen, hops = self._choices(trained, "test")
+        # State(t-k) at the last step t: the answer stands at t - k.
         if hops.shape[1] == 1:
             exact = chosen.shape[2] - 1 - chosen[:, :, -1] == hops[:, 0]
         else:
+            # Any order and any detour is right, as long as both places are visited.
             rows = np.arange(len(hops))[:, None]
             exact = np.stack(
                 [statistics.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen]

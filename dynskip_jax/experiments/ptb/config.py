@@ -58,6 +58,7 @@ class TextSettings(LanguageSettings):
             raise UserError(
                 "--vocabulary takes words, characters, bpe or bpe:N, with N from 258 to 1,000,000"
             )
+        # Characters and byte pairs have no characters of their own to read.
         if kind != "words" and self.model.recipe.startswith("charlm"):
             raise UserError("--recipe charlm reads the characters of words: leave out --vocabulary")
 

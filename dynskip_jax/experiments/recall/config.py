@@ -42,6 +42,7 @@ EXPERIMENT = Experiment(
         training=RelaxedTraining(),
     ),
     presets={
+        # λ = 0: the state never enters the cell, so that only copying is learnt by the choice.
         "relaxed": dict(
             features=64, mix=0.0, agent="content", agent_features=64, rl_coef=0.0, entropy_coef=0.0
         )

@@ -128,6 +128,7 @@ class Recall(ExampleTask):
 def _places(batch: Batch) -> tuple[Int[Array, "rows 1"], Int[Array, "rows places"]]:
     """Return the indices of each row's steps that ask, then others up to the most possible."""
     asked = batch.targets != NOT_ASKED
+    # Stable, so that the steps that ask come first and in order, and all rows have one shape.
     steps = jnp.argsort(~asked, axis=1, stable=True)[:, : asked.shape[1] // STEPS_OF_A_PAIR]
     return jnp.arange(len(steps))[:, None], steps
 

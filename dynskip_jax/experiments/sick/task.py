@@ -88,8 +88,10 @@ class Similarity(SentencePairs):
         words.
         """
         reading = super().read_text(trained, text)
+        # The row has the words of both sentences, those of the first one before the others.
         first = int((self.encode(text)[0]["sentences"] == 0).sum())
         end = len(reading.words)
+        # k = t + 1 is the state before the text.
         skips = [t + 1 if t >= first > t - k else k for t, k in enumerate(reading.skips)]
         backward = reading.backward
         if backward is not None:

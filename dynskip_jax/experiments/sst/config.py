@@ -4,9 +4,10 @@
     python -m experiments.sst predict --run-dir DIR < sentences.txt
     python -m experiments.sst explain --run-dir DIR --text "a film that never quite works"
 
-    small  all labelled phrases, the default; in one direction: lstm 45.53 ± 0.68 %, ulstm 46.10 ±
-    0.68 % paper  that of the paper on untied LSTMs, which searched --features 50 to 300 and
-    --num-layers 1 to 3
+    small  all labelled phrases, the default;
+           in one direction: lstm 45.53 ± 0.68 %, ulstm 46.10 ± 0.68 %
+    paper  that of the paper on untied LSTMs,
+           which searched --features 50 to 300 and --num-layers 1 to 3
 
 Without --data the trees are looked for in $DYNSKIP_DATA_DIR/sst.
 """

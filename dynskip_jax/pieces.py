@@ -1,16 +1,29 @@
-"""Create user-defined time skips and transitions, named as `my_module:MyClass(16)`."""
+"""Create the time skip and the transition of a model: known ones, or `my_module:MyClass(16)`."""
 
 import ast
 import dataclasses
-import importlib
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from dynskip_jax import functional as F
 from dynskip_jax.config import short
 from dynskip_jax.errors import UserError
+from dynskip_jax.own_code import import_module
+from dynskip_jax.settings import Settings, first
 
+# Settings that are passed to time skips; each kind of skip uses those that it has.
+_SKIP_SETTINGS = (
+    "agent",
+    "agent_keys",
+    "empty_slots",
+    "stride",
+    "top",
+    "max_jump",
+    "read_steps",
+    "max_jumps",
+)
 _PIECE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)(\(.*\))?")
 
 
@@ -18,7 +31,30 @@ class NotImported(UserError):
     """A piece of one's own is asked for by a file, and its module is not imported."""
 
 
-def make_piece(
+def check_names(names: Sequence[str], settings: Settings) -> None:
+    """Raise a `UserError` for an unknown time skip or transition, before data are loaded."""
+    for name in names:
+        make_time_skip(name, settings, may_import=True)
+    make_transition(settings, may_import=True)
+
+
+def make_time_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
+    """Create the time skip that a model's name describes, before a control replaces it."""
+    agent = settings.agent
+    options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
+    options["mix"] = first(agent.mix)
+    if settings.model.recipe == "released":
+        options |= dict(agent_input="mean", first_step="carried")
+    return _make_piece(name, F.TimeSkip, F.TIME_SKIPS, F.parse_time_skip, may_import, **options)
+
+
+def make_transition(settings: Settings, may_import: bool) -> F.Transition:
+    """Create the recurrent cell of every layer."""
+    name = settings.model.transition
+    return _make_piece(name, F.Transition, F.TRANSITIONS, F.parse_transition, may_import)
+
+
+def _make_piece(
     text: str,
     kind: type,
     known: Collection[str],
@@ -64,13 +100,3 @@ def make_piece(
         return piece(**given | listed | named)
     except TypeError as error:
         raise UserError(f"{short(text)}: {error}") from None
-
-
-def import_module(name: str, flag: str) -> None:
-    """Import a module that the command line names, from the current folder or the environment."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the current folder, as in `python -m`
-    try:
-        importlib.import_module(name)
-    except Exception as error:  # whatever the module raises
-        raise UserError(f"{flag} {short(name)} cannot be imported: {error!r}") from error
