@@ -28,7 +28,7 @@ class MissingExtra(ImportError, UserError):
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Guard imports of packages of the group `extra`: the error names the command that installs it."""
+    """Guard imports of packages of the group `extra`: the error says how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
