@@ -298,7 +298,7 @@ def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
         execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'"
     )
     assert_user_error(execute(PTB, "explain", "--run-dir", trained.folder), "is a run of code")
-    assert_user_error(execute(CODE, "--data", here / "absent"), "is no folder")
+    assert_user_error(execute(CODE, "--data", here / "a.py"), "is no folder")
 
 
 # --- Scores ---
