@@ -88,6 +88,10 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         print_settings(experiment, resolved)
         return
     log_to_standard_output()
+    # Before JAX is imported, which takes many seconds on a busy machine.
+    data = resolved.settings.data.data
+    if data is not None and not data.expanduser().exists():
+        raise UserError(f"--data {short(data)} cannot be read (no such file): check its name")
     resolved = importlib.import_module("dynskip_jax.plan").with_files(experiment, resolved)
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)
 

@@ -116,7 +116,11 @@ class Experiment:
                 if model in ("", *models)
             ]
             return rows, found.note if rows else ""
-        return [], f"{data.name}: no published results to compare with" if self.published else ""
+        names = {found.dataset for found in self.published}
+        is_own = settings.data.data is not None and data.name not in names
+        if not names or is_own:
+            return [], ""
+        return [], f"{data.name}: no published results to compare with"
 
 
 # Module of each experiment of this package, by name; it has the experiment as `EXPERIMENT`.

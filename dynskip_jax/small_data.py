@@ -13,7 +13,6 @@ RELAXED_UPDATES = 400
 _BATCHES = 20  # in an epoch, at least
 _SMALLEST_BATCH = 8
 _IN_EPOCHS = ("epochs", "patience", "decay_after", "average_after", "relaxed_epochs")
-_PER_EPOCH = ("decay", "sampled_decay")  # factors of the learning rate
 
 
 def fit_to_size(resolved: Resolved, size: int) -> Resolved:
@@ -21,9 +20,10 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and
     the decay of the learning rate, are stretched until the preset's epochs make 600 updates.
-    Relaxed epochs become more until they make 400. Values from flags stay; fewer `--epochs` than
-    that stretch nothing, so that a run may grow by them. `size` is the number of examples or tokens
-    of train.
+    Relaxed epochs become more until they make 400. Values from flags stay. With `--epochs` between
+    the preset's and that many, the schedule is stretched to these epochs: the last one has the
+    learning rate of the preset's last. Fewer stretch nothing, and a run with more may grow by
+    them. `size` is the number of examples or tokens of train.
     """
     sources = resolved.sources
     if sources["epochs"] == "default":  # an experiment without presets
@@ -45,21 +45,30 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
     usual = resolved.preset_epochs
     batches = size // (batch * per_row)
     stretch = math.ceil(UPDATES / max(1, usual * batches))
-    is_stretched = "epochs" in free or training.epochs >= usual * stretch
-    if stretch > 1 and is_stretched:
+    enough = usual * stretch
+    fitting = enough
+    if "epochs" not in free:
+        fitting = min(enough, training.epochs)
+    if stretch > 1 and fitting > usual:
         for name in free.intersection(_IN_EPOCHS):
             value = get(settings, name)
             if isinstance(value, int):
-                changed[name] = value * stretch
-        for name in free.intersection(_PER_EPOCH):
-            changed[name] = get(settings, name) ** (1 / stretch)
+                changed[name] = round(value * fitting / usual)
+        decaying = usual / fitting
+        # Rounded beginnings change how many epochs decay.
+        if "decay_after" in changed and training.decay_after < usual:
+            decaying = (usual - training.decay_after) / (fitting - changed["decay_after"])
+        if "decay" in free:
+            changed["decay"] = training.decay**decaying
+        if "sampled_decay" in free:
+            changed["sampled_decay"] = training.sampled_decay ** (usual / fitting)
         if "inverse_decay" in free:
-            changed["inverse_decay"] = training.inverse_decay / stretch
-        notes.append(f"train is small: a schedule of {usual * stretch} epochs in place of {usual}")
-    elif stretch > 1:
+            changed["inverse_decay"] = training.inverse_decay * usual / fitting
+        notes.append(f"train is small: a schedule of {fitting} epochs in place of {usual}")
+    if stretch > 1 and fitting < enough:
         notes.append(
             f"train is small: --epochs {training.epochs} makes {training.epochs * batches:,} "
-            f"updates; without it, {usual * stretch} epochs would make {UPDATES} or more"
+            f"updates; without it, {enough} epochs would make {UPDATES} or more"
         )
 
     relaxed = changed.get("relaxed_epochs", settings.agent.relaxed_epochs)

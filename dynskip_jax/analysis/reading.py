@@ -128,18 +128,22 @@ def generate(
     *,
     temperature: float | Float[Array, ""] = 1.0,
     policy: F.Policy = F.Policy("sample"),  # noqa: B008 (immutable)
+    without: Sequence[int] = (),
 ) -> Int[Array, " num_tokens"]:
     """Sample the continuation of a prompt of at least one token, such as `<eos>`.
 
-    `temperature` divides the logits: below 1, likely words become likelier.
+    `temperature` divides the logits: below 1, likely words become likelier. Tokens of `without`
+    are never sampled; the probabilities of the others are divided by their sum.
     """
+    left_out = np.array(without, np.int32)
     carry_key, word_key = jax.random.split(key)
     read = partial(model, policy=policy, deterministic=True, return_carry=True)
     carry, output = read(prompt[None], rngs=carry_key)
 
     def step(state, key):
         carry, logits = state
-        token = jax.random.categorical(key, logits / temperature)
+        allowed = logits.at[left_out].set(-jnp.inf)
+        token = jax.random.categorical(key, allowed / temperature)
         carry, output = read(token[None, None], initial_carry=carry)
         return (carry, output.logits[0, -1]), token
 

@@ -19,6 +19,8 @@ def generate(
 ) -> None:
     """Write text with a trained language model.
 
+    The text has no `<unk>`: it is never sampled, and other words are likelier in its place.
+
     Args:
         text: Beginning of the text.
         words: Number of words (or characters, or byte pairs) to write.
@@ -37,6 +39,7 @@ def generate(
         # On standard error, so that standard output holds the text alone.
         say(f"not known, and read as {UNK}: {', '.join(unknown)}", sys.stderr)
     prompt = jnp.asarray(tokens)
-    how = dict(temperature=temperature, policy=policy)
+    without = [vocabulary.index[token] for token in (UNK,) if token in vocabulary.index]
+    how = dict(temperature=temperature, policy=policy, without=without)
     written = reading.generate(trained.model, prompt, words, jax.random.key(key), **how)
     write(vocabulary.join([*begun[1:], *vocabulary.decode(np.asarray(written))]) + "\n")

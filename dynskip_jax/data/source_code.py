@@ -11,6 +11,7 @@ import sysconfig
 import tokenize
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
+from typing import Any
 
 from dynskip_jax.data import vocabularies
 from dynskip_jax.data.files import SPLITS, PathLike
@@ -101,6 +102,22 @@ def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
         yield from _other_tokens(name, text)
 
 
+def ends_inside(name: str, text: str) -> str | None:
+    """Return `string` or `comment` if the text of a file ends inside one; None elsewhere."""
+    # A letter that is added belongs to what is still open. Lexers of C's family read `/*` as the
+    # beginning of a comment only if they find its end.
+    found = get_lexer_for_filename(name, text).get_tokens_unprocessed(f"{text}x */\n")
+    (kind,) = (kind for start, kind, value in found if start <= len(text) < start + len(value))
+    if kind in String and kind not in (String.Atom, String.Symbol):  # names of Prolog and Ruby
+        return "string"
+    return "comment" if _is_comment(kind) else None
+
+
+def _is_comment(kind: Any) -> bool:
+    """Return whether a kind of token is a comment; lexers count `#include` of C among them."""
+    return kind in Comment and kind not in Comment.Preproc and kind not in Comment.PreprocFile
+
+
 def _python_tokens(text: str) -> Iterator[CodeToken]:
     # `tokenize` counts lines and columns, and places are characters of the text.
     lines = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
@@ -123,7 +140,7 @@ def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
         if is_string:  # quotes and escapes are parts of their own
             parts = [(parts[0][0], String, "".join(value for _, _, value in parts))]
         for offset, kind, value in parts:
-            if kind in Comment and kind not in Comment.Preproc and kind not in Comment.PreprocFile:
+            if _is_comment(kind):
                 continue
             for word in re.finditer(r"(?s).+" if is_string else r"\S+", value):
                 kept = _short(word[0], is_string, kind in Number)
@@ -159,6 +176,9 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     if len(packages) < len(SPLITS):
         num_files = sum(map(len, packages.values()))
         problem = f"has {num_files} different files of source code that can be read"
+        left_out = len(sizes) - num_files - len(unreadable)
+        if left_out and count < max_tokens:
+            problem += f", and {left_out} that are empty, only comments, or copies"
         raise bad_file(root, f"{problem}: train, dev and test need one each")
     splits = _split(packages, count)
     vocabulary = vocabularies.code_vocabulary(itertools.chain(*splits["train"]))

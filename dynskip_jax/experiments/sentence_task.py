@@ -1,11 +1,14 @@
 """Data and models of all experiments on sentences."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flax import nnx
+from typing_extensions import override
 
+from dynskip_jax.console import say
 from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
@@ -129,3 +132,21 @@ class TextClassification(Classification):
         self.vocabulary = vocabulary
         # Texts that are read later are cropped as those of train were.
         self.most_words = getattr(settings.data, "max_length", None)
+
+    @override
+    def predict_lines(
+        self, trained: Any, lines: Iterable[str], format: str, score: bool
+    ) -> Iterator[tuple[str, bool]]:
+        unknown = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal unknown
+            for line in lines:
+                words = self.split(line)
+                unknown += bool(words) and self.vocabulary.index.keys().isdisjoint(words)
+                yield line
+
+        yield from super().predict_lines(trained, counted(), format, score)
+        if unknown:
+            problem = "have no word that train has, so that predictions for them are guesses"
+            say(f"texts that {problem}: {unknown:,}", sys.stderr)

@@ -111,6 +111,7 @@ class RunDir:
             old = run.config() if exists else {}
             new = to_json(config)
             if exists:
+                _check_data(run.path, old, new, (about or {}).get("source"))
                 _check_settings(run.path, old, new, may_grow)
             started = list(old.get("about", []))
             if about is not None:
@@ -343,6 +344,27 @@ def _holds_run(path: Path) -> bool:
         raise UserError(f"{path} {problem}; choose another --run-dir")
     check_regular(path)
     return "config.json" in names
+
+
+def _check_data(path: Path, old: dict, new: dict, source: str | None) -> None:
+    """Refuse other data than those in the folder, from `source`.
+
+    Other settings than those of data are not listed: they may follow from the size of the data.
+    """
+    was = old.get("dataset") or {}
+    now = new.get("dataset") or {}
+    if was.get("fingerprint") == now.get("fingerprint"):
+        return
+    places = [(old.get("about") or [{}])[-1].get("source"), source]
+    differing = "their content has changed"
+    for before, after in ((was.get("name"), now.get("name")), places):
+        if before != after and before and after:
+            differing = f"{str(before)[:80]}, and now it is {str(after)[:80]}"
+            break
+    names = {**flat(old), **flat(new)}
+    derived = [name for name in names if not name.startswith("settings.data.")]
+    causes = _some([differing, *changes(old, new, derived)])
+    raise UserError(f"{path} was trained on other data: {causes}; choose another --run-dir")
 
 
 def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> None:

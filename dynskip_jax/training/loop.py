@@ -17,7 +17,7 @@ from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.optimizer import Schedule
-from dynskip_jax.training.progress import Progress
+from dynskip_jax.training.progress import Progress, compiling
 from dynskip_jax.training.resume import Saver, TrainProgress, interruptions
 from dynskip_jax.training.step import (
     Metrics,
@@ -89,7 +89,9 @@ def fit(
     keys = seed_keys(settings.seeds)
     epoch = Epoch(task, settings, keys, parallel)
     averaged = settings.average is not None
-    state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
+    console = None if processes.first else Console(quiet=True)
+    with compiling(console):
+        state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
     best = jax.tree.map(jnp.copy, state.params)
     progress = TrainProgress.start(len(settings.seeds))
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
@@ -114,7 +116,6 @@ def fit(
                 run_dir.log(_record(task, progress, split, metrics, rates))
 
         stopped = "stopped after step {:,} of {:,}; progress is saved".format
-        console = None if processes.first else Console(quiet=True)
         start = progress.epoch * task.num_batches + progress.batch
         with Progress(total, "training", start=start, console=console) as bar:
             while progress.epoch < settings.epochs and not (why := epoch.ends_early(progress)):

@@ -1,8 +1,10 @@
 """Show the progress of a long loop: a bar in a terminal, an occasional line elsewhere."""
 
+import contextlib
 import datetime
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -10,10 +12,27 @@ from rich.progress import Progress as RichProgress
 
 from dynskip_jax.console import LITERAL
 
+logger = logging.getLogger(__name__)
+
 _REDRAW_SECONDS = 0.25  # in a terminal
 _LINE_SECONDS = 30  # elsewhere
 _FIRST_SECONDS = 5  # elsewhere, from the first step's end to the first line, which has an estimate
 _ALL_STEPS = 1e9  # seconds of steps on which rich's estimate rests
+
+
+@contextlib.contextmanager
+def compiling(console: Console | None = None) -> Iterator[None]:
+    """Say before a loop begins that it is compiled; on a terminal, until its bar is drawn.
+
+    Elsewhere the line is logged, so that an error stays the only line of standard error.
+    """
+    console = console or Console(stderr=True)
+    if console.is_terminal:
+        with console.status("compiling"):
+            yield
+    else:
+        logger.info("compiling")
+        yield
 
 
 class Progress:

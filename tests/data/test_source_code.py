@@ -199,6 +199,16 @@ def test_too_few_files_are_refused_in_one_line(texts, tmp_path):
         read_code(tmp_path / "absent", 1000)
 
 
+@pytest.mark.parametrize("text", ["", "# nothing\n", "x = 1\n"])
+def test_files_that_give_nothing_are_counted_in_the_refusal(text, tmp_path):
+    """Regression: of a folder with an empty file it was said that it had no files."""
+    (tmp_path / "first.py").write_text("x = 1\n")
+    for name in ("second", "third"):
+        (tmp_path / f"{name}.py").write_text(text)
+    with pytest.raises(UserError, match=r"has 1 different .*, and 2 that are empty, only comments"):
+        read_code(tmp_path, 1000)
+
+
 def test_the_standard_library_is_read_by_default():
     corpus, lines = read_code(None, 20_000)
     assert corpus.name.startswith("python3.") and sum(map(len, corpus.splits.values())) >= 20_000

@@ -150,6 +150,39 @@ def test_unfinished_files_are_completed(unfinished, trained, tmp_path):
     assert len(json.loads(outcome.out)) == 10
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after", "inside"),
+    [
+        ("a.py", "x = 'on", "e'", "string"),
+        ("a.py", "x = 'one", "'", "string"),
+        ("a.py", "x = 'on", "", "string"),
+        ("a.py", '"""One\n', '"""', "string"),
+        ("a.py", "x = 1  # on", "e", "comment"),
+        ("a.py", "x = 1  # one", "\ny = 2", "comment"),
+        ("a.js", "x = `on", "e`", "string"),
+        ("a.js", "/* on", "e */", "comment"),
+        ("a.js", "/* on", "", "comment"),
+        ("a.js", "/* one */ f(", ")", None),
+        ("a.py", "x = 'one'", "", None),
+        ("a.py", "x = ", "'one'", None),
+        ("a.py", "# one\n", "x = 1", None),
+        ("a.py", "x = f'{na", "me}'", None),
+        ("a.c", "#include <stdi", "o.h>", None),
+        ("a.c", "// on", "e", "comment"),
+        ("a.pl", "f(", ")", None),
+        ("a.py", "", "x = 1", None),
+    ],
+)
+def test_a_place_in_a_string_or_a_comment_is_said(name, before, after, inside, trained, here):
+    """Regression: ordinary tokens were listed there without a word."""
+    (here / name).write_text(before + after)
+    place = f"{name}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+    outcome = succeed(CODE, "complete", place, "--run-dir", trained.folder, "--json")
+    assert len(json.loads(outcome.out)) == 10
+    said = [line for line in outcome.err.splitlines() if "the place is inside a" in line]
+    assert [line.split()[5].strip(":") for line in said] == [inside][: inside is not None]
+
+
 @pytest.fixture(scope="module")
 def choosing(folder, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "choosing"
@@ -188,6 +221,7 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file,
             else "origin" not in row
         )
     assert any("% copied, most from line" in row["said"] for row in rows)
+    assert not any("mostly from" in row["said"] for row in rows)
     # Every character is there once, in its order.
     shown = re.findall(r'<div class="line">(.*?)</div>', page.read_text())
     plain = re.sub(r"<[^>]*>", "", "\n".join(shown))
@@ -206,7 +240,8 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file,
         ("complete", "absent.py:1", "cannot be read"),
         ("explain", "absent.py", "cannot be read"),
         ("explain", ".", "cannot be read"),
-        ("complete", "a.py:5", "has 4 lines: there is no line 5"),
+        ("complete", "a.py:5", "has 3 lines: there is no line 5"),
+        ("complete", "unended.py:2", "has 1 lines: there is no line 2"),
         ("complete", "a.py:0", "there is no line 0"),
         ("complete", "a.py:1:99", "no column 99"),
         ("complete", "a.zebra", "no language"),
@@ -219,6 +254,7 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file,
 )
 def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, here):
     (here / "a.py").write_text("x = 1\n" * 3)
+    (here / "unended.py").write_text("x = 1")
     (here / "a.zebra").write_text("x = 1\n")
     (here / "empty.py").write_text("# nothing\n")
     (here / "latin.py").write_bytes(b"x = '\xe9'\n")
@@ -262,7 +298,7 @@ def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
         execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'"
     )
     assert_user_error(execute(PTB, "explain", "--run-dir", trained.folder), "is a run of code")
-    assert_user_error(execute(CODE, "--data", here / "absent"), "is no folder")
+    assert_user_error(execute(CODE, "--data", here / "a.py"), "is no folder")
 
 
 # --- Scores ---

@@ -282,6 +282,19 @@ def test_an_address_space_in_which_jax_cannot_start_is_named(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["code", "ptb", "classify", "conll2003"])
+def test_data_that_are_not_there_are_found_before_jax_is_imported(name, tmp_path):
+    """Regression: a wrong path was an error after more than a minute, most of it imports."""
+    code = (
+        "import sys; sys.modules['jax'] = None\n"  # an import of it fails
+        "from dynskip_jax.cli import start; start()"
+    )
+    words = [name, "--data", str(tmp_path / "absent")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "absent' cannot be read (no such file): check its name" in done.stderr
+
+
 def test_the_reader_of_the_output_may_go():
     done = shell("| head -1", "-m", "experiments.number_prediction", "--print-config")
     assert len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr

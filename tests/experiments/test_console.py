@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import quick
@@ -90,6 +91,16 @@ def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal
     text = output.getvalue()
     assert ("Somebody" in text) == ("beside theirs" in text) == (size == 100)
     assert ("train has 20 instead of 100" in text) == (size == 20)
+
+
+@pytest.mark.parametrize("folder", [None, "docs"])
+@pytest.mark.parametrize("name", ["known", "docs"])
+def test_that_nothing_is_published_is_not_said_of_own_data(folder, name):
+    published = Published("known", ["test_f1"], [("", "theirs", 1.0)], when={"model": ("lstm",)})
+    experiment = Experiment("fixture", "", "", published=(published,))
+    settings = replace(Settings(), data=folder and Path(folder))
+    _, note = experiment.published_rows(settings, Dataset(name, {}, "", "", None), ["gru"])
+    assert (note == "") == (folder is not None and name == "docs")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from commands import (
     write_result,
 )
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.trained import load_models, load_run
 from dynskip_jax.training.folder import RunDir
@@ -211,4 +212,34 @@ def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, tmp_path)
     assert "finished already" in outcome.out
     (renamed / "valid.txt").write_text("a b c d\n")
     other = execute(PTB, *arguments, "--run-dir", folder)
-    assert_user_error(other, "dataset.fingerprint was")
+    assert_user_error(other, f"{folder} was trained on other data: letters, and now it is renamed;")
+
+
+@pytest.mark.parametrize("change", ["name", "source", "content", "setting"])
+def test_other_data_are_named_without_hashes_and_what_follows_from_them(change, tmp_path):
+    """Regression: two hashes, and a batch size that nobody had typed, were the reason."""
+
+    def start(name, fingerprint, source, batch, length):
+        settings = {"data": {"length": length}, "training": {"batch_size": batch}}
+        dataset = {"name": name, "fingerprint": fingerprint}
+        config = {"model": "lstm", "dataset": dataset, "settings": settings}
+        RunDir.open(tmp_path / "run", config, about={"source": source})
+
+    start("one", "f" * 64, "the text in one", 20, 5)
+    second = {
+        "name": ("two", "e" * 64, "the text in one", 8, 5),
+        "source": ("one", "e" * 64, "the text in two", 8, 5),
+        "content": ("one", "e" * 64, "the text in one", 8, 5),
+        "setting": ("one", "e" * 64, "the text in one", 8, 6),
+    }
+    with pytest.raises(UserError) as refused:
+        start(*second[change])
+    reasons = {
+        "name": "one, and now it is two",
+        "source": "the text in one, and now it is the text in two",
+        "content": "their content has changed",
+        "setting": "their content has changed; settings.data.length was 5 and is now 6",
+    }
+    assert str(refused.value) == (
+        f"{tmp_path / 'run'} was trained on other data: {reasons[change]}; choose another --run-dir"
+    )

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from commands import assert_user_error, execute
+from commands import assert_user_error, execute, finished_run, succeed
 
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
@@ -51,3 +51,42 @@ def test_what_was_found_is_told_before_training(tmp_path):
     assert "left out: texts without words (1; first" in lines
     assert "labels in another Unicode form, now in NFC (50; first" in lines
     assert "train has the same texts, which makes scores too good: 10 of 10 of dev" in lines
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    here = tmp_path_factory.mktemp("texts")
+    rows = [f"a {word} film {i};{word}" for i in range(20) for word in ("good", "bad")]
+    (here / "x.csv").write_text("\n".join(["text;label", *rows]))
+    sizes = ("--features", 2, "--embedding-features", 2, "--epochs", 1, "--batch-size", 8)
+    flags = ("--data", here / "x.csv", "--model", "lstm", *sizes, "--devices", 1)
+    return finished_run(CLASSIFY, here / "run", *flags).folder
+
+
+@pytest.mark.parametrize(
+    ("first", "is_table"),
+    [
+        ("text;label", True),
+        ("label,text,more", True),
+        ('\ufeff"text","label"', True),
+        ("text", True),
+        ('{"text": "a film", "label": "good"}', True),
+        ("a text, well labelled", False),
+        ("text messages, a film", False),
+        ("{text}", False),
+    ],
+)
+def test_a_table_is_no_text_to_predict(first, is_table, trained):
+    """Regression: header and labels were read as texts, without a word."""
+    lines = f"{first}\na good film\n"
+    outcome = succeed(CLASSIFY, "predict", "--run-dir", trained, standard_input=lines)
+    assert ("write only its column text" in outcome.err) == is_table
+    assert len(outcome.out.splitlines()) == 2  # as many as there are lines
+
+
+@pytest.mark.parametrize("unknown", [0, 1, 3])
+def test_texts_of_unknown_words_are_counted(unknown, trained):
+    lines = "a good film\n\n" + "qwerty asdf\n" * unknown + "qwerty film\n"
+    outcome = succeed(CLASSIFY, "predict", "--run-dir", trained, standard_input=lines)
+    counted = [line for line in outcome.err.splitlines() if "no word that train has" in line]
+    assert [line.split()[-1] for line in counted] == [str(unknown)][: unknown > 0]

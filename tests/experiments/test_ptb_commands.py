@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -136,7 +137,8 @@ def test_generate_writes_words_of_the_vocabulary(model, compared_ptb):
     assert one == same != other and one.startswith("a b") and set(one.split()) <= set("abcdefgh")
 
 
-def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
+@pytest.mark.parametrize("without", [[], [2, 5]])
+def test_generated_words_are_drawn_from_the_models_distribution(without, compared_ptb):
     # The probability of each second word is a sum over the first words. The frequencies in 4,000
     # texts of two words come close to it.
     found = load_run(compared_ptb.folder, "lstm")
@@ -146,14 +148,28 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared_ptb):
     def log_probs(texts):
         return jax.vmap(lambda t: jax.nn.log_softmax(found.model(t[None]).logits[0, -1]))(texts)
 
-    (first,) = np.exp(np.asarray(log_probs(np.array([[0]])), float))
-    pairs = np.array([[0, word] for word in range(len(first))])
-    second = first @ np.exp(np.asarray(log_probs(pairs), float))
-    draw = jax.jit(jax.vmap(lambda key: reading.generate(found.model, prompt, 2, key)))
-    texts = np.asarray(draw(jax.random.split(jax.random.key(3), 4000)))
+    def allowed(texts):
+        probs = np.exp(np.asarray(log_probs(texts), float))
+        probs[:, without] = 0
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    (first,) = allowed(np.array([[0]]))
+    second = first @ allowed(np.array([[0, word] for word in range(len(first))]))
+    sample = partial(reading.generate, found.model, prompt, 2, without=without)
+    texts = np.asarray(jax.jit(jax.vmap(sample))(jax.random.split(jax.random.key(3), 4000)))
     for column, expected in ((0, first), (1, second)):
         counts = np.bincount(texts[:, column], minlength=len(expected)) / len(texts)
         np.testing.assert_allclose(counts, expected, atol=4 * np.sqrt(0.25 / 4000))
+
+
+def test_a_text_has_no_unknown_words(compared_ptb, monkeypatch):
+    """Regression: nine words in ten of a text were `<unk>`."""
+    how = ("generate", "--run-dir", compared_ptb.folder, "--model", "lstm", "--words", 200)
+    assert "a" in succeed(PTB, *how).out.split()
+    # The corpus has no `<unk>`: another word stands for it.
+    monkeypatch.setattr("dynskip_jax.commands.generate.UNK", "a")
+    written = succeed(PTB, *how).out.split()
+    assert len(written) > 100 and "a" not in written
 
 
 def evaluated(folder, data, method, *flags):

@@ -68,6 +68,35 @@ def test_a_run_on_small_data_may_grow():
     np.testing.assert_allclose(*(of.inverse_decay * of.epochs for of in (usual.training, preset)))
 
 
+RATES = {
+    "code": lambda of: of.decay ** (of.decay_after - of.epochs),
+    "conll2003": lambda of: 1 / (1 + of.inverse_decay * of.epochs),
+    "ptb": lambda of: of.decay ** (of.decay_after - of.epochs),
+}
+
+
+@pytest.mark.parametrize("more", [1, 2, 7, 40])
+@pytest.mark.parametrize("name", RATES)
+def test_the_schedule_is_stretched_to_the_epochs_that_are_typed(name, more):
+    """Regression: with --epochs the rate halved from the preset's third epoch on, and ended it."""
+    usual = read_training(find_experiment(name), [])[0].settings.training
+    epochs = usual.epochs + more
+    resolved, _ = read_training(find_experiment(name), ["--epochs", str(epochs)])
+    fitted = fit_to_size(resolved, 27)
+    found = fitted.settings.training
+    assert found.epochs == epochs and fitted.sources["epochs"] == "flag"
+    np.testing.assert_allclose(RATES[name](found), RATES[name](usual))
+    assert found.decay_after == round(usual.decay_after * epochs / usual.epochs)
+    assert f"a schedule of {epochs} epochs in place of {usual.epochs}" in " ".join(fitted.notes)
+
+
+def test_a_typed_decay_is_not_stretched():
+    flags = ["--epochs", "40", "--decay", "3", "--decay-after", "5"]
+    resolved, _ = read_training(find_experiment("code"), flags)
+    found = fit_to_size(resolved, 27).settings.training
+    assert (found.epochs, found.decay, found.decay_after) == (40, 3, 5)
+
+
 def test_models_have_the_stretched_epochs(monkeypatch):
     plans = []
     monkeypatch.setattr(run, "run", lambda plan, processes: plans.append(plan))

@@ -2,6 +2,7 @@
 
 import json as javascript
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,12 +10,18 @@ import numpy as np
 
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
+from dynskip_jax.data.source_code import ends_inside
 from dynskip_jax.data.vocabularies import NUMBERED_NAMES, CodeToken, CodeVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.code.reading import place as place_of
 from dynskip_jax.experiments.code.reading import predictions, read_code_file, tokens_before
 from dynskip_jax.finished import FinishedRun
 
+# What is listed instead at a place inside what the model does not read.
+_COMPLETED = {
+    "string": "listed are tokens that may stand in place of the whole string",
+    "comment": "listed are tokens that may follow the code before the comment",
+}
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 
 
@@ -34,6 +41,9 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
     name, text = read_code_file(file)
     offset = _offset(file, text, line, column)
     tokens = tokens_before(name, text, offset)
+    if (inside := ends_inside(name, text[:offset])) is not None:
+        # On standard error, because standard output may be JSON.
+        say(f"the place is inside a {inside}: {_COMPLETED[inside]}", sys.stderr)
     trained = run.last("code.complete")
     vocabulary = trained.vocabulary
     *_, last = predictions(trained, tokens)
@@ -102,7 +112,9 @@ def _offset(file: str, text: str, line: str | None, column: str | None) -> int:
         return len(text)
     lines = text.split("\n")
     if not 1 <= int(line) <= len(lines):
-        raise UserError(f"{file} has {len(lines):,} lines: there is no line {line}")
+        # The last one is empty if the file ends with a line feed: a place, but no line of its own.
+        count = len(lines) - (not lines[-1])
+        raise UserError(f"{file} has {count:,} lines: there is no line {line}")
     before = lines[: int(line) - 1]
     here = lines[int(line) - 1]
     if column is not None and not 1 <= int(column) <= len(here) + 1:

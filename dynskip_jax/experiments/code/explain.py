@@ -79,12 +79,10 @@ def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
             if 0 < k <= len(rows):
                 row["origin"] = len(rows) - k
                 line, _ = place(text, tokens[row["origin"]].start)
-                copied = (
-                    f"{percent:.0%} copied, most"
-                    if percent >= 0.01
-                    else "the agent went back, mostly"
-                )
-                said += f"; {copied} from line {line}"
+                if percent >= 0.01:
+                    said += f"; {percent:.0%} copied, most from line {line}"
+                else:
+                    said += f"; the agent went back mostly to line {line}"
             rows.append(row | {"said": said})
     page = code_page(f"{name}: {trained.name}, seed {trained.seed}", name, text, tokens, rows)
     with run.warned() if html is None else contextlib.nullcontext():
@@ -132,7 +130,8 @@ def code_page(
 <title>{markup.escape(title)}</title>
 <style>{HtmlFormatter().get_style_defs(".code")}{_STYLE}</style></head>
 <body><h1>{markup.escape(title)}</h1>
-<p>Put the mouse on a token, or click it to keep it. Underlined tokens are mostly copied.</p>
+<p>Put the mouse on a token, or click it to keep it. Underlined tokens are mostly copied.
+Copying other tokens may lower the probability of the one that is there.</p>
 <div class="told" aria-live="polite"></div>
 <div class="code">{"".join(lines)}</div>
 <script type="application/json" id="rows">{data}</script><script>{_SCRIPT}</script></body></html>
