@@ -83,7 +83,7 @@ def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(seed):
     definitions, training = readmes_example()
     definitions = definitions.replace("nnx.Rngs(0)", f"nnx.Rngs({10 * seed})")
     training = training.replace("jax.random.key(0)", f"jax.random.key({seed})")
-    plain = definitions.replace("F.Dynamic(8, mix=0.5)", "F.Previous()")
+    plain = definitions.replace('F.Dynamic(8, agent="both")', "F.Previous()")
     assert "F.Previous()" in plain
     assert run_code("README.md", definitions, training)["accuracy"] >= 0.99
     assert run_code("README.md", plain, training)["accuracy"] < 0.95

@@ -218,15 +218,17 @@ def agent_loss(
     *,
     baseline: Baseline = leave_one_out,
     discount: float = 1.0,
-    entropy_coef: float | Float[Array, ""] = 0.02,
+    entropy_coef: float | Float[Array, ""] = 0.0,
     weights: Values | None = None,
 ) -> Float[Array, ""]:
     """Return the agents' part of `loss`, for sampled and for relaxed choices, from any reward.
 
     For sampled choices it is `reinforce` with a leave-one-out baseline, over rollouts or else over
-    the batch, minus `entropy_coef` times the exact entropy of every step. Relaxed choices add
-    nothing: the loss of the network trains them, and they weigh all states, so nothing is left to
-    explore. Arguments are those of `reinforce`; outputs have this function as a method.
+    the batch, minus `entropy_coef` times the exact entropy of every step. This bonus keeps agents
+    exploring, and is a sum over steps: with one reward for a long row even 0.02 outweighs it.
+    Relaxed choices add nothing: the loss of the network trains them, and they weigh all states, so
+    nothing is left to explore. Arguments are those of `reinforce`; outputs have this function as a
+    method.
 
     With a reward of each step it is a sum over steps: add it to a loss that is one, too, such as
     `network_loss(out, nll)`. In comparison with it, `nll.mean()` is divided by the number of steps,
@@ -258,7 +260,7 @@ def loss(
     *,
     baseline: Baseline = leave_one_out,
     discount: float = 1.0,
-    entropy_coef: float | Float[Array, ""] = 0.02,
+    entropy_coef: float | Float[Array, ""] = 0.0,
     weights: Values | None = None,
 ) -> Float[Array, ""]:
     """Return the loss of a network and its agents, for training and for validation.
