@@ -77,7 +77,9 @@ class RelaxedTraining(Training):
 def preset_of_length(given: Mapping[str, Any]) -> str:
     """Return the name of the preset that solves the task at the given length."""
     length = given.get("length", 11)
-    return "relaxed" if length < TWO_HOPS else "two_hops" if length == TWO_HOPS else "far"
+    if length < TWO_HOPS:
+        return "relaxed"
+    return "two_hops" if length == TWO_HOPS else "far"
 
 
 _PUBLISHED = {  # Gui et al. (2019), Table 5
