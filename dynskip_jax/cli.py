@@ -91,7 +91,7 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     # Before JAX is imported, which takes many seconds on a busy machine.
     data = resolved.settings.data.data
     if data is not None and not data.expanduser().exists():
-        raise UserError(f"--data {short(data)} cannot be read (no such file): check its name")
+        raise UserError(f"--data {str(data)!r} cannot be read (no such file): check its name")
     resolved = importlib.import_module("dynskip_jax.plan").with_files(experiment, resolved)
     importlib.import_module("dynskip_jax.run").train(experiment, resolved)
 

@@ -264,6 +264,7 @@ def at(step, action):
 def test_a_crashed_run_goes_on(step, minutes, resumes, tmp_path, uninterrupted, caplog):
     with pytest.raises(RuntimeError, match="went down"):
         scripted(tmp_path, should_stop=at(step, crash), checkpoint_minutes=minutes)
+    caplog.clear()
     with caplog.at_level("INFO", logger="dynskip_jax"):
         uninterrupted(scripted(tmp_path), tmp_path)
     wanted = ["compiling", *([f"resuming after step {resumes}"] if resumes else [])]
