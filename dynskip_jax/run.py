@@ -30,9 +30,9 @@ from dynskip_jax.settings import Resolved
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
+from dynskip_jax.training.interruptions import interruptions
 from dynskip_jax.training.loop import FitResult, fit
 from dynskip_jax.training.results import check_checkpoint, row_of
-from dynskip_jax.training.resume import interruptions
 
 logger = logging.getLogger(__name__)
 
