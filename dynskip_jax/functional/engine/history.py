@@ -79,8 +79,8 @@ def add_window(
     def of_window(history, window, t):
         return window[-1]
 
-    # TPU: the sum is at hand, so its last row costs nothing (BENCHMARKS.md has XLA's estimates). A
-    # CPU would copy the history if the sum were still read after it has been written.
+    # TPU: the sum is at hand, so its last row costs nothing (docs/results/log.md has XLA's
+    # estimates). A CPU would copy the history if the sum were still read after it has been written.
     newest = lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
     return history, newest
 
