@@ -145,9 +145,9 @@ def find_experiment(name: str) -> Experiment:
     )
 
 
-def experiment_of(run: Any) -> Experiment:
-    """Return the experiment that a run folder belongs to."""
+def experiment_of(config: Mapping[str, Any], path: Path) -> Experiment:
+    """Return the experiment that a run folder belongs to, by its configuration."""
     try:
-        return find_experiment(run.config().get("experiment", ""))
+        return find_experiment(config.get("experiment", ""))
     except UserError as error:
-        raise UserError(f"{run.path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None

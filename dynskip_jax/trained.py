@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,10 +205,9 @@ def load_run(
         seed: Seed of the model; by default the first one that was trained.
         command: Command that the run's experiment must have; by default none.
     """
-    (found,) = load_models(
-        run_dir, model or list(finished_runs(run_dir))[-1], seed, command
-    ).values()
-    return found
+    runs = finished_runs(run_dir)
+    name = model or list(runs)[-1]
+    return _load_named(runs, run_dir, name, command).of_seed(seed)
 
 
 def load_models(
@@ -218,23 +218,29 @@ def load_models(
 ) -> dict[str, Trained]:
     """Load the finished models of a run folder, or the named one, by name, as `load_run` does."""
     runs = finished_runs(run_dir)
-    if model is not None and model not in runs:
-        raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {model}")
-    found = {}
-    for name in runs if model is None else [model]:
-        kind = experiment_of(runs[name].run)
-        if command is not None and command not in kind.commands:
-            raise UserError(
-                f"{run_dir} is a run of {kind.name}, which has no command {command}: use another"
-            )
-        found[name] = _load(runs[name], name).of_seed(seed)
-    return found
+    names = runs if model is None else [model]
+    return {name: _load_named(runs, run_dir, name, command).of_seed(seed) for name in names}
+
+
+def _load_named(
+    runs: Mapping[str, FinishedModel], run_dir: str | Path, name: str, command: str | None
+) -> Trained:
+    """Load a model of a folder, with its first seed, if the folder and the command fit."""
+    if name not in runs:
+        raise UserError(f"{run_dir} has {', '.join(runs)}: there is no --model {name}")
+    finished = runs[name]
+    kind = experiment_of(finished.config, finished.run.path)
+    if command is not None and command not in kind.commands:
+        raise UserError(
+            f"{run_dir} is a run of {kind.name}, which has no command {command}: use another"
+        )
+    return _load(finished, name)
 
 
 def _load(finished: FinishedModel, name: str) -> Trained:
     run = finished.run
     row = finished.row
-    experiment = experiment_of(run)
+    experiment = experiment_of(finished.config, run.path)
     try:
         settings = from_config(experiment.settings, finished.config)
         spec = make_spec(name, settings)

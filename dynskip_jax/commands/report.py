@@ -88,7 +88,7 @@ def _read(folders: Collection[Path]) -> tuple[list[dict[str, Any]], dict[str, tu
                 say(f"{folder}: {model}: {error}, left out")
                 continue
             try:
-                columns |= experiment_of(run).columns
+                columns |= experiment_of(run.config(), run.path).columns
             except UserError as error:
                 say(f"{error}; all metrics are shown")
     return rows, columns
