@@ -5,6 +5,7 @@ there.
 import re
 from pathlib import Path
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +45,12 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Mark the flags in code, so that no line is broken at their dashes."""
+    """Mark the flags in code, so that no line is broken at their dashes.
+
+    A page of the reference on which no name is found is refused: nothing else would notice.
+    """
+    if page.file.src_uri.startswith("api/") and 'id="dynskip_jax.' not in html:
+        raise PluginError(f"{page.file.src_uri} documents no name of dynskip_jax")
 
     def mark(code):
         return re.sub(

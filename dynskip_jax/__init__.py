@@ -7,20 +7,9 @@ others are in the packages `functional`, `rl`, `nn`, `models`, `tasks`, `trainin
 
 import importlib.metadata
 
-from dynskip_jax.lazy import importer
+import lazy_loader
 
 __version__ = importlib.metadata.version("dynskip_jax")
 
-_MODULES = dict(
-    Policy="functional", SkipCell="nn", SkipLSTM="nn", SkipLayers="nn", load_run="trained"
-)
-
-__all__ = ["__version__", *_MODULES]
-
-
 # Importing JAX and Flax takes a second.
-__getattr__ = importer(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -48,11 +48,10 @@ def test_the_version_is_the_same_everywhere():
 # The packages of the core, and which other packages each may import.
 LAYERS = {
     "errors": set(),
-    "lazy": set(),
     "functional": {"errors"},
     "rl": {"functional", "errors"},
-    "nn": {"functional", "rl", "errors", "lazy"},
-    "models": {"functional", "rl", "nn", "errors", "lazy"},
+    "nn": {"functional", "rl", "errors"},
+    "models": {"functional", "rl", "nn", "errors"},
 }
 
 

@@ -1,22 +1,6 @@
 """Task models: Flax NNX modules made of `dynskip_jax.nn`."""
 
-from dynskip_jax.lazy import importer
-
-_MODULES = dict(
-    ClassifierOutput="classifier",
-    Copier="copying",
-    CopyCarry="copying",
-    LanguageModel="language_model",
-    LanguageModelDropout="language_model",
-    LanguageModelOutput="language_model",
-    SentencePairModel="classifier",
-    SequenceClassifier="classifier",
-    Tagger="tagger",
-    TaggerOutput="tagger",
-)
-
-__all__ = [*_MODULES]
-
+import lazy_loader
 
 # A model needs no other models.
-__getattr__ = importer(__name__, _MODULES)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,16 @@
+from .batches import Batch as Batch
+from .batches import Examples as Examples
+from .batches import length_buckets as length_buckets
+from .batches import num_segments as num_segments
+from .batches import pad_sequences as pad_sequences
+from .batches import segments as segments
+from .corpora import find_language_corpus as find_language_corpus
+from .labelled import find_labelled_text as find_labelled_text
+from .language import LanguageCorpus as LanguageCorpus
+from .language import Pieces as Pieces
+from .language import make_corpus as make_corpus
+from .number_prediction import load_number_prediction as load_number_prediction
+from .tagged import find_tagged_corpus as find_tagged_corpus
+from .vocabularies import EOS as EOS
+from .vocabularies import UNK as UNK
+from .vocabularies import Vocabulary as Vocabulary

@@ -1,0 +1,10 @@
+from .classifier import ClassifierOutput as ClassifierOutput
+from .classifier import SentencePairModel as SentencePairModel
+from .classifier import SequenceClassifier as SequenceClassifier
+from .copying import Copier as Copier
+from .copying import CopyCarry as CopyCarry
+from .language_model import LanguageModel as LanguageModel
+from .language_model import LanguageModelDropout as LanguageModelDropout
+from .language_model import LanguageModelOutput as LanguageModelOutput
+from .tagger import Tagger as Tagger
+from .tagger import TaggerOutput as TaggerOutput

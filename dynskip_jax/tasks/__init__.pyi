@@ -1,0 +1,9 @@
+from .classification import Classification as Classification
+from .classification import SentencePairs as SentencePairs
+from .language import LanguageModelling as LanguageModelling
+from .learner import Learner as Learner
+from .tagging import Tagging as Tagging
+from .task import ExampleTask as ExampleTask
+from .task import Forward as Forward
+from .task import LossOutput as LossOutput
+from .task import Task as Task
