@@ -109,11 +109,11 @@ def plan(experiment: Experiment, resolved: Resolved, data: Dataset) -> Plan:
     names = settings.run.models(experiment.model)
     specs = [make_spec(name, settings, may_import=True) for name in names]
     check_sweep(specs, settings)
-    may_grow = ["models"]
+    may_grow = ["models", "settings.training.patience"]
     # With --entropy-coef-final, which the last epoch reaches, more epochs would change those
     # already trained.
     if settings.agent.entropy_coef_final is None:
-        may_grow += ["settings.training.epochs", "settings.training.patience"]
+        may_grow.append("settings.training.epochs")
     return Plan(
         experiment,
         settings,

@@ -160,8 +160,13 @@ def test_a_finished_run_is_only_accepted_with_its_checkpoint(finished_quick, fol
     assert (folder / "result.json").read_bytes() == before
 
 
-def test_a_patience_that_grows_goes_on(finished_quick, tmp_path):
-    folder, arguments = tmp_path / "run", (*finished_quick.arguments, "--epochs", 9, "--patience")
+@pytest.mark.parametrize(
+    "given", [(), ("--model", "dynamic:2", "--entropy-coef", 0.1, "--entropy-coef-final", 0)]
+)
+def test_a_patience_that_grows_goes_on(given, finished_quick, tmp_path):
+    """Regression: a run with a schedule over all epochs said so too, and then refused it."""
+    folder = tmp_path / "run"
+    arguments = (*finished_quick.arguments, *given, "--epochs", 9, "--patience")
     first = succeed(quick.Quick, *arguments, 1, "--run-dir", folder)
     epochs = row_of(folder)["epochs"]
     assert (
