@@ -29,7 +29,7 @@ from dynskip_jax.results import curves_of, print_results
 from dynskip_jax.settings import Resolved
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.folder import RunDir, file_name, new_folder
+from dynskip_jax.training.folder import RunDir, check_usable, file_name, new_folder
 from dynskip_jax.training.interruptions import interruptions
 from dynskip_jax.training.loop import FitResult, fit
 from dynskip_jax.training.results import check_checkpoint, row_of
@@ -45,6 +45,8 @@ def train(experiment: Experiment, resolved: Resolved) -> None:
     with join(settings.devices, settings.most_models) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
+        if settings.run.run_dir is not None:
+            check_usable(settings.run.run_dir)
         final, data = read_data(experiment, resolved)
         run(plan(experiment, final, data), processes)
 

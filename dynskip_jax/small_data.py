@@ -67,8 +67,9 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
         notes.append(f"train is small: a schedule of {fitting} epochs in place of {usual}")
     if stretch > 1 and fitting < enough:
         notes.append(
-            f"train is small: --epochs {training.epochs} makes {training.epochs * batches:,} "
-            f"updates; without it, {enough} epochs would make {UPDATES} or more"
+            f"train is small: with --epochs {training.epochs} there are only "
+            f"{training.epochs * batches:,} updates in all; without it, {enough} epochs would make "
+            f"{UPDATES} or more"
         )
 
     relaxed = changed.get("relaxed_epochs", settings.agent.relaxed_epochs)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from dynskip_jax.data import vocabularies
-from dynskip_jax.data.files import SPLITS, PathLike
+from dynskip_jax.data.files import SPLITS, PathLike, folder_entries
 from dynskip_jax.data.language import LanguageCorpus, corpus_name
 from dynskip_jax.data.messages import bad_file, shares, shown
 from dynskip_jax.data.vocabularies import FILE, CodeToken
@@ -25,39 +25,10 @@ with needs("experiments"):
     from pygments.token import Comment, Name, Number, String
 
 _PYTHON = (".py", ".pyi")
-_ENDINGS = (
-    *(
-        *_PYTHON,
-        ".c",
-        ".cc",
-        ".cpp",
-        ".cs",
-        ".dart",
-        ".ex",
-        ".go",
-        ".h",
-        ".hpp",
-        ".hs",
-        ".java",
-        ".jl",
-    ),
-    *(
-        ".js",
-        ".jsx",
-        ".kt",
-        ".lua",
-        ".ml",
-        ".php",
-        ".pl",
-        ".r",
-        ".rb",
-        ".rs",
-        ".scala",
-        ".sh",
-        ".swift",
-    ),
-    *(".ts", ".tsx"),
+_OTHERS = (
+    "c cc cpp cs dart ex go h hpp hs java jl js jsx kt lua ml php pl r rb rs scala sh swift ts tsx"
 )
+_ENDINGS = (*_PYTHON, *(f".{ending}" for ending in _OTHERS.split()))
 # Folders that are not read, anywhere and in the standard library: what is generated, installed or
 # tests.
 _SKIPPED = {
@@ -166,19 +137,17 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     splits share a package. Of files with the same content, one is read. `<file>` ends each file.
     """
     root = Path(folder or sysconfig.get_paths()["stdlib"]).expanduser()
-    if not root.is_dir():
-        raise bad_file(root, "is no folder: name the folder of your source code with --data DIR")
     skipped = _SKIPPED
     if not folder:
         skipped = _SKIPPED | _SKIPPED_OF_PYTHON
-    sizes = _sizes(root, skipped)
-    packages, count, unreadable = _read_packages(root, sizes, max_tokens)
+    sizes, unreadable = _sizes(root, skipped)
+    packages, count, left_out = _read_packages(root, sizes, max_tokens)
     if len(packages) < len(SPLITS):
         num_files = sum(map(len, packages.values()))
         problem = f"has {num_files} different files of source code that can be read"
-        left_out = len(sizes) - num_files - len(unreadable)
-        if left_out and count < max_tokens:
-            problem += f", and {left_out} that are empty, only comments, or copies"
+        without_text = len(sizes) - num_files - len(left_out)
+        if without_text and count < max_tokens:
+            problem += f", and {without_text} that are empty, only comments, or copies"
         raise bad_file(root, f"{problem}: train, dev and test need one each")
     splits = _split(packages, count)
     vocabulary = vocabularies.code_vocabulary(itertools.chain(*splits["train"]))
@@ -193,16 +162,15 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         split: of["new_names"].sum() / max(1, of["names"].sum()) for split, of in groups.items()
     }
     lines = [
-        ", ".join(f"{len(files):,} files of {split}" for split, files in splits.items()),
+        "files: " + ", ".join(f"{split} {len(files):,}" for split, files in splits.items()),
         f"names seen fewer than 3 times in train are numbered in each file: {shares(numbered)}",
     ]
     if count >= max_tokens:
         lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
     if unreadable:
-        names = ", ".join(shown(path) for path in unreadable[:5]) + ", …" * (len(unreadable) > 5)
-        lines.append(
-            f"{len(unreadable):,} files cannot be read as their language, and are left out: {names}"
-        )
+        lines.append(f"cannot be opened, and left out: {_some(unreadable)}")
+    if left_out:
+        lines.append(f"cannot be read as their language, and left out: {_some(left_out)}")
     name = "python{}.{}".format(*sys.version_info)
     if folder:
         name = corpus_name(root)
@@ -235,19 +203,40 @@ def _read_packages(
     return packages, count, unreadable
 
 
-def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
-    """Return the size in bytes of each file of source code, by its path below `root`."""
+def _some(paths: Collection[PurePath]) -> str:
+    """Return the number of some paths, and the first of them."""
+    names = [shown(path) for path in paths]
+    if len(names) > 5:
+        names[5:] = ["…"]
+    return f"{len(paths):,} ({', '.join(names)})"
+
+
+def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], list[PurePath]]:
+    """Return the size in bytes of each file of source code, by its path below `root`.
+
+    Also return the files and folders that cannot be opened; if `root` cannot, raise a `UserError`.
+    """
+    folder_entries(root)
     found = {}
-    for here, folders, files in os.walk(root):
+    unreadable: list[PurePath] = []
+
+    def note(error: OSError) -> None:
+        unreadable.append(Path(error.filename).relative_to(root))
+
+    for here, folders, files in os.walk(root, onerror=note):
         is_environment = "pyvenv.cfg" in files  # a virtual one
         # `os.walk` enters the folders that are left in this list.
         folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
         if is_environment:
             folders.clear()
         for path in (Path(here, name) for name in files if name.lower().endswith(_ENDINGS)):
-            if path.is_file() and path.stat().st_size <= _LARGEST_FILE:
+            if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+                continue
+            if os.access(path, os.R_OK):
                 found[path.relative_to(root)] = path.stat().st_size
-    return found
+            else:
+                unreadable.append(path.relative_to(root))
+    return found, unreadable
 
 
 def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, PurePath]]:

@@ -295,6 +295,21 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
             raise _unusable(path, error) from error
 
 
+def check_usable(path: Path) -> None:
+    """Refuse a run folder that cannot be written, before long work begins; change nothing."""
+    try:
+        _holds_run(path)
+        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unusable(path, error) from error
+
+
 def file_name(model: str) -> str:
     """Return a model's name for use in a file name, with "-" for characters such as ":"."""
     return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)

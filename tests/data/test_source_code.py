@@ -1,6 +1,9 @@
 """Check source code as a corpus: tokens and their places, numbered names, and packages."""
 
+import errno
 import itertools
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,9 +127,7 @@ def test_splits_share_no_package_and_every_file_ends_with_its_mark(folder):
     assert sum(files_of(corpus).values()) == 20 and all(
         count % 2 == 0 for count in files_of(corpus).values()
     )
-    assert lines[0] == "{train} files of train, {dev} files of dev, {test} files of test".format(
-        **files_of(corpus)
-    )
+    assert lines[0] == "files: train {train}, dev {dev}, test {test}".format(**files_of(corpus))
     # Names of packages in dev and test are not in train, so they are numbered there.
     assert len(packages_of(corpus)["train"]) == files_of(corpus)["train"] // 2
     for split in ("dev", "test"):
@@ -170,9 +171,33 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_read(folder):
         (folder / path).write_bytes(content)
     corpus, lines = read_code(folder, 1000)
     assert sum(files_of(corpus).values()) == 20
-    assert lines[-1].startswith("4 files cannot be read") and all(
-        path in lines[-1] for path in faults
+    assert lines[-1].startswith("cannot be read as their language, and left out: 4 (")
+    assert all(path in lines[-1] for path in faults)
+
+
+def test_what_cannot_be_opened_is_named_for_that(folder, monkeypatch):
+    """Regression: a readable language was the reason, and a locked folder had "0 files"."""
+    usual, scan = os.access, os.scandir
+
+    def scan_but(path):
+        if Path(path).name == "b":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_but)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != "x.py" and usual(path, mode)
     )
+    corpus, lines = read_code(folder, 1000)
+    assert sum(files_of(corpus).values()) == 9  # one file of each package but b
+    assert lines[-1].startswith("cannot be opened, and left out: 10 (b, ")
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        read_code(folder, 1000)
 
 
 @pytest.mark.parametrize("sizes", [(5, 5, 5), (1, 1, 90), (300, 2, 2), (2, 300, 2)])
@@ -195,7 +220,7 @@ def test_too_few_files_are_refused_in_one_line(texts, tmp_path):
     with pytest.raises(UserError, match="files of source code that can be read") as error:
         read_code(tmp_path, 1000)
     assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="check its name and permissions"):
         read_code(tmp_path / "absent", 1000)
 
 

@@ -61,7 +61,7 @@ def file(tmp_path_factory):
 
 def test_training_prints_and_stores_the_scores(trained):
     said = trained.outcome.out
-    assert "data: project" in said and "files of train" in said and "top-1, names" in said
+    assert "data: project" in said and "\nfiles: train " in said and "top-1, names" in said
     metrics = row_of(trained.folder)["metrics"]
     for group in ("", "names_", "new_names_"):
         for score in ("accuracy", "top5", "mrr"):
@@ -298,7 +298,7 @@ def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
         execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'"
     )
     assert_user_error(execute(PTB, "explain", "--run-dir", trained.folder), "is a run of code")
-    assert_user_error(execute(CODE, "--data", here / "a.py"), "is no folder")
+    assert_user_error(execute(CODE, "--data", here / "a.py"), "name the folder that it is in")
 
 
 # --- Scores ---

@@ -53,7 +53,7 @@ def test_what_is_typed_stays_and_large_data_changes_nothing():
     fitted = fit_to_size(resolved, 40)
     assert fitted.settings == resolved.settings and fitted.sources == resolved.sources
     (note,) = fitted.notes
-    assert "--epochs 2 makes 2 updates; without it, 600 epochs" in note
+    assert "with --epochs 2 there are only 2 updates in all; without it, 600 epochs" in note
     resolved, _ = read_training(find_experiment("sst"), [])
     assert fit_to_size(resolved, 8_544) == resolved
 

@@ -20,7 +20,7 @@ import pytest
 from dynskip_jax.errors import UserError
 from dynskip_jax.training import files
 from dynskip_jax.training.files import FORMAT, write_atomically
-from dynskip_jax.training.folder import RunDir, new_folder
+from dynskip_jax.training.folder import RunDir, check_usable, new_folder
 from dynskip_jax.training.results import runs_of_models
 
 CONFIG = {
@@ -272,6 +272,19 @@ def test_folder_that_is_not_a_run_is_left_alone(tmp_path):
         "a\0b",
     ):
         assert "choose another --run-dir" in user_error(RunDir.open, path, CONFIG)
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_work_begins(tmp_path, monkeypatch):
+    """Regression: data were read for a minute first."""
+    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for name in ("thesis.tex", "thesis.tex/below/it", "link", "."):
+        assert "choose another --run-dir" in user_error(check_usable, tmp_path / name)
+    check_usable(tmp_path / "new" / "run")
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    denied = user_error(check_usable, tmp_path / "new" / "run")
+    assert "(Permission denied); choose another --run-dir" in denied
 
 
 def test_run_killed_while_writing_its_configuration_starts_again(tmp_path):

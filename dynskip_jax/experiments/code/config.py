@@ -13,6 +13,7 @@ Without --data it reads the standard library of the running Python, half a milli
 """
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 from dynskip_jax.config import Bounds
@@ -25,6 +26,8 @@ from dynskip_jax.settings import Data, with_groups
 class CodeData(Data):
     """The source code; any folder will do."""
 
+    data: Path | None = None
+    """Folder of source code; by default the standard library of the running Python."""
     max_tokens: Annotated[int, Bounds(1, 1_000_000_000)] = 600_000
     """Read at most about this many tokens, of which five sixths are train."""
 

@@ -46,7 +46,7 @@ def read_code_file(file: str) -> tuple[str, str]:
         return path.name, code_text(path.name, content)
     except OSError as error:
         raise bad_file(
-            file, f"cannot be read ({error.strerror or error}): check its name"
+            file, f"cannot be read ({error.strerror or error}): check its name and permissions"
         ) from None
     except (ValueError, SyntaxError):
         raise bad_file(file, "is no text: name a file of source code in UTF-8") from None
