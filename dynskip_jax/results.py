@@ -13,6 +13,8 @@ from dynskip_jax.model_names import PLAIN
 # Symbols of swept settings in tables and plots.
 _SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
 
+_CHOICES = dict(greedy="greedy: the most probable state", sample="sampled")
+
 # Texts that the name of a row adds for the settings that `spec.variant_of` returns.
 _VARIANT = dict(
     max_skip="K = {}", transition="{}", depth_skip="{}", agent="by {}", stride="stride {}"
@@ -25,8 +27,12 @@ def print_results(
     data: Dataset,
     results: Sequence[dict[str, Any]],
     published: tuple[Sequence[tuple[str, Mapping[str, float]]], str],
+    mode: str,
 ) -> None:
-    """Print a table with the rows of a run, and `published` ones with a note below them."""
+    """Print a table with the rows of a run, and `published` ones with a note below them.
+
+    `mode` is how agents chose for the columns that name no mode.
+    """
     beside, note = published
     measured = [*(result["metrics"] for result in results), *dict(beside).values()]
     columns = shown_columns(experiment.columns, measured)
@@ -48,6 +54,8 @@ def print_results(
         )
     headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
     print_table(f"{experiment.name} on {data.name}", headings, rows, others)
+    if any(metric.endswith(("_greedy", "_sampled")) for metric in columns):
+        say(f"where a column names no mode, choices are {_CHOICES.get(mode, mode)}")
     if note:
         say(note)
 

@@ -100,7 +100,8 @@ def run(plan: Plan, processes: Processes) -> None:
         top.go_on()  # a finished model may be new to this comparison
         top.write_result(_result(plan, rows))
     processes.agree(None)  # there are no more models
-    print_results(plan.experiment, plan.data, rows, plan.published)
+    mode = plan.settings.agent.evaluation_mode
+    print_results(plan.experiment, plan.data, rows, plan.published, mode)
 
 
 def _stop_if(interrupted: Callable[[], bool], processes: Processes, where: str) -> None:

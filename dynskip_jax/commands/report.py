@@ -147,7 +147,9 @@ def compare_rows(
         if metric not in known:
             raise UserError(f"there is no metric {metric!r}: choose {listed([*known])}")
     if baseline is not None and baseline not in names:
-        raise UserError(f"there is no row {baseline!r} for --baseline: choose {listed(names)}")
+        # Names contain commas.
+        choices = listed([repr(name) for name in names])
+        raise UserError(f"there is no row {baseline!r} for --baseline: choose {choices}")
     asked = rows if baseline is None else [rows[names.index(baseline)]]
     # Differences are of one test set: rows on other data have their own base.
     bases = {row["fingerprint"]: row for row in reversed(asked)}  # the first of each corpus

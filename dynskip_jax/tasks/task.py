@@ -168,7 +168,8 @@ class Task:
         """Return a line for each setting of a model that is valid but probably unintended."""
         skip = spec.skip
         lines = []
-        if skip.is_stochastic and spec.objective.relaxed_epochs >= epochs:
+        samples = skip.is_stochastic and skip.has_agent
+        if samples and spec.objective.relaxed_epochs >= epochs:
             lines.append(
                 f"all {epochs} epochs use relaxed choices, but evaluation uses sampled or hard "
                 "ones: raise --epochs or lower --relaxed-epochs"

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -18,6 +19,8 @@ _AT_ONCE = "interrupted at once: steps after the last checkpoint are lost"
 _STOPPING_SOON = (
     "stopping: the present step, or the compiler, ends first; a second Ctrl-C ends at once"
 )
+# In which all SIGINT are one Ctrl-C: `timeout` sends one to the process and one to its group.
+_SAME_SECONDS = 1.0
 _ANSWER_SECONDS = 0.5  # in which a first signal may have its effect, before it is answered
 _END_SECONDS = 3.0  # and a second Ctrl-C, before the process is ended
 
@@ -30,11 +33,11 @@ def interruptions() -> Iterator[Callable[[], bool]]:
     end a job. A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as
     SIGHUP under `nohup`, stays ignored. Outside the main thread no signal is caught.
     """
-    received: list[int] = []
+    received = _Received()
 
     def handler(number, frame):
-        received.append(number)
-        if received.count(signal.SIGINT) > 1:
+        received.add(number)
+        if received.interrupted_twice():
             raise KeyboardInterrupt(_AT_ONCE)
 
     caught = [number for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN]
@@ -44,10 +47,28 @@ def interruptions() -> Iterator[Callable[[], bool]]:
         previous = {}
     try:
         with _answered() if previous else contextlib.nullcontext():
-            yield lambda: bool(received)
+            yield lambda: bool(received.numbers)
     finally:
         for number, old in previous.items():
             signal.signal(number, old)
+
+
+class _Received:
+    """The signals that have arrived, and when the first and the last Ctrl-C were among them."""
+
+    def __init__(self):
+        self.numbers: list[int] = []
+        self._times: list[float] = []
+
+    def add(self, number: int) -> None:
+        """Note a signal that has arrived now."""
+        self.numbers.append(number)
+        if number == signal.SIGINT:
+            self._times.append(time.monotonic())
+
+    def interrupted_twice(self) -> bool:
+        """Return whether Ctrl-C was pressed again, so that no more is to be done."""
+        return len(self._times) > 1 and self._times[-1] - self._times[0] >= _SAME_SECONDS
 
 
 @contextlib.contextmanager
@@ -71,14 +92,14 @@ def _answered() -> Iterator[None]:
 
 def _answer(reader: socket.socket, done: threading.Event) -> None:
     """Say that the process stops, and end it at a second Ctrl-C, if its main thread cannot."""
-    received: list[int] = []
+    received = _Received()
     while number := reader.recv(1):
         if number[0] not in _STOPPING:
             continue
-        received.append(number[0])
-        if received.count(signal.SIGINT) > 1 and not done.wait(_END_SECONDS):
+        received.add(number[0])
+        if received.interrupted_twice() and not done.wait(_END_SECONDS):
             Console(stderr=True).show_cursor()  # which a progress bar hides
             print(_AT_ONCE, file=sys.stderr, flush=True)
             os._exit(130)
-        if len(received) == 1 and not done.wait(_ANSWER_SECONDS):
+        if len(received.numbers) == 1 and not done.wait(_ANSWER_SECONDS):
             print(_STOPPING_SOON, file=sys.stderr, flush=True)

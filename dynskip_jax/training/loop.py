@@ -116,7 +116,11 @@ def fit(
             if run_dir is not None:
                 run_dir.log(_record(task, progress, split, metrics, rates))
 
-        stopped = "stopped after step {:,} of {:,}; progress is saved".format
+        def stopped() -> Stopped:
+            """Return the error that ends a run between two steps."""
+            saved = "" if run_dir is None else "; progress is saved"
+            return Stopped(f"stopped after step {progress.step:,} of {total:,}{saved}")
+
         start = progress.epoch * task.num_batches + progress.batch
         with Progress(total, "training", start=start, console=console) as bar:
             while progress.epoch < settings.epochs and not (why := epoch.ends_early(progress)):
@@ -133,7 +137,7 @@ def fit(
                     if stopping or saving:
                         saver.save(state, best, progress)
                     if stopping:
-                        raise Stopped(stopped(progress.step, total))
+                        raise stopped()
                 epoch.check(state, progress)
                 train, dev, params = epoch.evaluate(state, bar)
                 better = progress.finish_epoch(
@@ -147,7 +151,7 @@ def fit(
                 saver.save(state, best, progress)
                 stopping, _ = asked(now=True)
                 if stopping:
-                    raise Stopped(stopped(progress.step, total))
+                    raise stopped()
         if progress.epoch < settings.epochs:
             logger.info("stopped after epoch %s: %s", progress.epoch, why)
         progress.seconds = saver.seconds()

@@ -49,7 +49,7 @@ def summary(*seeds):
     return {"mean": sum(seeds) / len(seeds), "std": 0.1, "per_seed": list(seeds)}
 
 
-def print_a_run(size=100):
+def print_a_run(size=100, **more):
     name = "Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling"
     rows = [("", name, 84.26)]
     published = (
@@ -62,7 +62,11 @@ def print_a_run(size=100):
     }
     experiment = Experiment("fixture", "", "", columns=columns, published=published)
     data = Dataset("fixture", {"train": size}, "", "", None)
-    metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
+    metrics = {
+        "dev_f1": summary(91.25, 90.75, 91.5),
+        "test_f1": summary(84.5, 85.25, 84.75),
+        **more,
+    }
     result = {
         "model": "dynamic:5",
         "wall_seconds": 4000,
@@ -70,7 +74,7 @@ def print_a_run(size=100):
         "metrics": metrics,
     }
     beside = experiment.published_rows(Settings(), data, ["dynamic:5"])
-    print_results(experiment, data, [result], beside)
+    print_results(experiment, data, [result], beside, "greedy")
 
 
 @pytest.mark.parametrize("width", [40, 80, 0])
@@ -87,10 +91,11 @@ def test_numbers_and_names_stay_whole_on_any_terminal(width, terminal):
 @pytest.mark.parametrize("size", [100, 20])
 def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal):
     output = terminal(120)
-    print_a_run(size)
+    print_a_run(size, test_f1_sampled=summary(83.5, 84.25, 83.75))
     text = output.getvalue()
     assert ("Somebody" in text) == ("beside theirs" in text) == (size == 100)
     assert ("train has 20 instead of 100" in text) == (size == 20)
+    assert "where a column names no mode, choices are greedy" in text
 
 
 @pytest.mark.parametrize("folder", [None, "docs"])

@@ -109,6 +109,16 @@ def test_a_k_that_cannot_reach_every_answer_is_warned_of():
         assert any("dynamic:14 reaches all" in line for line in lines) == warned
 
 
+@pytest.mark.parametrize("name", ["dynamic:5", "random:5"])
+def test_only_agents_need_epochs_that_sample(name):
+    """Regression: of a skip without an agent it was said that its choices are relaxed."""
+    settings = replace(NUMBERS.settings(), relaxation="soft", relaxed_epochs=3, epochs=3)
+    spec = make_spec(name, settings)
+    learner = make_learner(NUMBERS, settings, spec, None, None)
+    lines = learner.task.warnings(spec, 3)
+    assert any("use relaxed choices" in line for line in lines) == (name == "dynamic:5")
+
+
 def test_a_pair_of_words_is_enough_for_the_baseline_of_bigrams(tmp_path):
     pytest.importorskip("sklearn")
     for split in ("train", "test"):

@@ -257,7 +257,7 @@ BAD = [
         "compared_ptb",
         REPORT,
         ("RUN", "--baseline", "gru"),
-        "for --baseline: choose lstm or dynamic:3",
+        "for --baseline: choose 'lstm' or 'dynamic:3'",
     ),
     ("compared_ptb", REPORT, ("RUN", "--csv", "no/where.csv"), "does not exist"),
     ("compared_ptb", REPORT, ("nowhere",), "none of the folders holds a finished run"),

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -288,6 +289,7 @@ def test_crash_between_an_epochs_records_and_its_checkpoint_repeats_no_record(
     uninterrupted(scripted(tmp_path), tmp_path)
 
 
+LATER = "later"
 INT = signal.SIGINT
 TERM = signal.SIGTERM
 HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from clusters
@@ -300,7 +302,9 @@ HANDLED = (INT, TERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from c
             ([number], Stopped, "stopped after step 5 of 12; progress is saved")
             for number in HANDLED
         ),
-        ([INT, INT], KeyboardInterrupt, "steps after the last checkpoint are lost"),
+        ([INT, LATER, INT], KeyboardInterrupt, "steps after the last checkpoint are lost"),
+        # `timeout` sends one to the process, and one to its group.
+        ([INT, INT], Stopped, "progress is saved"),
         # Systems may repeat their signal. Only a second Ctrl-C interrupts at once.
         ([TERM, TERM], Stopped, "progress is saved"),
         ([TERM, INT], Stopped, "progress is saved"),
@@ -311,7 +315,11 @@ def test_signal_saves_and_stops_and_the_handlers_come_back(
     signals, error, message, tmp_path, uninterrupted
 ):
     before = [signal.getsignal(number) for number in HANDLED]
-    send = lambda: [os.kill(os.getpid(), number) for number in signals]
+
+    def send():
+        for number in signals:
+            time.sleep(1.1) if number == LATER else os.kill(os.getpid(), number)
+
     with pytest.raises(error, match=message):
         scripted(tmp_path, should_stop=at(NUM_BATCHES + 1, send))
     uninterrupted(scripted(tmp_path), tmp_path)
