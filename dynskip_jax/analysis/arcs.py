@@ -83,9 +83,9 @@ def draw_arcs(
     """Draw a reading into a PNG file: arcs above the words, probabilities below.
 
     Arcs of k = 1 are faint. With attention, an arc leads to every state with a weight of at least 5
-    %, and its width shows the weight. A text is broken into rows, and a triangle marks where an arc
-    continues in another one. Of a very long text, the first rows are drawn. (Gui et al. 2019,
-    Figure 6)
+    %, and its width shows the weight. A text is broken into rows, and a triangle points to where an
+    arc goes on: in the row above, or before the text. Of a very long text, the first rows are
+    drawn. (Gui et al. 2019, Figure 6)
     """
     words = [_visible(word) for word in reading.words]
     # All words have a place on one long line, and each row shows a window of it. So arcs that cross
@@ -153,12 +153,22 @@ def _text_width(text: str) -> float:
 
 
 def _rows(edges: np.ndarray) -> list[tuple[int, int]]:
-    """Return the first word of each row, and that of the next row; words have these `edges`."""
-    starts = [0]
-    for t in range(len(edges) - 1):
-        if edges[t + 1] - edges[starts[-1]] > _ROOM + 1e-6:
-            starts.append(t)
-    return list(zip(starts, [*starts[1:], len(edges) - 1], strict=True))
+    """Return the first word of each row, and that of the next row; words have these `edges`.
+
+    There are as few rows as possible, and they are about equally long.
+    """
+
+    def starts(room: float) -> list[int]:
+        found = [0]
+        for t in range(len(edges) - 1):
+            if edges[t + 1] - edges[found[-1]] > room + 1e-6:
+                found.append(t)
+        return found
+
+    fewest = len(starts(_ROOM))
+    rooms = np.linspace(edges[-1] / fewest, _ROOM, 50)
+    begins = next(found for found in map(starts, rooms) if len(found) == fewest)
+    return list(zip(begins, [*begins[1:], len(edges) - 1], strict=True))
 
 
 def _figure(
@@ -194,10 +204,10 @@ def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
         axes.plot(along, arc.height(along, longest), **style)
         if arc.k > 1 and arc.weight == 1:
             axes.plot(arc.origin, 0, "o", color=style["color"], markersize=4)
-        for end, marker in ((left, "<"), (right, ">")):
+        for end in (left, right):
             if arc.origin < end < arc.place:
                 how = dict(color=style["color"], markersize=2 + 3 * arc.weight, clip_on=False)
-                axes.plot(end, arc.height(end, longest), marker, **how)
+                axes.plot(end, arc.height(end, longest), "<", **how)
 
 
 def _draw_probabilities(

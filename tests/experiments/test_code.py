@@ -132,7 +132,7 @@ def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained,
     assert places["("] == (line, 11 if shares[0] > shares[2] else 6)
 
     table = succeed(CODE, "complete", place, "--run-dir", trained.folder, "--count", 3).out
-    assert len(re.findall(r"0\.\d{3}", table)) == 3
+    assert table.startswith("after: print(area(") and len(re.findall(r"0\.\d{3}", table)) == 3
     by_input = ("complete", "-", "--run-dir", trained.folder, "--json", "--count", 400)
     assert json.loads(succeed(CODE, *by_input, standard_input=text[:offset]).out) == found
     to_the_end = (f"{file}:{line}", f"{file}:{line}:{len('print(area(3, rare_name))') + 1}")

@@ -117,7 +117,10 @@ def code_page(
         characters = range(start, start + len(line))
         for (t, kind), run in itertools.groupby(characters, lambda i: (owners[i], kinds[i])):
             shown = markup.escape("".join(text[i] for i in run))
-            classes = f"{kind} copied" if t is not None and rows[t]["is_copied"] else kind
+            is_copied = t is not None and rows[t]["is_copied"]
+            classes = kind
+            if is_copied and not shown.isspace():  # an underlined indentation looks like a fault
+                classes += " copied"
             of_token = "" if t is None else f' data-t="{t}"'
             spans.append(f'<span class="{classes}"{of_token}>{shown}</span>')
         lines.append(f'<div class="line">{"".join(spans)}</div>')
@@ -132,7 +135,7 @@ def code_page(
 <body><h1>{markup.escape(title)}</h1>
 <p>Put the mouse on a token, or click it to keep it. Underlined tokens are mostly copied.
 Copying other tokens may lower the probability of the one that is there.</p>
-<div class="told" aria-live="polite"></div>
+<div class="told" aria-live="polite">No token is chosen yet.</div>
 <div class="code">{"".join(lines)}</div>
 <script type="application/json" id="rows">{data}</script><script>{_SCRIPT}</script></body></html>
 """
