@@ -17,8 +17,8 @@ from flags import flags_of
 from flax import nnx
 from pages import ROOT, anchor_of, code_of, run_code, text_of
 
+from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
-from dynskip_jax import rl
 from dynskip_jax.config import call
 
 PAGES = [
@@ -122,6 +122,17 @@ def test_pieces_of_ones_own_train():
         optimizer = nnx.Optimizer(rnn, optax.adam(0.01), wrt=nnx.Param)
         errors = [train_step(rnn, optimizer, jax.random.key(step)) for step in range(150)]
     assert np.mean(errors[-10:]) < 0.35 * errors[0]
+
+
+def test_the_page_on_own_pieces_makes_candidates_and_a_skip_that_its_command_names():
+    with jax.numpy_rank_promotion("allow"):  # as users have it
+        names = run_code("docs/own_pieces.md")
+    skip = names["DynamicSquares"](10)
+    assert skip.candidates(jnp.zeros(2, jnp.int32)).tolist() == [[0, 1, 4, 9]]
+    assert skip == names["DynamicSquares"](10, among=names["Squares"]())
+    rnn = SkipLSTM(4, 3, skip=skip, rngs=nnx.Rngs(0))
+    out = rnn(jnp.ones((8, 12, 4)), rngs=jax.random.key(0))
+    assert {*np.unique(out.decisions[0].action).tolist()} == {1, 2, 5, 10}
 
 
 # --- Commands ---

@@ -5,6 +5,7 @@ analysis.
 import dataclasses
 import importlib
 
+import numpy as np
 import pytest
 from commands import assert_user_error, execute, finished_run, load, row_of, succeed
 from pages import code_of, run_code
@@ -105,7 +106,10 @@ def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quic
     page = "docs/own_analysis.md"
     (code,) = [code for code in code_of(page) if "learner_with" in code]
     names = run_code(page, code, trained=load_run(folder, seed=1))
-    assert names["score"] == pytest.approx(row_of(folder)["metrics"]["dev_accuracy"]["per_seed"][1])
+    metrics = row_of(folder)["metrics"]
+    assert names["score"] == pytest.approx(metrics["dev_accuracy"]["per_seed"][1])
+    right = np.array(names["predictions"]) == names["data"].content["test"].targets
+    assert right.mean() == pytest.approx(metrics["test_accuracy"]["per_seed"][1])
 
 
 @pytest.mark.slow

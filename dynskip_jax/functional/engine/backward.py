@@ -7,8 +7,27 @@ that read this state. It differentiates the step at the values that the forward 
 (`_send_back`). There they wait until the loop arrives: only the K steps after a state read it, so
 its row is complete when those steps have run. Weights get their gradients after the loop.
 
-A name d_x is the gradient of x, and `adjoints` are those of the histories. Each of the four ways
-has a comment at its place, "Difference 1" to "Difference 4":
+With K = 2 and T = 3 a history has five rows, oldest first:
+
+    row             0          1          2         3         4
+    state           State(-2)  State(-1)  State(0)  State(1)  State(2)
+    written by      carry      carry      step 0    step 1    step 2
+    read at steps   0          0, 1       1, 2      2
+
+The gradient of row 4 comes from the caller. Step 2 starts from it, and adds to rows 2 and 3. Now
+row 3 is complete: step 1 starts from it, and adds to rows 1 and 2. Step 0 starts from row 2, and
+adds to rows 0 and 1, which are then the gradient of the carry. So step t adds to those of the rows
+t to t+K-1 that it read. What it sends to State(t-1) as the previous state needs no row: the loop
+passes it on, as `d_newest`.
+
+A name d_x is the gradient of x, and `adjoints` are those of the histories. `problem.py` lists the
+axes at the end of names such as `_RBH`, `_TBH` and `_KBH`. Two more words:
+
+* A projected input that only one product reads is *owned* by it (`Layer.input_of_product`). To
+  save an array, the product's result overwrites its row, and later the input's gradient that.
+* A *probe* is a zero that is added to a value: its gradient is that of the value.
+
+Each of the four ways has a comment at its place, "Difference 1" to "Difference 4":
 
 1. Results of the cell's products, choices and states that entered are known from the forward
    loop, so no product of the cell is computed twice.
@@ -166,7 +185,7 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
         matrices=d_matrices,
         params=d_params,
         newest=carry.d_newest,
-        slots=_gradient_of_slots(layer, args, result, d_result, carry.adjoints_RBH),
+        first_rows=_gradient_of_first_rows(layer, args, result, d_result, carry.adjoints_RBH),
         skip_state=carry.d_after,
         skip=d_skip,
         given=d_given,
@@ -343,6 +362,8 @@ def _replay(
     probes = iter(variables.products)
     dense = replay_results(results, probes, loop.transposes, without_gradient, operands)
 
+    # The states are at hand (`variables.reads`). `again` only adds, to a mean of all K, the
+    # derivative in its weights.
     def fetch(choice: Choice) -> Any:
         read = layer.read(choice)
         return read.again(loop.histories_RBH, t, x.flags.alive, variables.reads)
@@ -409,7 +430,7 @@ def _entering_of_all(layer: Layer, args: Arguments, result: Result) -> Any:
 # Gradients after the loop.
 
 
-def _gradient_of_slots(
+def _gradient_of_first_rows(
     layer: Layer,
     args: Arguments,
     result: Result,
@@ -420,14 +441,13 @@ def _gradient_of_slots(
     # A loop that reads only State(t-1) adds nothing to the histories' own gradients.
     if not layer.reaches_back:
         adjoints_RBH = combined(d_result.histories, zeros_like(result.histories))
-    # The histories begin with the K states before the first step.
-    d_slots_KBH = jax.tree.map(lambda rows: rows[: layer.K], adjoints_RBH)
+    d_first_KBH = jax.tree.map(lambda rows: rows[: layer.K], adjoints_RBH)
     # State(-1) is an argument twice: as the last of these rows and as `newest`, which has got the
     # row's gradient in the loop. A carry that is forgotten (`flags.first`) is `newest` only.
     if layer.reaches_back and args.flags.first is None:
         is_older = (jnp.arange(layer.K) < layer.K - 1)[:, None, None]
-        d_slots_KBH = jax.tree.map(lambda rows: jnp.where(is_older, rows, 0), d_slots_KBH)
-    return d_slots_KBH
+        d_first_KBH = jax.tree.map(lambda rows: jnp.where(is_older, rows, 0), d_first_KBH)
+    return d_first_KBH
 
 
 def _gradients_of_params(

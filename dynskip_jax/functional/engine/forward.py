@@ -61,7 +61,7 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     histories_RBH = None
     if layer.reaches_back:
         histories_RBH = jax.tree.map(
-            lambda slots: jnp.pad(slots, ((0, args.time), (0, 0), (0, 0))), args.slots
+            lambda rows: jnp.pad(rows, ((0, args.time), (0, 0), (0, 0))), args.first_rows
         )
     buffers = [args.inputs[i] for i in owned.values()]
     rows = [hist.at(buffer, 0) for buffer in buffers]
@@ -76,7 +76,7 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
     histories_RBH = carry.histories_RBH
     if not layer.reaches_back:
         histories_RBH = jax.tree.map(
-            lambda slots, states: jnp.concatenate([slots, states]), args.slots, states_TBH
+            lambda first, states: jnp.concatenate([first, states]), args.first_rows, states_TBH
         )
     results, entering_TBH = kept or (None, None)
     result = Result(histories_RBH, choices, before, carry.before)
@@ -147,7 +147,7 @@ def _step_forward(
 
 def newest_of_all(args: Arguments, histories_RBH: Any) -> Any:
     """Return State(t-1) of all steps, (time, batch, hidden) each."""
-    before = args.slots[0].shape[0] - 1
+    before = args.first_rows[0].shape[0] - 1
     newest_TBH = jax.tree.map(lambda rows: rows[before : before + args.time], histories_RBH)
     if args.flags.first is None:
         return newest_TBH

@@ -1,7 +1,8 @@
 """What is known before a loop runs: static facts (`Layer`) and arrays (`Arguments`).
 
 Names end in the axes of their arrays where a reader must know which one is time: T steps, B
-examples, H features, K slots, and R = K + T rows of a history.
+examples, H features, K states before a step, and R = K + T rows of a history. Arrays that begin
+with K or R have the oldest state first. Slots, as those of a carry, are counted from the newest.
 """
 
 import dataclasses
@@ -88,7 +89,9 @@ class Arguments(NamedTuple):
     matrices: tuple[Array, ...]  # matrices that `dense` multiplies by
     params: Any  # parameters of the transition and the depth skip, with a `Matrix` for each matrix
     newest: Any  # State(-1), each array (batch, hidden)
-    slots: Any  # the last K states, oldest first, each array (K, batch, hidden)
+    # The K states before the first step, oldest first, with which the histories begin: each array
+    # (K, batch, hidden)
+    first_rows: Any
     skip_state: Any  # state of the time skip
     skip: Any  # parameters of the time skip
     given: SkipInputs  # inputs of the choices that need no state, (time, batch, ...)
@@ -195,7 +198,7 @@ def prepare(
         return jnp.moveaxis(hist.oldest_first(slots_BKH, is_forgotten), 1, 0)
 
     newest = carry.state
-    slots_KBH = jax.tree.map(oldest_first, carry.slots)
+    first_rows_KBH = jax.tree.map(oldest_first, carry.slots)
     first_TB = None
     if skip.forgets_carried:
         first_TB = clock.step == 0
@@ -207,7 +210,7 @@ def prepare(
         matrices=matrices,
         params=cell_params,
         newest=newest,
-        slots=slots_KBH,
+        first_rows=first_rows_KBH,
         skip_state=carry.skip_state,
         skip=params.skip,
         given=given,
