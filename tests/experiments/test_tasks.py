@@ -106,7 +106,7 @@ def test_a_k_that_cannot_reach_every_answer_is_warned_of():
         spec = make_spec("dynamic:10", settings)
         learner = make_learner(NUMBERS, settings, spec, None, None)
         lines = learner.task.warnings(spec, settings.training.epochs)
-        assert any("dynamic:14 reaches all" in line for line in lines) == warned
+        assert any("beyond K = 10: K = 14 reaches all" in line for line in lines) == warned
 
 
 @pytest.mark.parametrize("name", ["dynamic:5", "random:5"])

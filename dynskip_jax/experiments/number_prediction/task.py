@@ -75,9 +75,9 @@ class NumberPrediction(SymbolClassification):
         lines = super().warnings(spec, epochs)
         back = self.length - 1
         if spec.skip.has_agent and self.length != TWO_HOPS and back > spec.reach:
-            reaching = f"{spec.name.partition(':')[0]}:{back} reaches all"
             lines.append(
-                f"the answer may stand {back} steps back, beyond K = {spec.reach}: {reaching}"
+                f"the answer may stand {back} steps back, beyond K = {spec.reach}: K = {back} "
+                "reaches all"
             )
         return lines
 
