@@ -24,7 +24,7 @@ from dynskip_jax.errors import Stopped
 from dynskip_jax.evaluation import evaluate
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.learners import VOCABULARY
-from dynskip_jax.plan import Plan, PlannedModel, plan, read_data
+from dynskip_jax.plan import Plan, PlannedModel, plan, read_data, with_files
 from dynskip_jax.results import curves_of, print_results
 from dynskip_jax.settings import Resolved
 from dynskip_jax.tasks.learner import Learner
@@ -40,14 +40,17 @@ _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint"
 
 
 def train(experiment: Experiment, resolved: Resolved) -> None:
-    """Read the data, plan the run, and run it."""
+    """Read the files and the data, plan the run, and run it.
+
+    Nothing is read before all processes have joined: the others would wait for one that has failed.
+    """
     settings = resolved.settings
     with join(settings.devices, settings.most_models) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
         if settings.run.run_dir is not None:
             check_usable(settings.run.run_dir)
-        final, data = read_data(experiment, resolved)
+        final, data = read_data(experiment, with_files(experiment, resolved))
         run(plan(experiment, final, data), processes)
 
 

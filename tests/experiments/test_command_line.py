@@ -16,6 +16,7 @@ from quick import Quick, QuickSettings
 from dynskip_jax import cli, load_run, plan
 from dynskip_jax.cli import NAMES, TOOLS
 from dynskip_jax.config import flag
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.settings import fields_of
 
@@ -293,6 +294,25 @@ def test_data_that_are_not_there_are_found_before_jax_is_imported(name, tmp_path
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "absent' cannot be read (no such file): check its name" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("ptb", ("--data", "absent")),
+        ("ptb", ("--control", "histogram", "--control-of", "absent")),
+        ("conll2003", ("--embeddings", "absent")),
+    ],
+)
+def test_a_process_joins_the_others_before_it_can_fail(name, given, monkeypatch):
+    """Regression: the others waited for minutes for one whose --data was not there."""
+
+    def join(*_):
+        raise UserError("all have joined")
+
+    monkeypatch.setattr("dynskip_jax.run.join", join)
+    together = ("--coordinator", "localhost:9", "--process", "1/2")
+    assert_user_error(execute(find_experiment(name), *given, *together), "all have joined")
 
 
 def test_the_reader_of_the_output_may_go():

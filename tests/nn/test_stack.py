@@ -57,8 +57,8 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     ways = 1
     if bidirectional:  # each layer has two cells
         ways = 2
-        skips = skips[1:3]
-        transitions = transitions[1:3]
+        skips = skips[:3]
+        transitions = transitions[:3]
     pieces = dict(skip=skips, transition=transitions, depth_skip=depth_skip)
     stack = stack_of(**pieces, bidirectional=bidirectional)
     greedy = F.Policy("greedy")
