@@ -1,4 +1,4 @@
-"""Two minutes that show what an agent learns: `python -m experiments.demo` is `dynskip demo`."""
+"""Three minutes that show what an agent learns: `python -m experiments.demo` is `dynskip demo`."""
 
 from dynskip_jax.cli import start
 

@@ -1,4 +1,4 @@
-"""Two minutes: agents learn which earlier state to use, and show what they chose."""
+"""Three minutes: agents learn which earlier state to use, and show what they chose."""
 
 import sys
 import time
