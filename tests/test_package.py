@@ -146,4 +146,4 @@ def test_the_core_needs_no_extra_and_what_does_says_so_in_one_line():
     said = ["matplotlib", "matplotlib", "filelock", "tensorflow_datasets", "filelock"]
     remedy = 'is not installed: pip install -e ".[experiments]" in a checkout'
     assert run.stdout.splitlines() == [f"{name} {remedy}" for name in said]
-    assert run.returncode == 2 and run.stderr == f"error: filelock {remedy}\n"
+    assert run.returncode == 2 and run.stderr == f"error: matplotlib {remedy}\n"
