@@ -94,7 +94,10 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     is_alone = resolved.settings.devices.coordinator is None
     if is_alone and data is not None and not data.expanduser().exists():
         raise UserError(f"--data {str(data)!r} cannot be read (no such file): check its name")
-    importlib.import_module("dynskip_jax.run").train(experiment, resolved)
+    run = importlib.import_module("dynskip_jax.run")
+    with run.joined(resolved.settings) as processes:
+        resolved = importlib.import_module("dynskip_jax.plan").with_files(experiment, resolved)
+        run.train(experiment, resolved, processes)
 
 
 def print_settings(experiment: Experiment, resolved: Resolved) -> None:

@@ -1,5 +1,6 @@
 """Run a plan: train and evaluate each model in its folder, and print the results."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -8,7 +9,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ from dynskip_jax.errors import Stopped
 from dynskip_jax.evaluation import evaluate
 from dynskip_jax.experiment import Experiment
 from dynskip_jax.learners import VOCABULARY
-from dynskip_jax.plan import Plan, PlannedModel, plan, read_data, with_files
+from dynskip_jax.plan import Plan, PlannedModel, plan, read_data
 from dynskip_jax.results import curves_of, print_results
-from dynskip_jax.settings import Resolved
+from dynskip_jax.settings import Resolved, Settings
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir, check_usable, file_name, new_folder
@@ -39,19 +40,24 @@ logger = logging.getLogger(__name__)
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def train(experiment: Experiment, resolved: Resolved) -> None:
-    """Read the files and the data, plan the run, and run it.
+@contextlib.contextmanager
+def joined(settings: Settings) -> Iterator[Processes]:
+    """Join the processes of a run, and check its folder.
 
-    Nothing is read before all processes have joined: the others would wait for one that has failed.
+    Nothing is read before all have joined: the others would wait for one that has failed.
     """
-    settings = resolved.settings
     with join(settings.devices, settings.most_models) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        if settings.run.run_dir is not None:
+        if processes.first and settings.run.run_dir is not None:
             check_usable(settings.run.run_dir)
-        final, data = read_data(experiment, with_files(experiment, resolved))
-        run(plan(experiment, final, data), processes)
+        yield processes
+
+
+def train(experiment: Experiment, resolved: Resolved, processes: Processes) -> None:
+    """Read the data, plan the run, and run it."""
+    final, data = read_data(experiment, resolved)
+    run(plan(experiment, final, data), processes)
 
 
 def run(plan: Plan, processes: Processes) -> None:
