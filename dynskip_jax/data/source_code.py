@@ -141,11 +141,11 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     if not folder:
         skipped = _SKIPPED | _SKIPPED_OF_PYTHON
     sizes, unreadable = _sizes(root, skipped)
-    packages, count, left_out = _read_packages(root, sizes, max_tokens)
+    packages, count, faults = _read_packages(root, sizes, max_tokens)
     if len(packages) < len(SPLITS):
         num_files = sum(map(len, packages.values()))
         problem = f"has {num_files} different files of source code that can be read"
-        without_text = len(sizes) - num_files - len(left_out)
+        without_text = len(sizes) - num_files - len(faults)
         if without_text and count < max_tokens:
             problem += f", and {without_text} that are empty, only comments, or copies"
         raise bad_file(root, f"{problem}: train, dev and test need one each")
@@ -167,10 +167,12 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     ]
     if count >= max_tokens:
         lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
+    unreadable += [path for path, fault in faults.items() if isinstance(fault, OSError)]
+    no_code = [path for path, fault in faults.items() if not isinstance(fault, OSError)]
     if unreadable:
         lines.append(f"cannot be opened, and left out: {_some(unreadable)}")
-    if left_out:
-        lines.append(f"cannot be read as their language, and left out: {_some(left_out)}")
+    if no_code:
+        lines.append(f"cannot be read as their language, and left out: {_some(no_code)}")
     name = "python{}.{}".format(*sys.version_info)
     if folder:
         name = corpus_name(root)
@@ -180,18 +182,18 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
 
 def _read_packages(
     root: Path, sizes: Mapping[PurePath, int], max_tokens: int
-) -> tuple[dict[str, list[list[CodeToken]]], int, list[PurePath]]:
-    """Return each package's files, the number of their tokens, and the files that are left out."""
+) -> tuple[dict[str, list[list[CodeToken]]], int, dict[PurePath, Exception]]:
+    """Return each package's files, the number of their tokens, and the faults of others."""
     packages: dict[str, list[list[CodeToken]]] = {}
     seen = set()
-    unreadable = []
+    faults: dict[PurePath, Exception] = {}
     count = 0
     for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
         try:
             content = (root / path).read_bytes()
             tokens = list(code_tokens(path.name, code_text(path.name, content)))
-        except _UNREADABLE:
-            unreadable.append(path)
+        except _UNREADABLE as error:
+            faults[path] = error
             continue
         digest = hashlib.sha256(content).digest()
         if tokens and digest not in seen:
@@ -200,7 +202,7 @@ def _read_packages(
         seen.add(digest)  # copies in other packages would put the same text into two splits
         if count >= max_tokens:
             break
-    return packages, count, unreadable
+    return packages, count, faults
 
 
 def _some(paths: Collection[PurePath]) -> str:
@@ -214,7 +216,7 @@ def _some(paths: Collection[PurePath]) -> str:
 def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], list[PurePath]]:
     """Return the size in bytes of each file of source code, by its path below `root`.
 
-    Also return the files and folders that cannot be opened; if `root` cannot, raise a `UserError`.
+    Also return the folders that cannot be opened; if `root` cannot, raise a `UserError`.
     """
     folder_entries(root)
     found = {}
@@ -230,12 +232,8 @@ def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], l
         if is_environment:
             folders.clear()
         for path in (Path(here, name) for name in files if name.lower().endswith(_ENDINGS)):
-            if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
-                continue
-            if os.access(path, os.R_OK):
+            if path.is_file() and path.stat().st_size <= _LARGEST_FILE:
                 found[path.relative_to(root)] = path.stat().st_size
-            else:
-                unreadable.append(path.relative_to(root))
     return found, unreadable
 
 

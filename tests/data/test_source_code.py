@@ -177,17 +177,20 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_read(folder):
 
 def test_what_cannot_be_opened_is_named_for_that(folder, monkeypatch):
     """Regression: a readable language was the reason, and a locked folder had "0 files"."""
-    usual, scan = os.access, os.scandir
+    read, scan = Path.read_bytes, os.scandir
 
     def scan_but(path):
         if Path(path).name == "b":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scan(path)
 
+    def read_but(path):
+        if path.name == "x.py":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
+
     monkeypatch.setattr(os, "scandir", scan_but)
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: Path(path).name != "x.py" and usual(path, mode)
-    )
+    monkeypatch.setattr(Path, "read_bytes", read_but)
     corpus, lines = read_code(folder, 1000)
     assert sum(files_of(corpus).values()) == 9  # one file of each package but b
     assert lines[-1].startswith("cannot be opened, and left out: 10 (b, ")
