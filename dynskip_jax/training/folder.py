@@ -106,7 +106,7 @@ class RunDir:
         contains this one.
         """
         run = cls(Path(path))
-        try:
+        with _naming(run.path):
             exists = _holds_run(run.path)
             old = run.config() if exists else {}
             new = to_json(config)
@@ -132,10 +132,6 @@ class RunDir:
                 run._new_config = text
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
-        except UserError:
-            raise
-        except (OSError, ValueError) as error:
-            raise _unusable(run.path, error) from error
         return run
 
     def config(self) -> dict:
@@ -297,17 +293,13 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
 
 def check_usable(path: Path) -> None:
     """Refuse a run folder that cannot be written, before long work begins; change nothing."""
-    try:
+    with _naming(path):
         _holds_run(path)
         nearest = next(folder for folder in (path, *path.parents) if folder.exists())
         if not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _unusable(path, error) from error
 
 
 def file_name(model: str) -> str:
@@ -318,6 +310,17 @@ def file_name(model: str) -> str:
 def is_model_name(value: Any) -> bool:
     """Return whether a value is the name of a model, whose folder lies in the run's."""
     return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the run folder in what the system says of it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unusable(path, error) from error
 
 
 def _unusable(path: Path, error: Exception) -> UserError:
