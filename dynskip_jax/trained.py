@@ -234,13 +234,12 @@ def _load_named(
         raise UserError(
             f"{run_dir} is a run of {kind.name}, which has no command {command}: use another"
         )
-    return _load(finished, name)
+    return _load(finished, kind, name)
 
 
-def _load(finished: FinishedModel, name: str) -> Trained:
+def _load(finished: FinishedModel, experiment: Experiment, name: str) -> Trained:
     run = finished.run
     row = finished.row
-    experiment = experiment_of(finished.config, run.path)
     try:
         settings = from_config(experiment.settings, finished.config)
         spec = make_spec(name, settings)

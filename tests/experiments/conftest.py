@@ -45,7 +45,7 @@ def read_once():
     """
     read, kept = trained._load, {}
 
-    def load(finished, name):
+    def load(finished, experiment, name):
         run = finished.run
         files = sorted(
             path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots"
@@ -53,7 +53,7 @@ def read_once():
         about = [(str(path.relative_to(run.path)), path.read_bytes()) for path in files]
         key = name, hashlib.sha256(repr(about).encode()).digest()
         if key not in kept:
-            kept[key] = read(finished, name)
+            kept[key] = read(finished, experiment, name)
         return dataclasses.replace(kept[key], run=run)
 
     with pytest.MonkeyPatch.context() as patch:
