@@ -55,7 +55,7 @@ def print_results(
     headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
     print_table(f"{experiment.name} on {data.name}", headings, rows, others)
     if any(metric.endswith(("_greedy", "_sampled")) for metric in columns):
-        say(f"where a column names no mode, choices are {_CHOICES.get(mode, mode)}")
+        say(f"where a column names no mode, choices are {_CHOICES[mode]}")
     if note:
         say(note)
 

@@ -49,7 +49,7 @@ def joined(settings: Settings) -> Iterator[Processes]:
     with join(settings.devices, settings.most_models) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)
-        if processes.first and settings.run.run_dir is not None:
+        elif settings.run.run_dir is not None:
             check_usable(settings.run.run_dir)
         yield processes
 

@@ -30,8 +30,9 @@ def interruptions() -> Iterator[Callable[[], bool]]:
     """Catch Ctrl-C and termination, and yield a function that returns whether one has arrived.
 
     The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they
-    end a job. A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as
-    SIGHUP under `nohup`, stays ignored. Outside the main thread no signal is caught.
+    end a job. A second Ctrl-C, a second or more after the first, raises `KeyboardInterrupt` at
+    once. A signal that is ignored, as SIGHUP under `nohup`, stays ignored. Outside the main thread
+    no signal is caught.
     """
     received = _Received()
 

@@ -318,7 +318,10 @@ def test_signal_saves_and_stops_and_the_handlers_come_back(
 
     def send():
         for number in signals:
-            time.sleep(1.1) if number == LATER else os.kill(os.getpid(), number)
+            if number == LATER:
+                time.sleep(1.1)
+            else:
+                os.kill(os.getpid(), number)
 
     with pytest.raises(error, match=message):
         scripted(tmp_path, should_stop=at(NUM_BATCHES + 1, send))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
-from dynskip_jax.data.messages import shown as printed
+from dynskip_jax.data.messages import shortened
 from dynskip_jax.data.source_code import ends_inside
 from dynskip_jax.data.vocabularies import NUMBERED_NAMES, CodeToken, CodeVocabulary
 from dynskip_jax.errors import UserError
@@ -63,7 +63,7 @@ def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False
             row += [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"]
         rows.append(row)
     before = text[:offset].rpartition("\n")[2].strip()
-    title = f"after: {printed(before)}" if before else "at the beginning of a line"
+    title = f"after: {shortened(before, 40)}" if before else "at the beginning of a line"
     print_table(title, ["token", "probability", "copied", "from"], rows)
 
 
