@@ -43,7 +43,7 @@ EXPERIMENT = Experiment(
         "small": dict(dropout=(0.1,), num_steps=20, epochs=3, decay=2.0, decay_after=2)
         | dict(mix=0.0, copy="expected", rl_coef=0.0)
         | dict(
-            agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01
+            agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.003
         ),
     },
     model="dynamic:500",

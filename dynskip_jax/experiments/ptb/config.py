@@ -108,8 +108,8 @@ EXPERIMENT = Experiment(
         | dict(
             epochs=6, decay_after=3, dropout=(0.2,), model="dynamic:500", mix=0.0, copy="expected"
         )
-        | dict(agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.01)
-        | dict(rl_coef=0.0),
+        | dict(agent="content", agent_keys="followed", agent_features=200)
+        | dict(agent_learning_rate=0.003, rl_coef=0.0),
         # Gui et al. (2019), Section Language Modeling; values that it does not give are those of
         # the medium model of Zaremba et al. (2014).
         "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
