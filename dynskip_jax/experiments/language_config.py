@@ -16,6 +16,17 @@ AGENT: dict[str, Any] = dict(
     agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch"
 )
 
+# Presets that copy words from far back. The agent learns only from the exact gradient
+# of copying: with λ = 0 only the previous state enters.
+COPY_BY_CONTENT: dict[str, Any] = dict(
+    mix=0.0,
+    copy="expected",
+    agent="content",
+    agent_features=200,
+    agent_learning_rate=0.003,
+    rl_coef=0.0,
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModel(RegularizedModel):

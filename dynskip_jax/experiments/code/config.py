@@ -18,7 +18,7 @@ from typing import Annotated
 
 from dynskip_jax.config import Bounds
 from dynskip_jax.experiment import Experiment, columns_of
-from dynskip_jax.experiments.language_config import LanguageSettings
+from dynskip_jax.experiments.language_config import COPY_BY_CONTENT, LanguageSettings
 from dynskip_jax.settings import Data, with_groups
 
 
@@ -38,12 +38,9 @@ EXPERIMENT = Experiment(
     task="dynskip_jax.experiments.code.task:CodeModelling",
     settings=with_groups(LanguageSettings, data=CodeData()),
     presets={
-        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous
-        # state enters.
-        "small": dict(dropout=(0.1,), num_steps=20, epochs=3, decay=2.0, decay_after=2)
-        | dict(mix=0.0, copy="expected", rl_coef=0.0)
+        "small": COPY_BY_CONTENT
         | dict(
-            agent="content", agent_keys="followed", agent_features=200, agent_learning_rate=0.003
+            agent_keys="followed", dropout=(0.1,), num_steps=20, epochs=3, decay=2.0, decay_after=2
         ),
     },
     model="dynamic:500",

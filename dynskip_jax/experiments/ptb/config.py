@@ -26,7 +26,7 @@ from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published, columns_of
-from dynskip_jax.experiments.language_config import AGENT, LanguageSettings
+from dynskip_jax.experiments.language_config import AGENT, COPY_BY_CONTENT, LanguageSettings
 from dynskip_jax.settings import Data
 
 _VOCABULARY = re.compile(r"words|characters|bpe(?::(\d{3,7}))?", re.ASCII)
@@ -98,18 +98,11 @@ EXPERIMENT = Experiment(
         # epochs.
         "small": _SMALL | dict(epochs=13, decay_after=4, patience=2),
         "sketch": _SMALL | dict(epochs=4, decay_after=2),
-        # The agent learns only from the exact gradient of copying: with λ = 0 only the previous
-        # state enters.
-        "far": _SMALL
-        | dict(epochs=4, decay_after=2, model="dynamic:200", mix=0.0, copy="expected", rl_coef=0.0)
-        | dict(agent="content", agent_features=200, agent_learning_rate=0.003),
+        "far": _SMALL | COPY_BY_CONTENT | dict(epochs=4, decay_after=2, model="dynamic:200"),
         # Copying by what followed: the agent compares where we were and what came next there.
         "copying": _SMALL
-        | dict(
-            epochs=6, decay_after=3, dropout=(0.2,), model="dynamic:500", mix=0.0, copy="expected"
-        )
-        | dict(agent="content", agent_keys="followed", agent_features=200)
-        | dict(agent_learning_rate=0.003, rl_coef=0.0),
+        | COPY_BY_CONTENT
+        | dict(agent_keys="followed", epochs=6, decay_after=3, dropout=(0.2,), model="dynamic:500"),
         # Gui et al. (2019), Section Language Modeling; values that it does not give are those of
         # the medium model of Zaremba et al. (2014).
         "paper": _MEDIUM | dict(epochs=39, decay=1.2, decay_after=6),
