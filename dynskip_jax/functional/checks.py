@@ -17,7 +17,7 @@ from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.keys import check_keys
 from dynskip_jax.functional.policy import Policy
 
-IMPLEMENTATIONS = ("auto", "fused", "reference", "parallel", "tpu_kernel")
+IMPLEMENTATIONS = ("auto", "fused", "reference", "parallel")
 
 
 def check_rates(name: str, *rates: float) -> None:

@@ -103,8 +103,8 @@ class SkipLayers(HasModes):
             2016).
         time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time,
             ...).
-        implementation: `auto`, `fused`, `reference` (the definition), `parallel` or `tpu_kernel`;
-            see `functional.unroll`.
+        implementation: `auto`, `fused`, `reference` (the definition) or `parallel`; see
+            `functional.unroll`.
         call_rngs: Source of keys for calls without `rngs=`: a stream, or the `carry` of an
             `nnx.Rngs`.
     """

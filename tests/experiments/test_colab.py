@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import execute
-from jax.experimental.pallas import tpu as pltpu
 from packaging.requirements import Requirement
 
 import dynskip_jax
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
-from dynskip_jax.functional.engine import tpu_kernel
 
 ROOT = Path(dynskip_jax.__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
@@ -64,16 +62,14 @@ def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
 
 
 def test_the_kernel_uses_jax_after_the_last_command_and_on_whatever_device_there_is():
-    """Only one process can use a TPU: commands need it first, and then the kernel, for the TPU's
-    cell.
-    """
+    """Only one process can use a TPU: commands need it first, and then the kernel."""
     definitions = ("install-functions", "helpers", "device")
     commands = [name for name in CODE if re.search(r"\b(train_run|explain|run)\(", CODE[name])]
     imports = re.compile(r"^ *(import|from) (jax|flax|dynskip_jax)", re.MULTILINE)
     in_kernel = [name for name in CODE if imports.search(CODE[name])]
     order = [name for name in CODE if name in {*commands, *in_kernel} - {*definitions}]
     own = [name for name in order if name in in_kernel]
-    assert "tpu" in own and order[-len(own) :] == own
+    assert own and order[-len(own) :] == own
     assert not re.search("jax_platforms", "".join(CODE.values()), re.IGNORECASE)
 
 
@@ -137,7 +133,7 @@ def test_all_cells_run(in_this_process, small_generated_data, corpus_folder, cap
     out = capsys.readouterr().out
     assert float(re.search(r"^(\d+\.\d)% of 10,000 unseen sequences$", out, re.M)[1]) > 50
     np.testing.assert_allclose(namespace["probabilities"].sum(axis=1), 1, rtol=1e-5)
-    assert "runs/own_model.png\n" in out and "no TPU here, but a cpu" in out
+    assert "runs/own_model.png\n" in out
     for folder in (namespace["NUMBERS"], namespace["LANGUAGE"]):
         assert f"{folder}/result.json\n" in out and f"{folder}/explain.html\n" in out
     for model, metric in (
@@ -161,14 +157,3 @@ def test_a_failed_command_is_said_in_one_line(in_this_process, here, capsys):
         run_cell("numbers", namespace)
     assert "error: unknown model 'nope'" in capsys.readouterr().out
     assert not (here / "runs").exists()
-
-
-@pytest.mark.slow
-def test_the_kernels_cell_compares_it_with_the_scan(monkeypatch):
-    namespace = namespace_of("tpu")
-    monkeypatch.setattr(tpu_kernel, "ANYWHERE", True)
-    with pltpu.force_tpu_interpret_mode():
-        difference, *milliseconds = namespace["kernel_against_scan"](
-            batch=2, steps=3, units=4, rounds=1
-        )
-    assert difference < 1e-4 and min(milliseconds) > 0

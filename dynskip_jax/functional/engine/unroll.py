@@ -82,8 +82,6 @@ def unroll(
             can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and
             has derivatives in any mode. `parallel` is for minLSTM and minGRU without a time skip:
             one scan in O(log time) rounds. It uses `fused` if the number of steps is symbolic.
-            `tpu_kernel` is one kernel for TPUs that runs the LSTM with `Previous`, `Fixed` or
-            `Dynamic`; it is compiled and simulated, but not yet timed on a TPU (see `tpu_unroll`).
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
@@ -185,13 +183,6 @@ def _run_steps(
     For `auto`, a parallel scan runs where it fits, except on a CPU, the platform that the program
     is lowered for: it does more arithmetic than a loop.
     """
-    if implementation == "tpu_kernel":
-        # Pallas takes a while to import.
-        from dynskip_jax.functional.engine.tpu_kernel import tpu_unroll
-
-        return tpu_unroll(
-            params, carry, inputs, recurrence, policy=policy, return_cell_state=return_cell_state
-        )
     # The implementations, as functions of the weights, the carry and the inputs.
     fits = parallel.fits(recurrence, inputs)
     if implementation == "parallel" and not fits:
