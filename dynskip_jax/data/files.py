@@ -2,24 +2,22 @@
 
 Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a
 carriage return, or both. Named pipes and devices are refused, because reading them may never end,
-and so are lines of more than `MAX_LINE` characters, for which memory may lack, and archives that
-unpack to very much.
+and so are lines of more than `MAX_LINE` characters, for which memory may lack.
 """
 
 import contextlib
 import gzip
 import io
-import lzma
 import os
 import re
 import stat
-import struct
+import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dynskip_jax.data.messages import bad_file, bad_line, shown
 from dynskip_jax.errors import UserError
@@ -28,10 +26,6 @@ PathLike = str | os.PathLike[str]
 
 DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 MAX_LINE = 100_000_000  # characters; text8 is one line of this length
-# What is read of an archive may unpack to this many bytes, or this many times its size. The factor
-# of text is below 20, that of millions of empty lines 1,000.
-MAX_UNPACKED = 4 << 20
-MAX_FACTOR = 50
 SPLITS = ("train", "dev", "test")
 # Words for the splits in names of files; the first one is that of published corpora.
 SPLIT_WORDS: Mapping[str, Sequence[str]] = {
@@ -49,14 +43,9 @@ _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
-    lzma.LZMAError,
-    struct.error,
     EOFError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
+    KeyError,
     RuntimeError,
-    MemoryError,
 )
 
 
@@ -135,12 +124,44 @@ def find_splits(
     return found
 
 
+def open_file(path: PathLike) -> BinaryIO:
+    """Open a regular file to read its bytes; the error for anything else names the path."""
+    try:
+        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+    except (OSError, ValueError) as error:  # ValueError: the name has a null character
+        reason = getattr(error, "strerror", None) or error
+        problem = f"cannot be read ({reason}): check its name and permissions"
+        raise bad_file(path, problem) from error
+    # The open file is checked, and not its name, which may change in between.
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
+    return file
+
+
+def read_file(path: PathLike, most: int) -> bytes:
+    """Return the content of a regular file, which may have `most` bytes."""
+    with open_file(path) as file:
+        content = file.read(most + 1)
+    return _checked(path, content, most)
+
+
+def read_standard_input(most: int) -> bytes:
+    """Return the bytes of standard input up to its end, which may be `most`."""
+    return _checked("standard input", sys.stdin.buffer.read(most + 1), most)
+
+
 def iter_lines(
     path: PathLike, member: str | None = None, *, keeps_ends: bool = False
 ) -> Iterator[str]:
     r"""Yield the lines of a text file or of a zip archive's member, without ends or with `\n`."""
-    with _opened(path, member) as file:
-        yield from stream_lines(file, place(path, member), keeps_ends=keeps_ends)
+    with open_file(path) as file:
+        try:
+            with _unpacked(file, path, member) as text:
+                yield from stream_lines(text, place(path, member), keeps_ends=keeps_ends)
+        except _DAMAGED as error:
+            problem = f"is damaged, or not what its name says ({error}): fetch it again"
+            raise bad_file(path, f"{problem}, or unpack it") from error
 
 
 def stream_lines(
@@ -171,22 +192,11 @@ def tar_files(
 ) -> Iterator[tuple[re.Match[str], bytes]]:
     """Yield the bytes of a tar archive's files whose names match, with the match."""
     try:
-        with open(path, "rb") as packed, tarfile.open(fileobj=packed) as tar:
-            size = 0
+        with tarfile.open(path) as tar:
             for member in tar:
-                size += member.size
-                # Before it is unpacked, also what is not wanted.
-                _check_size(size, os.path.getsize(path))
                 found = names.fullmatch(member.name)
                 if found and member.isfile():
-                    if member.size > MAX_LINE:
-                        raise ValueError(f"{member.name} has {member.size:,} bytes")
-                    with tar.extractfile(member) as file:
-                        data = file.read()
-                    _check_size(size, packed.tell())
-                    yield found, data
-    except UserError:
-        raise
+                    yield found, tar.extractfile(member).read()
     except (*_DAMAGED, OSError) as error:
         problem = f"the archive from {source} is damaged ({shown(error, 80)})"
         raise UserError(f"{problem}: try again later") from error
@@ -197,60 +207,22 @@ def place(path: PathLike, member: str | None = None) -> str:
     return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
 
 
-def _check_size(unpacked: int, packed: int) -> None:
-    """Refuse an archive of which `packed` bytes become many more."""
-    if unpacked > max(MAX_UNPACKED, MAX_FACTOR * packed):
-        raise ValueError(f"it unpacks to more than {MAX_FACTOR} times its size")
+def _checked(where: PathLike, content: bytes, most: int) -> bytes:
+    """Return what was read, unless there is more of it."""
+    if len(content) > most:
+        raise bad_file(where, f"has more than {most:,} bytes: name a smaller file")
+    return content
 
 
-class _Checked(io.RawIOBase):
-    """The unpacked bytes of an archive, checked against what has been read of the packed ones."""
-
-    def __init__(self, file: Any, packed: Any):
-        self._file = file
-        self._packed = packed
-        self._start = packed.tell()
-        self._size = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        # In parts, so that the check comes before much is unpacked.
-        data = self._file.read(len(buffer))
-        self._size += len(data)
-        _check_size(self._size, self._packed.tell() - self._start)
-        buffer[: len(data)] = data
-        return len(data)
-
-
-@contextlib.contextmanager
-def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
-    """Open a regular file, a .gz file or a member of a zip archive to read its unpacked bytes."""
-    try:
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(open(path, "rb", opener=_without_waiting))
-            # The open file is checked, and not its name, which may change in between.
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise bad_file(
-                    path, "is a named pipe or a device, not a file: copy its text into a file"
-                )
-            if member is not None:
-                unpacked = stack.enter_context(zipfile.ZipFile(file).open(member))
-                yield io.BufferedReader(_Checked(unpacked, file))
-            elif os.fspath(path).lower().endswith(".gz"):
-                unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))
-                yield io.BufferedReader(_Checked(unpacked, file))
-            else:
-                yield file
-    except UserError:
-        raise
-    except _DAMAGED as error:
-        problem = f"is damaged, or not what its name says ({error}): fetch it again, or unpack it"
-        raise bad_file(path, problem) from error
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror or error}): check its name and permissions"
-        raise bad_file(path, problem) from error
+def _unpacked(
+    file: BinaryIO, path: PathLike, member: str | None
+) -> contextlib.AbstractContextManager[Any]:
+    """Return the stream of a file's text, which is unpacked from a .gz file or a zip archive."""
+    if member is not None:
+        return zipfile.ZipFile(file).open(member)
+    if os.fspath(path).lower().endswith(".gz"):
+        return gzip.open(file)
+    return contextlib.nullcontext(file)
 
 
 def _without_waiting(path: str, flags: int) -> int:

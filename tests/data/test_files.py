@@ -5,14 +5,21 @@ import io
 import os
 import re
 import tarfile
-import zipfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynskip_jax.data import files
-from dynskip_jax.data.files import find_splits, iter_lines, named_folder, stream_lines, tar_files
+from dynskip_jax.data.files import (
+    find_splits,
+    iter_lines,
+    named_folder,
+    read_file,
+    read_standard_input,
+    stream_lines,
+    tar_files,
+)
 from dynskip_jax.data.messages import MAX_MESSAGE, bad_file, bad_line, printable, quoted, shown
 from dynskip_jax.errors import UserError
 
@@ -86,46 +93,25 @@ def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
             list(tar_files(name, re.compile("x"), "http://x"))
 
 
-def bombs(folder, count):
-    """Return archives of `count` empty lines, of each kind that is read, each with its reader."""
-    (folder / "x.gz").write_bytes(gzip.compress(b"\n" * count))
-    with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.txt", "\n" * count)
-    for name, sizes in (
-        ("one.tgz", [count]),
-        ("many.tgz", [count // 100] * 100),
-        ("other.tgz", [count]),
-    ):
-        with tarfile.open(folder / name, "w:gz") as tar:
-            for number, size in enumerate(sizes):
-                member = tarfile.TarInfo("other" if name == "other.tgz" else f"{number}.txt")
-                member.size = size
-                tar.addfile(member, io.BytesIO(b"\n" * size))
-    tars = lambda name: (
-        lambda: list(tar_files(folder / name, re.compile(r"(\d+)\.txt"), "http://x"))
-    )
-    return [
-        lambda: list(iter_lines(folder / "x.gz")),
-        lambda: list(iter_lines(folder / "x.zip", "x.txt")),
-        *(tars(name) for name in ("one.tgz", "many.tgz", "other.tgz")),
-    ]
-
-
-def test_archives_that_unpack_to_very_much_are_refused(tmp_path, monkeypatch):
-    readers = bombs(tmp_path, 200_000)
-    for read in readers:
-        read()
-    monkeypatch.setattr(files, "MAX_UNPACKED", 100_000)
-    for read in readers:
-        with pytest.raises(UserError, match="unpacks to more than 50 times its size"):
-            read()
-
-
-def test_large_archives_of_text_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_UNPACKED", 1000)
-    lines = [os.urandom(20).hex() for _ in range(1000)]
-    (tmp_path / "x.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    assert list(iter_lines(tmp_path / "x.gz")) == lines
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path, monkeypatch):
+    name = os.fsdecode(b"caf\xe9.py")  # no UTF-8
+    (tmp_path / name).write_bytes(b"x = 1\n")
+    assert read_file(tmp_path / name, 6) == b"x = 1\n"
+    os.mkfifo(tmp_path / "pipe")
+    refused = {
+        tmp_path / name: "has more than 5 bytes",
+        tmp_path / "pipe": "is a named pipe or a device",
+        "/dev/zero": "is a named pipe or a device",
+        tmp_path: "cannot be read (Is a directory)",
+        tmp_path / ("x" * 300): "cannot be read (File name too long)",
+        "a\0b": "cannot be read (embedded null byte)",
+    }
+    for path, problem in refused.items():
+        with pytest.raises(UserError, match=re.escape(problem)):
+            read_file(path, 5)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xe9" * 6)))
+    with pytest.raises(UserError, match="standard input has more than 5 bytes"):
+        read_standard_input(5)
 
 
 @pytest.mark.parametrize(
