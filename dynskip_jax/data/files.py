@@ -39,7 +39,7 @@ _OF_SYSTEMS = ("thumbs.db", "desktop.ini")
 _UNDECODED = re.compile("[\udc80-\udcff]")
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
-    gzip.BadGzipFile,
+    OSError,
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -197,7 +197,7 @@ def tar_files(
                 found = names.fullmatch(member.name)
                 if found and member.isfile():
                     yield found, tar.extractfile(member).read()
-    except (*_DAMAGED, OSError) as error:
+    except _DAMAGED as error:
         problem = f"the archive from {source} is damaged ({shown(error, 80)})"
         raise UserError(f"{problem}: try again later") from error
 
