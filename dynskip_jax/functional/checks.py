@@ -78,6 +78,14 @@ def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: 
         raise UserError(f"expected {name} to be {wanted}, got {described(array)}")
 
 
+def check_resets(resets: Any, shape: tuple[int, ...], meaning: str) -> None:
+    """Check that `resets` are booleans of this shape, whose axes `meaning` names."""
+    if getattr(resets, "dtype", None) != np.bool_ or resets.shape != shape:
+        raise UserError(
+            f"expected resets to be booleans, {meaning} = {shape}, got {described(resets)}"
+        )
+
+
 def known_values(array: Any) -> np.ndarray | None:
     """Return the values of an array; None if they are traced, or on devices of other processes."""
     if isinstance(array, jax.core.Tracer):
@@ -154,14 +162,15 @@ def check_call(
     hidden: Sequence[int | None] | None = None,
     seq_lengths: Any = None,
     segment_ids: Any = None,
+    resets: Any = None,
     actions: Sequence[Any] | None = None,
     time_major: bool = False,
 ) -> None:
     """Check the arguments of a call of layers: shapes always, values if they are known.
 
     Sequences have one entry for each layer and direction. `x` is (*batch, time, in), or (time,
-    *batch, in) with `time_major`; `segment_ids` and actions have its axes but the last. `hidden` is
-    the size of each layer's state; None checks no sizes.
+    *batch, in) with `time_major`; `segment_ids`, `resets` and actions have its axes but the last.
+    `hidden` is the size of each layer's state; None checks no sizes.
     """
     lead = x.shape[:-1]
     if time_major:
@@ -176,6 +185,10 @@ def check_call(
         lengths = check_lengths(seq_lengths, batch, time)
     if segment_ids is not None:
         check_whole_numbers("segment_ids", segment_ids, lead, steps)
+    if resets is not None:
+        check_resets(resets, lead, steps)
+        if segment_ids is not None:
+            raise UserError("segment_ids and resets both say where sequences begin: pass one")
     sizes = hidden
     if hidden is None:
         sizes = [None] * len(recurrences)

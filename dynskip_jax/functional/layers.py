@@ -16,7 +16,7 @@ from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.unroll import unroll
 from dynskip_jax.functional.keys import check_key_of, example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts, where_each
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts, where_each
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -102,6 +102,8 @@ class LayersCall(NamedTuple):
     seq_lengths: Int[Array, "..."] | None  # true lengths, (*batch,)
     # Ids of the sequences that are packed in a row, (*batch, time)
     segment_ids: Int[Array, "..."] | None
+    # True where a sequence begins, (*batch, time)
+    resets: Bool[Array, "..."] | None
     # Actions of each layer to replay, (*batch, time); None for a layer that chooses
     actions: tuple[Int[Array, "..."] | None, ...]
     policies: tuple[Policy, ...]  # policy of each layer
@@ -138,11 +140,11 @@ def run_layers(
     batch_axes = call.x.ndim - 2
     if spec.time_major:
         # The layers run on (*batch, time, ...).
-        moved = (call.x, call.segment_ids, call.actions)
-        x, segment_ids, actions = jax.tree.map(
+        moved = (call.x, call.segment_ids, call.resets, call.actions)
+        x, segment_ids, resets, actions = jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved
         )
-        call = call._replace(x=x, segment_ids=segment_ids, actions=actions)
+        call = call._replace(x=x, segment_ids=segment_ids, resets=resets, actions=actions)
     batch_shape = call.x.shape[:batch_axes]
     carry, output = _run_batch(
         spec, params, initial, _with_one_batch_axis(call, batch_axes), deterministic
@@ -181,7 +183,7 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
     if not is_shared:
         key = merge(key)
     arrays = jax.tree.map(
-        merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions)
+        merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.resets, call.actions)
     )
     policies = tuple(map(merge_mask, call.policies))
     return LayersCall(*arrays, policies, key, call.weight_key)
@@ -233,6 +235,7 @@ def _run_batch(
             seq_lengths=call.seq_lengths,
             reverse=layer.reverse,
             segment_ids=call.segment_ids,
+            resets=call.resets,
             initial=starts[i],
             zoneout_mask=zoneout_mask(layer, carry, x.shape[1], deterministic=deterministic),
             actions=call.actions[i],
@@ -493,16 +496,19 @@ def _h_before(
     In reverse, it is that of step t+1.
     """
 
+    reverse = layer.reverse
+    lengths = call.seq_lengths
+
     def flip(array: Array) -> Array:
         """Exchange the order of the inputs and that of the steps."""
-        if not layer.reverse:
+        if not reverse:
             return array
-        return flip_sequences(array, call.seq_lengths)
+        return flip_sequences(array, lengths)
 
     # In the order of the steps, the h before a step is that of the step before.
     shifted = jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)
     before = flip(shifted[:, : call.x.shape[1]])
-    if call.segment_ids is None:
+    begins = sequence_starts(call.segment_ids, call.resets, reverse=reverse, seq_lengths=lengths)
+    if begins is None:
         return before
-    begins: Bool[Array, "batch time"] = flip(segment_starts(flip(call.segment_ids)))
-    return jnp.where(begins[..., None], start.h[:, None], before)
+    return jnp.where(flip(begins)[..., None], start.h[:, None], before)

@@ -39,6 +39,28 @@ def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch 
     return segment_ids != before
 
 
+def sequence_starts(
+    segment_ids: Int[Array, "batch time"] | None,
+    resets: Bool[Array, "batch time"] | None,
+    *,
+    reverse: bool = False,
+    seq_lengths: Int[Array, " batch"] | None = None,
+) -> Bool[Array, "batch time"] | None:
+    """Return where a sequence begins inside a row, in the order in which steps run; None if none.
+
+    A reversed layer begins an episode at its last step, which `resets` marks in the next one.
+    """
+    if resets is not None:
+        if not reverse:
+            return resets
+        segment_ids = jnp.cumsum(resets, axis=1)
+    if segment_ids is None:
+        return None
+    if reverse:
+        segment_ids = flip_sequences(segment_ids, seq_lengths)
+    return segment_starts(segment_ids)
+
+
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:

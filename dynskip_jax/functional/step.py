@@ -76,6 +76,21 @@ class Recurrence:
             depth = self.depth_skip.init(depth_key, in_features, below, hidden, widths, init)
         return LayerParams(params, skip, depth)
 
+    def init_carry(
+        self,
+        key: Key[Array, "*batch"] | None,
+        batch: int | tuple[int, ...],
+        in_features: int,
+        hidden: int,
+        dtype: Any = jnp.float32,
+    ) -> "SkipCarry":
+        """Return a carry of zeros, which needs no parameters; see `initial_carry` for `key`."""
+        if isinstance(batch, int):
+            batch = (batch,)
+        return initial_carry(
+            key, self, zero_state(self.transition, (*batch, hidden), dtype), in_features
+        )
+
 
 class LayerParams(NamedTuple):
     """Weights of one layer; None for a part that it does not have, or that has none."""

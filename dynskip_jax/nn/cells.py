@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -20,6 +20,7 @@ from dynskip_jax.functional.checks import (
     check_inputs,
     check_number,
     check_policy,
+    check_resets,
     check_whole,
 )
 from dynskip_jax.functional.engine.product import wider
@@ -306,6 +307,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         *,
         below: Float[Array, "*batch below"] | None = None,
         action: Int[Array, "*batch"] | None = None,
+        resets: Bool[Array, "*batch"] | None = None,
         policy: F.Policy | None = None,
     ) -> tuple[F.SkipCarry, Float[Array, "*batch hidden"]]:
         """Take one step, and return the new carry and h(t).
@@ -316,6 +318,9 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             below: Input of the depth skip, (*batch, below_features).
             action: Actions to replay, k in 1..K, (*batch,); None to choose. Traced actions out of
                 range are clipped.
+            resets: True where an episode begins, (*batch,): x(t) is its first input, and the carry
+                that is given is not used, except for its keys, which change: no episode repeats the
+                noise of an earlier one.
             policy: How choices are made. By default greedy in evaluation and sampled in training.
         """
         check_inputs(inputs, "(*batch, in)", self.in_features)
@@ -329,9 +334,20 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         if action is not None:
             check_actions(self.skip, action, batch, "(*batch,)")
             check_allowed(self.skip, policy.mask, action)
+        if resets is not None:
+            check_resets(resets, batch, "(*batch,)")
         self._check_noise(carry, self.skip.draws(policy.mode, action is not None))
         return _step(
-            self.spec, self.raw_params(), carry, inputs, below, action, policy, self.deterministic
+            self.spec,
+            self.raw_params(),
+            self.learned_state(),
+            carry,
+            inputs,
+            below,
+            action,
+            resets,
+            policy,
+            self.deterministic,
         )
 
     def _check_noise(self, carry: F.SkipCarry, draws: bool) -> None:
@@ -368,21 +384,30 @@ def _read_or_none(weights: Weights | None) -> Any:
 def _step(
     spec: LayerSpec,
     params: F.LayerParams,
+    learned: Any,
     carry: F.SkipCarry,
     x: Float[Array, "*batch in"],
     below: Float[Array, "*batch below"] | None,
     action: Int[Array, "*batch"] | None,
+    resets: Bool[Array, "*batch"] | None,
     policy: F.Policy,
     deterministic: bool,
 ) -> tuple[F.SkipCarry, Float[Array, "*batch hidden"]]:
     """Take one step, compiled even if it is called outside of `jit`."""
     params = F.cast_matrices(params, spec.dtype)
     inputs = F.project_inputs(params, x, spec.recurrence, below=below, action=action)
-    inputs = inputs._replace(zoneout_mask=zoneout_mask(spec, carry, deterministic=deterministic))
+    inputs = inputs._replace(
+        zoneout_mask=zoneout_mask(spec, carry, deterministic=deterministic), restart=resets
+    )
+    initial = None
+    if resets is not None:
+        initial = initial_state(spec, learned, x.shape[:-1], like=x)
 
     # A carry from training has a mask, which evaluation ignores but hands on.
     mask = carry.recurrent_mask
     if deterministic:
         carry = carry._replace(recurrent_mask=None)
-    carry, output = F.recurrent_step(params, carry, inputs, spec.recurrence, policy)
+    carry, output = F.recurrent_step(
+        params, carry, inputs, spec.recurrence, policy, initial=initial
+    )
     return carry._replace(recurrent_mask=mask), output.h

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -215,6 +215,7 @@ class SkipLayers(HasModes):
         initial_carry: Sequence[F.SkipCarry] | None = None,
         seq_lengths: Int[Array | np.ndarray, "*batch"] | None = None,
         segment_ids: Int[Array, "..."] | None = None,
+        resets: Bool[Array | np.ndarray, "..."] | None = None,
         actions: Sequence[Int[Array | np.ndarray, "..."] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: Rngs = None,
@@ -232,6 +233,10 @@ class SkipLayers(HasModes):
             segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch
                 and time axes. Where the id changes, the next sequence begins from the initial
                 state.
+            resets: Another way to say where sequences begin, with the same axes: True at the first
+                step of each, such as that of an episode. A sequence that begins at the first step
+                does not use `initial_carry`, whose keys it changes: no sequence repeats the noise
+                of an earlier one.
             actions: Actions to replay for each layer and direction, with the inputs' batch and time
                 axes; None for a layer that chooses. Traced actions out of range are clipped. Those
                 that the policy's mask forbids have a log π of -1e9, and the losses of `rl` are NaN.
@@ -262,6 +267,7 @@ class SkipLayers(HasModes):
             carry=initial_carry,
             seq_lengths=seq_lengths,
             segment_ids=segment_ids,
+            resets=resets,
             actions=tuple(actions),
             policies=policy_of_each(policy, self.skips),
             key=None,
@@ -321,6 +327,7 @@ class SkipLayers(HasModes):
             policies=call.policies,
             seq_lengths=call.seq_lengths,
             segment_ids=call.segment_ids,
+            resets=call.resets,
             actions=call.actions,
             time_major=self.time_major,
         )

@@ -210,6 +210,7 @@ for skip, time in itertools.product((F.Dynamic(5, 0.0), F.Previous(5)), (3, TIME
     SAME[f"carry after {time} steps of {skip.name}"] = F.Recurrence(skip), options
 # Sequences that begin inside a row start from the initial state, whatever the skip reads and keeps.
 IDS = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 2, 2, 3, 3], [5, 5, 5, 5, 5, 5, 6]])
+STARTS = np.diff(IDS, axis=1, prepend=IDS[:, :1] - [[0], [1], [0]]) != 0  # one does not go on
 for name, skip in TIME_SKIPS.items():
     transition, rng = (
         TRANSITIONS["slstm" if name == "content" else "lstm"],
@@ -218,7 +219,7 @@ for name, skip in TIME_SKIPS.items():
     initial = transition.state(
         *(rng.normal(size=(BATCH, HIDDEN)) for _ in transition.state._fields)
     )
-    options = dict(segment_ids=IDS, initial=initial, seq_lengths=np.array([7, 6, 0]))
+    options = dict(resets=STARTS, initial=initial, seq_lengths=np.array([7, 6, 0]))
     SAME[f"packed {name}"] = F.Recurrence(skip, transition), options
 for name, skip, *rates in (
     ("lstm", "dynamic", 0.3, 0.6),

@@ -31,7 +31,7 @@ def test_packed_sequences_are_those_of_rows_of_their_own(
     double_precision, skip, transition, reverse
 ):
     recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[transition])
-    params, *_ = problem(recurrence)
+    params, used, *_ = problem(recurrence)
     rng = np.random.default_rng(1)
     x = rng.normal(size=(2, 10, INPUT))
     names = recurrence.transition.state._fields
@@ -48,6 +48,14 @@ def test_packed_sequences_are_those_of_rows_of_their_own(
         of_part = jax.tree.map(lambda a, at=(row, slice(start, end)): a[at][None], packed)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), of_part, own)
     assert not packed.h[:, 7:].any()
+
+    # Booleans say the same, and a sequence that begins at the first step does not use the carry.
+    starts = np.diff(PACKED, axis=1, prepend=-1) != 0
+    if not reverse:
+        carry = jax.tree.map(lambda leaf: leaf[:2], used)
+    packing = dict(seq_lengths=LENGTHS, resets=starts, initial=initial)
+    _, again = unroll(params, carry, x, recurrence, **packing, **settings)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), again, packed)
 
 
 def test_packed_sequences_draw_apart_and_the_first_goes_on_from_the_carry():

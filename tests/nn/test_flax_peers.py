@@ -77,6 +77,44 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, time_major, with_lengt
     close(as_data(carry), as_data(flax_carry))
 
 
+STEPPED = {
+    "paper's agent": F.Dynamic(3, first_step="carried"),
+    "both, followed": F.Dynamic(4, agent="both", agent_keys="followed", empty_slots="masked"),
+    "fixed": F.Fixed(3),
+    "attention": F.Attention(3, 0.5),
+    "skip-rnn": F.SkipRNN(),
+}
+
+
+@pytest.mark.parametrize(
+    "name", and_slow(STEPPED, {"paper's agent", "both, followed"}.__contains__)
+)
+def test_steps_of_a_cell_with_resets_equal_the_row(name):
+    """Steps go on from a carry whose slots all differ, and two episodes begin, one at once."""
+    cell = cell_of(skip=STEPPED[name], transition=F.GRU(), learnable_carry=True)
+    first, x = np.split(X, [3], axis=1)
+    start = cell.recurrence.init_carry(jax.random.key(5), BATCH, INPUT, HIDDEN)
+    resets = np.array([[0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
+
+    def step(carry, given):
+        x, reset = given
+        return cell(carry, x, resets=reset)
+
+    layers = compiled(SkipLayers([cell]))
+    (carry,), _ = layers(first, initial_carry=[start], return_carry=True)
+    (end,), out = layers(x, initial_carry=[carry], resets=resets, return_carry=True)
+    steps = (np.swapaxes(x, 0, 1), resets.T)
+    last, h = compiled(lambda carry, steps: jax.lax.scan(step, carry, steps))(carry, steps)
+    close(np.swapaxes(h, 0, 1), out.h)
+    as_data = lambda carry: carry._replace(key=jax.random.key_data(carry.key))
+    close(as_data(last), as_data(end))
+
+    # The row of an episode is the same on its own, with the keys that it drew with.
+    if name == "attention":
+        own = layers(x[:1, 2:], initial_carry=[cell.initialize_carry((1, INPUT))])
+        close(own.h, out.h[:1, 2:])
+
+
 def test_two_directions_are_flaxs_bidirectional():
     stack = SkipLayers([cell_of(0), cell_of(1)], bidirectional=True)
     stack.eval()

@@ -157,6 +157,12 @@ REFUSED = {
     "other skip": (lambda: stack(skip=[F.SkipRNN()])(X, initial_carry=[carry_of(K=1)]), "of another skip"),
     "Flax's carry": (lambda: run(initial_carry=[(X, X)]), "expected a SkipCarry, .* got a tuple"),
     "one carry": (lambda: run(initial_carry=carry_of()), "initial_carry is a tuple, one for each layer"),
+    "resets of numbers": (lambda: run(resets=whole((2, 6))), r"booleans, \(batch, time\) = \(2, 6\), got int32"),
+    "resets of a cell": (lambda: step(resets=truths((2, 1))), r"\(\*batch,\) = \(2,\), got bool \(2, 1\)"),
+    "resets and ids": (
+        lambda: run(resets=truths((2, 6)), segment_ids=whole((2, 6))),
+        "both say where sequences begin: pass one",
+    ),
     "lengths as list": (lambda: run(seq_lengths=[6, 4]), "array of whole numbers, .* got a list"),
     "one length": (lambda: run(seq_lengths=6), "got a int"),
     "wide weights": (

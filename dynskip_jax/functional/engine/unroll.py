@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import (
@@ -23,7 +23,7 @@ from dynskip_jax.functional.engine.deferred import OutOfReach
 from dynskip_jax.functional.engine.fused import fused_unroll
 from dynskip_jax.functional.engine.sharding import match_batch, on_mesh_of, vary_along, varying_axes
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -45,6 +45,7 @@ def unroll(
     seq_lengths: Int[Array, " batch"] | None = None,
     reverse: bool = False,
     segment_ids: Int[Array, "batch time"] | None = None,
+    resets: Bool[Array, "batch time"] | None = None,
     initial: Any = None,
     zoneout_mask: Any = None,
     actions: Int[Array, "batch time"] | None = None,
@@ -69,6 +70,8 @@ def unroll(
         segment_ids: Ids of the sequences packed into each row, (batch, time). Where the id changes,
             the next sequence begins from the initial state, independent of earlier steps. The first
             sequence of a row starts from `carry`. `parallel` does not run packed rows.
+        resets: Another way to say where sequences begin, (batch, time): True at the first step of
+            each. A sequence that begins at the first step of a row does not use `carry`.
         initial: Initial state of packed sequences, each array (batch, hidden). Default: zeros.
         zoneout_mask: Zoneout factors, (batch, time, hidden) for each array of the state, in the
             order in which steps run; see `functional.zoneout`.
@@ -96,16 +99,18 @@ def unroll(
         actions=[actions],
         seq_lengths=seq_lengths,
         segment_ids=segment_ids,
+        resets=resets,
     )
     check_below(recurrence, below, x.shape[:2], carry.slots[0].shape[-1])
     check_dtypes(params, carry)
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, x.shape[1])
-    if segment_ids is not None and initial is None:
+    restart = sequence_starts(segment_ids, resets, reverse=reverse, seq_lengths=seq_lengths)
+    if restart is not None and initial is None:
         initial = jax.tree.map(jnp.zeros_like, carry.state)
 
     # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
-    rows = _Rows(carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
+    rows = _Rows(carry, x, below, seq_lengths, actions, restart, initial, zoneout_mask)
     rows = match_batch(rows, x)
     params = on_mesh_of(params, x)
     axes = varying_axes((params, rows, policy))
@@ -138,27 +143,27 @@ class _Rows(NamedTuple):
     below: Float[Array, "batch time below"] | None
     seq_lengths: Int[Array, " batch"] | None
     actions: Int[Array, "batch time"] | None
-    segment_ids: Int[Array, "batch time"] | None
+    restart: Bool[Array, "batch time"] | None  # see `StepInputs`
     initial: Any
     zoneout_mask: Any
 
     def flipped(self) -> "_Rows":
-        """Return the rows with each sequence reversed; the zoneout mask has the steps' order."""
-        arrays = (self.x, self.below, self.actions, self.segment_ids)
+        """Return the rows with each sequence reversed.
+
+        `restart` and the zoneout mask already have the order of the steps.
+        """
         flip = partial(flip_sequences, seq_lengths=self.seq_lengths)
-        x, below, actions, segment_ids = jax.tree.map(flip, arrays)
-        return self._replace(x=x, below=below, actions=actions, segment_ids=segment_ids)
+        x, below, actions = jax.tree.map(flip, (self.x, self.below, self.actions))
+        return self._replace(x=x, below=below, actions=actions)
 
 
 def _step_inputs(params: LayerParams, rows: _Rows, recurrence: Recurrence) -> StepInputs:
     """Return the inputs of all steps that need no state, (time, batch, ...)."""
-    valid = restart = None
+    valid = None
     if rows.seq_lengths is not None:
         valid = length_mask(rows.seq_lengths, rows.x.shape[1])
-    if rows.segment_ids is not None:
-        restart = segment_starts(rows.segment_ids)
     # Time-major, so that a step reads one contiguous row of each.
-    steps = (rows.x, rows.below, rows.actions, valid, restart, rows.zoneout_mask)
+    steps = (rows.x, rows.below, rows.actions, valid, rows.restart, rows.zoneout_mask)
     steps = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), steps)
     x_TBF, below_TBF, action_TB, valid_TB, restart_TB, zoneout_mask_TBH = steps
     inputs = project_inputs(
