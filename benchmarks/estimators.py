@@ -101,7 +101,7 @@ def estimators() -> list[Estimator]:
     return [
         Estimator("Eq. 5, no baseline", reward, reinforce()),
         Estimator("moving average", reward, reinforce(lambda seen: seen.past)),
-        Estimator("learned baseline", reward, reinforce(lambda seen: [seen.value])),
+        Estimator("learned baseline", reward, reinforce(lambda seen: seen.value)),
         Estimator("leave-one-out", reward, reinforce(others)),
         Estimator("sampled entropy, no baseline", with_entropy, reinforce(**bonus)),
         Estimator(

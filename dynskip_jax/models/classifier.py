@@ -9,7 +9,6 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax import rl
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
@@ -28,7 +27,6 @@ class ClassifierOutput(NamedTuple):
         tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
     ]
     states: Float[Array, "batch time features"] | None = None  # outputs of the top layer
-    agent_loss = rl.agent_loss
 
 
 class PooledModel(nnx.Module):

@@ -11,7 +11,6 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.layers import initial_state
@@ -55,7 +54,6 @@ class LanguageModelOutput(NamedTuple):
     of_softmax: Float[Array, "batch time vocabulary"] | None = None  # logits without copying
     copies: F.Copies | None = None  # words that may be copied
     choices: F.Copies | None = None  # word of each of the K choices: `copies`, unless one was made
-    agent_loss = rl.agent_loss
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
         """Return log p of the targets, in nats; its expectation if all choices are copied."""

@@ -9,7 +9,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
-from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates, check_whole
 from dynskip_jax.functional.keys import example_keys, split_each
@@ -33,7 +32,6 @@ class TaggerOutput(NamedTuple):
     observations: tuple[
         tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
     ]
-    agent_loss = rl.agent_loss
 
 
 class Tagger(nnx.Module):

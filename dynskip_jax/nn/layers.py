@@ -40,7 +40,6 @@ from dynskip_jax.nn.calls import (
     stream,
 )
 from dynskip_jax.nn.cells import SkipCell, check_pieces
-from dynskip_jax.rl import agent_loss
 
 
 @register_node_for_export
@@ -48,10 +47,9 @@ from dynskip_jax.rl import agent_loss
 class LayersOutput(LayersResult):
     """What layers return: outputs, and the decisions that a loss needs.
 
-    With two directions, tuples alternate: layer 1 forward, layer 1 backward, and so on. The method
-    `agent_loss(reward)` is `rl.agent_loss`. In the pytree each layer's part has a name, without
-    which `nnx.tabulate` cannot show it; so this is a class of its own beside the `LayersResult` of
-    the pure function, which knows neither modules nor losses.
+    With two directions, tuples alternate: layer 1 forward, layer 1 backward, and so on. In the
+    pytree each layer's part has a name, without which `nnx.tabulate` cannot show it; so this is a
+    class of its own beside the `LayersResult` of the pure function, which knows no modules.
 
     Attributes:
         h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
@@ -63,7 +61,6 @@ class LayersOutput(LayersResult):
     """
 
     __slots__ = ()
-    agent_loss = agent_loss
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[()]]:
         """Return all arrays with their names."""

@@ -11,6 +11,5 @@ from dynskip_jax.rl.losses import critic_loss as critic_loss
 from dynskip_jax.rl.losses import entropy as entropy
 from dynskip_jax.rl.losses import loss as loss
 from dynskip_jax.rl.losses import network_loss as network_loss
-from dynskip_jax.rl.losses import paper_loss as paper_loss
 from dynskip_jax.rl.losses import reinforce as reinforce
 from dynskip_jax.rl.losses import tokens_read as tokens_read

@@ -8,7 +8,6 @@ axis, which `functional.rollouts` makes; for `time_major` layers, `jax.vmap` nee
 packed rows, returns include rewards of the row's later sequences.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,8 +25,8 @@ from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.rl.baselines import leave_one_out
 
 Values = Num[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)
-# A function of the returns, a critic's values for each layer, an array, a number, or none.
-Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Any] | Values | float | None
+# A function of the returns and of what counts, an array, a number, or none.
+Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Values | float | None
 
 
 def reinforce(
@@ -60,26 +59,26 @@ def reinforce(
     is no candidate. A layer refuses what a mask forbids, but it cannot do so for traced actions.
 
     Args:
-        decisions: `out.decisions` of layers or of a model, or `out` itself; of sampled or replayed
-            choices.
+        decisions: `out.decisions` of layers or of a model, `out` itself, or those of one layer; of
+            sampled or replayed choices.
         reward: Reward of each row, (*batch,), or of each step, (*batch, time). Gradients are
             stopped.
-        baseline: An array that is subtracted from `reward`, or, if it has steps and the reward has
-            rows, from the return of each step; or a function `(returns, counted) -> baseline`, such
-            as `leave_one_out`; or values V(s(t)) of a critic for each layer, a sequence of (*batch,
-            time) or None. It must not depend on the action from whose return it is subtracted.
+        baseline: What is subtracted from the returns of every layer: an array for each row or step,
+            such as the values of a layer's `critic`, or a function `(returns, counted) ->
+            baseline`, such as `leave_one_out`. It must not depend on the action from whose return
+            it is subtracted.
         discount: Discount per step of later rewards, in [0, 1]; only for a reward of each step.
         entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
         weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
     """
     traces, reward, weights = _batch_major(decisions, reward=reward, weights=weights)
     reward = jax.lax.stop_gradient(reward)
-    of_steps = reward.ndim == traces[0].action.ndim
-    _check_coefficients(discount, entropy_coef, of_steps=of_steps)
-    reward, baselines_of_steps = _subtract_baseline(decisions, traces, reward, baseline)
+    if not callable(baseline):
+        _, baseline = _batch_major(decisions, baseline=_of_batch(decisions, baseline))
+    _check_coefficients(discount, entropy_coef, of_steps=_has_steps(traces, reward))
 
     total = _nothing(traces)
-    for trace, baseline_of_steps in zip(traces, baselines_of_steps, strict=True):
+    for trace in traces:
         if trace.mode == "none":
             continue
         if trace.mode not in ("sample", "replayed"):
@@ -92,29 +91,21 @@ def reinforce(
         counted = weight != 0
         log_prob = jnp.where(counted, trace.log_prob, 0)
 
-        # G_t of each step, (*batch, time), or R of each row, (*batch,), minus its baseline.
+        # G_t of each step, or one R for all steps of a row, minus the baseline.
         returns = _returns(trace, reward, counted, discount)
-        if callable(baseline):
-            in_group = counted
-            if not of_steps:
-                in_group = counted.any(axis=-1)
-            returns = returns - baseline(returns, in_group)
-        if not of_steps:
-            returns = returns[..., None]
-        if baseline_of_steps is not None:
-            returns = returns - baseline_of_steps
+        advantage = _minus_baseline(returns, baseline, counted)
 
         # The derivative of the sampled entropy adds -β (Σ log π + 1). The sum begins at the action
         # where returns differ between steps, and is over the row where one return is for all.
         if isinstance(entropy_coef, jax.Array) or entropy_coef:
-            if of_steps or baseline_of_steps is not None:
-                later = _reward_to_go(log_prob, discount, reverse=trace.reverse)
-            else:
+            if advantage.shape[-1] == 1:
                 later = log_prob.sum(axis=-1, keepdims=True)
-            returns = returns - entropy_coef * (later + 1)
+            else:
+                later = _reward_to_go(log_prob, discount, reverse=trace.reverse)
+            advantage = advantage - entropy_coef * (later + 1)
 
         # The product with an infinite advantage past the end would be NaN.
-        advantage = jax.lax.stop_gradient(jnp.where(counted, returns, 0))
+        advantage = jax.lax.stop_gradient(jnp.where(counted, advantage, 0))
         of_layer = _sum(log_prob * advantage, weight)
         if trace.mode == "replayed":
             of_layer = of_layer * _nan_if_impossible(log_prob)
@@ -153,63 +144,55 @@ def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array
 
 def critic_loss(
     decisions: Any,
-    values: Sequence[Values | None],
+    value: Float[Array, "*batch time"],
     reward: Values,
     *,
     discount: float = 1.0,
     weights: Values | None = None,
 ) -> Float[Array, ""]:
-    """Return ½ Σ_t (V(s(t)) - G(t))², which trains critics (Greensmith et al. 2004).
+    """Return ½ Σ_t (V(s(t)) - G(t))², which trains a critic (Greensmith et al. 2004).
 
-    Other arguments are those of `reinforce`, and `values` has the values of `critic` for each
-    layer, or None.
+    `decisions` are those of one layer, and `value` is the result of `critic` at its observations.
+    Other arguments are those of `reinforce`.
     """
-    _check_values("values", traces_of(decisions), values)
-    traces, values, reward, weights = _batch_major(
-        decisions, values=tuple(values), reward=reward, weights=weights
+    traces, value, reward, weights = _batch_major(
+        decisions, value=value, reward=reward, weights=weights
     )
-    _check_coefficients(discount, of_steps=reward.ndim == traces[0].action.ndim)
-    total = _nothing(traces)
-    for trace, value in zip(traces, values, strict=True):
-        if value is None:
-            continue
-        weight = _weight(trace, weights)
-        returns = _returns(trace, jax.lax.stop_gradient(reward), weight != 0, discount)
-        if returns.ndim < value.ndim:
-            # All steps of a row have one return.
-            returns = returns[..., None]
-        error = jnp.where(weight != 0, value - returns, 0)
-        total = total + 0.5 * _sum(jnp.square(error), weight)
-    return total
+    if len(traces) > 1 or not _has_steps(traces, value):
+        raise UserError(
+            "expected the decisions of one layer, out.decisions[i], and a value of each of its "
+            f"steps, got {len(traces)} layer(s) and {described(value)}"
+        )
+    _check_coefficients(discount, of_steps=_has_steps(traces, reward))
+    (trace,) = traces
+    weight = _weight(trace, weights)
+    returns = _returns(trace, jax.lax.stop_gradient(reward), weight != 0, discount)
+    if not _has_steps(traces, returns):  # all steps of a row have its return
+        returns = returns[..., None]
+    error = jnp.where(weight != 0, value - returns, 0)
+    return 0.5 * _sum(jnp.square(error), weight)
 
 
 def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
     """Return J_1, the mean over rows of `nll`, summed over the steps that count (Eq. 3).
 
-    Arguments are those of `reinforce`.
+    Arguments are those of `reinforce`; an `nll` of each row has no use for weights of steps.
     """
     traces, nll, weights = _batch_major(decisions, nll=nll, weights=weights)
     # Whole numbers are losses, too.
     nll = nll.astype(wider(nll.dtype, traces[0].log_prob.dtype))
-    if nll.ndim == traces[0].action.ndim:
+    if _has_steps(traces, nll):
         return _sum(nll, _weight(traces[0], weights))
 
     # A loss of each row is the sum over a time axis with one step.
     if weights is None:
         weights = jnp.ones_like(nll)
+    if weights.ndim > nll.ndim:
+        raise UserError(
+            f"expected weights of each row, {nll.shape}, as nll has, got {described(weights)}: "
+            "pass an nll of each step, or the weights of rows"
+        )
     return _sum(nll[..., None], weights[..., None])
-
-
-def paper_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
-    """Return J_1 - J_2 of Gui et al. (2019), Eq. 3 to 6 as printed.
-
-    The reward is the log-likelihood, the return contains the sampled entropy with β = 1, and there
-    is no baseline. With an `nll` for each step, returns start at the action; see `reinforce`. It
-    learns slowly; see `agent_loss`.
-    """
-    of_network = network_loss(decisions, nll, weights=weights)  # J_1, Eq. 3
-    of_agents = reinforce(decisions, -nll, entropy_coef=1.0, weights=weights)  # -J_2, Eq. 4 to 6
-    return of_network + of_agents
 
 
 def agent_loss(
@@ -227,30 +210,18 @@ def agent_loss(
     the batch, minus `entropy_coef` times the exact entropy of every step. This bonus keeps agents
     exploring, and is a sum over steps: with one reward for a long row even 0.02 outweighs it.
     Relaxed choices add nothing: the loss of the network trains them, and they weigh all states, so
-    nothing is left to explore. Arguments are those of `reinforce`; outputs have this function as a
-    method.
+    nothing is left to explore. Arguments are those of `reinforce`.
 
     With a reward of each step it is a sum over steps: add it to a loss that is one, too, such as
     `network_loss(out, nll)`. In comparison with it, `nll.mean()` is divided by the number of steps,
     and it counts padding.
     """
     traces = traces_of(out)
-    _, rewards = _batch_major(traces, reward=reward)
-    _check_coefficients(discount, entropy_coef, of_steps=rewards.ndim == jnp.ndim(traces[0].action))
-    _check_baseline(traces, baseline)
-
-    # Relaxed choices have no score function, and a baseline's entries must stay with their layers.
-    is_chosen = [trace.mode in ("sample", "replayed", "greedy") for trace in traces]
-    if not any(is_chosen):
+    _check_coefficients(discount, entropy_coef, of_steps=_has_steps(traces, reward))
+    chosen = [trace for trace in traces if trace.mode in ("sample", "replayed", "greedy")]
+    if not chosen:
         return _nothing(traces)
-    chosen = list(itertools.compress(traces, is_chosen))
-    of_choices = reinforce(
-        chosen,
-        reward,
-        baseline=_of_layers(baseline, is_chosen),
-        discount=discount,
-        weights=weights,
-    )
+    of_choices = reinforce(chosen, reward, baseline=baseline, discount=discount, weights=weights)
     return of_choices - entropy_coef * entropy(chosen, weights=weights)
 
 
@@ -275,26 +246,23 @@ def loss(
 
     Greedy choices, those after `model.eval()`, have no agents' part: the result is the validation
     loss, `network_loss(out, nll)`. LSTM-Jump is greedy in relaxed modes, too, and is then not
-    trained.
+    trained. Eq. 3 to 6 of Gui et al. (2019) as printed are `network_loss(out, nll) + reinforce(out,
+    -nll, entropy_coef=1.0)`, without a baseline.
 
     `out` is the output of a layer or of a model of this library. `nll` is a loss of each row,
     (*batch,), or of each step, (*batch, time); see `network_loss`. See `agent_loss` for the other
     arguments.
     """
     traces = traces_of(out)
-    _check_baseline(traces, baseline)
     total = network_loss(traces, nll, weights=weights)
-    of_steps = jnp.ndim(nll) == jnp.ndim(traces[0].action)
-    _check_coefficients(discount, entropy_coef, of_steps=of_steps)
 
     # Greedy choices explore nothing, so there is nothing from which their agents could learn.
-    is_explored = [trace.mode != "greedy" for trace in traces]
-    if any(is_explored):
-        explored = list(itertools.compress(traces, is_explored))
+    explored = [trace for trace in traces if trace.mode != "greedy"]
+    if explored:
         total += agent_loss(
             explored,
             -jnp.asarray(nll),
-            baseline=_of_layers(baseline, is_explored),
+            baseline=baseline,
             discount=discount,
             entropy_coef=entropy_coef,
             weights=weights,
@@ -316,34 +284,6 @@ def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
     return tuple(traces)
 
 
-def _check_baseline(traces: Sequence[DecisionTrace], baseline: Baseline) -> None:
-    """Raise a `UserError` for names, and for lists that are not the values of critics."""
-    if isinstance(baseline, str):
-        raise UserError(
-            "expected baseline to be a function (rl.leave_one_out), an array or a number, "
-            f"got {baseline!r}"
-        )
-    if isinstance(baseline, Sequence):
-        _check_values("baseline", traces, baseline)
-
-
-def _check_values(name: str, traces: Sequence[DecisionTrace], values: Any) -> None:
-    """Check that the argument `name` is a list of critics' values, one for each layer."""
-    wanted = f"{name} as a list to have V(s(t)) of a critic for each layer, (*batch, time), or None"
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise UserError(f"expected {name} to be a list, got {described(values)}")
-    for value in values:
-        if value is not None and not jnp.ndim(value):
-            raise UserError(
-                f"expected {wanted}, got {described(value)} in it: pass numbers as one array"
-            )
-    if len(values) != len(traces):
-        raise UserError(f"expected {wanted}: {len(traces)} entries, got {len(values)}")
-    for value, trace in zip(values, traces, strict=True):
-        if value is not None and jnp.shape(value) != jnp.shape(trace.action):
-            raise UserError(f"expected {wanted}: {jnp.shape(trace.action)}, got {described(value)}")
-
-
 def _check_coefficients(discount: Any, entropy_coef: Any = 0.0, *, of_steps: bool) -> None:
     """Check numbers that are known: the discount lies in [0, 1], and is for rewards of steps."""
     check_number("discount", discount, "between 0 and 1", lambda known: 0 <= known <= 1)
@@ -355,70 +295,89 @@ def _check_coefficients(discount: Any, entropy_coef: Any = 0.0, *, of_steps: boo
         )
 
 
-def _of_layers(baseline: Baseline, kept: Sequence[bool]) -> Baseline:
-    """Return the baseline for the layers where `kept` is True; only a list differs by layer."""
-    if isinstance(baseline, Sequence):
-        return list(itertools.compress(baseline, kept))
-    return baseline
+def _of_batch(decisions: Any, baseline: Values | float | None) -> Values | None:
+    """Return a baseline with the axes of the batch at least, without a gradient.
 
-
-def _subtract_baseline(
-    decisions: Any, traces: Sequence[DecisionTrace], reward: Values, baseline: Baseline
-) -> tuple[Values, Sequence[Values | None]]:
-    """Return the reward minus an array, and what is left to subtract from each layer's returns.
-
-    An array with the reward's axes, or with fewer, is subtracted here. One with steps beside a
-    reward of rows, and critics' values, are subtracted from the return of each step. Functions are
-    called later, with the returns. `traces` are those of `decisions`, batch-major.
+    A number is that of all rows, and an array without the axis of rollouts is shared by them.
     """
-    nothing_left = (None,) * len(traces)
-    if baseline is None or callable(baseline):
-        return reward, nothing_left
-    if isinstance(baseline, Sequence):
-        _check_values("baseline", traces_of(decisions), baseline)
-        _, values = _batch_major(decisions, baseline=tuple(baseline))
-        return reward, values
-
-    baseline = jax.lax.stop_gradient(baseline)
-    batch = traces[0].action.shape[:-1]
+    if baseline is None:
+        return None
+    if not isinstance(baseline, int | float) and not hasattr(baseline, "dtype"):
+        raise UserError(
+            "expected baseline to be a function (rl.leave_one_out), an array or a number, got "
+            f"{described(baseline)}; with critics, call reinforce for each layer"
+        )
+    batch, _ = _axes(traces_of(decisions)[0])
     if jnp.ndim(baseline) < len(batch):
-        # A number, or a value for each example, which its rollouts share.
         baseline = jnp.broadcast_to(baseline, batch)
-    _, baseline = _batch_major(decisions, baseline=baseline)
-    if baseline.ndim > reward.ndim:
-        return reward, (baseline,) * len(traces)
-    if baseline.ndim < reward.ndim:
-        baseline = baseline[..., None]
-    return reward - baseline, nothing_left
+    return jax.lax.stop_gradient(baseline)
+
+
+def _minus_baseline(
+    returns: Values, baseline: Baseline, counted: Bool[Array, "*batch time"]
+) -> Float[Array, "*batch time_or_1"]:
+    """Return the returns minus their baseline; if both are those of rows, for one step."""
+    of_steps = returns.ndim == counted.ndim
+    if callable(baseline):
+        in_group = counted
+        if not of_steps:
+            in_group = counted.any(axis=-1)
+        baseline = baseline(returns, in_group)
+    if not of_steps:
+        returns = returns[..., None]
+    if baseline is None:
+        return returns
+    if jnp.ndim(baseline) < counted.ndim:
+        baseline = jnp.asarray(baseline)[..., None]
+    return returns - baseline
+
+
+def _axes(trace: DecisionTrace) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the axes of the batch, and all axes, of a trace."""
+    shape = jnp.shape(trace.action)
+    if trace.time_major:
+        return shape[1:], shape
+    return shape[:-1], shape
+
+
+def _is_real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+
+
+def _has_steps(traces: Sequence[DecisionTrace], array: Values) -> bool:
+    """Return whether an array has a value for each step, and not for each row."""
+    return jnp.ndim(array) == jnp.ndim(traces[0].action)
 
 
 def _batch_major(decisions: Any, **given: Any) -> list[Any]:
     """Check the traces and these arguments, and return them with time as their last axis."""
     traces = traces_of(decisions)
-    time_major = traces[0].time_major
-    shape = jnp.shape(traces[0].action)
-    batch = shape[:-1]
-    if time_major:
-        batch = shape[1:]
+    batch, shape = _axes(traces[0])
     if not batch:
         raise UserError(
             "expected decisions of a batch, (*batch, time), got one sequence: pass x[None]"
         )
 
     for name, argument in given.items():
-        for leaf in jax.tree.leaves(argument):
-            if jnp.shape(leaf) not in (batch, shape):
-                raise UserError(
-                    f"expected {name} to be {batch} or {shape}, as the decisions, "
-                    f"got {described(leaf)}"
-                )
+        if argument is None:
+            continue
+        if jnp.shape(argument) not in (batch, shape):
+            raise UserError(
+                f"expected {name} to be {batch} or {shape}, as the decisions, "
+                f"got {described(argument)}"
+            )
+        # A mask is a weight, but no loss and no reward.
+        dtype = jnp.result_type(argument)
+        is_mask = name == "weights" and dtype == jnp.bool_
+        if not is_mask and not _is_real(dtype):
+            raise UserError(f"expected {name} to be real numbers, got {described(argument)}")
     if given.get("weights") is not None:
         weights = known_values(given["weights"])
         if weights is not None and not (weights >= 0).all():
             raise UserError(f"expected weights to be numbers of at least 0, got {weights.min()}")
 
     def turn(leaf: Any) -> Array:
-        if time_major and jnp.ndim(leaf) == len(shape):
+        if traces[0].time_major and jnp.ndim(leaf) == len(shape):
             return jnp.moveaxis(leaf, 0, -1)
         return jnp.asarray(leaf)
 

@@ -272,11 +272,10 @@ CASES = {
     ),
     # Losses of decisions.
     "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
-    "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
+    "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, x, x)),
     "entropy": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
     "loss": of_decisions(rl.loss),
     "network_loss": of_decisions(rl.network_loss),
-    "paper_loss": of_decisions(rl.paper_loss),
     "reinforce": of_decisions(
         lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)
     ),

@@ -11,6 +11,7 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
 from dynskip_jax.data.vocabularies import TokenIds
 from dynskip_jax.errors import UserError
@@ -119,7 +120,7 @@ def test_a_padded_row_is_read_as_it_is_alone(name, training):
     for leaf in jax.tree.leaves(padded.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
     if training:
-        assert np.isfinite(padded.agent_loss(np.zeros(4, np.float32)))
+        assert np.isfinite(rl.agent_loss(padded, np.zeros(4, np.float32)))
 
 
 @pytest.mark.parametrize(

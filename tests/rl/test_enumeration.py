@@ -56,8 +56,8 @@ BASELINES = {
     "none": lambda runs: None,
     "constant": lambda runs: 5.0,
     "function": lambda runs: lambda returns, counted: jnp.full_like(returns, 2.0),
-    "critic": lambda runs: [values_of_critic(runs)],
-    "knows the action": lambda runs: [runs.decision.action.astype(float)],
+    "critic": values_of_critic,
+    "knows the action": lambda runs: runs.decision.action.astype(float),
 }
 
 
@@ -160,7 +160,7 @@ def test_expected_critic_loss_is_smallest_at_the_expected_return():
     # The expected return is that of all sequences with the same actions before t.
     alike = [(SEQUENCES[:, None, :t] == SEQUENCES[None, :, :t]).all(axis=-1) for t in range(TIME)]
     values = np.stack([(same @ (pi * R)) / (same @ pi) for same in alike], axis=1)
-    loss = lambda v: rl.critic_loss(trace_of(runs), [v], R, weights=pi * len(pi))
+    loss = lambda v: rl.critic_loss(trace_of(runs), v, R, weights=pi * len(pi))
     slope = np.asarray(jax.jit(jax.grad(loss))(values))
     # A critic has one value for all sequences with the same beginning, so their slopes sum to 0.
     for t, same in enumerate(alike):
@@ -188,7 +188,7 @@ def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss
             out = nnx.merge(graphdef, params)(x, actions=actions)
             nll = jax.lax.stop_gradient((out.h.sum(-1) - 1) ** 2)
             probability = jnp.exp(sum(decision.log_prob.sum() for decision in out.decisions))
-            surrogate = out.agent_loss(-nll, entropy_coef=0.0, baseline=None)
+            surrogate = rl.agent_loss(out, -nll, baseline=None)
             return probability * nll.sum(), jax.lax.stop_gradient(probability) * surrogate
 
         return [each.sum() for each in jax.vmap(of_choices)(choices)]

@@ -145,10 +145,11 @@ def test_losses_by_hand():
     np.testing.assert_allclose(rl.agent_loss([soft, trace], R, entropy_coef=0.5), -12.0 - 2.5)
     assert rl.reinforce(trace, jnp.array([[1, 0], [2, 3]])) == (1 * 1 + 2 * 0 + 3 * 5 + 4 * 3) / 2
     # Eq. 5 as printed: -Σ log π · (R - Σ log π - 1), with the cross-entropy -R.
-    np.testing.assert_allclose(rl.paper_loss(trace, -R), (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
+    as_printed = rl.network_loss(trace, -R) + rl.reinforce(trace, R, entropy_coef=1.0)
+    np.testing.assert_allclose(as_printed, (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
     assert rl.network_loss(trace, jnp.array([1, 0])) == 0.5  # not rounded
     # Critics: returns 10, 10 and 4, 4.
-    values = [jnp.array([[9.0, 10.0], [6.0, 4.0]])]
+    values = jnp.array([[9.0, 10.0], [6.0, 4.0]])
     assert rl.critic_loss(trace, values, R) == 0.5 * (1 + 4) / 2
     assert rl.reinforce(trace, R, baseline=values) == (1 * 1 + 2 * 0 + 3 * -2 + 4 * 0) / 2
 
@@ -204,13 +205,13 @@ def test_a_loss_of_a_row_and_the_same_one_at_its_last_step_have_the_same_scale()
 
 
 def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs():
-    """LSTM-Jump is greedy in relaxed modes; critics' values stay with their layers."""
+    """LSTM-Jump is greedy in relaxed modes."""
     greedy = trace_of(1, mode="greedy")
     sampled = trace_of()
     values = trace_of(2).log_prob
     nll = -rewards_like(True)
-    found = rl.loss([greedy, sampled], nll, baseline=[None, values])
-    expected = rl.network_loss(sampled, nll) + rl.agent_loss(sampled, -nll, baseline=[values])
+    found = rl.loss([greedy, sampled], nll, baseline=values)
+    expected = rl.network_loss(sampled, nll) + rl.agent_loss(sampled, -nll, baseline=values)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     one_row = jax.tree.map(lambda leaf: leaf[:1], greedy)  # validation needs no other rows
     np.testing.assert_allclose(rl.loss(one_row, nll[:1]), nll[:1].sum(), rtol=1e-6)
@@ -227,12 +228,67 @@ def test_a_baseline_has_rows_or_steps_beside_rewards_of_rows_or_steps(time_major
     trace = jax.tree.map(turn, dataclasses.replace(trace_of(), time_major=time_major))
     for per_step, baseline in itertools.product((False, True), (values[:, 0], values)):
         each, reward = (of.reshape(ROWS, -1) for of in (baseline, rewards_like(per_step)))
-        left = np.broadcast_to(reward - each, (ROWS, TIME))
-        returns = left
+        returns = reward
         if per_step:
-            returns = np.cumsum(left[:, ::-1], axis=1)[:, ::-1]
+            returns = np.cumsum(reward[:, ::-1], axis=1)[:, ::-1]
+        returns = np.broadcast_to(returns - each, (ROWS, TIME))
         found = rl.reinforce(trace, turn(rewards_like(per_step)), baseline=turn(baseline))
         np.testing.assert_allclose(found, -(log_prob * returns).sum(axis=1).mean(), rtol=1e-5)
+
+
+OF_ROWS = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+OF_STEPS = np.arange(16, dtype=np.float32).reshape(4, 4) % 5
+
+
+@pytest.mark.parametrize("values", [OF_ROWS, OF_STEPS], ids=["values of rows", "of steps"])
+@pytest.mark.parametrize(
+    "weights", [OF_ROWS % 3, OF_STEPS % 3], ids=["weights of rows", "of steps"]
+)
+def test_every_pair_of_rows_and_steps_is_weighed_by_a_loop_or_refused(values, weights):
+    """Regression: with as many rows as steps, weights of steps were spread over rows of losses."""
+    rng = np.random.default_rng(0)
+    log_prob, entropy, critic = -rng.exponential(size=(3, 4, 4)).astype(np.float32)
+    trace = F.DecisionTrace(np.ones((4, 4), np.int32), *map(jnp.asarray, (log_prob, entropy)))
+    every = np.broadcast_to(weights.reshape(4, -1), (4, 4))
+    if values.ndim == 2:
+        # Rewards of weight 0 do not count; a return is what follows.
+        returns = np.cumsum(np.where(every, values, 0)[:, ::-1], axis=1)[:, ::-1]
+    else:
+        returns = np.broadcast_to(values[:, None], (4, 4))
+
+    expected = {
+        rl.reinforce: -(every * log_prob * returns).sum() / 4,
+        rl.agent_loss: -(every * log_prob * returns).sum() / 4,
+        rl.network_loss: (every * values.reshape(4, -1)).sum() / 4,
+    }
+    if values.ndim == 1:
+        expected[rl.network_loss] = (weights * values).sum() / 4 if weights.ndim == 1 else None
+    # The reward of `loss` is -nll.
+    expected[rl.loss] = None
+    if expected[rl.network_loss] is not None:
+        expected[rl.loss] = expected[rl.network_loss] - expected[rl.reinforce]
+    for function, wanted in expected.items():
+        options = dict(weights=weights)
+        if function in (rl.loss, rl.agent_loss):
+            options["baseline"] = None
+        if wanted is None:
+            with pytest.raises(UserError, match=r"expected weights of each row, \(4,\)"):
+                function(trace, values, **options)
+        else:
+            found = function(trace, values, **options)
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, err_msg=function.__name__)
+    found = rl.critic_loss(trace, critic, values, weights=weights)
+    np.testing.assert_allclose(found, (every * (critic - returns) ** 2).sum() / 8, rtol=1e-5)
+    np.testing.assert_allclose(
+        rl.entropy(trace, weights=weights), (every * entropy).sum() / 4, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dtype", [bool, np.complex64])
+@pytest.mark.parametrize("function", [rl.loss, rl.network_loss, rl.reinforce, rl.agent_loss])
+def test_losses_and_rewards_are_real_numbers(function, dtype):
+    with pytest.raises(UserError, match="to be real numbers, got"):
+        function(trace_of(), np.ones(ROWS, dtype))
 
 
 def test_long_sums_do_not_overflow():
@@ -281,7 +337,7 @@ def test_critic_by_hand_sends_no_gradient_into_what_it_sees():
     np.testing.assert_allclose(compiled(rl.critic)(params, x, h), expected, rtol=1e-4, atol=1e-5)
 
     def loss(params, x, h, reward):
-        return rl.critic_loss(trace_of(), [rl.critic(params, x, h)], reward)
+        return rl.critic_loss(trace_of(), rl.critic(params, x, h), reward)
 
     to_critic, *others = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(
         params, x, h, rewards_like(True)
@@ -327,9 +383,9 @@ def test_what_is_left_out_may_be_infinite(left_out):
             reward = jnp.where(out, odd, rewards_like(True))
             how = dict(weights=weights)
             total = rl.reinforce(trace, reward, baseline=rl.leave_one_out, entropy_coef=0.1, **how)
-            total += rl.reinforce(trace, reward, baseline=[values], **how)
+            total += rl.reinforce(trace, reward, baseline=values, **how)
             total += rl.entropy(trace, **how)
-            total += rl.critic_loss(trace, [values], reward, **how)
+            total += rl.critic_loss(trace, values, reward, **how)
             return total + rl.network_loss(trace, reward, **how)
 
         leaves = [trace_of().log_prob, trace_of().entropy, trace_of(1).log_prob]
