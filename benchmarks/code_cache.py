@@ -4,7 +4,7 @@
 
 `python -m experiments.code evaluate` chooses θ (`--flatness`) and the weight on dev. This command
 gives the whole distribution of each token of test in one stream, so that tokens can be ranked
-(Grave et al. 2017).
+(Grave et al. 2017). The cache is emptied where a file begins, as the model's states are.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from benchmarks.ngram import print_scores
 from dynskip_jax import functional as F
@@ -22,6 +22,7 @@ from dynskip_jax import load_run
 from dynskip_jax.config import Count, Rate, Weight, call
 from dynskip_jax.experiments.code.task import ranks
 from dynskip_jax.failures import run_main
+from dynskip_jax.functional.neural_cache import first_of_document
 
 _STEPS = 100  # read in one call
 
@@ -34,14 +35,20 @@ class Cache(NamedTuple):
 
 
 def cached_log_probs(
-    cache: Cache, output: Any, targets: Int[Array, " time"], flatness: float, weight: float
+    cache: Cache,
+    output: Any,
+    targets: Int[Array, " time"],
+    begins: Bool[Array, " time"],
+    flatness: float,
+    weight: float,
 ) -> tuple[Cache, Float[Array, "time vocabulary"]]:
     """Return the cache after a segment, and log p of all tokens at each of its steps."""
     size = len(cache.tokens)
     states = jnp.concatenate([cache.states, output.states[0]])
     tokens = jnp.concatenate([cache.tokens, targets])
+    first = first_of_document(begins[None], size)[0]
     before = jnp.arange(len(targets))[:, None] + jnp.arange(size)[None]
-    words = tokens[before]
+    words = jnp.where(before >= first[:, None], tokens[before], F.NO_WORD)
     scores = flatness * jnp.einsum("th,tnh->tn", output.states[0], states[before])
     is_word = words != F.NO_WORD
     shares = jax.nn.softmax(jnp.where(is_word, scores, -1e9), axis=-1)
@@ -52,7 +59,8 @@ def cached_log_probs(
         words[None], shares[None] + (1 - shares.sum(-1, keepdims=True))[None] / size, gate
     )
     log_probs = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
-    return Cache(states[len(targets) :], tokens[len(targets) :]), log_probs[0]
+    kept = jnp.where(jnp.arange(len(tokens)) >= first[-1], tokens, F.NO_WORD)
+    return Cache(states[len(targets) :], kept[len(targets) :]), log_probs[0]
 
 
 def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> None:
@@ -73,7 +81,8 @@ def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> N
         model = trained.learner.model(params)
         options = dict(policy=trained.policy, deterministic=True, return_carry=True)
         carry, output = model(tokens[None], initial_carry=carry, **options)
-        cache, log_probs = cached_log_probs(cache, output, truth, flatness, weight)
+        begins = tokens == trained.vocabulary.restart_token
+        cache, log_probs = cached_log_probs(cache, output, truth, begins, flatness, weight)
         nats = -jnp.take_along_axis(log_probs, truth[:, None], axis=-1)[:, 0]
         return carry, cache, nats, ranks(log_probs, truth)
 

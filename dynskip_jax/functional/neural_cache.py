@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 NO_WORD = -1  # marks an empty slot of the cache
 
@@ -23,6 +23,15 @@ def empty_cache(batch_size: int, size: int, features: int) -> CacheCarry:
     return CacheCarry(states, jnp.full((batch_size, size), NO_WORD, jnp.int32))
 
 
+def first_of_document(begins: Bool[Array, "batch time"], size: int) -> Int[Array, "batch time"]:
+    """Return the place at which each step's document begins, among N = `size` words and a segment.
+
+    `begins` is True where a document begins. It is 0 for a document that began before the segment.
+    """
+    places = jnp.where(begins, size + jnp.arange(begins.shape[1])[None], 0)
+    return jax.lax.cummax(places, axis=1)
+
+
 def cached_log_likelihood(
     carry: CacheCarry,
     states: Float[Array, "batch time hidden"],
@@ -31,6 +40,7 @@ def cached_log_likelihood(
     *,
     flatness: Float[Array, ""] | float,
     weight: Float[Array, ""] | float,
+    begins: Bool[Array, "batch time"] | None = None,
 ) -> tuple[CacheCarry, Float[Array, "batch time"]]:
     """Mix the model's and the cache's probability of each word of the next segment.
 
@@ -44,7 +54,8 @@ def cached_log_likelihood(
 
     `targets` are the w_{t+1}, and `log_likelihood` their log p_model, in nats. `flatness` is θ ≥ 0:
     with 0, p_cache is the relative frequency of a word in the cache. `weight` is λ in [0, 1].
-    Return the cache for the next segment, and log p(w_{t+1}), in nats.
+    Where `begins` is True a document begins, and the cache is emptied before that step. Return the
+    cache for the next segment, and log p(w_{t+1}), in nats.
     """
     size = carry.words.shape[1]
     time = targets.shape[1]
@@ -54,11 +65,17 @@ def cached_log_likelihood(
     steps_back = size + jnp.arange(time)[:, None] - jnp.arange(size + time)[None]
     in_window = (steps_back >= 1) & (steps_back <= size)
     seen = in_window[None] & (all_words != NO_WORD)[:, None]
+    kept_words = all_words
+    if begins is not None:
+        first = first_of_document(begins, size)
+        places = jnp.arange(size + time)
+        seen &= places[None, None] >= first[..., None]
+        kept_words = jnp.where(places[None] >= first[:, -1:], all_words, NO_WORD)
     hit = seen & (all_words[:, None] == targets[:, :, None])
     # With an empty cache, `cached` would be log 0 - log 0, which is NaN.
     any_seen = seen.any(axis=-1)
     total = jax.nn.logsumexp(scores, axis=-1, where=seen)
     cached = jax.nn.logsumexp(scores, axis=-1, where=hit) - jnp.where(any_seen, total, 0)
     mixed = jnp.logaddexp(jnp.log1p(-weight) + log_likelihood, jnp.log(weight) + cached)
-    carry = CacheCarry(all_states[:, time:], all_words[:, time:])
+    carry = CacheCarry(all_states[:, time:], kept_words[:, time:])
     return carry, jnp.where(any_seen, mixed, log_likelihood)

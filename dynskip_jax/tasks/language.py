@@ -188,7 +188,8 @@ class CachedLanguageModelling(LanguageModelling):
 
     It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each
     `weight` λ. Its log-probabilities are a pair: those without a cache, and those of the targets
-    with each cache, (rows, time, θ, λ). Each sample of a stream has its own cache.
+    with each cache, (rows, time, θ, λ). Each sample of a stream has its own cache, which is emptied
+    where the model restarts.
     """
 
     def __init__(
@@ -227,11 +228,14 @@ class CachedLanguageModelling(LanguageModelling):
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
         carry, past = carry
         read, output = self.read(model, batch, carry, **how)
+        begins = None
+        if model.restart_token is not None:
+            begins = batch.inputs == model.restart_token
 
         def cached(flatness, weight):
-            rates = dict(flatness=flatness, weight=weight)
+            how = dict(flatness=flatness, weight=weight, begins=begins)
             return F.cached_log_likelihood(
-                past, output.states, batch.targets, read.log_probs.target, **rates
+                past, output.states, batch.targets, read.log_probs.target, **how
             )
 
         # The updated cache is the same for all θ and λ.

@@ -40,20 +40,26 @@ def start(batch, size):
 @pytest.mark.parametrize(
     ("size", "flatness", "weight"), [(1, 0.0, 0.5), (4, 0.7, 0.3), (12, 3.0, 0.99)]
 )
-def test_it_is_its_definition_also_in_segments(size, flatness, weight):
+@pytest.mark.parametrize("starts", [(), (2, 7)])
+def test_it_is_its_definition_also_in_segments(size, flatness, weight, starts):
+    """The cache of a document is empty where it begins, for the second row only."""
     states, words, probabilities = text(0, 2)
+    begins = np.zeros((2, TIME), bool)
+    begins[1, starts] = True
     carry, found = start(2, size), []
     for part in (slice(0, 4), slice(4, None)):
         given = (array[:, part] for array in (states, words, probabilities))
-        carry, piece = run(carry, *given, flatness=flatness, weight=weight)
+        how = dict(begins=begins[:, part] if starts else None)
+        carry, piece = run(carry, *given, flatness=flatness, weight=weight, **how)
         found.append(piece)
     found = np.concatenate(found, axis=1)
     for b, t in np.ndindex(2, TIME):
         cache = np.zeros(VOCABULARY)
-        for i in range(max(0, t - size), t):
+        begin = max(np.flatnonzero(begins[b, : t + 1]), default=0)
+        for i in range(max(begin, t - size), t):
             cache[words[b, i]] += np.exp(flatness * states[b, t] @ states[b, i])
         p = probabilities[b, t]
-        p = (1 - weight) * p + weight * cache / cache.sum() if t else p
+        p = (1 - weight) * p + weight * cache / cache.sum() if t > begin else p
         np.testing.assert_allclose(found[b, t], np.log(p[words[b, t]]), rtol=1e-10, atol=1e-12)
 
 

@@ -197,8 +197,10 @@ def test_averaged_predictions_are_means_of_probabilities(usual):
     np.testing.assert_allclose(found["dev_agent_skip_1"], [mean(k)], rtol=1e-5)
 
 
-def test_cached_perplexity_is_that_of_the_models_states_and_words(usual):
-    learner = learner_of(seeds=(0, 1))
+@pytest.mark.parametrize("restart_token", [None, 1])
+def test_cached_perplexity_is_that_of_the_models_states_and_words(usual, restart_token):
+    """Where the model restarts, the cache is empty: a file's `<name-0>` is another one's."""
+    learner = learner_of(seeds=(0, 1), model=dict(restart_token=restart_token))
     params = [drawn_params(learner, seed) for seed in range(2)]
     flatness, weight = (0.0, 2.0), (0.1, 0.6)
     how = dict(size=6, flatness=flatness, weight=weight, num_steps=5)
@@ -210,12 +212,17 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words(usual):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), metrics, plain)
 
     inputs, targets = stream_of(learner, "dev")
+    begins = np.flatnonzero(np.asarray(inputs) == restart_token)
+    assert restart_token is None or len(begins) > 2
     for seed, i, j in np.ndindex(2, 2, 2):
         output = compiled(learner.model(params[seed]))(inputs[None], policy=F.Policy("greedy"))
         states = np.asarray(output.states[0], float)
         p = np.exp(-nll_of(output.logits[0], targets))
         for t in range(1, len(targets)):
-            past = np.arange(max(0, t - 6), t)
+            begin = max(begins[begins <= t], default=0)
+            past = np.arange(max(begin, t - 6), t)
+            if not len(past):
+                continue
             alike = np.exp(flatness[i] * states[past] @ states[t])
             cache = alike[targets[past] == targets[t]].sum() / alike.sum()
             p[t] = (1 - weight[j]) * p[t] + weight[j] * cache
