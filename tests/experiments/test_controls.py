@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from commands import PTB, SMALL_PTB, load, row_of, succeed
 
+from dynskip_jax.evaluation import _modes, _scores
 from dynskip_jax.experiment import NAMES, find_experiment
 from dynskip_jax.experiments.recall.task import Recall
 from dynskip_jax.settings import replace
@@ -130,6 +131,26 @@ def test_a_control_is_evaluated_in_the_modes_of_the_agent_it_is_compared_with(na
             assert control.is_untrained and not agent.is_untrained
             assert control.evaluation_mode == agent.evaluation_mode == mode
             assert control.choices_matter() == agent.choices_matter()
+
+
+# RESULTS.md says these numbers; with fewer samples, averaged scores would be worse.
+SAMPLES = {"ptb": 10, "sst": 10, "agreement": 4, "classify": 4, "imdb": 4}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_averaged_scores_are_of_as_many_samples_as_the_results_say(name):
+    asked = []
+
+    def evaluate(params, split, keys, *, mode, samples, **_):
+        asked.append((mode, samples))
+        return {}
+
+    learner = SimpleNamespace(evaluate=evaluate)
+    spec = SimpleNamespace(evaluation_mode="greedy", choices_matter=lambda: True)
+    parts = dict(learner=learner, spec=spec, experiment=find_experiment(name))
+    trained = SimpleNamespace(all_params=None, keys=None, **parts)
+    _scores(trained, "test", _modes(trained), advance=lambda _: None)
+    assert asked == [("greedy", 1), ("sample", 1), ("sample", SAMPLES.get(name, 16))]
 
 
 def test_recall_of_longer_rows_is_measured_in_both_modes():

@@ -5,6 +5,7 @@ errors.
 import csv
 import json
 import shutil
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from pages import ROOT
 from scipy import stats
 
 from dynskip_jax.commands.report import report
+from dynskip_jax.results import summary
 
 REPORT = tool("report")
 
@@ -114,6 +116,13 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
     # Of the selected value of each model.
     assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2
+
+
+def test_the_spread_of_a_result_is_that_of_a_sample_of_seeds():
+    values = [0.2, 0.5, 0.9]
+    found = summary(values)
+    assert found["mean"] == pytest.approx(statistics.mean(values))
+    assert found["std"] == pytest.approx(statistics.stdev(values))
 
 
 def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, tmp_path):

@@ -154,6 +154,17 @@ def test_losses_by_hand():
     assert rl.reinforce(trace, R, baseline=values) == (1 * 1 + 2 * 0 + 3 * -2 + 4 * 0) / 2
 
 
+@pytest.mark.parametrize(("discount", "expected"), [(1.0, 14.0), (0.5, 11.75), (0.0, 9.5)])
+def test_the_loss_of_a_task_discounts_later_rewards(discount, expected):
+    """By hand, with discount 0.5: 1 · 1 + 2 · 0, and 3 · (2 + 0.5 · 3) + 4 · 3; their mean."""
+    log_prob = jnp.array([[-1.0, -2.0], [-3.0, -4.0]])
+    trace = F.DecisionTrace(jnp.ones((2, 2), jnp.int32), log_prob, jnp.zeros((2, 2)))
+    objective = Agent(discount=discount, rl_coef=1.0, baseline="none")
+    scheduled = ScheduledValues(F.Policy("sample"), entropy_coef=0.0)
+    rewards = jnp.array([[1.0, 0.0], [2.0, 3.0]])
+    assert agents_loss(objective, scheduled, [trace], jnp.zeros((2, 2)), rewards) == expected
+
+
 # --- One loss
 
 

@@ -157,6 +157,19 @@ def test_a_task_may_reward_another_log_likelihood():
 # --- Evaluation ---
 
 
+def test_batches_of_an_evaluation_are_sampled_with_different_keys():
+    """Otherwise samples of equal rows in two batches would be equal, and the mean too sure."""
+    once = examples_of("classes")
+    once = Examples(*(leaf[:5] for leaf in (once.inputs, once.targets, once.seq_lengths)))
+    leaves = (once.inputs, once.targets, once.seq_lengths)
+    twice = Examples(*(np.concatenate([leaf, leaf]) for leaf in leaves))
+    learner = learner_of("classes", {"dev": once, "test": twice})
+    params = together(drawn_params(learner))
+    of_one = learner.evaluate(params, "dev", KEYS[:1], mode="sample")["dev_agent_skip_1"]
+    of_two = learner.evaluate(params, "test", KEYS[:1], mode="sample")["test_agent_skip_1"]
+    assert of_one != of_two
+
+
 @pytest.mark.parametrize("kind", and_slow(TASKS, lambda kind: kind == "steps"))
 def test_predictions_are_in_order_unpadded_and_those_of_each_example_alone(kind):
     learner, params = trained(kind)
