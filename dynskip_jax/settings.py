@@ -142,8 +142,10 @@ class Agent:
     """Distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …"""
     top: Annotated[Count, For(("sparse:k",))] = 5
     """Number of states that enter: those with the best scores."""
-    agent_learning_rate: Annotated[Positive | None, Rewarded] = None
-    """Give agents their own Adam with this rate; by default they share the network's optimizer."""
+    agent_learning_rate: Annotated[Positive | None, For((*WITH_AGENT, "lstm_jump"))] = None
+    """Give agents, and attention that copies words, their own Adam with this rate; by default they
+    share the network's optimizer.
+    """
     evaluation_mode: Annotated[Literal["greedy", "sample"], For((*REWARDED, "random:k"))] = "greedy"
     """How agents choose on dev and test."""
     control: Annotated[Literal["none", "untrained", "histogram", "mean"], For(CHOOSING)] = "none"

@@ -104,21 +104,20 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     fields = [field for field in Sweep._fields if field in limited[0]]
 
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
-    copies = skip.max_skip > 1 and skip.has_distribution
     return ModelSpec(
         name=name,
         named_skip=named,
         skip=skip,
         transition=transition,
         depth_skip=depth_skip,
-        copy=model.copy if copies else "none",
+        copy=_copy(skip, settings),
         objective=_objective(skip, settings, is_untrained=is_untrained),
         values=values,
         sweep=Sweep(**{field: of_each(limited, field, len(seeds)) for field in fields}),
         seeds=seeds,
         evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,
-        agent_learning_rate=agent.agent_learning_rate if skip.is_stochastic else None,
+        agent_learning_rate=_agent_learning_rate(skip, settings),
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
         has_skip=tuple(layer in with_skip for layer in range(1, model.num_layers + 1)),
         cell_options=_cell_options(settings),
@@ -155,7 +154,7 @@ def _check_choices(
         raise UserError(
             f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller"
         )
-    has_own_rate = skip.is_stochastic and agent.agent_learning_rate
+    has_own_rate = _agent_learning_rate(skip, settings) is not None
     if isinstance(settings.training.learning_rate, tuple) and has_own_rate:
         raise UserError(
             "a sweep over --learning-rate includes agents: give --agent-learning-rate none"
@@ -174,6 +173,24 @@ def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
             )
     if settings.run.test == "all" and all(len(spec.values) == 1 for spec in specs):
         raise UserError("--test all has no effect without a sweep: leave it out")
+
+
+def _copy(skip: F.TimeSkip, settings: Settings) -> str:
+    """Return how a model with this skip copies words: without a distribution over k, not at all."""
+    can_copy = skip.max_skip > 1 and skip.has_distribution
+    return settings.model.copy if can_copy else "none"
+
+
+def _agent_learning_rate(skip: F.TimeSkip, settings: Settings) -> float | None:
+    """Return the rate of the Adam of agents, and of attention that points at words to copy.
+
+    The network's gradient descent does not teach a pointer. Attention that only mixes states is
+    part of the network.
+    """
+    points = skip.has_agent and _copy(skip, settings) != "none"
+    if skip.is_stochastic or points:
+        return settings.agent.agent_learning_rate
+    return None
 
 
 def _controlled(skip: F.TimeSkip, settings: Settings) -> F.TimeSkip:

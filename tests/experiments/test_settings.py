@@ -147,6 +147,20 @@ def test_an_untrained_agent_stays_though_weights_decay():
     assert not updates["agent"].any() and updates["weights"].all()
 
 
+@pytest.mark.parametrize(
+    ("model", "copy", "rate"),
+    [
+        ("dynamic:5", "none", 0.003),
+        ("content:5", "expected", 0.003),
+        ("content:5", "none", None),  # attention that mixes states is part of the network
+        ("mean:5", "expected", None),
+    ],
+)
+def test_what_chooses_or_points_has_the_agents_own_optimizer(model, copy, rate):
+    settings = settings_of("ptb", agent_learning_rate=0.003, copy=copy)
+    assert make_spec(model, settings).agent_learning_rate == rate
+
+
 @pytest.mark.parametrize("name", ["classify", "imdb", "sick", "sst"])
 def test_a_task_reads_every_setting_of_its_network(name, monkeypatch):
     settings, read = settings_of(name), set()
