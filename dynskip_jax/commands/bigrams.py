@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from dynskip_jax.console import print_table, say
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentence_corpora import find_imdb, imdb_splits
 from dynskip_jax.errors import needs
 
@@ -21,9 +20,8 @@ def bigrams(data: Path | None = None) -> None:
     with needs("bench"):
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression
-    notes = DataNotes()
-    reviews, source = find_imdb(data, notes)
-    say("\n".join([f"data: imdb, {source}", *notes.lines]))
+    reviews, source = find_imdb(data)
+    say(f"data: imdb, {source}")
     splits = {split: list(texts) for split, texts in imdb_splits(reviews).items()}
     words = {split: [text.words for text in texts] for split, texts in splits.items()}
     labels = {split: [text.label for text in texts] for split, texts in splits.items()}

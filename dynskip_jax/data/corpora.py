@@ -68,7 +68,7 @@ def find_language_corpus(
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
         return embedded_corpus(pieces)
     if data is not None:
-        path = Path(data).expanduser()
+        path = Path(data)
         return _in_folder(path, dataset or corpus_name(path), dataset, pieces)
     if (path := named_folder(dataset or PTB)) is not None:
         return _in_folder(path, dataset or PTB, dataset, pieces)

@@ -49,18 +49,27 @@ _DAMAGED = (
 )
 
 
+def expanded(path: PathLike) -> Path:
+    """Return a path whose `~` or `~user` is replaced, for where paths are typed."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        problem = "begins with the home folder of an unknown user: write the whole path"
+        raise bad_file(path, problem) from None
+
+
 def named_folder(name: str) -> Path | None:
     """Return the sub-folder `name` of `$DYNSKIP_DATA_DIR`, or None if there is no such folder."""
     root = os.environ.get(DATA_VARIABLE)
     if not root or name in ("", ".", "..") or Path(name).name != name:
         return None
-    folder = Path(root).expanduser() / name
+    folder = expanded(root) / name
     return folder if folder.is_dir() else None
 
 
 def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[str]) -> Path:
     """Return the folder `data` or, if that is None, the folder `name` in `$DYNSKIP_DATA_DIR`."""
-    folder = named_folder(name) if data is None else Path(data).expanduser()
+    folder = named_folder(name) if data is None else Path(data)
     if folder is None:
         remedy = f"put {', '.join(files)} into a folder and name it with --data DIR, or into"
         raise UserError(f"{title} was not found: {remedy} ${DATA_VARIABLE}/{name}")
@@ -73,12 +82,29 @@ def folder_entries(folder: PathLike) -> list[Path]:
     """Return the files and folders in a folder, sorted by name, without hidden ones."""
     try:
         entries = sorted(Path(folder).iterdir())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        is_file = isinstance(error, NotADirectoryError)
-        remedy = "name the folder that it is in" if is_file else "check its name and permissions"
-        raise bad_file(folder, f"cannot be read ({reason}): {remedy}") from None
-    return [own for own in entries if own.name[0] != "." and own.name.lower() not in _OF_SYSTEMS]
+    except NotADirectoryError:
+        raise bad_file(folder, "is no folder: name the folder that it is in") from None
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}): check its name and permissions"
+        raise bad_file(folder, problem) from None
+    return [own for own in entries if not _is_hidden(own.name)]
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and its sub-folders, sorted by path, without hidden ones.
+
+    Links to folders are not followed, so that no circle can arise.
+    """
+    files = []
+    for path in sorted(folder.rglob("*")):
+        names = path.relative_to(folder).parts
+        if path.is_file() and not any(map(_is_hidden, names)):
+            files.append(path)
+    return files
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _OF_SYSTEMS
 
 
 def only_file(folder: Path, pattern: str) -> Path:
@@ -104,9 +130,7 @@ def find_splits(
     found = {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
     for split, words in SPLIT_WORDS.items():
-        name = re.compile(
-            rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE | re.DOTALL
-        )
+        name = re.compile(rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE)
         chosen = [path for path in entries if path.is_file() and name.fullmatch(path.name)]
         if folders:
             chosen += [path for path in entries if path.is_dir() and path.name.lower() in words]
@@ -114,13 +138,12 @@ def find_splits(
             listed = ", ".join(shown(path.name) for path in chosen[:3])
             problem = f"has more than one file for the {split} split ({listed})"
             raise bad_file(folder, f"{problem}: keep one")
-        if chosen:
-            found[split] = chosen[0]
-        elif not folders:
-            others = ", ".join((*endings[1:4], ".gz"))
-            wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; {others})"
+        if not chosen and not folders:
+            wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; perhaps with .gz)"
             problem = f"has no file for the {split} split"
             raise bad_file(folder, f"{problem}: put one there named {wanted}")
+        if chosen:
+            found[split] = chosen[0]
     return found
 
 

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.class_folders import class_files
-from dynskip_jax.data.files import SPLITS, PathLike, find_splits, folder_entries, iter_lines
-from dynskip_jax.data.messages import bad_file, bad_line, check_label, printable, quoted, shown
-from dynskip_jax.data.notes import COMMENT, EMPTY, DataNotes, repeats
+from dynskip_jax.data.files import (
+    SPLITS,
+    PathLike,
+    files_below,
+    find_splits,
+    folder_entries,
+    iter_lines,
+)
+from dynskip_jax.data.messages import (
+    bad_file,
+    bad_line,
+    checked_label,
+    normalized,
+    printable,
+    quoted,
+    shown,
+)
+from dynskip_jax.data.notes import NO_WORDS, DataNotes, repeats
 from dynskip_jax.data.sentences import Labelled, has_words
 from dynskip_jax.data.tables import Column, Delimiter, Row, read_table
 
@@ -94,7 +107,6 @@ def find_labelled_text(
     header: bool | None = None,
     delimiter: Delimiter = "auto",
     share: float = 0.1,
-    strict: bool = False,
 ) -> LabelledTextCorpus:
     """Read labelled texts from a file or a folder.
 
@@ -109,24 +121,31 @@ def find_labelled_text(
         delimiter: What separates columns; `auto` is a tab in TSV, and detected in CSV.
         share: Fraction of the texts that is drawn from train for a missing split
             (`stratified_split`).
-        strict: Refuse what is left out otherwise: texts without words, comments, and links in a
-            circle.
     """
-    path = Path(data).expanduser()
-    notes = DataNotes(strict=strict)
+    path = Path(data)
+    notes = DataNotes()
     columns = dict(text=text, label=label, header=header, delimiter=delimiter)
-    found = _read_splits(path, functools.partial(read_labelled_file, **columns, notes=notes), notes)
+    read = functools.partial(read_labelled_file, **columns, notes=notes)
+    found = _read_splits(path, read, notes)
     train = found["train"]
     counts = collections.Counter(example.label for example in train)
     if len(counts) < 2:
         label = quoted(train[0].label)
         raise bad_file(path, f"has only the class {label} in train: two are needed")
-    _warn_of_header(train, counts, notes)
-    splits = _with_drawn_splits(found, share, notes)
+    lines = _doubts(train, counts)
+
+    splits = dict(found)
+    missing = [split for split in ("dev", "test") if split not in found]
+    if missing:
+        drawn = stratified_split([example.label for example in train], missing, share, seed=0)
+        splits |= {split: [train[i] for i in places] for split, places in drawn.items()}
+        sizes = " and ".join(f"{len(splits[split]):,} as {split}" for split in missing)
+        lines.append(f"drawn from train, the same share of each class: {sizes}")
+    splits = {split: splits[split] for split in SPLITS}
     if not all(splits.values()):
-        raise bad_file(
-            path, "has too few texts to draw dev and test from train: give files for them"
-        )
+        problem = "has too few texts to draw dev and test from train: give files for them"
+        raise bad_file(path, problem)
+
     classes = tuple(sorted(counts))
     if all(map(_NUMBER.fullmatch, counts)):
         classes = tuple(sorted(classes, key=float))
@@ -137,36 +156,28 @@ def find_labelled_text(
         split: [hash(" ".join(one.text.lower().split())) for one in own]
         for split, own in splits.items()
     }
-    lines = [*notes.lines, *repeats(keys)]
+    lines = [*lines, *notes.lines, *repeats(keys)]
     return LabelledTextCorpus(name, source, classes, splits, lines)
 
 
-def _warn_of_header(
-    train: Sequence[LabelledText], counts: Mapping[str, int], notes: DataNotes
-) -> None:
-    """Note a first line that looks like the names of columns, and was read as a text."""
+def _doubts(train: Sequence[LabelledText], counts: Mapping[str, int]) -> list[str]:
+    """Return lines on what looks like a mistake: a header read as a text, or one class as two."""
+    lines = []
     first = train[0]
-    # No header was read, and there is no file for each text.
-    may_be_header = first.line == 1 < train[-1].line and _ending(first.file) not in _JSON_ENDINGS
+    is_table = first.line == 1 < train[-1].line and _ending(first.file) not in _JSON_ENDINGS
     # The label of the first line occurs nowhere else, or its text is a number.
-    if may_be_header and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
+    if is_table and (counts[first.label] == 1 or _NUMBER.fullmatch(first.text.strip())):
         problem = f"looks like a header, and is read as a text with the label {quoted(first.label)}"
-        notes.add(f"the first line of {first.file} {problem}: --header yes leaves it out")
+        lines.append(f"the first line of {first.file} {problem}: --header yes leaves it out")
 
-
-def _with_drawn_splits(
-    found: Mapping[str, Sequence[LabelledText]], share: float, notes: DataNotes
-) -> dict[str, Sequence[LabelledText]]:
-    """Return all splits; those that no file holds are drawn from train."""
-    splits = dict(found)
-    train = found["train"]
-    missing = [split for split in ("dev", "test") if split not in found]
-    if missing:
-        drawn = stratified_split([example.label for example in train], missing, share, seed=0)
-        splits |= {split: [train[i] for i in places] for split, places in drawn.items()}
-        sizes = " and ".join(f"{len(splits[split]):,} as {split}" for split in missing)
-        notes.add(f"drawn from train, the same share of each class: {sizes}")
-    return {split: splits[split] for split in SPLITS}
+    alike: dict[str | float, list[str]] = {}
+    for label in sorted(counts):
+        key = float(label) if _NUMBER.fullmatch(label) else label.casefold()
+        alike.setdefault(key, []).append(label)
+    for labels in alike.values():
+        if len(labels) > 1:
+            lines.append(f"classes that may be one: {', '.join(map(quoted, labels))}")
+    return lines
 
 
 def read_labelled_file(
@@ -186,13 +197,13 @@ def read_labelled_file(
     notes = notes or DataNotes()
     ending = _ending(path)
     if ending in _JSON_ENDINGS:
-        records = _json_records(path, text, label, notes)
+        records = _json_records(path, text, label)
     else:
         has_quotes = ending == "csv" or delimiter not in ("auto", "tab")
         if not has_quotes:
             delimiter = "tab"
-        how = dict(header=header, delimiter=delimiter, has_quotes=has_quotes, notes=notes)
-        records = read_table(path, (text, label), _FLAGS, **how)
+        how = dict(flags=_FLAGS, header=header, delimiter=delimiter, has_quotes=has_quotes)
+        records = read_table(path, (text, label), **how)
     texts = []
     for number, fields in records:
         texts += _examples(path, number, *fields, notes)
@@ -233,73 +244,27 @@ def _read_splits(
     """Return the texts of the splits at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
-    # Files or folders named train, dev and test are splits, unless they are classes of that name.
     found = find_splits(path, (*_ENDINGS, "txt"), folders=True)
-    if not found or _are_classes(path, found, notes):
+    if not found:
         return {"train": _read_classes(path, notes)}
     if "train" not in found:
         raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
     texts = {}
     for split, own in found.items():
-        if own.is_dir():
-            texts[split] = _read_classes(own, notes)
-        else:
-            texts[split] = read(own)
+        texts[split] = _read_classes(own, notes) if own.is_dir() else read(own)
     return texts
 
 
-def _are_classes(path: Path, found: Mapping[str, Path], notes: DataNotes) -> bool:
-    """Return whether folders named train, dev or test are classes, and not splits.
-
-    A split has a folder for each class. A class has texts, and there are other classes beside it.
-    Anything between these is refused, because one reading of it leaves texts out.
-    """
-    if not all(own.is_dir() for own in found.values()):
-        return False
-    named = ", ".join(shown(own.name) for own in found.values())
-    # Folders beside those of that name are other classes.
-    others = []
-    for own in folder_entries(path):
-        is_other = own.is_dir() and own not in found.values() and not _leads_back(own, path)
-        if is_other and (_has_texts(own) or _has_classes(own)):
-            others.append(own)
-    have_classes = [_has_classes(own) for own in found.values()]
-    remedy = f"if these are classes, put all of them into a new folder {shown(path)}/train"
-    if others and not any(have_classes):
-        notes.add(f"folders without sub-folders are classes, not splits: {named}")
-        return True
-    if others:
-        problem = f"has folders for splits ({named}) and others ({shown(others[0].name)})"
-        raise bad_file(path, f"{problem}: move the others away or, {remedy}")
-    if not any(have_classes) and any(map(_has_texts, found.values())):
-        raise bad_file(
-            path, f"has folders for splits ({named}) without a folder for each class: {remedy}"
-        )
-    return False
-
-
-def _leads_back(link: Path, folder: Path) -> bool:
-    """Return whether `link` is a link to what lies in `folder`, or to a folder above it."""
-    real = os.path.realpath(folder)
-    target = os.path.realpath(link)
-    return link.is_symlink() and os.path.commonpath([real, target]) in (real, target)
-
-
-def _has_texts(folder: Path) -> bool:
-    """Return whether files lie in a folder itself."""
-    return any(own.is_file() for own in folder_entries(folder))
-
-
-def _has_classes(folder: Path) -> bool:
-    """Return whether files lie in sub-folders, except in run folders."""
-    return any(True for _ in class_files(folder, DataNotes()))
-
-
 def _read_classes(path: Path, notes: DataNotes) -> list[LabelledText]:
-    """Return the texts of a folder that has one folder per class, with a text in each file."""
+    """Return the texts of a folder that has a folder for each class, with a text in each file."""
     texts = []
-    for file, label in class_files(path, notes):
-        texts += _examples(file, 1, "\n".join(iter_lines(file)), label, notes)
+    for folder in filter(Path.is_dir, folder_entries(path)):
+        files = files_below(folder)
+        # Run folders hold no texts; they may lie in the folder in which the user works.
+        if any(file.name == "config.json" for file in files):
+            continue
+        for file in files:
+            texts += _examples(file, 1, "\n".join(iter_lines(file)), folder.name, notes)
     if not texts:
         files = "train.tsv, train.csv or train.jsonl"
         problem = f"has no texts: it needs {files}, or a folder for each class"
@@ -311,8 +276,8 @@ def _ending(path: PathLike) -> str:
     return os.path.basename(path).lower().removesuffix(".gz").rpartition(".")[2]
 
 
-def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes) -> Iterator[Row]:
-    """Yield each line's text and label; a line that begins with `#` is no JSON, but a comment."""
+def _json_records(path: PathLike, text: Column, label: Column) -> Iterator[Row]:
+    """Yield each line's text and label."""
     kinds = (
         (text, str, "text", _FLAGS[0]),
         (label, (str, int, float), "text or a number", _FLAGS[1]),
@@ -320,18 +285,16 @@ def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes)
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
             continue
-        if line.lstrip().startswith("#"):
-            notes.leave_out(COMMENT, path, number)
-            continue
         try:
-            found = json.loads(line, object_pairs_hook=_without_repeats)
+            found = json.loads(line)
             if not isinstance(found, dict):
                 raise ValueError(f"got {quoted(found)}")
         except (ValueError, RecursionError) as error:
             raise bad_line(path, number, f"expected a JSON object on each line ({error})") from None
+        found = {normalized(key): value for key, value in found.items()}
         fields = []
         for key, types, kind, flag in kinds:
-            value = found.get(unicodedata.normalize("NFC", str(key)))
+            value = found.get(normalized(str(key)))
             if not isinstance(value, types) or value != value:  # NaN
                 problem = f"expected {kind} under {quoted(key)} ({flag}) in {quoted(found)}"
                 raise bad_line(path, number, problem)
@@ -341,22 +304,12 @@ def _json_records(path: PathLike, text: Column, label: Column, notes: DataNotes)
         yield Row(number, fields)
 
 
-def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    names = [unicodedata.normalize("NFC", name) for name, _ in pairs]
-    found = dict(zip(names, (value for _, value in pairs), strict=True))
-    if len(found) < len(pairs):
-        raise ValueError(
-            f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice"
-        )
-    return found
-
-
 def _examples(
     path: PathLike, number: int, text: str, label: str, notes: DataNotes
 ) -> list[LabelledText]:
     """Return a text with its class; nothing if the text has no words."""
     if not has_words(text):
-        notes.leave_out(EMPTY, path, number)
+        notes.count(NO_WORDS, path, number)
         return []
-    check_label(label, "label", path, number)
-    return [LabelledText(text, notes.label(label, path, number), os.fspath(path), number)]
+    label = checked_label(label, "label", path, number)
+    return [LabelledText(text, label, os.fspath(path), number)]

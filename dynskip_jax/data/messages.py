@@ -1,13 +1,12 @@
 """Format text from users' files for messages: printable, short, and with its file and line."""
 
 import os
-import reprlib
 import unicodedata
 from collections.abc import Mapping
 
 from dynskip_jax.errors import UserError
 
-MAX_MESSAGE = 299
+_MAX_MESSAGE = 299
 _MAX_WHERE = 130
 _MAX_QUOTED = 40
 # Control and format characters, surrogates, and separators of lines and paragraphs. Format
@@ -16,11 +15,6 @@ _CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Format characters that are parts of words: joiners, and signs such as those of Arabic numbers and
 # verses.
 _OF_WORDS = frozenset("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = _MAX_QUOTED
-_REPR.maxlevel = 2
-_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
@@ -58,39 +52,37 @@ def shares(of_splits: Mapping[str, float]) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return the `repr` of a value from a file in about 40 (at most 80) characters."""
+    """Return the `repr` of a value from a file in at most 60 characters."""
     if isinstance(value, str):
-        text = repr(shortened(value, _MAX_QUOTED))
-    else:
-        text = printable(_REPR.repr(value))
-    return shortened(text, 2 * _MAX_QUOTED)
+        value = shortened(value, _MAX_QUOTED)
+    return shown(repr(value), 60)
 
 
-def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
-    """Return the error for a file or folder: its name, a space and the problem, cut at 300."""
-    start = f"{shown(os.fspath(where), _MAX_WHERE)} "
-    return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
+def normalized(text: str) -> str:
+    """Return a name without spaces around it and in NFC, so that equal names are equal."""
+    return unicodedata.normalize("NFC", text.strip())
 
 
-def check_label(label: str, kind: str, where: str | os.PathLike[str], number: int) -> None:
-    """Refuse a label that is empty, or not printable: terminals, tables and pictures show it."""
-    if not label.strip():
+def checked_label(text: str, kind: str, where: str | os.PathLike[str], number: int) -> str:
+    """Return a label, normalized; refuse an empty one and one that terminals cannot show."""
+    label = normalized(text)
+    if not label:
         raise bad_line(where, number, f"the {kind} is empty")
     if not label.isprintable():
         problem = f"the {kind} {quoted(label)} has characters that do not print: replace them"
         raise bad_line(where, number, problem)
+    return label
+
+
+def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
+    """Return the error for a file or folder: its name, a space and the problem, cut at 300."""
+    return _bad(f"{shown(os.fspath(where), _MAX_WHERE)} ", problem)
 
 
 def bad_line(where: str | os.PathLike[str], number: int, problem: str) -> UserError:
     """Return the error for a line, counted from 1: the file, the line and the problem."""
-    start = _line_start(where, number)
-    return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
+    return _bad(f"{shown(os.fspath(where), _MAX_WHERE)}, line {number}: ", problem)
 
 
-def room_in_line(where: str | os.PathLike[str], number: int) -> int:
-    """Return how many characters the problem of a `bad_line` may have without being cut."""
-    return MAX_MESSAGE - len(_line_start(where, number))
-
-
-def _line_start(where: str | os.PathLike[str], number: int) -> str:
-    return f"{shown(os.fspath(where), _MAX_WHERE)}, line {number}: "
+def _bad(where: str, problem: str) -> UserError:
+    return UserError(where + shown(problem, _MAX_MESSAGE - len(where)))

@@ -1,74 +1,32 @@
 """Count what readers leave out or change in users' files, and tell it in one line for each kind."""
 
+import collections
 import os
-import unicodedata
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
 
-from dynskip_jax.data.messages import bad_file, bad_line, shown
+from dynskip_jax.data.messages import shown
 
-
-class LeftOut(NamedTuple):
-    """A kind of line or file that readers leave out."""
-
-    problem: str  # in the error of `--strict`, after the name of the file or line
-    plural: str  # in the line that counts them
-
-
-EMPTY = LeftOut("the text has no words", "texts without words")
-COMMENT = LeftOut("a comment, which begins with #", "comments, which begin with #")
-
-_NOT_NFC = "labels in another Unicode form, now in NFC"
+NO_WORDS = "left out: texts without words"
+COMMENTS = "left out: comments, which begin with #"
 
 
 class DataNotes:
-    """What readers leave out or change, and where first; `strict` refuses what is left out."""
+    """What readers leave out or change: how often, and where first."""
 
-    def __init__(self, *, strict: bool = False):
-        self._strict = strict
-        self._found: dict[str, tuple[int, str]] = {}  # how often, and where first
-        self._lines: list[str] = []
+    def __init__(self):
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._first: dict[str, str] = {}  # the place of each kind
 
-    def leave_out(
-        self, kind: LeftOut, where: str | os.PathLike[str], line: int | None = None
-    ) -> None:
-        """Count a line, or a file, that is left out."""
-        if self._strict:
-            problem = f"{kind.problem}: mend it, or leave --strict out"
-            if line is None:
-                raise bad_file(where, problem)
-            raise bad_line(where, line, problem)
-        self.count(f"left out: {kind.plural}", where, line)
-
-    def count(self, what: str, where: str | os.PathLike[str], line: int | None = None) -> None:
-        """Count what is read in a way that its author may not expect."""
-        count, first = self._found.get(what, (0, ""))
-        # The first place is named, and the others are counted.
-        if not count:
-            first = shown(os.fspath(where), 75)
-            if line is not None:
-                first = f"{first}, line {line}"
-        self._found[what] = count + 1, first
-
-    def add(self, line: str) -> None:
-        """Add a line."""
-        self._lines.append(line)
-
-    def label(self, text: str, where: str | os.PathLike[str], line: int | None = None) -> str:
-        """Return a label without spaces around it and in NFC, so that equal names are equal."""
-        text = text.strip()
-        label = unicodedata.normalize("NFC", text)
-        if label != text:
-            self.count(_NOT_NFC, where, line)
-        return label
+    def count(self, kind: str, where: str | os.PathLike[str], line: int) -> None:
+        """Count a line that is left out, or is read in a way that its author may not expect."""
+        self._counts[kind] += 1
+        self._first.setdefault(kind, f"{shown(os.fspath(where), 75)}, line {line}")
 
     @property
     def lines(self) -> list[str]:
         """Lines for messages."""
-        counted = [
-            f"{what} ({count:,}; first {where})" for what, (count, where) in self._found.items()
-        ]
-        return [*self._lines, *counted]
+        counts = self._counts.items()
+        return [f"{kind} ({count:,}; first {self._first[kind]})" for kind, count in counts]
 
 
 def repeats(splits: Mapping[str, Sequence[Hashable]]) -> list[str]:

@@ -21,7 +21,6 @@ from dynskip_jax.data.files import (
 )
 from dynskip_jax.data.labelled import LabelledText, labelled_words, read_labelled_file
 from dynskip_jax.data.messages import bad_file, bad_line, quoted
-from dynskip_jax.data.notes import COMMENT, EMPTY, DataNotes
 from dynskip_jax.data.numbers import read_number
 from dynskip_jax.data.prepared import find_records
 from dynskip_jax.data.sentences import Labelled, has_words, review_words, treebank_words
@@ -55,34 +54,25 @@ _SICK_FILES = {
 }
 _SICK_URL = "https://alt.qcri.org/semeval2014/task1/"
 _SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
-_SICK_FLAGS = ("", "", "")  # no flag names these columns
 
 
-def find_imdb(
-    data: PathLike | None, notes: DataNotes | None = None
-) -> tuple[dict[str, list[LabelledText]], str]:
+def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str]:
     """Return the reviews of train and test, and where they were.
 
     They are in a folder, in the TFDS cache, or upstream. TFDS's own copies are shuffled.
     """
-    notes = notes or DataNotes()
-    folder = named_folder("imdb") if data is None else Path(data).expanduser()
+    folder = named_folder("imdb") if data is None else Path(data)
     if folder is not None:
-        return read_imdb(folder, notes), f"the folder {folder}"
+        return read_imdb(folder), f"the folder {folder}"
     try:
         records, source = find_records(IMDB_UPSTREAM, ("train", "test"))
     except NotAvailable as error:
         remedy = f"fetch {IMDB_URL}, and name it with --data, or unpack it into"
         raise UserError(f"IMDB was not found ({error}): {remedy} ${DATA_VARIABLE}/imdb") from None
-    reviews: dict[str, list[LabelledText]] = {}
+    reviews = {}
     for split, own in records.items():
-        reviews[split] = []
-        for number, record in enumerate(own, 1):
-            text = record["text"].decode()
-            if has_words(text):
-                reviews[split].append(LabelledText(text, str(record["label"]), source, number))
-            else:
-                notes.leave_out(EMPTY, source, number)
+        texts = enumerate(((record["text"].decode(), str(record["label"])) for record in own), 1)
+        reviews[split] = [LabelledText(*text, source, number) for number, text in texts]
     return reviews, source
 
 
@@ -108,7 +98,7 @@ IMDB_UPSTREAM = Upstream(
 )
 
 
-def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list[LabelledText]]:
+def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
     """Read the Large Movie Review Dataset (Maas et al. 2011): label 0 is negative, 1 positive.
 
     `place` is a folder with train.jsonl and test.jsonl (or .gz), which have `text` and `label` on
@@ -116,10 +106,9 @@ def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list
     by their numbers.
     """
     place = Path(place)
-    notes = notes or DataNotes()
     if any(place.glob("*.jsonl*")):
         files = {split: only_file(place, f"{split}.jsonl") for split in ("train", "test")}
-        return {split: read_labelled_file(file, notes=notes) for split, file in files.items()}
+        return {split: read_labelled_file(file) for split, file in files.items()}
     if place.is_file():
         found = _archived(place, _IMDB_NAME)
     else:
@@ -129,10 +118,9 @@ def read_imdb(place: PathLike, notes: DataNotes | None = None) -> dict[str, list
     reviews: dict[str, list[LabelledText]] = {"train": [], "test": []}
     for name, text in sorted(found, key=lambda review: (review[0][2], int(review[0][3]))):
         split, folder, _ = name.groups()
-        if has_words(text):
-            reviews[split].append(LabelledText(text, _IMDB_FOLDERS[folder], name[0], 1))
-        else:
-            notes.leave_out(EMPTY, name[0], 1)
+        if not has_words(text):
+            raise bad_file(name[0], "has no words: fetch it again")
+        reviews[split].append(LabelledText(text, _IMDB_FOLDERS[folder], name[0], 1))
     for split, own in reviews.items():
         if len({review.label for review in own}) < len(_IMDB_FOLDERS):
             problem = f"has no reviews {split}/neg/0_9.txt, {split}/pos/0_9.txt and so on"
@@ -163,33 +151,27 @@ def imdb_splits(reviews: Mapping[str, Sequence[LabelledText]]) -> dict[str, Iter
 
 
 def find_sst(
-    data: PathLike | None, *, phrases: bool = False, notes: DataNotes | None = None
+    data: PathLike | None, *, phrases: bool = False
 ) -> tuple[dict[str, list[Labelled]], str]:
     """Return the sentences of SST, with `phrases` every node of train's trees, and their place."""
     folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
     files = {split: only_file(folder, name) for split, name in zip(SPLITS, _SST_FILES, strict=True)}
     found = {}
     for split, path in files.items():
-        found[split] = read_trees(path, phrases=phrases and split == "train", notes=notes)
+        found[split] = read_trees(path, phrases=phrases and split == "train")
     return found, f"the folder {folder}"
 
 
-def read_trees(
-    path: PathLike, *, phrases: bool = False, notes: DataNotes | None = None
-) -> list[Labelled]:
+def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
     r"""Read a file of trees such as `(3 (2 It) (4 shines))` (Socher et al. 2013), in lower case.
 
     `-LRB-` becomes `(`, and `\/` and `\*` become / and *. With `phrases`, a sentence is followed by
-    all other nodes as they open. A line between trees that begins with `#` is a comment.
+    all other nodes as they open.
     """
-    notes = notes or DataNotes()
     texts: list[Labelled] = []  # their words are added as they are read
     # A stack, because a word belongs to every node around it.
     open_nodes: list[tuple[Labelled, int]] = []  # with the lines on which they open
     for number, line in enumerate(iter_lines(path), 1):
-        if line.startswith("#") and not open_nodes:
-            notes.leave_out(COMMENT, path, number)
-            continue
         for found in _SST_PIECE.finditer(line):
             opens = found[0].startswith("(")
             closes = found[0].endswith(")")
@@ -219,24 +201,20 @@ def read_trees(
     return texts
 
 
-def find_sick(
-    data: PathLike | None, notes: DataNotes | None = None
-) -> tuple[dict[str, list[Labelled]], str]:
+def find_sick(data: PathLike | None) -> tuple[dict[str, list[Labelled]], str]:
     """Return the pairs of SICK in the split of SemEval-2014 from a folder, and where they were."""
     folder = data_folder(data, "sick", f"SICK ({_SICK_URL})", [*_SICK_FILES.values()])
     files = {split: only_file(folder, name) for split, name in _SICK_FILES.items()}
-    return {split: read_pairs(path, notes) for split, path in files.items()}, f"the folder {folder}"
+    return {split: read_pairs(path) for split, path in files.items()}, f"the folder {folder}"
 
 
-def read_pairs(path: PathLike, notes: DataNotes | None = None) -> list[Labelled]:
+def read_pairs(path: PathLike) -> list[Labelled]:
     """Read rated pairs of sentences (Marelli et al. 2014): a table with tabs and a header."""
-    notes = notes or DataNotes()
     pairs = []
-    for number, fields in read_table(path, _SICK_COLUMNS, _SICK_FLAGS, header=True, notes=notes):
+    for number, fields in read_table(path, _SICK_COLUMNS, header=True):
         first, second = map(treebank_words, fields[:2])
         if not first or not second:
-            notes.leave_out(EMPTY, path, number)
-            continue
+            raise bad_line(path, number, "a sentence has no words: fetch the file again")
         rating = read_number(fields[2].strip())
         if rating is None:
             raise bad_line(path, number, f"the rating {quoted(fields[2])} is no number")

@@ -70,7 +70,6 @@ def find_tagged_corpus(
     tag: Literal["upos", "xpos"] = "upos",
     tag_column: int = -1,
     beside: Sequence[int] = (),
-    strict: bool = False,
 ) -> TaggedCorpus:
     """Load a corpus with a tag per word: entities, chunks, parts of speech or CCG categories.
 
@@ -83,15 +82,13 @@ def find_tagged_corpus(
         tag: Universal tags, or those of the treebank, for `ud`.
         tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
-        strict: Refuse comments in columns that do not look like `# key = value`; otherwise they are
-            left out.
     """
     _check_tag(dataset, tag, tag_column)
-    notes = DataNotes(strict=strict)
+    notes = DataNotes()
     read = functools.partial(read_columns, beside=beside, tag=tag_column, notes=notes)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
-        path = data_folder(None, *archive) if data is None else Path(data).expanduser()
+        path = data_folder(None, *archive) if data is None else Path(data)
         if not path.is_file():
             path /= "conll2000.zip"
         parts = [read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")]
@@ -113,7 +110,7 @@ def find_tagged_corpus(
             "--dataset columns reads train, dev and test from files: give their folder as --data"
         )
     else:
-        folder = Path(data).expanduser()
+        folder = Path(data)
         endings = _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
@@ -173,9 +170,9 @@ def _with_drawn_dev(
     order = np.random.default_rng(0).permutation(len(train))
     # CoNLL-2000 has no dev.
     dev, rest = ([train[i] for i in np.sort(part)] for part in np.split(order, [size]))
-    notes.add(f"dev: {size:,} sentences of train, drawn at random")
     splits = {"train": rest, "dev": dev, "test": test}
-    return TaggedCorpus("conll2000", str(path), splits, "BIO2", notes.lines)
+    lines = [f"dev: {size:,} sentences of train, drawn at random", *notes.lines]
+    return TaggedCorpus("conll2000", str(path), splits, "BIO2", lines)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

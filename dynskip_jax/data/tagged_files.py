@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from dynskip_jax.data.files import PathLike, iter_lines, place
-from dynskip_jax.data.messages import bad_file, bad_line, check_label, quoted
-from dynskip_jax.data.notes import COMMENT, DataNotes
+from dynskip_jax.data.messages import bad_file, bad_line, checked_label, normalized, quoted
+from dynskip_jax.data.notes import COMMENTS, DataNotes
 
 Format = Literal["columns", "conllu"]
 
@@ -22,7 +22,6 @@ _WORD_COLUMN = {"columns": 0, "conllu": 1}
 _ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
 _END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
 _NUMBERS = [str(number) for number in range(1, 1000)]
-_LOOKED_AT = 1000  # lines that are examined for the number of columns
 _NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
@@ -59,41 +58,39 @@ def lines_to_tag(
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
 
     A line of columns that begins with `#` is a comment only before the first word of a sentence,
-    and only if it looks like `# key = value` or `# id …`, or has other columns than the first line
-    of a word. `beside` are the other columns to read; their values are in NFC.
+    and only if it looks like `# key = value` or `# id …`, or has another number of columns than the
+    first line that begins otherwise. `beside` are the other columns to read; their values are in
+    NFC.
     """
     notes = notes or DataNotes()
     columns = (_WORD_COLUMN[format], *beside)
     block = LinesToTag([], [], [], [])
     width = 0
-    usual: str | None = None
-    if format == "columns":
-        usual, lines = _usual_line(lines)
+    usual, lines = _usual_width(lines)
     for number, line in enumerate(lines, 1):
-        fields = None
         # A sentence ends at a blank line, or at the mark between documents.
         is_end = not line or _END.fullmatch(line) is not None
+        fields = None
         if format == "conllu" and not (is_end or line.startswith("#")):
             fields = _conllu_columns(line, len(block.words) + 1, where, number)
         elif format == "columns" and not is_end and (block.words or not _KEYED_COMMENT.match(line)):
             fields = _columns(line)
-            if not block.words and line.startswith("#") and not _is_like(usual, line):
-                notes.leave_out(COMMENT, where, number)
+            if line.startswith("#") and not block.words and usual and len(fields) != usual:
+                notes.count(COMMENTS, where, number)
                 fields = None
         if fields is not None:
             # The first word's line tells how many columns all have.
             width = width or _checked_width(len(fields), columns, where, number)
             if len(fields) != width:
-                raise bad_line(
-                    where, number, f"{len(fields)} columns, but the first line has {width}"
-                )
+                problem = f"{len(fields)} columns, but the first line has {width}"
+                raise bad_line(where, number, problem)
             word, *others = (fields[column] for column in columns)
             if not word.strip(" "):
                 problem = f"the word in column {columns[0]} is empty"
                 raise bad_line(where, number, f"{problem}: columns are separated by single tabs")
             block.words.append(word)
             block.places.append(len(block.lines))
-            block.columns.append(tuple(notes.label(value, where, number) for value in others))
+            block.columns.append(tuple(map(normalized, others)))
         block.lines.append(line)
         if is_end:
             yield block
@@ -102,66 +99,18 @@ def lines_to_tag(
         yield block
 
 
-def _usual_line(lines: Iterable[str]) -> tuple[str | None, Iterator[str]]:
-    """Return the first line that has a word for certain, and all lines.
+def _usual_width(lines: Iterable[str]) -> tuple[int, Iterator[str]]:
+    """Return the number of columns of the first line that has a word for certain, and all lines.
 
-    Without such a line among the first ones, it is the first line that may have a word.
+    It is 0 if there is no such line.
     """
     lines = iter(lines)
     seen: list[str] = []
-    usual = None
-    # The lines that are looked at are yielded again.
-    for line in itertools.islice(lines, _LOOKED_AT):
+    for line in lines:
         seen.append(line)
-        if _END.fullmatch(line) or _KEYED_COMMENT.match(line):
-            continue
-        if not line.startswith("#"):
-            usual = line
-            break
-        usual = usual or line
-    return usual, itertools.chain(seen, lines)
-
-
-def _is_like(usual: str | None, line: str) -> bool:
-    """Return whether a line has as many columns as the usual one, separated alike."""
-    if usual is None:
-        return True
-    return len(_columns(line)) == len(_columns(usual)) and ("\t" in line) == ("\t" in usual)
-
-
-def _without_comments(sentences: list[TaggedSentence], notes: DataNotes) -> list[TaggedSentence]:
-    """Leave out lines before the first word that begin with `#`, and whose tag no other word has.
-
-    The tag `#` is that of the word `#` in the Penn Treebank.
-    """
-    tags = {"#"}
-    for sentence in sentences:
-        pairs = zip(sentence.words, sentence.tags, strict=True)
-        tags.update(tag for word, tag in pairs if not word.startswith("#"))
-    if tags == {"#"}:  # all words begin so
-        return sentences
-    kept = []
-    for sentence in sentences:
-        start = 0  # of the words
-        is_before = True
-        for word, tag, line in zip(sentence.words, sentence.tags, sentence.lines, strict=True):
-            is_before &= word.startswith("#")
-            if is_before and tag not in tags:
-                notes.leave_out(COMMENT, sentence.file, line)
-                start += 1
-            elif is_before:
-                is_before = False
-                notes.count(
-                    "words that begin a sentence with #, as a comment does", sentence.file, line
-                )
-            elif word.startswith("#") and tag not in tags:
-                notes.count("words with # whose tag no other word has", sentence.file, line)
-        if start:
-            parts = (sentence.words, sentence.tags, sentence.lines, sentence.columns)
-            sentence = TaggedSentence(*(part[start:] for part in parts), sentence.file)
-        if sentence.words:
-            kept.append(sentence)
-    return kept
+        if not line.startswith("#") and not _END.fullmatch(line):
+            return len(_columns(line)), itertools.chain(seen, lines)
+    return 0, iter(seen)
 
 
 def _columns(line: str) -> list[str]:
@@ -249,30 +198,24 @@ def read_columns(
     Columns are counted from 0, or from the end if negative. `member` is a file within a zip
     archive.
     """
-    notes = notes or DataNotes()
     where = place(path, member)
     sentences = []
     how = dict(beside=(tag, *beside), where=where, notes=notes)
     for block in lines_to_tag(iter_lines(path, member), format, **how):
+        if not block.words:
+            continue
         lines = [block.start + at for at in block.places]
         tags = [first for first, *_ in block.columns]
         for word, tag_of_word, line in zip(block.words, tags, lines, strict=True):
             if format == "conllu" and tag_of_word == UNSPECIFIED:
                 raise bad_line(where, line, f"the word {quoted(word)} has no tag in column {tag}")
-            check_label(tag_of_word, "tag", where, line)
-        if lines:
-            others = ()
-            if beside:
-                others = [tuple(rest) for _, *rest in block.columns]
-            sentences.append(TaggedSentence(block.words, tags, lines, others, where))
-    if format == "columns":
-        sentences = _without_comments(sentences, notes)
+            checked_label(tag_of_word, "tag", where, line)
+        others = [tuple(rest) for _, *rest in block.columns] if beside else ()
+        sentences.append(TaggedSentence(block.words, tags, lines, others, where))
     if not sentences:
         raise bad_file(where, "holds no sentence: is it the right file?")
-    if (
-        all(own.words == _NUMBERS[: len(own.words)] for own in sentences)
-        and len(sentences[0].words) > 1
-    ):
+    has_numbers = all(own.words == _NUMBERS[: len(own.words)] for own in sentences)
+    if has_numbers and len(sentences[0].words) > 1:
         problem = "the first column has the numbers of the words, and not the words"
         raise bad_line(where, sentences[0].lines[0], f"{problem}: cut it off (cut -f 2-)")
     return sentences

@@ -10,6 +10,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from dynskip_jax.data.files import expanded
 from dynskip_jax.errors import UserError
 
 Record = Mapping[str, Any]
@@ -46,7 +47,7 @@ class Upstream:
 
 def tfds_folder() -> Path:
     """Return the data directory of TFDS."""
-    return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    return expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
 def is_prepared(folder: Path) -> bool:

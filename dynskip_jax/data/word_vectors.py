@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from dynskip_jax.data.files import PathLike, iter_lines
-from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
-from dynskip_jax.data.notes import COMMENT, DataNotes
+from dynskip_jax.data.messages import bad_file, bad_line, quoted
 from dynskip_jax.data.numbers import read_number
 
 _SIZES = re.compile(r"[0-9]{1,12} [0-9]{1,12}")
@@ -25,18 +24,9 @@ class WordVectors(NamedTuple):
     found: Bool[np.ndarray, " words"]
 
 
-class _Line(NamedTuple):
-    number: int  # counted from 1
-    fields: list[str]
-    has_end: bool
-
-
 def vector_width(path: PathLike) -> int:
     """Return the size of the vectors: that in a first line of sizes, or that of most lines."""
-    rows = []
-    for line in itertools.islice(_lines(path), _LOOKED_AT):
-        if not _is_comment(line.fields):
-            rows.append(line.fields)
+    rows = [fields for _, fields in itertools.islice(_lines(path), _LOOKED_AT)]
     if not rows:
         raise bad_file(path, "holds no word vector: is it the right file?")
     if _SIZES.fullmatch(" ".join(rows[0])) and (len(rows) == 1 or len(rows[1]) > 2):
@@ -45,23 +35,20 @@ def vector_width(path: PathLike) -> int:
     counts = [sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1])) for fields in rows]
     width = min(statistics.multimode(counts))
     if not width:
-        raise bad_file(
-            path, "has no numbers after most words: expected a word and its vector on each line"
-        )
+        problem = "has no numbers after most words: expected a word and its vector on each line"
+        raise bad_file(path, problem)
     return width
 
 
 def read_word_vectors(
-    path: PathLike, words: Collection[str], width: int, notes: DataNotes | None = None
+    path: PathLike, words: Collection[str], width: int
 ) -> dict[str, Float[np.ndarray, " width"]]:
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
     A first line of two whole numbers, as in word2vec's files, is the number of words and `width`.
     Words may contain spaces: the last `width` columns are the vector. The first vector of a word
-    counts. Only given words and a last line without a line end are checked. Comments begin with `#`
-    and end without a number.
+    counts. Only the vectors of given words are checked.
     """
-    notes = notes or DataNotes()
     given = vector_width(path)
     if given != width:
         problem = f"has vectors of {given} numbers, but the model's embeddings have {width}"
@@ -69,46 +56,33 @@ def read_word_vectors(
     found: dict[str, np.ndarray] = {}
     promised = 0
     count = 0
-    last: _Line | None = None
-    for line in _lines(path):
-        fields = line.fields
-        if _is_comment(fields):
-            notes.leave_out(COMMENT, path, line.number)
-            continue
-        if last is None and width > 1 and _SIZES.fullmatch(" ".join(fields)):
+    for number, fields in _lines(path):
+        if not count and not promised and width > 1 and _SIZES.fullmatch(" ".join(fields)):
             promised = int(fields[0])
-            last = line
             continue
-        last = line
         if len(fields) - 1 < width:
-            found = f"{len(fields) - 1} numbers after the word"
-            raise bad_line(path, line.number, f"{found}, but {width} are wanted on each line")
+            problem = f"{len(fields) - 1} numbers after the word"
+            raise bad_line(path, number, f"{problem}, but {width} are wanted on each line")
         count += 1
         word = " ".join(fields[:-width])
         if word in words and word not in found:
-            found[word] = _vector(path, line, width)
-
-    # word2vec's first line has the number of words and the width.
+            found[word] = _vector(path, number, word, fields[-width:])
     if count < promised:
         problem = f"has {count:,} words, but its first line promises {promised:,}"
         raise bad_file(path, f"{problem}: it may be cut, fetch it again")
-    if last is not None and not last.has_end and len(last.fields) > width:
-        _vector(path, last, width)
-        problem = f"the last line of {shown(path, 75)} has no line end"
-        notes.add(f"{problem}: if the file is cut, fetch it again")
     return found
 
 
-def _vector(path: PathLike, line: _Line, width: int) -> Float[np.ndarray, " width"]:
-    """Return the vector of a line, the last `width` columns."""
-    numbers = [read_number(field) for field in line.fields[-width:]]
+def _vector(
+    path: PathLike, number: int, word: str, fields: Sequence[str]
+) -> Float[np.ndarray, " width"]:
+    """Return the vector of a line from the texts of its numbers."""
+    numbers = [read_number(field) for field in fields]
     with np.errstate(over="ignore"):
-        vector = np.array([np.nan if number is None else number for number in numbers], np.float32)
+        vector = np.array([np.nan if one is None else one for one in numbers], np.float32)
     if (wrong := np.flatnonzero(~np.isfinite(vector))).size:
-        word = quoted(" ".join(line.fields[:-width]))
-        field = quoted(line.fields[wrong[0] - width])
-        problem = f"the vector of {word} has {field}, which is no finite number in 32 bits"
-        raise bad_line(path, line.number, problem)
+        problem = f"has {quoted(fields[wrong[0]])}, which is no finite number in 32 bits"
+        raise bad_line(path, number, f"the vector of {quoted(word)} {problem}")
     return vector
 
 
@@ -125,16 +99,11 @@ def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int)
     return WordVectors(table, found)
 
 
-def _lines(path: PathLike) -> Iterator[_Line]:
-    """Yield each line that is not empty; columns are separated by spaces or tabs."""
-    for number, line in enumerate(iter_lines(path, keeps_ends=True), 1):
-        text = line.removesuffix("\n")
-        if fields := [field for field in text.replace("\t", " ").split(" ") if field]:
-            yield _Line(number, fields, text != line)
-
-
-def _is_comment(fields: Sequence[str]) -> bool:
-    return fields[0].startswith("#") and not _is_number(fields[-1])
+def _lines(path: PathLike) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the columns of each line that is not empty."""
+    for number, line in enumerate(iter_lines(path), 1):
+        if fields := [field for field in line.replace("\t", " ").split(" ") if field]:
+            yield number, fields
 
 
 def _is_number(field: str) -> bool:

@@ -26,8 +26,6 @@ class SentenceData(Data):
     """GloVe or word2vec vectors to start from, which set the embedding size; words with one are
     known.
     """
-    strict: bool = False
-    """Refuse lines of the files that are left out otherwise, such as texts without words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from flax import nnx
 from typing_extensions import override
 
 from dynskip_jax.console import say
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.experiment import Dataset
@@ -44,10 +43,8 @@ def load_sentences(
     # Filled while the vocabulary is made, which asks which words of dev and test have a vector.
     read: dict[str, np.ndarray] = {}
 
-    notes = DataNotes(strict=data.strict)
-
     def known(train: Collection[str], others: Collection[str]) -> set[str]:
-        read.update(read_vectors(data.embeddings, {*train, *others}, width, notes))
+        read.update(read_vectors(data.embeddings, {*train, *others}, width))
         return having(others, read)
 
     how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
@@ -57,9 +54,7 @@ def load_sentences(
     if classes is not None:
         vocabulary = ClassVocabulary(words, tuple(classes))
     about = (name, corpus.sizes, corpus.fingerprint, source)
-    dataset = Dataset(
-        *about, content=corpus, vocabulary=vocabulary, lines=[*lines, *notes.lines, corpus.about]
-    )
+    dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=[*lines, corpus.about])
     return with_vectors(dataset, data.embeddings, words, read, width)
 
 

@@ -26,8 +26,6 @@ class TaggerData(Data):
     """Column of the tags, counted from 0; -1: the last."""
     embeddings: Path | None = None
     """GloVe or word2vec vectors to start from, which set the embedding size."""
-    strict: bool = False
-    """Refuse lines of the files that are left out otherwise, such as comments."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from typing_extensions import override
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.batches import with_buckets
 from dynskip_jax.data.messages import shares
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import allowed_transitions
 from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
@@ -77,8 +76,7 @@ def dataset_of(
     all_words = {split: [w for s in of for w in s.words] for split, of in corpus.splits.items()}
     # Only vectors of words that occur are read, because their files are large.
     forms = {normal_form(word, **how) for words in all_words.values() for word in words}
-    notes = DataNotes(strict=settings.data.strict)
-    read = read_vectors(path, forms, m.embedding_features, notes)
+    read = read_vectors(path, forms, m.embedding_features)
     vocabulary = tagger_vocabulary(
         (sentence.words for sentence in train),
         tags,
@@ -91,7 +89,7 @@ def dataset_of(
         s: sum(not vocabulary.knows(w) for w in words) / len(words)
         for s, words in all_words.items()
     }
-    lines = [*corpus.notes, *notes.lines, *lines, f"words that are not known: {shares(unknown)}"]
+    lines = [*corpus.notes, *lines, f"words that are not known: {shares(unknown)}"]
     about = (
         corpus.name,
         {**corpus.sizes, "words": len(vocabulary.words)},

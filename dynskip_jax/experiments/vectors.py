@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.data import batches
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.data.word_vectors import (
     WordVectors,
@@ -28,13 +27,11 @@ def width_of_vectors(settings: Any) -> dict[str, int]:
     return {"embedding_features": vector_width(path)}
 
 
-def read_vectors(
-    path: Path | None, words: Collection[str], width: int, notes: DataNotes
-) -> Mapping[str, np.ndarray]:
+def read_vectors(path: Path | None, words: Collection[str], width: int) -> Mapping[str, np.ndarray]:
     """Return the vectors in a file of words, their lowercase forms and `<unk>`."""
     if path is None:
         return {}
-    return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width, notes)
+    return read_word_vectors(path, {UNK, *words, *(word.lower() for word in words)}, width)
 
 
 def having(words: Collection[str], read: Mapping[str, np.ndarray]) -> set[str]:

@@ -163,7 +163,7 @@ def test_places_in_order(small_ptb, tmp_path, home):
             (".", "pydoc-topics"),
             "pydoc-topics comes with Python, and nothing is read: leave --data out",
         ),
-        (("ptb.txt",), "ptb.txt cannot be read (Not a directory): name the folder"),
+        (("ptb.txt",), "ptb.txt is no folder: name the folder that it is in"),
     ],
 )
 def test_what_is_not_there(tmp_path, monkeypatch, arguments, problem):

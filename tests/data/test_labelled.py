@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from written import assert_refused, write
 
 from dynskip_jax.data.labelled import find_labelled_text, read_labelled_file, stratified_split
+from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import review_words
 
 TEXTS = [
@@ -94,17 +95,27 @@ BAD = [
     ("x.tsv", "text\tlabel\n", "holds no labelled text: is it the right file?"),
     ("x.csv", "text,label,label\na,x,y\n", "line 1: two columns are called 'label'"),
     ("x.csv", 'text,label\na,x\n"b,x\nc,x\n', "line 3: no CSV (unexpected end of data)"),
+    (
+        "x.csv",
+        "text;label\na;b;c\n",
+        "line 2: 3 columns, but the first line has 2 (separated by semi",
+    ),
+    (
+        "x.csv",
+        "id,the text,note\na,b,c\n",
+        "no column 'text' among id, the text, note (separated by",
+    ),
+    ("x.csv", "well, fine;pos\n", "line 1: no column 'text' among"),
+    ("x.tsv", "# by hand\ntext\tlabel\na\tx\n", "line 1: no column 'text' among # by hand"),
+    ("x.tsv", "text\tlabel\n# by hand\na\tx\n", "line 2: 1 columns, but the first line has 2"),
+    ("x.tsv", "", "holds no labelled text: is it the right file?"),
+    ("x.tsv", b"text\tlabel\ncaf\xe9\tx\n", "line 2: no UTF-8 text: convert the file"),
     ("x.csv", 'text,label\n"a"b,x\n', "line 2: no CSV ("),
     ("x.csv", "text,label\n\na,x,y\n", "line 3: 3 columns, but the first line has 2"),
     (
         "x.jsonl",
         '{"text": "a"}',
         "line 1: expected text or a number under 'label' (--label-column) in {",
-    ),
-    (
-        "x.jsonl",
-        '{"text": "a", "label": "x", "label": "y"}',
-        "a JSON object on each line (the key 'label'",
     ),
     ("x.jsonl", '\n["a"]', "line 2: expected a JSON object on each line (got ['a'])"),
     (
@@ -126,6 +137,31 @@ def test_bad_lines_are_named(tmp_path, name, text, problem):
     assert_refused(read_labelled_file, write(tmp_path / name, text), problem)
 
 
+@pytest.mark.parametrize(("own", "other"), [(",", ";"), (";", ","), ("\t", "|"), ("|", "\t")])
+def test_no_delimiter_is_guessed(tmp_path, own, other):
+    rows = [(f"well{other}fine", "pos"), (f"oh{other}dull", "neg")]
+    named = as_csv([("text", "label"), *rows], tmp_path / "named.csv", own)
+    assert pairs(named) == rows
+    path = as_csv(rows, tmp_path / "x.csv", own)
+    read = lambda path: pairs(path, text=0, label=1)
+    assert_refused(read, path, "are found with more than one delimiter")
+    name = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}[own]
+    assert pairs(path, text=0, label=1, delimiter=name) == rows
+
+
+def test_excel_names_its_delimiter(tmp_path):
+    path = write(tmp_path / "x.csv", "sep=;\ntext;label\nso, good;x\n")
+    assert pairs(path) == pairs(path, delimiter="semicolon") == [("so, good", "x")]
+
+
+def test_columns_like_the_wanted_one_are_listed(tmp_path):
+    names = [f"column {i:02}" for i in range(60)]
+    path = write(tmp_path / "x.csv", f"{','.join(names)}\n{','.join('a' * 60)}\n")
+    assert pairs(path, text=names[7], label="59") == [("a", "a")]
+    read = lambda path: pairs(path, text="column 30x")
+    assert_refused(read, path, "no column 'column 30x' among column 30,")
+
+
 @pytest.mark.parametrize("first", ["0,1", "review,stars"])
 def test_a_header_that_became_a_text_is_told(tmp_path, first):
     rows = "".join(f"some words {i},{i % 2}\n" for i in range(20))
@@ -138,6 +174,62 @@ def test_a_header_that_became_a_text_is_told(tmp_path, first):
     ):
         named = find_labelled_text(path, **{"text": 0, "label": 1, **options})
         assert named.classes == ("0", "1") and "header" not in " ".join(named.notes)
+
+
+def test_classes_that_may_be_one_are_told(tmp_path):
+    labels = ["Pos", "pos", "neg", "1", "1.0"]
+    rows = [(f"text {i}", labels[i % 5]) for i in range(50)]
+    found = find_labelled_text(as_csv([("text", "label"), *rows], tmp_path / "x.csv"))
+    told = [note for note in found.notes if note.startswith("classes that may be one")]
+    assert told == ["classes that may be one: '1', '1.0'", "classes that may be one: 'Pos', 'pos'"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "folders"])
+def test_labels_in_two_unicode_forms_are_one_class(tmp_path, kind):
+    for split, form in (("train", "NFC"), ("dev", "NFD"), ("test", "NFC")):
+        names = [unicodedata.normalize(form, name) for name in ("café", "한국어")]
+        rows = [(f"text {i} of {split}", names[i % 2]) for i in range(4)]
+        if kind == "folders":
+            for text, label in rows:
+                write(tmp_path / split / label / f"{text}.txt", text)
+        elif kind == "csv":
+            as_csv([("text", "label"), *rows], tmp_path / f"{split}.csv")
+        else:
+            lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+            write(tmp_path / f"{split}.jsonl", "\n".join(lines))
+    corpus = find_labelled_text(tmp_path)
+    assert corpus.classes == ("café", "한국어")
+    assert {one.label for one in corpus.splits["dev"]} == {*corpus.classes}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.csv", "text,label\na,x\n,x\n <br />,x\n"),
+        ("x.tsv", "text\tlabel\na\tx\n\tx\n \tx\n"),
+        ("x.jsonl", '{"text": "a", "label": "x"}\n' + '{"text": " ", "label": "x"}\n' * 2),
+    ],
+)
+def test_texts_without_words_are_left_out_and_counted(tmp_path, name, text):
+    notes = DataNotes()
+    path = write(tmp_path / name, text)
+    assert pairs(path, notes=notes) == [("a", "x")]
+    (line,) = notes.lines
+    number = text[: text.index("\n", 12)].count("\n") + 2
+    assert line.startswith("left out: texts without words (2; first ")
+    assert line.endswith(f"{name}, line {number})")
+
+
+def test_texts_of_train_in_other_splits_are_counted(tmp_path):
+    rows = {
+        "train": [(f"text {i % 5}", "xy"[i % 2]) for i in range(10)],
+        "dev": [("TEXT  1", "x"), ("new", "y"), ("other", "y")],
+        "test": [("new", "x"), ("other", "y")],
+    }
+    for split, own in rows.items():
+        as_csv([("text", "label"), *own], tmp_path / f"{split}.csv")
+    told = "train has the same texts, which makes scores too good: 1 of 3 of dev (1 distinct)"
+    assert told in find_labelled_text(tmp_path).notes
 
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=40)
@@ -174,9 +266,10 @@ def test_folders_of_classes_with_all_that_systems_put_there(tmp_path):
             write(tmp_path / label / f"{number}.txt", f"{label} words\nno {number}")
     write(tmp_path / "bad" / "2023" / "more" / "x.txt", "deep words")
     junk = "good/Thumbs.db bad/.DS_Store desktop.ini .git/x.txt "
-    junk += "runs/x/config.json runs/x/checkpoints/1"
+    junk += "runs/x/config.json runs/x/checkpoints/1 bad/.ipynb_checkpoints/x.txt"
     for name in junk.split():
-        write(tmp_path / name, "").write_bytes(b"\xd0\xcf\x11\xe0")
+        write(tmp_path / name, b"\xd0\xcf\x11\xe0")
+    (tmp_path / "bad" / "circle").symlink_to("..")
     corpus = find_labelled_text(tmp_path)
     assert corpus.classes == ("bad", "good") and sum(map(len, corpus.splits.values())) == 25
     assert "deep words" in {example.text for texts in corpus.splits.values() for example in texts}

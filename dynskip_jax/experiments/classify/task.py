@@ -36,7 +36,6 @@ class LabelledTexts(TextClassification):
             header={"auto": None, "yes": True, "no": False}[data.header],
             delimiter=data.delimiter,
             share=data.dev_share,
-            strict=data.strict,
         )
         texts = found.labelled(review_words)
         lines = [*found.notes, found.about]

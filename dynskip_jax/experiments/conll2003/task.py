@@ -17,6 +17,6 @@ class EntityTagging(SentenceTagging):
     def load(settings: Any) -> Dataset:
         """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
         data = settings.data
-        how = dict(tag_column=data.tag_column, beside=data.columns or (), strict=data.strict)
+        how = dict(tag_column=data.tag_column, beside=data.columns or ())
         corpus = with_entities(find_tagged_corpus(data.dataset, data.data, **how), data.scheme)
         return dataset_of(corpus, corpus.entity_tags, settings)

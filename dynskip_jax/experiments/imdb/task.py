@@ -5,7 +5,6 @@ from typing import Any
 from typing_extensions import override
 
 from dynskip_jax.data import sentence_corpora
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import review_words
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
@@ -18,12 +17,9 @@ class Reviews(TextClassification):
     @staticmethod
     def load(settings: Any) -> Dataset:
         """Load the reviews."""
-        notes = DataNotes(strict=settings.data.strict)
-        reviews, source = sentence_corpora.find_imdb(settings.data.data, notes)
+        reviews, source = sentence_corpora.find_imdb(settings.data.data)
         splits = sentence_corpora.imdb_splits(reviews)
-        return load_sentences(
-            "imdb", splits, source, settings, sentence_corpora.IMDB_LABELS, notes.lines
-        )
+        return load_sentences("imdb", splits, source, settings, sentence_corpora.IMDB_LABELS)
 
     @override
     def split(self, text: str) -> list[str]:

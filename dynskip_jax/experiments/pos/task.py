@@ -18,7 +18,7 @@ class WordTagging(SentenceTagging):
     def load(settings: Any) -> Dataset:
         """Load the sentences; words of dev and test whose tag train lacks count as wrong."""
         data = settings.data
-        how = dict(tag=data.tag, tag_column=data.tag_column, strict=data.strict)
+        how = dict(tag=data.tag, tag_column=data.tag_column)
         corpus = find_tagged_corpus(data.dataset, data.data, **how)
         tags = corpus.train_tags
         held_out = [*corpus.splits["dev"], *corpus.splits["test"]]

@@ -10,7 +10,6 @@ from typing_extensions import override
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import short
 from dynskip_jax.data import sentence_corpora
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import pair_inputs, treebank_words
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
@@ -36,9 +35,8 @@ class Similarity(SentencePairs):
     @staticmethod
     def load(settings: Any) -> Dataset:
         """Load the pairs."""
-        notes = DataNotes(strict=settings.data.strict)
-        splits, source = sentence_corpora.find_sick(settings.data.data, notes)
-        return load_sentences("sick", splits, source, settings, lines=notes.lines)
+        splits, source = sentence_corpora.find_sick(settings.data.data)
+        return load_sentences("sick", splits, source, settings)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Any):
         embed = embedding(settings, data, vocabulary)

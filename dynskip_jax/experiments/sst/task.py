@@ -5,7 +5,6 @@ from typing import Any
 from typing_extensions import override
 
 from dynskip_jax.data import sentence_corpora
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
@@ -19,11 +18,8 @@ class TreebankSentences(TextClassification):
     def load(settings: Any) -> Dataset:
         """Load the trees."""
         data = settings.data
-        notes = DataNotes(strict=data.strict)
-        splits, source = sentence_corpora.find_sst(data.data, phrases=data.phrases, notes=notes)
-        return load_sentences(
-            "sst", splits, source, settings, sentence_corpora.SST_LABELS, notes.lines
-        )
+        splits, source = sentence_corpora.find_sst(data.data, phrases=data.phrases)
+        return load_sentences("sst", splits, source, settings, sentence_corpora.SST_LABELS)
 
     @override
     def split(self, text: str) -> list[str]:
