@@ -29,8 +29,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import layers, report, training_step
-from benchmarks.faults.small_runs import write_data
 from benchmarks.report import number
+from benchmarks.small_runs import write_data
 from dynskip_jax.config import Bounds, call
 from dynskip_jax.devices.parallel import ShardedJit
 from dynskip_jax.errors import UserError

@@ -19,7 +19,6 @@ from dynskip_jax.spec import ModelSpec, check_sweep, make_spec, variant_of
 from dynskip_jax.stored import to_config
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import without_dots
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.results import learnt_rates
@@ -155,7 +154,7 @@ def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
         "jax": importlib.metadata.version("jax"),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "source": data.source,
-        "paths": {name: str(without_dots(path.absolute())) for name, path in paths.items()},
+        "paths": {name: str(path.resolve()) for name, path in paths.items()},
     }
 
 

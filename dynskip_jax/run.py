@@ -29,11 +29,10 @@ from dynskip_jax.plan import Plan, PlannedModel, plan, read_data
 from dynskip_jax.results import curves_of, print_results
 from dynskip_jax.settings import Resolved, Settings
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir, check_usable, file_name, new_folder
 from dynskip_jax.training.interruptions import interruptions
 from dynskip_jax.training.loop import FitResult, fit
-from dynskip_jax.training.results import check_checkpoint, row_of
+from dynskip_jax.training.results import row_of
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +89,7 @@ def run(plan: Plan, processes: Processes) -> None:
 
     # From here on a signal is only noted: the run stops at the next step that looks for it.
     rows: list[dict[str, Any]] = []
+    runs: list[RunDir] = []
     curves: dict[str, Any] = {}
     try:
         with interruptions() as interrupted:
@@ -98,6 +98,7 @@ def run(plan: Plan, processes: Processes) -> None:
                 _stop_if(interrupted, processes, f"before {name}")
                 folder = run_dir / file_name(name) if several else run_dir
                 here = _open(plan, folder, {"model": name}, within=top)
+                runs.append(here)
                 rows.append(_row(plan, model, here, parallel, interrupted))
                 curves |= curves_of(name, here.records(), model.spec.values)
     except (Stopped, KeyboardInterrupt) as stopped:
@@ -107,7 +108,7 @@ def run(plan: Plan, processes: Processes) -> None:
     if top is not None:
         _draw_comparison(plan, top, curves)
         top.go_on()  # a finished model may be new to this comparison
-        top.write_result(_result(plan, rows))
+        top.write_result(_result(plan, rows), runs)
     processes.agree(None)  # there are no more models
     mode = plan.settings.agent.evaluation_mode
     print_results(plan.experiment, plan.data, rows, plan.published, mode)
@@ -168,12 +169,11 @@ def _row(
     row = _finished_row(run_dir, model, plan.test)
     if row is None:
         _warn_of_changes(run_dir, plan.about)
-    with run_dir.watched():
-        vocabulary = plan.data.vocabulary
-        if vocabulary is not None:
-            text = json.dumps(vocabulary.to_json(), ensure_ascii=False)
-            run_dir.keep(VOCABULARY, f"{text}\n")
-        return row or _run_model(plan, model, run_dir, parallel, interrupted)
+    vocabulary = plan.data.vocabulary
+    if vocabulary is not None:
+        text = json.dumps(vocabulary.to_json(), ensure_ascii=False)
+        run_dir.keep(VOCABULARY, f"{text}\n")
+    return row or _run_model(plan, model, run_dir, parallel, interrupted)
 
 
 def _finished_row(run_dir: RunDir, model: PlannedModel, test: str) -> dict[str, Any] | None:
@@ -190,7 +190,6 @@ def _finished_row(run_dir: RunDir, model: PlannedModel, test: str) -> dict[str, 
     tested = (any(name.startswith("test_") for name in value["metrics"]) for value in values)
     if test == "all" and not all(tested):
         return None
-    check_checkpoint(run_dir, Checkpoints(run_dir.checkpoints).fingerprint())
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
 
@@ -227,10 +226,7 @@ def _run_model(
         "backend": jax.default_backend(),
         "devices": [device.device_kind for device in parallel.devices],
         "versions": {"python": platform.python_version()} | _versions(),
-        "checkpoint": run_dir.checkpoint,
     }
-    if VOCABULARY in run_dir.kept:
-        row["vocabulary_sha256"] = run_dir.kept[VOCABULARY]
     run_dir.write_result(_result(plan, [row]))
     return row_of(run_dir)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from dynskip_jax.config import is_path
 from dynskip_jax.settings import Settings, fields_of, get, replace
-from dynskip_jax.training.files import without_dots
 
 
 def to_config(settings: Settings) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def to_config(settings: Settings) -> dict[str, Any]:
 
 
 def _stored(value: Any) -> Any:
-    return str(without_dots(value.absolute())) if isinstance(value, Path) else value
+    return str(value.resolve()) if isinstance(value, Path) else value
 
 
 def from_config(kind: type[Settings], config: Mapping[str, Any]) -> Settings:

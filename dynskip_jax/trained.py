@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,16 +22,14 @@ from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.stored import from_config
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.training.files import parse_json, read_bytes
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import FinishedModel, finished_runs, metrics_table
 from dynskip_jax.training.resume import selected_params
+from dynskip_jax.training.schema import read_json
 from dynskip_jax.training.step import evaluation_keys
 
 if TYPE_CHECKING:
     import pandas
-
-_MOST_WORDS = 10_000_000  # of a vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +250,7 @@ def _load(finished: FinishedModel, experiment: Experiment, name: str) -> Trained
             f"{run.path} holds a config.json or result.json that this version does not understand "
             f"({error}): restore it, or train again"
         ) from error
-    vocabulary = _vocabulary(run, row.get("vocabulary_sha256"))
+    vocabulary = _vocabulary(run)
     learner = make_learner(experiment, settings, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Trained(
@@ -261,21 +258,18 @@ def _load(finished: FinishedModel, experiment: Experiment, name: str) -> Trained
     )
 
 
-def _vocabulary(run: RunDir, expected: str | None) -> Any:
-    """Return a run's vocabulary, if its file is the one that the model was trained with."""
-    if expected is None:
+def _vocabulary(run: RunDir) -> Any:
+    """Return a run's vocabulary; None if it has none."""
+    if VOCABULARY not in run.files:
         return None
     from dynskip_jax.data.vocabularies import Vocabulary  # only tasks of words have one
 
     path = run.path / VOCABULARY
     try:
-        content = read_bytes(path)
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise ValueError("it is not the file that the model was trained with")
-        vocabulary = Vocabulary.from_json(parse_json(content, _MOST_WORDS))
+        vocabulary = Vocabulary.from_json(read_json(path, {}))
         _check_vocabulary(vocabulary)
         return vocabulary
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
 
 

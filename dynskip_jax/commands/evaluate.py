@@ -11,6 +11,7 @@ import numpy as np
 
 from dynskip_jax.config import Count, Rate, Weight, flag
 from dynskip_jax.console import print_table, say
+from dynskip_jax.data.files import read_file
 from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
@@ -20,8 +21,10 @@ from dynskip_jax.results import cell, summary
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language import CachedLanguageModelling
 from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import read_bytes, write_atomically
+from dynskip_jax.training.files import write_atomically
 from dynskip_jax.training.progress import Progress
+
+_MOST_BYTES = 2**26  # of what an earlier evaluation wrote
 
 # A function of a split and the values of two hyperparameters: the perplexity without the method,
 # (seeds,), and with it, (seeds, first hyperparameter, second hyperparameter).
@@ -81,7 +84,9 @@ def evaluate(
     path = run.run_dir / f"evaluate-{method}.json"
     told = dict(data=read.name, flags=flags | {"models": [*models]})
     begin = json.dumps(told, indent=1)[:-2]  # of the file
-    if path.exists() and not read_bytes(path).decode("utf-8", "replace").startswith(begin):
+    if path.exists() and not read_file(path, _MOST_BYTES).decode("utf-8", "replace").startswith(
+        begin
+    ):
         raise UserError(f"{path} has an evaluation with other flags: move it away")
 
     size, first, second = flags.values()

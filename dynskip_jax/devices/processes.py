@@ -94,10 +94,10 @@ class Processes:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """Send this process's `UserError` to the others; turn a failed collective into one."""
+        """Send this process's error to the others; turn a failed collective into a `UserError`."""
         if self.count == 1:
             return
-        if isinstance(error, UserError) and not self._told:
+        if isinstance(error, UserError | OSError) and not self._told:
             with contextlib.suppress(RuntimeError, ValueError):
                 self._exchange({"error": str(error)}, _GRACE_SECONDS)
         # JAX has no dedicated exception for a failed collective.

@@ -8,84 +8,84 @@ import itertools
 import json
 import os
 import re
-import uuid
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.errors import Stopped, UserError, needs
-from dynskip_jax.training.files import (
-    FORMAT,
-    check_regular,
-    is_of,
-    parsed,
-    read_bytes,
-    sha256_of,
-    without_dots,
-    write_atomically,
+from jaxtyping import PyTree
+
+from dynskip_jax.data.files import read_file
+from dynskip_jax.errors import UserError, needs
+from dynskip_jax.training import checkpoint
+from dynskip_jax.training.files import check_regular, write_atomically
+from dynskip_jax.training.manifest import (
+    METRICS,
+    NAME,
+    RESULT,
+    Entry,
+    Files,
+    checkpoint_step,
+    entries_below,
+    entry_of,
+    entry_of_file,
+    other_format,
+    read_manifest,
+    write_manifest,
 )
-from dynskip_jax.training.metrics_file import MetricsFile
-from dynskip_jax.training.stored import (
-    changes,
-    flat,
+from dynskip_jax.training.schema import (
+    CONFIG,
+    PROGRESS,
+    RECORD,
     from_json,
-    grown,
-    sha256,
-    sha256_of_settings,
+    parse_json,
+    read_json,
     to_json,
 )
+from dynskip_jax.training.schema import RESULT as RESULT_FORM
 
 with needs("experiments"):
     import filelock
 
+_CONFIG = "config.json"
+_PROGRESS = "progress.json"
 _LOCK = ".lock"
 _MARKER = ".running"
 _NO_LOCKS = (None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-# Largest numbers of values, in config.json and in result.json.
-_MOST_SETTINGS = 200_000
-_MOST_VALUES = 2_000_000
-_NOT_COMPARED = ("format", "run", "dataset.name")  # of config.json; a folder of data may be renamed
-_NONE = type(None)
-_CONFIG = {
-    "run": str,
-    "experiment": (str, _NONE),
-    "model": (str, _NONE),
-    "models": ([str], _NONE),
-    "settings": (dict, _NONE),
-    "dataset": ({"name": str, "fingerprint": str}, _NONE),
-    "about": [{"paths": ({...: str}, _NONE)}],
-}
+_MOST_RECORDS = 2**28  # bytes of metrics.jsonl
 
 
 class RunDir:
     """The folder of one run.
 
-    It may come from a stranger: links, pipes and devices in it are refused. `config.json` contains
-    a format number, a random identity and all settings, `metrics.jsonl` one JSON object (record) to
-    a line, and `result.json` the final result. NaN and infinity are written as strings.
+    `config.json` contains all settings, `metrics.jsonl` one JSON object (record) to a line, and
+    `result.json` the final result. `manifest.json` names them all with their SHA-256, and the files
+    of one checkpoint. It is written after them: with the folder as it was at the last manifest, a
+    run that was killed goes on.
     """
 
-    def __init__(self, path: Path):
-        try:
-            os.fspath(path).encode()
-        except UnicodeEncodeError:
-            raise _unusable(path, UserError("no name in UTF-8")) from None
-        self.path = path = without_dots(path)
-        # SHA-256 of the run's random identity and of the settings that never change.
-        self.identity = ""
-        # Step and SHA-256 of the newest checkpoint that this process has read or written.
-        self.checkpoint: dict[str, Any] | None = None
-        self.checkpoints = path / "checkpoints"
-        self.plots = path / "plots"
-        self._config = path / "config.json"
-        self._result = path / "result.json"
-        self._metrics = MetricsFile(path / "metrics.jsonl")
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.plots = self.path / "plots"
+        self.files: Files = {}  # what the manifest names, as this process read or wrote it
+        # The records so far, as this process read or wrote them.
+        self._records_size = 0
+        self._records_sha256 = hashlib.sha256()
+        self._new_config: str | None = None
         self._lock: filelock.BaseFileLock | None = None
         self._within: RunDir | None = None
-        self._new_config: str | None = None
-        # What this process trains with, whatever becomes of the file.
-        self._config_here: dict[str, Any] = {}
-        self.kept: dict[str, str] = {}  # SHA-256 of each file that `keep` wrote, by name
+
+    @classmethod
+    def read(cls, path: str | Path) -> "RunDir":
+        """Return the run in a folder, whose files must be as the run wrote them."""
+        run = cls(path)
+        with _naming(run.path):
+            if not _holds_run(run.path):
+                problem = "is not a run folder (it has no manifest.json)"
+                raise UserError(f"{run.path} {problem}: restore it, or name another")
+            run.files = read_manifest(run.path)
+        return run
 
     @classmethod
     def open(
@@ -100,180 +100,175 @@ class RunDir:
         """Start a run in a new or empty folder, or resume the run of the same settings, `config`.
 
         A folder with other settings, with files but no run, or in use by another process is
-        refused, and nothing in it is changed. `about` is how the run was started. The settings
-        named in `may_grow`, such as `settings.training.epochs`, may have larger numbers or longer
-        lists than in the folder; `go_on` writes them. `within` is a run of several models that
-        contains this one.
+        refused. `about` is how the run was started. The settings named in `may_grow`, such as
+        `settings.training.epochs`, may have larger numbers or longer lists than in the folder.
+        `go_on` writes them. `within` is a run of several models that contains this one.
         """
-        run = cls(Path(path))
+        run = cls(path)
+        run._within = within
         with _naming(run.path):
-            exists = _holds_run(run.path)
-            old = run.config() if exists else {}
-            new = to_json(config)
-            if exists:
-                _check_data(run.path, old, new, (about or {}).get("source"))
-                _check_settings(run.path, old, new, may_grow)
-            started = list(old.get("about", []))
-            if about is not None:
-                started.append(to_json(about))
-            identity = old.get("run", uuid.uuid4().hex)
-            written = {"format": FORMAT, "run": identity, **new, "about": started}
-            may_change = (*may_grow, "dataset.name")
-            constant = {name: v for name, v in flat(written).items() if name not in may_change}
-            run.identity = sha256(constant)
-            run._config_here = written
+            check_usable(run.path)
             run.path.mkdir(parents=True, exist_ok=True)
             run._lock = _lock(run.path)
-            run._within = within
-            text = json.dumps(written, indent=2) + "\n"
-            if not exists:
-                write_atomically(run._config, text)
-            elif old != written:
-                run._new_config = text
+            if _holds_run(run.path):
+                run.files = read_manifest(run.path)
+            else:
+                write_manifest(run.path, {})
+            # A run that was killed while it wrote a new configuration has no entry of it.
+            old = {}
+            if _CONFIG in run.files or run.checkpoint is not None:
+                old = run.config()
+            new = from_json(to_json(config))
+            if old:
+                _check_same(run.path, old, new, may_grow, (about or {}).get("source"))
+            started = [*old.get("about", []), *([] if about is None else [to_json(about)])]
+            run._new_config = json.dumps(to_json({**new, "about": started}), indent=2) + "\n"
+            if not old:
+                run._write_config()
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
         return run
 
-    def config(self) -> dict:
-        """Return the configuration of the run; one of another format is refused."""
-        try:
-            config = parsed(read_bytes(self._config), _MOST_SETTINGS)
-        except (FileNotFoundError, NotADirectoryError):
-            problem = "is not a run folder (it has no config.json)"
-            raise UserError(f"{self.path} {problem}: restore it, or name another") from None
-        if config is not None and config.get("format") != FORMAT:
-            own = str(config.get("format", 1))[:20]
-            raise UserError(
-                f"{self.path} holds a run of format {own}, and this version reads and writes "
-                f"format {FORMAT}: use the version that wrote it, or another --run-dir"
-            )
-        names = []
-        if config is not None:
-            names = config.get("models", [config.get("model", "model")])
-        if not is_of(_CONFIG, config) or not names or not all(map(is_model_name, names)):
-            problem = "does not hold a valid configuration"
-            raise UserError(f"{self._config} {problem}; restore it, or choose another --run-dir")
+    # --- Reading ---
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration of the run."""
+        config = read_json(self.path / _CONFIG, CONFIG)
+        names = config.get("models", [config.get("model", "model")])
+        if not names or not all(map(is_model_name, names)):
+            raise UserError(f"{self.path / _CONFIG} names no models: restore it, or train again")
         return config
 
-    def keep(self, name: str, text: str) -> None:
-        """Write a file that belongs to the run, which nothing may change while the run trains."""
-        write_atomically(self.path / name, text)
-        self.kept[name] = hashlib.sha256(text.encode()).hexdigest()
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Append a record to the metrics file, and wait until it is on disk."""
-        self.check_present()
-        self._metrics.append(record)
-
-    def records(self) -> list[dict]:
+    def records(self) -> list[dict[str, Any]]:
         """Return the logged records, without an incomplete last line of a run that was killed."""
-        return self._metrics.records()
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        lines = read_file(path, _MOST_RECORDS).split(b"\n")[:-1]
+        return [
+            parse_json(line, RECORD, f"line {number} of {path}")
+            for number, line in enumerate(lines, 1)
+        ]
 
-    def digest_of_metrics(self) -> str:
-        """Return the SHA-256 of the records that this process has found and written."""
-        return self._metrics.digest
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has a result."""
+        return RESULT in self.files
 
-    def rewind(self, step: int, digest: str | None = None) -> None:
-        """Remove the records after the step of the checkpoint, or 0: see `MetricsFile.rewind`."""
-        self._metrics.rewind(step, digest)
+    def result(self) -> dict[str, Any] | None:
+        """Return the result; None if the run is not finished."""
+        return read_json(self.path / RESULT, RESULT_FORM) if self.is_finished else None
 
-    # --- What other programs do to the folder while this process trains ---
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the checkpoint; None if there is none yet."""
+        step = checkpoint_step(self.files)
+        return None if step is None else self.checkpoints / step
 
-    def check_present(self) -> None:
-        """Raise a `UserError` if the folder was removed, or replaced by another run's."""
-        if not all(path.exists() for path in (self._config, self.checkpoints, self.plots)):
-            raise UserError(
-                f"the run folder {self.path} was removed, or files in it, while the run trained; "
-                f"{self._last_checkpoint()}: restore the folder, or start again"
-            )
-
-    def check_unchanged(self) -> None:
-        """Raise a `UserError` if files are not what this process has written."""
-        self.check_present()
-        found = self.config()
-        if found["run"] != self._config_here["run"]:
-            problem = "was replaced by that of another run while this run trained"
-            raise UserError(
-                f"the run folder {self.path} {problem}; "
-                f"{self._last_checkpoint()}: choose another --run-dir"
-            )
-        if changed := changes(self._config_here, found):
-            problem = f"was changed while the run trained ({_some(changed)})"
-            raise UserError(f"{self._config} {problem}: restore it, then the same command goes on")
-        if self._metrics.digest_of_file() != self._metrics.digest:
-            raise UserError(
-                f"{self._metrics.path} was changed or removed while the run trained: "
-                "restore it, or delete it, then the same command goes on"
-            )
-        for name, digest in self.kept.items():
-            path = self.path / name
-            if not path.exists() or sha256_of(path) != digest:
-                problem = "was changed or removed while the run trained"
-                raise UserError(f"{path} {problem}: the same command writes it again")
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Report the removal of the folder, where it is the cause of an error of any kind."""
-        try:
-            yield
-        except (UserError, Stopped):
-            raise
-        except Exception:
-            self.check_present()
-            raise
-
-    def _last_checkpoint(self) -> str:
-        if self.checkpoint is None:
-            return "it had no checkpoint yet"
-        return f"its last checkpoint was {self.checkpoints / str(self.checkpoint['step'])}"
-
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json` atomically, as the last action.
-
-        It contains digests of itself, and of this process's settings and records.
-        """
-        self.check_unchanged()
-        digests = {
-            "config_sha256": sha256_of_settings(self._config_here),
-            "metrics_sha256": self.digest_of_metrics(),
-        }
-        written = to_json({**result, **digests})
-        written["sha256"] = sha256(written)
-        write_atomically(self._result, json.dumps(written, indent=2) + "\n")
+    # --- Writing ---
 
     def go_on(self) -> None:
         """Start or resume the run, and the one that contains it, once all that it needs is read.
 
-        Remove `result.json`, which will no longer match the checkpoints, and write grown settings
-        and the new `about` to `config.json`.
+        Remove the result, which will no longer be that of the checkpoint, and what a process that
+        was killed has written after it. Write grown settings and the new `about`.
         """
         if self._within is not None:
             self._within.go_on()
-        self._result.unlink(missing_ok=True)
+        kept = {name: entry for name, entry in self.files.items() if _outlasts(name)}
         if self._new_config is not None:
-            write_atomically(self._config, self._new_config)
-            self._new_config = None
+            kept.pop(_CONFIG, None)
+        if kept != self.files:
+            self._commit(kept)
+        (self.path / RESULT).unlink(missing_ok=True)
+        self._rewind()
+        self._remove_other_checkpoints()
+        if self._new_config is not None:
+            self._write_config()
 
-    def result(self) -> dict | None:
-        """Return the result, if all files are as the run wrote them; None if it is not finished."""
-        if not self._result.exists():
-            return None
-        found = parsed(read_bytes(self._result), _MOST_VALUES) or {}
-        if found.pop("sha256", None) != sha256(found):
-            raise UserError(
-                f"{self._result} is not as the run wrote it (its SHA-256 differs); "
-                "restore it, or delete it and run again"
-            )
-        if found.pop("config_sha256", None) != sha256_of_settings(self.config()):
-            problem = "does not hold the settings that the model was trained with"
-            raise UserError(f"{self._config} {problem}: restore it, or train again")
-        logged = found.pop("metrics_sha256", None)  # which older versions do not write
-        if logged is not None and logged != self._metrics.digest_of_file():
-            raise UserError(
-                f"{self._metrics.path} does not hold the records of the result: restore it; "
-                f"or delete it and {self._result.name}, and run the same command again"
-            )
-        return from_json(found)
+    def keep(self, name: str, text: str) -> None:
+        """Write a file that belongs to the run, and never changes."""
+        entry = entry_of(text)
+        if name not in self.files:
+            write_atomically(self.path / name, text)
+            self._commit({**self.files, name: entry})
+        elif self.files[name] != entry:
+            problem = "is not what these data and this version give"
+            raise UserError(f"{self.path / name} {problem}: choose another --run-dir")
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append a record, whose arrays become lists, and wait until it is on disk."""
+        line = f"{json.dumps(to_json(record))}\n".encode()
+        with open(self.path / METRICS, "ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._records_size += len(line)
+        self._records_sha256.update(line)
+
+    def save(self, step: int, state: PyTree, progress: Mapping[str, Any]) -> None:
+        """Save a checkpoint and the records so far, in place of the last checkpoint."""
+        folder = self.checkpoints / str(step)
+        if folder == self.checkpoint:
+            return
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()  # fails if the run folder was removed
+        checkpoint.save(folder / "state", state)
+        write_atomically(folder / _PROGRESS, json.dumps(to_json(progress)) + "\n")
+        others = {name: entry for name, entry in self.files.items() if "/" not in name}
+        self._commit({**others, **entries_below(self.path, folder), **self._records_entry()})
+        self._remove_other_checkpoints()
+
+    def write_result(self, result: Mapping[str, Any], parts: Sequence["RunDir"] = ()) -> None:
+        """Write the result, as the last action; `parts` are the runs that this one contains."""
+        text = json.dumps(to_json(result), indent=2) + "\n"
+        write_atomically(self.path / RESULT, text)
+        entries = {RESULT: entry_of(text), **self._records_entry()}
+        for part in parts:
+            path = part.path / NAME
+            entries[path.relative_to(self.path).as_posix()] = entry_of_file(path)
+        self._commit({**self.files, **entries})
+
+    def _commit(self, files: Files) -> None:
+        """Write the manifest: from now on, these are the files of the run."""
+        write_manifest(self.path, files)
+        self.files = files
+
+    def _write_config(self) -> None:
+        write_atomically(self.path / _CONFIG, self._new_config)
+        self._commit({**self.files, _CONFIG: entry_of(self._new_config)})
+        self._new_config = None
+
+    def _records_entry(self) -> Files:
+        if self._records_size == 0:
+            return {}
+        return {METRICS: Entry(self._records_size, self._records_sha256.hexdigest())}
+
+    def _rewind(self) -> None:
+        """Remove the records after those of the checkpoint."""
+        path = self.path / METRICS
+        self._records_size = self.files[METRICS].bytes if METRICS in self.files else 0
+        content = b""
+        if path.exists():
+            os.truncate(path, self._records_size)
+            content = path.read_bytes()
+        self._records_sha256 = hashlib.sha256(content)
+
+    def _remove_other_checkpoints(self) -> None:
+        """Remove older checkpoints, and those of which the manifest does not know yet."""
+        for folder in self.checkpoints.iterdir():
+            if folder != self.checkpoint:
+                shutil.rmtree(folder)
+
+
+def read_checkpoint(folder: Path, like: PyTree, *, partial: bool = False) -> PyTree:
+    """Return the state in the folder of a checkpoint: see `checkpoint.restore`."""
+    return checkpoint.restore(folder / "state", like, partial=partial)
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """Return the progress in the folder of a checkpoint."""
+    return read_json(folder / _PROGRESS, PROGRESS)
 
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
@@ -282,18 +277,19 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
     first = Path("runs") / task / f"{name}-{now:%Y%m%d-%H%M%S}"
     for count in itertools.count(1):
         path = first if count == 1 else first.with_name(f"{first.name}-{count}")
-        try:
+        with _naming(path), contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise _unusable(path, error) from error
 
 
 def check_usable(path: Path) -> None:
     """Refuse a run folder that cannot be written, before long work begins; change nothing."""
     with _naming(path):
+        absolute = os.fsencode(path.absolute())
+        # TensorStore takes paths in UTF-8, and reads a backslash as a slash.
+        absolute.decode()
+        if b"\\" in absolute:
+            raise ValueError("a backslash in its path")
         _holds_run(path)
         nearest = next(folder for folder in (path, *path.parents) if folder.exists())
         if not nearest.is_dir():
@@ -312,20 +308,23 @@ def is_model_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
 
 
+def _outlasts(name: str) -> bool:
+    """Return whether a file stays as it is where a finished run goes on."""
+    return name != RESULT and not name.endswith(f"/{NAME}")
+
+
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the run folder in what the system says of it."""
+    """Turn an error of the system into one that names the run folder."""
     try:
         yield
     except UserError:
         raise
     except (OSError, ValueError) as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: Exception) -> UserError:
-    reason = getattr(error, "strerror", None) or error
-    return UserError(f"cannot use the run folder {path} ({reason}); choose another --run-dir")
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"cannot use the run folder {path} ({reason}); choose another --run-dir"
+        ) from error
 
 
 def _lock(path: Path) -> filelock.BaseFileLock:
@@ -356,48 +355,68 @@ def _holds_run(path: Path) -> bool:
         problem = "is a file or a broken link, not a folder"
         raise UserError(f"{path} {problem}; choose another --run-dir")
     names = {entry.name for entry in path.iterdir()}
-    # A run that is killed while it writes its configuration leaves only the other files.
-    if "config.json" not in names and names - {"config.json.tmp", _LOCK, _MARKER}:
-        problem = "is not empty and has no config.json, so it is not a run"
-        raise UserError(f"{path} {problem}; choose another --run-dir")
-    check_regular(path)
-    return "config.json" in names
+    # A run that is killed while it writes its first manifest leaves only the other files.
+    if NAME in names or not names - {f"{NAME}.tmp", _LOCK, _MARKER}:
+        check_regular(path)
+        return NAME in names
+    if _CONFIG in names and "format" in (found := read_json(path / _CONFIG, {})):
+        raise other_format(path, found["format"])
+    problem = "is not empty and has no manifest.json, so it is not a run"
+    raise UserError(f"{path} {problem}; choose another --run-dir")
 
 
-def _check_data(path: Path, old: dict, new: dict, source: str | None) -> None:
-    """Refuse other data than those in the folder, from `source`.
+# --- Settings that have changed ---
 
-    Other settings than those of data are not listed: they may follow from the size of the data.
-    """
+
+def _check_same(
+    path: Path, old: Mapping, new: Mapping, may_grow: Sequence[str], source: str | None
+) -> None:
+    """Refuse other data or settings than those in the folder, unless they have grown."""
     was = old.get("dataset") or {}
     now = new.get("dataset") or {}
-    if was.get("fingerprint") == now.get("fingerprint"):
-        return
-    places = [(old.get("about") or [{}])[-1].get("source"), source]
-    differing = "their content has changed"
-    for before, after in ((was.get("name"), now.get("name")), places):
-        if before != after and before and after:
-            differing = f"{str(before)[:80]}, and now it is {str(after)[:80]}"
-            break
-    names = {**flat(old), **flat(new)}
-    derived = [name for name in names if not name.startswith("settings.data.")]
-    causes = _some([differing, *changes(old, new, derived)])
-    raise UserError(f"{path} was trained on other data: {causes}; choose another --run-dir")
-
-
-def _check_settings(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> None:
-    """Refuse settings that differ from those in the folder, unless they have grown."""
-    ignored = (*grown(old, new, may_grow), *_NOT_COMPARED)
-    if changed := changes(old, new, ignored):
+    if was.get("fingerprint") != now.get("fingerprint"):
+        before = (old.get("about") or [{}])[-1].get("source")
+        differing = "their content has changed"
+        if source is not None and source != before:
+            differing = f"{str(before)[:80]}, and now it is {source[:80]}"
+        problem = f"was trained on other data: {differing}"
+        raise UserError(f"{path} {problem}; choose another --run-dir")
+    before = _flat(old)
+    after = _flat(new)
+    changed = [
+        f"{name[:80]} was {before.get(name, 'not set')[:80]} "
+        f"and is now {after.get(name, 'not set')[:80]}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+        and not (name in may_grow and _is_more(before.get(name), after.get(name)))
+    ]
+    if changed:
+        more = [f"and {len(changed) - 3} more"] if len(changed) > 3 else []
         raise UserError(
-            f"{path} holds a run with other settings ({_some(changed)}); "
+            f"{path} holds a run with other settings ({'; '.join([*changed[:3], *more])}); "
             "choose another --run-dir, or use the old settings to resume it"
         )
 
 
-def _some(texts: Sequence[str]) -> str:
-    """Return the first three texts, and how many more there are."""
-    shown = list(texts[:3])
-    if len(texts) > 3:
-        shown.append(f"and {len(texts) - 3} more")
-    return "; ".join(shown)
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten nested settings, as in `{"optimizer.rate": "0.1"}`, with values as JSON text.
+
+    How a run was started is left out, and the name of its data, whose folder may be renamed.
+    """
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{prefix}{name}.")
+        elif name != "about" and prefix + name != "dataset.name":
+            found[prefix + name] = json.dumps(value)
+    return found
+
+
+def _is_more(old: str | None, new: str | None) -> bool:
+    """Return whether a number is larger, or a list has all old entries and new ones."""
+    before = json.loads(old or "null")
+    now = json.loads(new or "null")
+    if isinstance(before, list) and isinstance(now, list):
+        return set(map(str, before)) < set(map(str, now))
+    numbers = [isinstance(value, int | float) for value in (before, now)]
+    return all(numbers) and not isinstance(now, bool) and now > before

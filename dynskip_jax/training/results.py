@@ -1,38 +1,21 @@
-"""Read and check the results, the models and the metrics of run folders."""
+"""Read the results, the models and the metrics of run folders."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dynskip_jax.errors import UserError, needs
-from dynskip_jax.training.files import check_regular, is_of
 from dynskip_jax.training.folder import RunDir, file_name, is_model_name
+from dynskip_jax.training.manifest import NAME
 
 if TYPE_CHECKING:
     import pandas
 
 # The entries of a logged record that are not metrics.
 _NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
-_NONE = type(None)
-_NUMBER = (int, float)
 _MOST_SECONDS = 10**10
-_NUMBERS = (*_NUMBER, [_NUMBER])  # of several k
-_METRICS = {...: {"mean": _NUMBERS, "std": _NUMBERS, "per_seed": [_NUMBERS]}}
-_ROW = {
-    "model": str,
-    "parameters": int,
-    "seeds": [int],
-    "metrics": _METRICS,
-    "wall_seconds": _NUMBER,
-    "epochs_asked": (int, _NONE),
-    "selected": (dict, _NONE),
-    "sweep": ([{"value": dict, "metrics": _METRICS}], _NONE),
-    "checkpoint": {"step": int, "sha256": str},
-    "vocabulary_sha256": (str, _NONE),
-}
 
 
 class FinishedModel(NamedTuple):
@@ -47,46 +30,28 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
     """Return the row in `result.json` of a run of one model, or None if it is not finished."""
     if (result := run.result()) is None:
         return None
-    rows = result.get("rows")
-    row = {}
-    if is_of([dict], rows) and rows:
-        row = rows[0]
-    wrong = [name for name, form in _ROW.items() if not is_of(form, row.get(name))]
-    is_possible = not wrong and row["seeds"] and 0 <= row["wall_seconds"] < _MOST_SECONDS
+    row = next(iter(result["rows"]), {})
+    is_possible = row.get("seeds") and row["metrics"] and 0 <= row["wall_seconds"] < _MOST_SECONDS
     if not is_possible or not is_model_name(row["model"]):
-        names = ", ".join(wrong) or "model, seeds, wall_seconds"
         raise UserError(
-            f"{run.path / 'result.json'} is not as this version writes it ({names}): "
-            "restore it, or delete it and run the same command again"
+            f"{run.path / 'result.json'} has no row with a model, seeds and metrics: "
+            "restore it, or choose another run folder"
         )
     return row
 
 
-def check_checkpoint(run: RunDir, found: Mapping[str, Any] | None) -> None:
-    """Raise a `UserError` if the newest checkpoint is not the one that `result.json` names.
-
-    `found` is the `Checkpoints.fingerprint` of the newest one.
-    """
-    row = row_of(run)
-    if row is not None and row["checkpoint"] != found:
-        state = "it has none"
-        if found is not None:
-            state = f"that of step {found['step']} is another or damaged"
-        step = row["checkpoint"]["step"]
-        raise UserError(
-            f"{run.path} lacks the checkpoint of step {step} that result.json names ({state}): "
-            "restore it, copy the whole folder again, or choose another --run-dir"
-        )
-
-
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
     """Return each model's run in a run folder by name: finished, unfinished or not started."""
-    top = RunDir(Path(run_dir))
-    check_regular(top.path)
+    top = RunDir.read(run_dir)
     config = top.config()
     if "models" not in config:
         return {config.get("model", top.path.name): top}
-    return {model: RunDir(top.path / file_name(model)) for model in config["models"]}
+    runs = {}
+    for model in config["models"]:
+        folder = top.path / file_name(model)
+        is_started = top.is_finished or (folder / NAME).exists()
+        runs[model] = RunDir.read(folder) if is_started else RunDir(folder)
+    return runs
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, FinishedModel]:
@@ -129,9 +94,7 @@ def learnt_rates(run_dir: Path, experiment: str) -> tuple[float, ...]:
 
 def progress_of(run: RunDir) -> str:
     """Return a short description of the progress of an unfinished run."""
-    epochs = max(
-        (e for record in run.records() if is_of(_NUMBER, e := record.get("epoch"))), default=0
-    )
+    epochs = max((record.get("epoch") or 0 for record in run.records()), default=0)
     if not epochs:
         return "not begun"
     return f"not finished, after {epochs:.4g} epochs"

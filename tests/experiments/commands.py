@@ -1,7 +1,6 @@
 """Run command lines in this process, and read and check their output."""
 
 import contextlib
-import hashlib
 import io
 import json
 import sys
@@ -13,6 +12,7 @@ import pytest
 from dynskip_jax import cli
 from dynskip_jax.experiment import Experiment, find_experiment
 from dynskip_jax.failures import run_main
+from dynskip_jax.training.manifest import entry_of_file, write_manifest
 
 PTB, NUMBERS = find_experiment("ptb"), find_experiment("number_prediction")
 # The smallest networks: compilation takes nearly all of the time.
@@ -79,15 +79,26 @@ def load(path):
     return json.loads(path.read_text())
 
 
-def write_result(folder, result):
-    """Write `result.json` with the digests of these contents and settings, as a forger would."""
+def forge(folder, **contents):
+    """Write files of a run as JSON, and a manifest that fits all that are there, as a forger does.
 
-    def digest(content, *without):
-        content = {name: value for name, value in content.items() if name not in without}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    Names of files are given without `.json`.
+    """
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    others = ("manifest.json", ".lock")
+    files = {
+        path.relative_to(folder).as_posix(): entry_of_file(path)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in others and path.parent.name != "plots"
+    }
+    write_manifest(folder, files)
 
-    result = {**result, "config_sha256": digest(load(folder / "config.json"), "about")}
-    (folder / "result.json").write_text(json.dumps({**result, "sha256": digest(result, "sha256")}))
+
+def unfinish(folder):
+    """Make a run one that was stopped before its result."""
+    (folder / "result.json").unlink()
+    forge(folder)
 
 
 def row_of(folder):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import quick
-from commands import PTB, execute, load, tool, write_result
+from commands import PTB, execute, forge, load, tool
 from rich.cells import cell_len
 
 from dynskip_jax import console
@@ -144,7 +144,7 @@ def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
     for name in ("config.json", "result.json"):
         text = json.dumps(load(folder / name))
         (folder / name).write_text(text.replace('"letters"', dataset))
-    write_result(folder, load(folder / "result.json"))
+    forge(folder)
     text, page = f"a {CONTROL}", folder / "page.html"
     outcomes = [
         execute(tool("report"), folder, tmp_path / f"no{CONTROL}", "--csv", tmp_path / "t.csv"),

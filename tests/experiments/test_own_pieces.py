@@ -13,10 +13,10 @@ from commands import (
     SMALL_NUMBERS,
     assert_user_error,
     execute,
+    forge,
     load,
     succeed,
     tool,
-    write_result,
 )
 from quick import Quick, QuickSettings
 
@@ -106,7 +106,7 @@ def test_a_config_file_runs_no_code(pieces, name, finished_quick, tmp_path):
     else:
         config["model"] = result["rows"][0]["model"] = "my_pieces:Near(3)"
     (folder / "config.json").write_text(json.dumps(config))
-    write_result(folder, result)
+    forge(folder, result=result)
     assert_user_error(
         execute(Quick, "explain", "--run-dir", folder), "my_pieces", "imports no code"
     )
@@ -119,7 +119,7 @@ def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, code, tm
     config = load(folder / "config.json")
     config["code"] = config["experiment"] = code
     (folder / "config.json").write_text(json.dumps(config))
-    write_result(folder, load(folder / "result.json"))
+    forge(folder)
     for name in ("explain", "oracle", "generate", "evaluate"):
         assert_user_error(execute(PTB, name, "--run-dir", folder), "experiment")
     outcome = succeed(tool("report"), folder)

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 import quick
-from commands import PTB, assert_user_error, execute, snapshot, succeed
+from commands import PTB, assert_user_error, execute, snapshot, succeed, unfinish
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_explain_prints_all_of_its_answer(compared_ptb, tmp_path, read_only):
 def test_training_on_is_refused_in_one_line(is_finished, finished_quick, tmp_path, read_only):
     folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
     if not is_finished:
-        (folder / "result.json").unlink()
+        unfinish(folder)
     before = snapshot(folder)
     read_only(folder)
     outcome = execute(quick.Quick, *finished_quick.arguments, "--epochs", 3, "--run-dir", folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_user_error, execute, load, succeed, tool, write_result
+from commands import assert_user_error, execute, forge, load, succeed, tool, unfinish
 from pages import ROOT
 from scipy import stats
 
@@ -97,12 +97,12 @@ def test_a_control_of_an_older_version_that_sampled_is_shown_in_both_modes(compa
     result = load(folder / "result.json")
     metrics = result["rows"][0]["metrics"]
     metrics["test_perplexity"] = metrics["test_perplexity_sampled"]
-    write_result(folder, result)
+    forge(folder, result=result)
     said = " ".join(succeed(REPORT, folder, compared_ptb.folder / "dynamic-3").out.split())
     assert "test, greedy on" in said and "test, sampled on" in said
     for name in [name for name in metrics if name.endswith(("_greedy", "_sampled"))]:
         del metrics[name]  # as before there were modes
-    write_result(folder, result)
+    forge(folder, result=result)
     assert "test perplexity on" in " ".join(succeed(REPORT, folder).out.split())
 
 
@@ -136,7 +136,7 @@ def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, 
             "std": np.std(values, ddof=1),
             "per_seed": values,
         }
-    write_result(folder, result)
+    forge(folder, result=result)
     said = succeed(REPORT, folder, "--csv", tmp_path / "t.csv").out
     assert " to 100.00%" in said and " 0.00% to " in said
     (high,) = {row["high"] for row in table_of(tmp_path / "t.csv", "test_accuracy")}
@@ -147,11 +147,13 @@ def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, 
 def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path):
     folder, damaged, empty = tmp_path / "compared", tmp_path / "damaged", tmp_path / "empty"
     shutil.copytree(compared_ptb.folder, folder)
-    (folder / "dynamic-3" / "result.json").unlink()
+    unfinish(folder / "dynamic-3")
+    unfinish(folder)
     shutil.copytree(finished_ptb.folder, damaged)
     empty.mkdir()
     for damage in ("", "[]", '{"seeds": [0', '{"rows": null}', '{"rows": [{"model": "lstm"}]}'):
         (damaged / "result.json").write_text(damage)
+        forge(damaged)
         outcome = succeed(REPORT, folder, empty, damaged)
         notes = [line for line in outcome.out.splitlines() if line.endswith("left out")]
         assert notes[0] == f"{folder}: dynamic:3: not finished, after 2 epochs, left out"
@@ -172,7 +174,7 @@ def test_corpora_of_one_name_have_tables_of_their_own(finished_quick, tmp_path):
     config = load(other / "config.json")
     config["dataset"]["fingerprint"] = "2" * 64
     (other / "config.json").write_text(json.dumps(config))
-    write_result(other, load(other / "result.json"))
+    forge(other)
     said = succeed(REPORT, finished_quick.folder, other, "--csv", tmp_path / "t.csv").out
     assert said.count("on digits (test_accuracy), data") == 2 and "data 22222222" in said
     assert {row["difference_pairs"] for row in table_of(tmp_path / "t.csv", "test_accuracy")} == {

@@ -9,7 +9,7 @@ import pytest
 from commands import assert_picture, assert_user_error, execute, finished_run, row_of, succeed
 from pages import code_of, run_code
 
-from benchmarks.faults import small_runs
+from benchmarks import small_runs
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiment import find_experiment
 

@@ -3,7 +3,7 @@
 import pytest
 from commands import NUMBERS, assert_user_error, execute, load, row_of, succeed
 
-from benchmarks.faults import small_runs
+from benchmarks import small_runs
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import find_experiment

@@ -18,11 +18,11 @@ from commands import (
     assert_user_error,
     execute,
     finished_run,
+    forge,
     load,
     row_of,
     snapshot,
     tool,
-    write_result,
 )
 from compiled import compiled
 
@@ -86,7 +86,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(tmp_path):
     result = load(tmp_path / "result.json")
     for row in result["rows"][0]["sweep"][::3]:
         result["rows"][0]["selected"] = row["value"]
-        write_result(tmp_path, result)
+        forge(tmp_path, result=result)
         found = load_run(tmp_path, seed=1)
         mix, K = row["value"]["mix"], row["value"]["max_skip"]
         assert float(found.policy.mix) == pytest.approx(mix) and int(np.sum(found.policy.mask)) == K

@@ -5,9 +5,9 @@ import errno
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training import files
-from dynskip_jax.training.files import FORMAT, write_atomically
+from dynskip_jax.training.files import write_atomically
 from dynskip_jax.training.folder import RunDir, check_usable, new_folder
-from dynskip_jax.training.results import runs_of_models
+from dynskip_jax.training.manifest import entry_of, read_manifest, write_manifest
 
 CONFIG = {
     "model": "dynamic:10",
@@ -53,15 +52,14 @@ def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
     odd = {"path": "x/y", "limit": "Infinity", "size": 3, "rates": [1.0, 2.0]}
     before = (run.path / "config.json").read_bytes()
     config = json.loads(before)
-    assert config.pop("format") == FORMAT and len(config.pop("run")) == 32
     assert config == json.loads(json.dumps(CONFIG)) | odd | {"about": [{"command": "first"}]}
-    again = RunDir.open(str(run.path), CONFIG | odd, about={"command": "again"})
+    RunDir.open(str(run.path), CONFIG | odd, about={"command": "again"})
     assert (run.path / "config.json").read_bytes() == before
-    assert again.identity == run.identity != RunDir.open(tmp_path / "other", CONFIG | odd).identity
 
 
 def test_other_settings_are_named(tmp_path):
-    assert "no name in UTF-8" in user_error(RunDir, Path("x\udcff"))
+    for path in ("x\udcff", "x\\y/z"):
+        assert "choose another --run-dir" in user_error(RunDir.open, tmp_path / path, CONFIG)
     RunDir.open(tmp_path, CONFIG)
     other = {
         "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)},
@@ -86,11 +84,11 @@ def test_settings_that_may_grow(tmp_path):
         config = {"training": {"epochs": epochs, "rate": 0.1}, "models": models, **more}
         return RunDir.open(tmp_path, config, may_grow=("training.epochs", "models", "absent"))
 
-    opened(3, ["a"]).write_result({"epochs": 3})
+    opened(3, ["a"]).write_result({"rows": []})
     run = opened(5, ["b", "a"])
-    assert run.result() == {"epochs": 3}  # the result stays until `go_on` is called
+    assert run.result() == {"rows": []}  # the result stays until `go_on` is called
     run.go_on()
-    assert run.result() is None
+    assert run.result() is None and RunDir.read(tmp_path).result() is None
     for arguments, message in (
         ((4, ["b", "a"]), "training.epochs was 5 and is now 4"),
         ((5, ["a", "c"]), "models was"),
@@ -118,27 +116,31 @@ def test_log_is_valid_json_and_comes_back(tmp_path):
     assert second == {"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"}
 
 
-def test_rewind_drops_what_came_after_the_checkpoint_and_a_line_cut_off(tmp_path):
+def test_what_came_after_the_checkpoint_is_dropped(tmp_path):
     run = RunDir.open(tmp_path, CONFIG)
     path = tmp_path / "metrics.jsonl"
-    run.rewind(0)  # nothing logged yet
-    assert not path.exists()
+    run.go_on()  # nothing is logged yet
     for record in ({"step": 1, "x": math.nan}, {"note": "no step"}, {"step": 5}):
         run.log(record)
-    digest = run.digest_of_metrics()
+    run.save(5, {"w": jnp.ones(2)}, {})
     for step in (6, 7):
         run.log({"step": step})
     path.write_bytes(path.read_bytes()[:-4])
-    assert [record.get("step") for record in run.records()] == [1, None, 5, 6]
-    run.rewind(5, digest)
-    run.log({"step": 6})
-    assert [record.get("step") for record in run.records()] == [1, None, 5, 6]
+    (run.checkpoints / "7").mkdir()  # of a process that was killed
+    again = RunDir.open(tmp_path, CONFIG)
+    assert [record.get("step") for record in again.records()] == [1, None, 5, 6]
+    again.go_on()
+    again.log({"step": 6})
+    assert [record.get("step") for record in again.records()] == [1, None, 5, 6]
+    again.save(6, {"w": jnp.ones(2)}, {})
+    assert [folder.name for folder in run.checkpoints.iterdir()] == ["6"]
+    assert RunDir.read(tmp_path).checkpoint == run.checkpoints / "6"
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        *('{"st', "5", "[]", '{"step": null}', '{"step": "1"}', '{"step": [1]}', '{"step": -1}'),
+        *('{"st', "5", "[]", '{"step": "1"}', '{"step": [1]}', f'{{"step": 1{"0" * 30}}}'),
         *('{"step": 1, "epoch": "x"}', '{"split": 3}', "\udcff"),
         *("[" * 10**5, '{"a":' * 900 + "1" + "}" * 900),
     ],
@@ -149,81 +151,141 @@ def test_a_line_that_is_no_record_is_named(line, tmp_path):
     run = RunDir.open(tmp_path, CONFIG)
     content = f'{{"step": 1}}\n{line}\n{{"step": 3}}\n'.encode(errors="surrogateescape")
     (tmp_path / "metrics.jsonl").write_bytes(content)
-    for call in (run.records, lambda: run.rewind(3)):
-        assert "line 2 of" in user_error(call)
+    assert "line 2 of" in user_error(run.records)
 
 
-LARGE = {
-    "config.json": lambda: '{"format": 4, ' + ", ".join(f'"k{i}": 0' for i in range(300_000)) + "}",
-    "result.json": lambda: '{"a": [' + "[],[]," * 10**6 + "0]}",
-    "metrics.jsonl": lambda: ('{"a": [' + "0," * 10**6 + "0]}\n") * 3,
-    "metrics.jsonl, lines": lambda: "{}\n" * 10_001,
-}
-
-
-@pytest.mark.parametrize("case", LARGE)
-def test_json_of_too_many_values_is_refused_before_it_is_parsed(case, tmp_path, monkeypatch):
-    """Regression: files of 39 and 242 megabytes took over 90 seconds."""
-    monkeypatch.setattr("dynskip_jax.training.metrics_file._MOST_LOGGED", 2_500_000)
-    monkeypatch.setattr("dynskip_jax.training.metrics_file._MOST_LINES", 10_000)
-    run = RunDir.open(tmp_path, CONFIG)
-    name = case.partition(",")[0]
-    (tmp_path / name).write_text(LARGE[case]())
-    read = {"config.json": run.config, "result.json": run.result, "metrics.jsonl": run.records}[
-        name
-    ]
-    began = time.process_time()
-    assert name in user_error(read)
-    assert time.process_time() - began < 10
-
-
-def test_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_on(
+def test_a_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_on(
     tmp_path, monkeypatch
 ):
     run = RunDir.open(tmp_path, CONFIG)
-    run.go_on()  # there is no result yet
     assert run.result() is None
-    run.write_result({"accuracy": {"mean": 0.9, "std": math.nan}})
-    assert math.isnan(run.result()["accuracy"]["std"])
+    run.write_result({"rows": [], "spread": math.nan})
+    assert math.isnan(run.result()["spread"])
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
-        run.write_result({"accuracy": {"mean": 0.1}})
-    assert run.result()["accuracy"]["mean"] == 0.9
+        run.write_result({"rows": [], "spread": 0})
+    assert math.isnan(RunDir.read(tmp_path).result()["spread"])
     part = RunDir.open(tmp_path / "part", CONFIG, within=run)
-    part.write_result({"accuracy": 1})
+    part.write_result({"rows": []})
+    run.write_result({"rows": []}, [part])
+    assert RunDir.read(tmp_path).is_finished
     part.go_on()
     assert run.result() is None and part.result() is None
+    assert not RunDir.read(tmp_path).is_finished
+
+
+def test_what_a_run_keeps_never_changes(tmp_path):
+    for _ in range(2):
+        RunDir.open(tmp_path, CONFIG).keep("words.json", "[1]")
+    assert "words.json is not what these data" in user_error(
+        RunDir.open(tmp_path, CONFIG).keep, "words.json", "[2]"
+    )
+
+
+# --- What differs from the manifest ---
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the folder of a finished run of two records and one checkpoint."""
+    run = RunDir.open(tmp_path_factory.mktemp("finished"), CONFIG)
+    run.go_on()
+    run.keep("vocabulary.json", "{}")
+    run.log({"step": 1})
+    run.log({"step": 2})
+    run.save(2, {"w": jnp.arange(1, 50), "b": jnp.zeros(3)}, {"step": 2})
+    run.write_result({"rows": []})
+    return run.path
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "removed": os.remove,
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "flipped": flip,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_differs_is_named(damage, finished, tmp_path):
+    names = list(read_manifest(finished))
+    assert {name.partition("/")[0] for name in names} == {
+        *("checkpoints", "config.json", "metrics.jsonl", "result.json", "vocabulary.json")
+    }
+    for name in names:
+        folder = shutil.copytree(finished, tmp_path / "run", dirs_exist_ok=True)
+        if (folder / name).stat().st_size == 0:
+            continue
+        DAMAGES[damage](folder / name)
+        for read in (RunDir.read, lambda path: RunDir.open(path, CONFIG)):
+            assert str(folder / name) in user_error(read, folder)
+
+
+def test_a_file_that_was_added_to_a_checkpoint_is_named(finished, tmp_path):
+    """A part of an array that has no file reads as zeros."""
+    folder = shutil.copytree(finished, tmp_path / "run")
+    added = folder / "checkpoints" / "2" / "state" / "w" / "1"
+    added.write_bytes(b"x")
+    assert f"{added} is no file of the run" in user_error(RunDir.read, folder)
+
+
+def test_a_folder_without_its_manifest_is_no_run(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "manifest.json").unlink()
+    for read in (RunDir.read, lambda path: RunDir.open(path, CONFIG)):
+        assert "no manifest.json" in user_error(read, folder)
+    (folder / "config.json").write_text('{"format": 4, "model": "lstm"}')
+    for read in (RunDir.read, lambda path: RunDir.open(path, CONFIG)):
+        assert "holds a run of format 4" in user_error(read, folder)
+        assert "commit 9f0b6f26 reads it" in user_error(read, folder)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        *("", "5", "[", "[" * 10**5, '{"a":' * 900 + "1" + "}" * 900, "{}", '{"files": {}}'),
+        '{"format": 5, "files": {"config.json": 5}}',
+        '{"format": 5, "files": {"config.json": {"bytes": 1, "sha256": null}}}',
+        '{"format": 5, "files": {"../../x": {"bytes": 1, "sha256": ""}}}',
+        '{"format": 5, "files": {"/etc/passwd": {"bytes": 1, "sha256": ""}}}',
+        '{"format": 5, "files": {"a\\u0000": {"bytes": 1, "sha256": ""}}}',
+        '{"format": 6, "files": {}}',
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_manifest_that_is_none_is_refused(manifest, finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "manifest.json").write_text(manifest)
+    assert str(folder) in user_error(RunDir.read, folder)
 
 
 # --- What is not a run, or a stranger's ---
 
 
 @pytest.mark.parametrize(
-    ("entries", "message"),
+    "config",
     [
-        (dict(format=FORMAT - 1), f"a run of format {FORMAT - 1}, and this version"),
-        (dict(format="x" * 10**6), "a run of format xxxx"),
-        (dict(models=[".."]), "does not hold a valid configuration"),
-        (dict(models=["a"] * 10**5), "does not hold a valid configuration"),
-        (b"\xff", "does not hold a valid configuration"),
-        (bytes(999), "has more than 998 bytes"),
+        *(b"\xff", b"[]", b'{"models": [".."]}', b'{"models": []}', b'{"model": 5}'),
+        *(b'{"about": 5}', b'{"settings": 5, "about": []}', b'{"a":' * 900 + b"1" + b"}" * 900),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_configurations_that_are_not_ours_are_refused(entries, message, tmp_path, monkeypatch):
+def test_configurations_that_are_not_ours_are_refused(config, tmp_path):
     RunDir.open(tmp_path, CONFIG)
-    path = tmp_path / "config.json"
-    if isinstance(entries, bytes):
-        monkeypatch.setattr("dynskip_jax.training.files.read_bytes.__defaults__", (998,))
-        path.write_bytes(entries)
-    else:
-        path.write_text(json.dumps(json.loads(path.read_text()) | entries))
-    assert message in user_error(RunDir.open, tmp_path, CONFIG)
-    assert message in user_error(RunDir(tmp_path).config)
+    (tmp_path / "config.json").write_bytes(config)
+    write_manifest(tmp_path, {"config.json": entry_of(config)})
+    assert "config.json" in user_error(RunDir.open, tmp_path, CONFIG)
+    assert "config.json" in user_error(RunDir.read(tmp_path).config)
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "config.json.tmp", "result.json", ".lock", "plots", "x"]
+    "name", ["config.json", "manifest.json.tmp", "result.json", ".lock", "plots", "x"]
 )
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, tmp_path):
@@ -235,9 +297,8 @@ def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, t
     (run.path / name).exists() and (run.path / name).rename(tmp_path / "away")
     target = "/dev/zero" if kind == "device" else victim
     os.mkfifo(run.path / name) if kind == "pipe" else (run.path / name).symlink_to(target)
-    assert "holds only its own files" in user_error(RunDir.open, run.path, CONFIG)
-    if name != "config.json" or kind == "link":
-        assert "holds only its own files" in user_error(runs_of_models, run.path)
+    for read in (RunDir.read, lambda path: RunDir.open(path, CONFIG)):
+        assert "holds only its own files" in user_error(read, run.path)
     assert victim.is_dir() or victim.read_text() == "precious"
 
 
@@ -250,12 +311,6 @@ def test_a_file_is_never_written_through_a_link(name, tmp_path):
     (folder / name).symlink_to(victim)
     write_atomically(folder / "file", "text")
     assert not (folder / "file").is_symlink() and (folder / "file").read_text() == "text"
-    (folder / "log").symlink_to(victim)
-    for call in (
-        lambda: files.append_line(folder / "log", "x"),
-        lambda: files.read_bytes(folder / "log"),
-    ):
-        assert "is no regular file" in user_error(call)
     assert victim.read_text() == "precious"
 
 
@@ -287,10 +342,11 @@ def test_a_folder_that_cannot_be_used_is_refused_before_work_begins(tmp_path, mo
     assert "(Permission denied); choose another --run-dir" in denied
 
 
-def test_run_killed_while_writing_its_configuration_starts_again(tmp_path):
-    (tmp_path / "config.json.tmp").write_text('{"mod')
-    assert RunDir.open(tmp_path, CONFIG).identity == RunDir.open(tmp_path, CONFIG).identity
-    assert not (tmp_path / "config.json.tmp").exists()
+def test_run_killed_while_it_writes_its_first_manifest_starts_again(tmp_path):
+    (tmp_path / "manifest.json.tmp").write_text('{"mod')
+    for _ in range(2):
+        RunDir.open(tmp_path, CONFIG)
+    assert not (tmp_path / "manifest.json.tmp").exists()
 
 
 def test_a_new_folder_is_nobody_elses(tmp_path, monkeypatch):
@@ -341,5 +397,5 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(locks, tmp_path, m
             other.kill() if end == "kill" else other.stdin.close()
         if end == "kill":  # newer versions of filelock notice that the process is gone
             (folder / ".running").unlink(missing_ok=True)
-    # One process, repeatedly.
-    assert RunDir.open(folder, {}).identity == RunDir.open(folder, {}).identity
+    for _ in range(2):  # one process, repeatedly
+        RunDir.open(folder, {})

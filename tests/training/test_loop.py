@@ -20,7 +20,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Agent
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.asgd import ALL
-from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.optimizer import make_optimizer
@@ -284,7 +283,7 @@ def test_crash_between_an_epochs_records_and_its_checkpoint_repeats_no_record(
         with pytest.raises(Stopped):
             scripted(tmp_path, should_stop=lambda step: step == NUM_BATCHES)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="went down"):
-        patch.setattr(Checkpoints, "save", crash)
+        patch.setattr(RunDir, "save", crash)
         scripted(tmp_path)
     uninterrupted(scripted(tmp_path), tmp_path)
 
