@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,8 @@ from dynskip_jax.training.results import FinishedModel, finished_runs, metrics_t
 from dynskip_jax.training.resume import selected_params
 from dynskip_jax.training.schema import read_json
 from dynskip_jax.training.step import evaluation_keys
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pandas
@@ -123,12 +127,19 @@ class Trained:
         """Return the data that the run was trained on, and fail if it has changed.
 
         By default `folder` is the last --data of the run if it still exists, and otherwise the
-        places where the experiment looks for data.
+        places where the experiment looks for data. The run folder may be a stranger's: the paths
+        that it names are logged before they are read.
         """
         trained_on = self.run.config()["dataset"]
-        last = self.settings.data.data
-        if folder is None and last is not None and last.exists():
+        of_data = vars(self.settings.data).items()
+        named = {name: path for name, path in of_data if isinstance(path, Path)}
+        last = named.get("data")
+        if folder is None and last is not None and os.path.exists(last):
             folder = last
+        else:
+            named.pop("data", None)
+        for name, path in named.items():
+            logger.info("%s: reading %s, which %s names", name, path, self.run.path)
         changed: dict[str, Any] = {"data": None if folder is None else Path(folder)}
         if folder is None and getattr(self.settings.data, "dataset", "") is None:
             # Without a name, which corpus is found depends on the files that exist now.

@@ -97,9 +97,11 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(tmp_path):
         assert int(out.decisions[0].action.max()) <= K
 
 
-def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, tmp_path):
+def test_the_data_of_a_run_is_found_again_named_and_checked(finished_ptb, tmp_path, caplog):
     found = load_run(finished_ptb.folder)
-    data = found.data()  # from the folder that the run was trained with
+    with caplog.at_level("INFO", logger="dynskip_jax"):
+        data = found.data()  # from the folder that the run was trained with
+    assert f"reading {found.settings.data.data}, which {finished_ptb.folder} names" in caplog.text
     assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("a b c\n" * 9)
