@@ -70,8 +70,8 @@ def own_lines(text):
 
 def wait_for_checkpoint(folder, processes, seconds=200):
     deadline = time.monotonic() + seconds
-    # Else it is unfinished.
-    while not any(path.name.isdigit() for path in folder.glob("checkpoints/*")):
+    manifest = folder / "manifest.json"
+    while not manifest.exists() or "checkpoints/" not in manifest.read_text():
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
         time.sleep(0.01)
 

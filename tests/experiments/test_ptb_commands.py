@@ -105,6 +105,7 @@ def test_unknown_words_and_models_that_are_not_finished_are_named(compared):
     assert "dynamic:3: not finished, after 2 epochs, left out" in outcome.out
     assert "read as the data writes it: a b b c a\n" in outcome.out
     unfinish(compared / "lstm")
+    forge(compared)
     assert_user_error(execute(*explain), "not finished")
 
 
