@@ -257,7 +257,7 @@ class RunDir:
     def _remove_other_checkpoints(self) -> None:
         """Remove older checkpoints, and those of which the manifest does not know yet."""
         for folder in self.checkpoints.iterdir():
-            if folder != self.checkpoint:
+            if folder.is_dir() and folder != self.checkpoint:
                 shutil.rmtree(folder)
 
 

@@ -8,7 +8,7 @@ import pytest
 from commands import PTB, assert_user_error, execute, forge, load, succeed, tool
 from quick import Quick
 
-from dynskip_jax import trained
+from dynskip_jax import load_run, trained
 from dynskip_jax.analysis import plots
 from dynskip_jax.data.vocabularies import TaggerVocabulary
 from dynskip_jax.errors import UserError
@@ -41,6 +41,18 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(tmp_path, monkeypat
     outcome = execute(Quick, "--batch-size", 20, "--devices", 1, "--run-dir", folder)
     assert outcome.status == 2 and "steps were skipped" in outcome.err
     assert not (folder / "result.json").exists()
+
+
+def test_a_run_folder_of_any_name_is_read_again_or_refused_before_training(
+    finished_quick, tmp_path
+):
+    """Regression: a run in `x[1]` ended with status 0, and could not be read again."""
+    folder = tmp_path / "x[1] *?{a}%20\n"
+    succeed(Quick, *finished_quick.arguments, "--run-dir", folder)
+    assert load_run(folder).seed == 0
+    outcome = execute(Quick, *finished_quick.arguments, "--run-dir", tmp_path / "a\\b")
+    assert_user_error(outcome, "backslash", "choose another --run-dir")
+    assert not (tmp_path / "a\\b").exists() and not (tmp_path / "a").exists()
 
 
 REMOVED = {
