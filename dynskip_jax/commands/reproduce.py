@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tyro.conf import Positional
+
 from dynskip_jax.config import listed, program
 from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
@@ -39,7 +41,7 @@ def all_tables() -> dict[str, Table]:
     return found
 
 
-def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
+def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) -> None:
     """Print the commands behind results tables, as in `reproduce numbers-11 | sh -e`.
 
     Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors
