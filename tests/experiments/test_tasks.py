@@ -117,14 +117,3 @@ def test_only_agents_need_epochs_that_sample(name):
     learner = make_learner(NUMBERS, settings, spec, None, None)
     lines = learner.task.warnings(spec, 3)
     assert any("use relaxed choices" in line for line in lines) == (name == "dynamic:5")
-
-
-def test_a_pair_of_words_is_enough_for_the_baseline_of_bigrams(tmp_path):
-    pytest.importorskip("sklearn")
-    for split in ("train", "test"):
-        for kind, text in (("neg", "not good , it is bad"), ("pos", "not bad , it is good")):
-            (tmp_path / split / kind).mkdir(parents=True)
-            for i in range(20):
-                (tmp_path / split / kind / f"{i}_1.txt").write_text(text)
-    outcome = succeed(find_experiment("imdb"), "bigrams", "--data", tmp_path)
-    assert outcome.out.count("100.00%") == 2  # on dev and on test
