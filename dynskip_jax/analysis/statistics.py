@@ -1,4 +1,4 @@
-"""Compare scores of models over seeds and sentences, and describe choices; NumPy only."""
+"""Compare models over seeds and over the steps of a text, and describe choices; NumPy only."""
 
 import itertools
 import math
@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int
 
-_RESAMPLES_AT_ONCE = 256  # bounds the memory of a product, and does not change the result
 _BLOCK = 50
 _LEAST_BLOCKS = 10
 _BLOCK_RESAMPLES = 1000
@@ -46,61 +45,6 @@ def t_interval(values: Sequence[float]) -> Interval:
 def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:
     """Return the mean and t interval of `values - baseline` over the seeds that both have."""
     return t_interval([values[seed] - baseline[seed] for seed in values if seed in baseline])
-
-
-# --- Sentences of a test set ---
-
-
-class Comparison(NamedTuple):
-    """The second score minus the first, its confidence interval, and a two-sided p-value."""
-
-    difference: float
-    low: float
-    high: float
-    p: float
-
-
-def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
-    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 without counts."""
-    return 2.0 * counts[..., 0] / np.maximum(1, counts[..., 1] + counts[..., 2])
-
-
-def paired_bootstrap(
-    counts_a: Int[np.ndarray, "*seeds_a sentences 3"],
-    counts_b: Int[np.ndarray, "*seeds_b sentences 3"],
-    samples: int = 10_000,
-    seed: int = 0,
-) -> Comparison:
-    """Compare the F1 of two models over the sentences of a test set, with a 95 % interval.
-
-    Each resample draws as many sentences as there are, with replacement, and scores both models on
-    them. The score of several seeds is their mean on the same sentences. Let d be the difference on
-    the test set and d* that on a resample. The interval is the percentile interval of d*, and p =
-    (1 + number of resamples with |d* - d| ≥ |d|) / (1 + samples) (Koehn 2004; Berg-Kirkpatrick et
-    al. 2012).
-    """
-
-    def difference(weights: np.ndarray) -> np.ndarray:
-        """Return the difference on each resample; `weights` are (resamples, sentences)."""
-        # float64: NumPy multiplies it faster than integers, and exactly for whole numbers.
-        summed = [
-            weights.astype(np.float64) @ counts.astype(np.float64)
-            for counts in (counts_a, counts_b)
-        ]
-        of_a, of_b = (f1(each).reshape(-1, len(weights)).mean(axis=0) for each in summed)
-        return of_b - of_a
-
-    rng = np.random.default_rng(seed)
-    sentences = counts_a.shape[-2]
-    observed = float(difference(np.ones((1, sentences)))[0])
-    sizes = [min(_RESAMPLES_AT_ONCE, samples - at) for at in range(0, samples, _RESAMPLES_AT_ONCE)]
-    chances = np.full(sentences, 1 / sentences)
-    drawn = np.concatenate(
-        [difference(rng.multinomial(sentences, chances, size=size)) for size in sizes]
-    )
-    as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12  # equal up to rounding
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Comparison(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + samples)))
 
 
 # --- Steps of a text, whose neighbours are alike ---

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dynskip_jax.analysis.statistics import (
-    f1,
-    paired_bootstrap,
     paired_difference,
     paired_gain,
     same_word,
@@ -19,11 +17,6 @@ from dynskip_jax.analysis.statistics import (
     t_interval,
     visited,
 )
-
-# (correct, predicted, gold) of four sentences.
-A = np.array([[2, 3, 3], [0, 1, 2], [1, 1, 1], [1, 2, 1]])
-B = np.array([[3, 3, 3], [1, 1, 2], [1, 2, 1], [0, 1, 1]])
-SAMPLES = 20_000
 
 
 def test_intervals_are_those_of_scipy():
@@ -36,34 +29,6 @@ def test_intervals_are_those_of_scipy():
     assert math.isnan(t_interval([2.0]).low) and math.isnan(t_interval([1.0, math.nan]).mean)
     paired = paired_difference({0: 1.0, 1: 3.0, 5: 9.0}, {1: 2.0, 0: 1.5, 2: 7.0})
     assert paired == pytest.approx(t_interval([-0.5, 1.0]))
-
-
-def test_the_bootstrap_is_the_share_of_all_resamples():
-    places = map(list, itertools.product(range(4), repeat=4))
-    exact = np.array([f1(B[i].sum(axis=0)) - f1(A[i].sum(axis=0)) for i in places])
-    observed = f1(B.sum(axis=0)) - f1(A.sum(axis=0))
-    p = np.mean(np.abs(exact - observed) >= abs(observed) - 1e-12)
-    found = paired_bootstrap(A, B, SAMPLES)
-    assert found.difference == pytest.approx(observed, abs=1e-12)
-    assert 0.1 < p < 0.9 and abs(found.p - p) < 4 * np.sqrt(p * (1 - p) / SAMPLES)
-    # Quantiles of a discrete distribution jump, so the test checks the shares on both sides of
-    # them.
-    for bound, share in ((found.low, 0.025), (found.high, 0.975)):
-        assert (
-            np.mean(exact < bound - 1e-9) - 0.01 <= share <= np.mean(exact <= bound + 1e-9) + 0.01
-        )
-
-
-def test_the_bootstrap_pairs_sentences_and_averages_seeds():
-    forth = paired_bootstrap(A, B, 300, seed=3)
-    back = paired_bootstrap(B, A, 300, seed=3)
-    assert forth == pytest.approx((-back.difference, -back.high, -back.low, back.p))
-    assert paired_bootstrap(A, A, 100) == (0.0, 0.0, 0.0, 1.0)
-    words = np.full(200, 10)  # the difference is the same in each sentence
-    a, b = (np.stack([words - wrong, words, words], axis=1) for wrong in (3, 1))
-    assert paired_bootstrap(a, b, 99) == pytest.approx((0.2, 0.2, 0.2, 0.01))
-    seeds = paired_bootstrap(np.stack([A, A]), B[None], 300)
-    assert seeds == pytest.approx(paired_bootstrap(A, B, 300))
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
