@@ -238,14 +238,12 @@ BAD = [
         ("generate", "--temperature", "inf"),
         "--temperature must be finite and above 0, got inf",
     ),
-    ("compared_ptb", PTB, ("evaluate", "--method", "recall"), "cache or dynamic"),
     (
         "finished_numbers",
         NUMBERS,
         ("explain", "--text", "9" * 5000),
         "numbers below 10, separated by spaces",
     ),
-    ("compared_ptb", PTB, ("evaluate", "--steps", 9), "--steps is for --method dynamic"),
     (
         "compared_ptb",
         PTB,
