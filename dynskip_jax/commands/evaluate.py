@@ -128,10 +128,3 @@ def _print_perplexities(
         rows.append(["  + cache", dev_with, test_with, f"θ = {flatness:g}, weight = {weight:g}"])
     title = f"{corpus.name}, perplexity with a cache of {size} words"
     print_table(title, ["model", "dev", "test", "chosen on dev"], rows)
-    if corpus.text_sizes:
-        powers = [
-            f"{corpus.splits[split].size / corpus.text_sizes[split].words:.4f} on {split}"
-            for split in ("dev", "test")
-        ]
-        per_word = f"Per word: to the power {', '.join(powers)}."
-        say(f"Perplexities are per {corpus.vocabulary.unit}. {per_word}")

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -258,32 +257,6 @@ def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path)
     refused = execute(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
     assert_user_error(refused, "has 2 seeds: train as many, not 3")
     assert not (tmp_path / "no").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["characters", "bpe"])
-def test_models_of_pieces_are_trained_and_read_texts(tmp_path, kind):
-    folder, data = tmp_path / "run", tmp_path / "text.txt"
-    data.write_text("the cat saw the cats\na naïve dog sat on a mat\n" * 60)
-    pieces = ("--vocabulary", "bpe:270" if kind == "bpe" else kind, "--model", "dynamic:3")
-    outcome = succeed(PTB, "--data", data, *pieces, *SMALL_PTB, "--epochs", 2, "--run-dir", folder)
-    assert "per word" in outcome.out and "bits/char" in outcome.out
-    metrics = row_of(folder)["metrics"]
-    assert metrics["test_word_perplexity"]["mean"] > metrics["test_perplexity"]["mean"] > 1
-    outcome = succeed(PTB, "explain", "--run-dir", folder, "--text", "the naïve cat")
-    unit = {"characters": "character", "bpe": "piece"}[kind]
-    assert f"next {unit} " in outcome.out and "␣" in outcome.out
-    written = succeed(PTB, "generate", "--run-dir", folder, "--text", "the cat", "--words", 9)
-    assert written.out.startswith("the cat")
-    grid = ("--cache", 20, "--flatness", "0.1", "--weight", "0.1")
-    outcome = succeed(PTB, "evaluate", "--run-dir", folder, *grid)
-    assert f"Perplexities are per {unit}." in outcome.out
-
-
-def test_without_the_tokenizer_the_remedy_is_named(corpus_folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    outcome = execute(PTB, "--data", corpus_folder, *SMALL_PTB, "--vocabulary", "bpe")
-    assert_user_error(outcome, 'tokenizers is not installed: pip install -e ".[bpe]"')
 
 
 @pytest.mark.parametrize(
