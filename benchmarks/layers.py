@@ -11,7 +11,6 @@ from flax import nnx
 
 from dynskip_jax import SkipLSTM
 from dynskip_jax import functional as F
-from dynskip_jax.nn import to_flax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +69,8 @@ def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
 
 
 def flax_rnn(shape: Shape) -> Layer:
-    """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)` with the weights of our plain layer."""
+    """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)`."""
     cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
-    # Equal weights, so that a test can compare the outputs.
-    lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0]
-    state = nnx.state(cell, nnx.Param)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(lstm)))
-    nnx.update(cell, state)
     graphdef, weights = nnx.split(nnx.RNN(cell, rngs=False))
     zeros = jnp.zeros((shape.batch, shape.hidden))
 
