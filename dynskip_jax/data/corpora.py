@@ -162,7 +162,7 @@ def embedded_corpus() -> LanguageCorpus:
         for split, own in chosen.items()
     }
     source = "CPython {}.{}'s own pydoc_data.topics".format(*sys.version_info)
-    return make_corpus(PYDOC_TOPICS, splits, source, pieces)
+    return make_corpus(PYDOC_TOPICS, splits, source)
 
 
 def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:

@@ -84,8 +84,6 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("ptb", ("--dropout", "0.1,0.2"), "--dropout takes one rate"),
         ("ptb", ("--dropout", "0.1,0.2,0.3,0.4"), "--dropout of a language model"),
         ("ptb", ("--model", "lstm", "--copy", "expected"), "--copy has no effect"),
-        ("ptb", ("--skip-layers", 3), "--skip-layers 3 is beyond the last layer, 2"),
-        ("ptb", ("--skip-layers", 1, "--copy", "chosen"), "last layer"),
         ("sst", ("--no-train-embeddings",), "--train-embeddings"),
         ("imdb", ("--max-jump", 3), "--max-jump has no effect on dynamic:3"),
         # Names are checked before data are looked for.
