@@ -4,6 +4,7 @@ import functools
 
 import pytest
 
+from benchmarks.choice import choice
 from dynskip_jax import cli
 from dynskip_jax.config import call
 from dynskip_jax.experiment import find_experiment
@@ -20,5 +21,8 @@ def flags_of(name, words):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "call", read)
-        cli.main([name, *words])
+        if name == "benchmarks.choice":
+            read(choice, name, words)
+        else:
+            cli.main([name, *words])
     return found

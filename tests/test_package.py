@@ -112,7 +112,7 @@ print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
         },
         "models": loaded & {"models.language_model", "models.tagger", "models.copying"},
         "nn": loaded & {"nn.characters", "nn.convert"},
-        "tasks": loaded & {"tasks.language", "tasks.tagging", "tasks.interventions"},
+        "tasks": loaded & {"tasks.language", "tasks.tagging"},
     }
     assert "run" in loaded and not any(of_others.values()), (of_others, run.stderr)
 

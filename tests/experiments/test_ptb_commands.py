@@ -1,4 +1,4 @@
-"""Check that `explain`, `generate`, `evaluate` and `oracle` print what a run's models compute."""
+"""Check that `explain`, `generate` and `evaluate` print what a run's models compute."""
 
 import json
 import re
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import (
-    NUMBERS,
     PTB,
     SMALL_PTB,
     assert_picture,
@@ -21,12 +20,12 @@ from commands import (
     forge,
     load,
     row_of,
-    snapshot,
     succeed,
     unfinish,
 )
 from compiled import compiled
 
+from benchmarks.choice import choice
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import EOS
@@ -259,35 +258,15 @@ def test_training_goes_on_from_a_finished_run(compared, corpus_folder, tmp_path)
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.parametrize(
-    ("experiment", "run"), [(PTB, "compared_ptb"), (NUMBERS, "finished_numbers")]
-)
-def test_oracle_says_what_each_choice_costs_and_writes_nothing(experiment, run, request):
-    folder = request.getfixturevalue(run).folder
-    before = snapshot(folder)
-    # Without --data, the command uses the data folder of the run.
-    flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100, "--of-seed", 1)
-    outcome = succeed(experiment, "oracle", *flags)
-    said = " ".join(outcome.out.split())
-    for part in (
-        "layer 1, train",
-        "by the agent",
-        "always 1",
-        "in hindsight",
-        "a probe that sees s(t)",
-    ):
-        assert part in said
-    assert "nats (95 %) over choices that look at nothing" in said
-    assert "2 agents, two by two, agree on " in said and "by seed 0, reading the same text" in said
-    assert ("the agent goes back to the same word at " in said) == (experiment is PTB)
-    assert snapshot(folder) == before
-
-
 @pytest.mark.slow
-def test_only_what_the_agent_may_choose_is_tried(corpus_folder, tmp_path):
-    data, run = ("--data", corpus_folder), tmp_path / "run"
-    finished_run(PTB, run, *data, "--model", "dynamic:6", "--stride", 2, *SMALL_PTB)
-    flags = ("--run-dir", run, *data, "--rows", 4, "--split", "train", "--steps", 100)
-    outcome = succeed(PTB, "oracle", *flags)
+@pytest.mark.parametrize("copy", ["none", "expected"])
+def test_losses_of_other_choices_are_printed(copy, corpus_folder, tmp_path, capsys):
+    flags = ("--model", "dynamic:6", "--stride", 2, "--mix", 0.5, "--copy", copy, *SMALL_PTB)
+    finished_run(PTB, tmp_path, "--data", corpus_folder, *flags)
+    choice(tmp_path, split="train", rows=4, steps=100)
+    said = capsys.readouterr().out
     for k in range(1, 7):
-        assert outcome.out.count(f"always {k} ") == (2 if k % 2 else 0), outcome.out
+        assert (f"always {k} " in said) == bool(k % 2), said
+    for part in ("in hindsight", "a probe that sees s(t)", "in another text"):
+        assert part in said
+    assert ("the likeliest k" in said) == (copy == "expected")

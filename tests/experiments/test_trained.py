@@ -231,14 +231,6 @@ BAD = [
         ("explain", "--text", "9" * 5000),
         "numbers below 10, separated by spaces",
     ),
-    (
-        "compared_ptb",
-        PTB,
-        ("oracle", "--model", "lstm"),
-        "lstm samples no choices: read another by --model",
-    ),
-    ("compared_ptb", PTB, ("oracle", "--layer", 2), "layer 2 samples no choices"),
-    ("compared_ptb", PTB, ("oracle", "--split", "valid"), "'valid'"),
     ("compared_ptb", REPORT, ("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
     (
         "compared_ptb",

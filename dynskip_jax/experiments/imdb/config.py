@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
         | dict(epochs=6, patience=3, average="always", average_after=2),
     },
     model="dynamic:3",
-    commands=("predict", "explain", "oracle"),
+    commands=("predict", "explain"),
     published=(
         Published(  # Gui et al. (2019), Table 4
             "imdb",

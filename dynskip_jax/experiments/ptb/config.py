@@ -103,7 +103,7 @@ EXPERIMENT = Experiment(
         | dict(evaluation_mode="sample"),
     },
     columns=columns_of("perplexity", "perplexity", ".2f"),
-    commands=("explain", "oracle", "generate", "evaluate"),
+    commands=("explain", "generate", "evaluate"),
     published=(
         _published(
             [
