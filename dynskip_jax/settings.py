@@ -27,6 +27,7 @@ from dynskip_jax.config import (
 from dynskip_jax.errors import UserError
 from dynskip_jax.model_names import (
     CHOOSING,
+    MODELS,
     READING_LESS,
     REWARDED,
     WITH_AGENT,
@@ -385,6 +386,17 @@ def resolve(
     return Resolved(settings, sources | dict.fromkeys(given, "flag"), epochs)
 
 
+def models_of(hint: Any) -> tuple[str, ...]:
+    """Return the names of the models on which a setting of this type has an effect."""
+    marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
+    return marks[0].models if marks else MODELS
+
+
+def applies(hint: Any, model: str) -> bool:
+    """Return whether a setting of this type has an effect on a model."""
+    return is_one_of(model, models_of(hint))
+
+
 def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence[str]) -> None:
     """Raise a `UserError` if a given setting has no effect on any of the models."""
     fields = fields_of(type(settings))
@@ -392,9 +404,8 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
         raise UserError("--relaxation has no effect without --relaxed-epochs: give their number")
     for name, value in given.items():
         _, hint, default = fields[name]
-        kinds = [mark.models for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
-        if kinds and value != default and not any(is_one_of(model, kinds[0]) for model in models):
+        if value != default and not any(applies(hint, model) for model in models):
             raise UserError(
                 f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train "
-                f"{kinds[0][0]}"
+                f"{models_of(hint)[0]}"
             )

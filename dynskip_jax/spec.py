@@ -11,7 +11,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.pieces import make_time_skip, make_transition
-from dynskip_jax.settings import SWEPT, Agent, Settings, fields_of, first, get
+from dynskip_jax.settings import SWEPT, Agent, Settings, applies, fields_of, first, get
 from dynskip_jax.training.sweep import Sweep
 
 
@@ -232,16 +232,13 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
 
 def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """Return settings, without defaults, that distinguish a model from others of its name."""
-    names = ["transition", "depth_skip"]
-    if isinstance(spec.named_skip, F.Dynamic):
-        names += ["agent", "agent_keys", "stride", "control"]
-    if isinstance(spec.named_skip, F.Attention):
-        names.append("stride")
-    if isinstance(spec.named_skip, F.SparseAttention):
-        names.append("top")
     variant = {}
-    usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
-    variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}
+    fields = fields_of(Settings)
+    for name in ("transition", "depth_skip", "agent", "agent_keys", "stride", "control", "top"):
+        _, hint, usual = fields[name]
+        value = get(settings, name)
+        if value != usual and applies(hint, spec.name):
+            variant[name] = value
     if spec.copy != "none":
         variant["copy"] = spec.copy
     return variant

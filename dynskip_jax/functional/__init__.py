@@ -112,8 +112,3 @@ from dynskip_jax.functional.transitions import SkimLSTM as SkimLSTM
 from dynskip_jax.functional.transitions import SLSTMState as SLSTMState
 from dynskip_jax.functional.transitions import Transition as Transition
 from dynskip_jax.functional.transitions import parse_transition as parse_transition
-
-# Exported programs may take and return any named tuple of this package.
-for _kind in tuple.__subclasses__():
-    if _kind.__module__.startswith(__name__):
-        register_for_export(_kind)

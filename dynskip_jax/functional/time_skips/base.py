@@ -12,11 +12,13 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
 from dynskip_jax.functional.relaxation import RELAXATIONS
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
 ObservationKind = Literal["previous", "mean", "slots", "memory"]
 
 
+@register_for_export
 class Choice(NamedTuple):
     """Choice of a time skip at one step.
 
@@ -38,6 +40,7 @@ class Choice(NamedTuple):
     action: Int[Array, "*batch"] | None = None
 
 
+@register_for_export
 class Decision(NamedTuple):
     """Trace of the choices at one step or at all steps.
 
