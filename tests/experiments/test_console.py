@@ -144,10 +144,10 @@ def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
         text = json.dumps(load(folder / name))
         (folder / name).write_text(text.replace('"letters"', dataset))
     forge(folder)
-    text, page = f"a {CONTROL}", folder / "page.html"
+    text = f"a {CONTROL}"
     outcomes = [
         execute(tool("report"), folder, tmp_path / f"no{CONTROL}", "--csv", tmp_path / "t.csv"),
-        execute(PTB, "explain", "--run-dir", folder, "--text", text, "--html", page),
+        execute(PTB, "explain", "--run-dir", folder, "--text", text),
         execute(PTB, "evaluate", "--run-dir", folder, "--data", f"no{CONTROL}"),
         execute(PTB, "--run-dir", f"no\0{CONTROL}"),
         execute(PTB, "--data", f"no{CONTROL}", "--print-config"),

@@ -1,6 +1,5 @@
 """Check that `explain`, `generate` and `evaluate` print what a run's models compute."""
 
-import json
 import re
 import shutil
 from functools import partial
@@ -45,8 +44,7 @@ def compared(compared_ptb, tmp_path):
 
 
 def test_explain_prints_and_shows_what_the_models_say(compared):
-    page = compared / "page.html"
-    arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--of-seed", 1, "--html", page)
+    arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--of-seed", 1)
     outcome = succeed(PTB, *arguments)
     printed = np.array([float(number) for number in re.findall(r"0\.\d+", outcome.out)])
     for name, found in load_models(compared, seed=1).items():
@@ -69,19 +67,6 @@ def test_explain_prints_and_shows_what_the_models_say(compared):
     (picture,) = (compared / "plots").glob("explain-dynamic-3-seed-1-a-b-b-c-h-*.png")
     assert f"picture: {picture}" in outcome.out
     assert_picture(picture)
-    # The page is of dynamic:3, which is the last.
-    (data,) = re.findall(r'<script type="application/json">(.*)</script>', page.read_text())
-    rows, decision = json.loads(data)["rows"], output.decisions[-1]
-    assert [row["reached"] for row in rows] == decision.action[0].tolist()
-    for t, (row, entropy) in enumerate(zip(rows, decision.entropy[0], strict=True)):
-        weights = np.array([weight for _, weight in row["k"]])
-        assert -(weights * np.log(weights)).sum() == pytest.approx(float(entropy), abs=1e-3)
-        assert row["to"] == (
-            words[t - row["reached"]] if t >= row["reached"] else "before the text"
-        )
-    before = page.read_bytes()
-    assert_user_error(execute(PTB, *arguments), "page.html exists")
-    assert page.read_bytes() == before
 
 
 def test_unknown_words_and_models_that_are_not_finished_are_named(compared):
