@@ -35,7 +35,6 @@ SHAPES = {
     "IMDB": Shape(400, 50, 300, 128, 3, 0.5),
     "NER": Shape(40, 10, 400, 200, 5, 1.0),
 }
-WIDE = Shape(35, 128, 1024, 1024, 5, 1.0)  # what an accelerator is filled with
 FAR = Shape(201, 32, 10, 200, 200, 0.5)  # number prediction at length 201
 GROWTH_BASE = Shape(100, 16, 128, 128, 5, 0.5)
 TINY = Shape(3, 2, 4, 5, 2, 0.5)
