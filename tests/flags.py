@@ -12,7 +12,8 @@ from dynskip_jax.experiment import find_experiment
 
 def flags_of(name, words):
     """Return the resolved settings of a training command, or the arguments of any other command."""
-    if name not in cli.TOOLS and (not words or words[0].startswith("-")):
+    is_training = name not in (*cli.TOOLS, "benchmarks.choice")
+    if is_training and (not words or words[0].startswith("-")):
         return cli.read_training(find_experiment(name), words)[0]
     found = {}
 

@@ -95,7 +95,6 @@ class TimeSkip:
 
     A skip declares, by class attributes or properties:
 
-    * `name`: name on the command line, followed by a colon and K for a skip over K states.
     * `observation_kind` (`previous`): what `choose` observes of the last K states; see there.
     * `observes_inputs` (False): `choose` also observes the inputs that followed these states,
       `SkipInputs.followed`.
@@ -115,7 +114,6 @@ class TimeSkip:
             et al. (2019), Eq. 2.
     """
 
-    name: ClassVar[str] = ""
     observation_kind: ClassVar[ObservationKind] = "previous"
     observes_inputs: ClassVar[bool] = False
     num_choices: ClassVar[int] = 0

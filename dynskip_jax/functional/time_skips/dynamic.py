@@ -271,7 +271,6 @@ class Attention(PolicySkip):
     `agent="content"` it is dot-product attention of a query, computed from s(t), over the stored h.
     """
 
-    name = "attention"
 
     def mode_of(self, mode) -> str:
         return "soft"
@@ -294,7 +293,6 @@ class Dynamic(PolicySkip):
     its gradient reaches them, as in attention.
     """
 
-    name = "dynamic"
 
     @property
     def num_choices(self) -> int:

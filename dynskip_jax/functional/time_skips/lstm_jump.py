@@ -49,7 +49,6 @@ class LSTMJump(ReadingSkip):
         max_jumps: N, the number of jumps in a sequence.
     """
 
-    name = "lstm_jump"
     max_jump: int = 5
     read_steps: int = 20
     max_jumps: int = 10

@@ -37,7 +37,6 @@ class SkimRNN(ReadingSkip):
     p_2 instead. The loss has no score-function term.
     """
 
-    name = "skim_rnn"
     num_choices = 2
 
     def mode_of(self, mode) -> str:

@@ -34,7 +34,6 @@ class SkipRNN(ReadingSkip):
     value of b_p; the authors use 1.
     """
 
-    name = "skip_rnn"
     update_bias: float = 1.0
 
     def observation_arrays(self, transition) -> tuple[str, ...]:
