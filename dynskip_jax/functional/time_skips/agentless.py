@@ -26,7 +26,6 @@ class Fixed(BufferSkip):
     range(4)]`.
     """
 
-
     @property
     def fixed_slot(self) -> int:
         return self.max_skip - 1
@@ -35,7 +34,6 @@ class Fixed(BufferSkip):
 @dataclasses.dataclass(frozen=True)
 class Mean(BufferSkip):
     """Uniform average of the last K states: the control for attention. `Decision.action` is K."""
-
 
     def choose(self, params, inputs, observation, skip_state, mode):
         shape = (*inputs.step.shape, self.max_skip)

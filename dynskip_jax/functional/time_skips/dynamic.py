@@ -271,7 +271,6 @@ class Attention(PolicySkip):
     `agent="content"` it is dot-product attention of a query, computed from s(t), over the stored h.
     """
 
-
     def mode_of(self, mode) -> str:
         return "soft"
 
@@ -292,7 +291,6 @@ class Dynamic(PolicySkip):
     gradient flows into the agent's inputs. The exception is a relaxed agent that compares states:
     its gradient reaches them, as in attention.
     """
-
 
     @property
     def num_choices(self) -> int:
