@@ -172,6 +172,7 @@ class Every(NamedTuple):
     # Sums over each row with the choices of each way: the agent's; drawn uniformly; those of the
     # agent at the same step of another row; those of each other model; each constant k.
     losses: Float[Array, "rows ways"]
+    actions: Int[Array, "rows time models"]  # k of each model
 
 
 def every_choice(reader: Reader, layer: int, constants: Sequence[int]) -> Iterator[Every]:
@@ -208,6 +209,7 @@ def every_choice(reader: Reader, layer: int, constants: Sequence[int]) -> Iterat
         result = Every(
             counts=_row_sums(jnp.ones_like(nlls[0]), counted),
             losses=jnp.stack([_row_sums(nll, counted) for nll in nlls], axis=-1),
+            actions=actions,
         )
         return [each.carry for each in (*paths, *found)], result
 

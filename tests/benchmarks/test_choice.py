@@ -108,10 +108,8 @@ def test_every_choice_of_a_language_model_replaced():
     losses, counts = (
         sum(np.asarray(getattr(p, name)) for p in found) for name in ("losses", "counts")
     )
-    actions, counted, words = whole(found, ("actions", "in_steps", "inputs"))
-    text, size = learner.task.tokens("dev"), counted[0].sum()
-    assert counts.sum() == counted.sum() == len(text)
-    np.testing.assert_array_equal(words[0, 1:size], text[: size - 1])
+    (actions,) = whole(found, ("actions",))
+    assert counts.sum() == len(learner.task.tokens("dev"))
     for row in range(ROWS):
         steps = range(int(counts[row]))
         ways = {
@@ -126,7 +124,8 @@ def test_every_choice_of_a_language_model_replaced():
                 losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5
             )
         assert losses[row, 1] not in np.delete(losses[row], 1)  # choices at random
-    assert np.ptp(actions[counted][:, 0]) and np.ptp(actions[counted], axis=1).any()
+    counted = actions[:, : int(counts.min())]
+    assert np.ptp(counted[..., 0]) and np.ptp(counted, axis=-1).any()
 
 
 # --- Sequences ---
