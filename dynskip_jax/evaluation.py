@@ -16,15 +16,16 @@ from dynskip_jax.training.progress import Progress
 
 
 def evaluate(
-    trained: Trained, data: Dataset, result: FitResult, check: Callable[[], None]
+    trained: Trained, data: Dataset, result: FitResult, test: str, check: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], int]:
     """Evaluate the models of a run, and draw pictures into its folder.
 
     Return the metrics of each value of a sweep, and the index of the best one on dev. Test is read
-    for that value only. `check` is called after each step, and raises an error to stop.
+    for that value only, or for all if `test` is "all". `check` is called after each step, and
+    raises an error to stop.
     """
     count = len(trained.spec.values)
-    modes = _modes(trained)
+    modes = trained.learner.modes(trained.spec, trained.experiment.samples)
     # Each evaluation is a step of the progress bar, as are the further metrics and the pictures.
     steps = 2 * len({*modes.values()}) + 2
     with Progress(steps, f"{trained.name}: evaluating and drawing") as progress:
@@ -38,16 +39,18 @@ def evaluate(
         by_value = _by_value(dev, failed, count)
         selected = _best_value(by_value, trained)
 
-        # Test is read for the selected value only.
+        # Test is read for the selected value only, unless all are asked for.
         tested = trained
-        if count > 1:
+        rows = by_value
+        if test == "selected" and count > 1:
             tested = trained.of_value(selected, data)
+            rows = [by_value[selected]]
             failed = np.split(failed, count)[selected]
         found = _scores(tested, "test", modes, advance)
         found |= tested.learner.task.final_metrics(tested)
         advance()
-        (of_test,) = _by_value(found, failed, 1)
-        by_value[selected] |= of_test
+        for row, more in zip(rows, _by_value(found, failed, len(rows)), strict=True):
+            row |= more
 
         # The agents' choices are drawn of the first seed, with the selected value.
         _draw_training(trained, data.name, selected)
@@ -56,19 +59,6 @@ def evaluate(
         trained.learner.task.draw(shown)
         progress.advance()
     return by_value, selected
-
-
-def _modes(trained: Trained) -> dict[str, tuple[str, int]]:
-    """Return how agents choose, and the number of averaged samples, by the suffix of metrics.
-
-    Models whose choices matter, controls too, have further metrics, with the suffixes `_greedy`,
-    `_sampled` and `_averaged`.
-    """
-    modes = {"": (trained.spec.evaluation_mode, 1)}
-    if trained.spec.choices_matter():
-        averaged = ("sample", trained.experiment.samples)
-        modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": averaged}
-    return modes
 
 
 def _scores(
@@ -129,7 +119,7 @@ def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
     metric = trained.learner.monitor
     metrics = [metric, metric.replace("dev_", "train_", 1)]
     path = folder / "learning_curve.png"
-    plots.learning_curves(curves, "epoch", metrics, path, f"{title}: {spec.name}")
+    plots.learning_curves(curves, trained.learner.axis, metrics, path, f"{title}: {spec.name}")
     label, records = list(curves.items())[selected]
     names = {name for record in records for name in record if name.startswith("dev_agent_share_")}
     for name in sorted(names):

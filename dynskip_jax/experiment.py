@@ -69,6 +69,8 @@ class Experiment:
     # Class derived from `dynskip_jax.tasks.task.Task`; or where it is, `module:Class`, which is not
     # imported for `--help`.
     task: Any
+    # Class derived from `dynskip_jax.tasks.learner.Learner` that trains and evaluates the models.
+    learner: str = "dynskip_jax.tasks.learner:Learner"
     settings: type[Settings] = Settings
     # Values of each preset, by the names of preset and setting; the first is the default.
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
@@ -78,7 +80,7 @@ class Experiment:
     # Heading and format of each metric in the printed table, by the metric's name.
     columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
     # Commands that read a finished run; `NAME.command` is a module beside the experiment NAME.
-    commands: tuple[str, ...] = ("predict", "explain")
+    commands: tuple[str, ...] = ("predict", "explain", "oracle")
     published: tuple[Published, ...] = ()
     sample_text: str | None = None  # read by `explain` by default
     samples: int = 16  # number of predictions that are averaged in the final evaluation
@@ -89,10 +91,12 @@ class Experiment:
     @property
     def task_class(self) -> Any:
         """The class of the task, which is imported now if need be."""
-        if not isinstance(self.task, str):
-            return self.task
-        module, _, name = self.task.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return _imported(self.task) if isinstance(self.task, str) else self.task
+
+    @property
+    def learner_class(self) -> Any:
+        """The class of the learner, which is imported now."""
+        return _imported(self.learner)
 
     def published_rows(
         self, settings: Settings, data: Dataset, models: Sequence[str]
@@ -121,6 +125,12 @@ class Experiment:
         if not names or is_own:
             return [], ""
         return [], f"{data.name}: no published results to compare with"
+
+
+def _imported(place: str) -> Any:
+    """Return the class at `module:Class`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 # Module of each experiment of this package, by name; it has the experiment as `EXPERIMENT`.

@@ -32,7 +32,7 @@ def make_learner(
     vocabulary: Any,
 ) -> Learner:
     """Return the learner of all models trained together; without `data` it reads texts only."""
-    return Learner(
+    return experiment.learner_class(
         experiment.task_class(spec, settings, data, vocabulary),
         spec.all_seeds,
         objective=spec.objective,
@@ -50,7 +50,7 @@ def make_fit_settings(settings: Settings, spec: ModelSpec, learner: Learner) -> 
         start = _start(spec, learner, training.start_from)
     return FitSettings(
         seeds=spec.all_seeds,
-        epochs=training.epochs,
+        epochs=getattr(training, training.length),
         optimizer=_optimizer(settings, spec),
         learning_rate=_learning_rate(settings, spec),
         patience=training.patience,

@@ -60,6 +60,11 @@ class Plan:
         return self.settings.run.run_dir
 
     @property
+    def test(self) -> str:
+        """The values of a sweep that are evaluated on test: `selected` or `all`."""
+        return self.settings.run.test
+
+    @property
     def devices(self) -> Devices:
         """Where it runs."""
         return self.settings.devices
@@ -107,7 +112,7 @@ def plan(experiment: Experiment, resolved: Resolved, data: Dataset) -> Plan:
     # With --entropy-coef-final, which the last epoch reaches, more epochs would change those
     # already trained.
     if settings.agent.entropy_coef_final is None:
-        may_grow.append("settings.training.epochs")
+        may_grow.append(f"settings.training.{settings.training.length}")
     return Plan(
         experiment,
         settings,

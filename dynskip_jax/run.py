@@ -31,7 +31,7 @@ from dynskip_jax.settings import Resolved, Settings
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.folder import RunDir, check_usable, file_name, new_folder
 from dynskip_jax.training.interruptions import interruptions
-from dynskip_jax.training.loop import FitResult, fit
+from dynskip_jax.training.loop import FitResult
 from dynskip_jax.training.results import row_of
 
 logger = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def _follow(models: Sequence[PlannedModel], parallel: Parallel) -> None:
     """Train, in a process other than the first, the models that the first process selects."""
     by_name = {model.spec.name: model for model in models}
     while (name := parallel.processes.agree(None)) is not None:
-        fit(by_name[name].learner, by_name[name].fit, None, parallel=parallel)
+        by_name[name].learner.fit(by_name[name].fit, None, parallel=parallel)
         number = parallel.processes.index
         print(
             f"process {number} waits for process 0, which evaluates {name} and draws",
@@ -166,7 +166,7 @@ def _row(
     interrupted: Callable[[], bool],
 ) -> dict[str, Any]:
     """Return the row of a model, which is trained and evaluated unless it is finished."""
-    row = _finished_row(run_dir, model)
+    row = _finished_row(run_dir, model, plan.test)
     if row is None:
         _warn_of_changes(run_dir, plan.about)
     vocabulary = plan.data.vocabulary
@@ -176,7 +176,7 @@ def _row(
     return row or _run_model(plan, model, run_dir, parallel, interrupted)
 
 
-def _finished_row(run_dir: RunDir, model: PlannedModel) -> dict[str, Any] | None:
+def _finished_row(run_dir: RunDir, model: PlannedModel, test: str) -> dict[str, Any] | None:
     """Return the row of a finished model; None if something is still to be done."""
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
@@ -184,6 +184,11 @@ def _finished_row(run_dir: RunDir, model: PlannedModel) -> dict[str, Any] | None
     # A run that stopped early goes on with another patience.
     stopped_early = row["epochs"] < model.fit.epochs
     if stopped_early and row["patience"] != model.fit.patience:
+        return None
+    # With --test all, every value of a sweep has been tested.
+    values = row.get("sweep", ())
+    tested = (any(name.startswith("test_") for name in value["metrics"]) for value in values)
+    if test == "all" and not all(tested):
         return None
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
@@ -200,8 +205,7 @@ def _run_model(
     name = model.spec.name
     _log_model(model)
     parallel.processes.agree(name)
-    fitted = fit(
-        model.learner,
+    fitted = model.learner.fit(
         model.fit,
         run_dir,
         parallel=parallel,
@@ -213,7 +217,7 @@ def _run_model(
     check = partial(_stop_if, interrupted, parallel.processes, where)
 
     # `metrics` has an entry for each value of a sweep.
-    metrics, selected = evaluate(trained, plan.data, fitted, check)
+    metrics, selected = evaluate(trained, plan.data, fitted, plan.test, check)
     _warn_of_constant(model.learner, name, metrics[selected])
     seconds = fitted.seconds + time.monotonic() - trained_at
     row = _new_row(model, fitted, metrics, selected) | {
@@ -264,12 +268,13 @@ def _log_model(model: PlannedModel) -> None:
     count = len(spec.values)
     swept = f", {count} values of the sweep" if count > 1 else ""
     logger.info(
-        "%s: %s parameters, seeds %s%s, %s updates in all",
+        "%s: %s parameters, seeds %s%s, %s %s in all",
         spec.name,
         f"{_num_parameters(model.learner):,}",
         seeds,
         swept,
         f"{model.fit.epochs * model.learner.num_batches:,}",
+        model.learner.counts,
     )
 
 
@@ -315,7 +320,8 @@ def _draw_comparison(plan: Plan, top: RunDir, curves: Mapping[str, Any]) -> None
     metric = plan.models[0].learner.monitor
     metrics = [metric, metric.replace("dev_", "train_", 1)]
     title = f"{plan.data.name}: {metric.replace('_', ' ')}"
-    plots.learning_curves(curves, "epoch", metrics, top.plots / f"{metric}.png", title)
+    axis = plan.models[0].learner.axis
+    plots.learning_curves(curves, axis, metrics, top.plots / f"{metric}.png", title)
 
 
 def _result(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
     them. `size` is the number of examples or tokens of train.
     """
     sources = resolved.sources
-    if sources["epochs"] == "default":  # an experiment without presets
+    if sources.get("epochs", "default") == "default":  # an experiment without presets
         return resolved
     settings = resolved.settings
     training = settings.training

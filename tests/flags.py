@@ -4,7 +4,6 @@ import functools
 
 import pytest
 
-from benchmarks.choice import choice
 from dynskip_jax import cli
 from dynskip_jax.config import call
 from dynskip_jax.experiment import find_experiment
@@ -12,8 +11,7 @@ from dynskip_jax.experiment import find_experiment
 
 def flags_of(name, words):
     """Return the resolved settings of a training command, or the arguments of any other command."""
-    is_training = name not in (*cli.TOOLS, "benchmarks.choice")
-    if is_training and (not words or words[0].startswith("-")):
+    if name not in cli.TOOLS and (not words or words[0].startswith("-")):
         return cli.read_training(find_experiment(name), words)[0]
     found = {}
 
@@ -22,8 +20,5 @@ def flags_of(name, words):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "call", read)
-        if name == "benchmarks.choice":
-            read(choice, name, words)
-        else:
-            cli.main([name, *words])
+        cli.main([name, *words])
     return found

@@ -13,3 +13,7 @@ from dynskip_jax.rl.losses import loss as loss
 from dynskip_jax.rl.losses import network_loss as network_loss
 from dynskip_jax.rl.losses import reinforce as reinforce
 from dynskip_jax.rl.losses import tokens_read as tokens_read
+from dynskip_jax.rl.ppo import action_entropy as action_entropy
+from dynskip_jax.rl.ppo import action_log_prob as action_log_prob
+from dynskip_jax.rl.ppo import clipped_surrogate as clipped_surrogate
+from dynskip_jax.rl.ppo import generalized_advantages as generalized_advantages

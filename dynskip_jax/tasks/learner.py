@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
 from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.loop import FitResult, FitSettings, fit
 from dynskip_jax.training.step import Trainable
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
@@ -49,6 +51,9 @@ class Learner(Trainable):
         epochs: Number of training epochs, for the schedules.
         evaluation_mode: How agents choose on dev during training.
     """
+
+    counts = "updates"  # how long training is, as `run` says it
+    axis = "epoch"  # entry of records over which curves are drawn
 
     def __init__(
         self,
@@ -104,9 +109,13 @@ class Learner(Trainable):
 
     def policy(self, mode: str | None = None) -> F.Policy:
         """Return the policy of the models in this mode, each leaf (seeds, ...)."""
-        return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds))
+        return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds), self.skips)
 
     # --- Training ---
+
+    def fit(self, settings: FitSettings, run_dir: RunDir | None, **how: Any) -> FitResult:
+        """Train all seeds, as `training.loop.fit` does with these arguments."""
+        return fit(self, settings, run_dir, **how)
 
     @override
     def init(self, key: Key[Array, ""]) -> nnx.State:
@@ -119,7 +128,7 @@ class Learner(Trainable):
 
     @override
     def scheduled(self, epoch: int) -> ScheduledValues:
-        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds))
+        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
 
     @override
     def train_batches(self, epoch: int) -> Iterator[Batch]:
@@ -176,6 +185,18 @@ class Learner(Trainable):
         return loss, (carry, self._sums(scored, batch, read.decisions))
 
     # --- Evaluation ---
+
+    def modes(self, spec: Any, samples: int) -> dict[str, tuple[str, int]]:
+        """Return how agents choose, and the number of averaged samples, by the suffix of metrics.
+
+        Models whose choices matter, controls too, have further metrics, with the suffixes
+        `_greedy`, `_sampled` and `_averaged`, the mean of `samples` predictions.
+        """
+        modes = {"": (spec.evaluation_mode, 1)}
+        if spec.choices_matter():
+            averaged = ("sample", samples)
+            modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": averaged}
+        return modes
 
     def _sums(
         self,

@@ -6,12 +6,10 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 from pygments.token import STANDARD_TYPES
-from tyro.conf import Positional, arg
 
 from dynskip_jax.console import say
 from dynskip_jax.data.vocabularies import CodeToken
@@ -51,10 +49,7 @@ code.addEventListener('click', event => show(kept = event.target.dataset.t));
 """
 
 
-SourceFile = Annotated[str, arg(metavar="FILE")]
-
-
-def explain(run: FinishedRun, file: Positional[SourceFile], html: Path | None = None) -> None:
+def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
     """Write a page that shows from where each token of a file is copied, and its probability.
 
     Args:

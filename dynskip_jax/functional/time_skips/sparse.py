@@ -29,6 +29,7 @@ class SparseAttention(Attention):
             enter.
     """
 
+    name = "sparse"
     agent: str = choice_field("content", "mlp", "both")
     top: int = 5
 

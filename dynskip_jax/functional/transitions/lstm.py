@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Key
 
-from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import (
     Activation,
     Transition,
@@ -16,7 +15,6 @@ from dynskip_jax.functional.transitions.base import (
 )
 
 
-@register_for_export
 class LSTMState(NamedTuple):
     """Hidden state and cell state of an LSTM."""
 
@@ -24,7 +22,6 @@ class LSTMState(NamedTuple):
     c: Float[Array, "*batch hidden"]
 
 
-@register_for_export
 class LSTMParams(NamedTuple):
     """Weights of Eq. 2, gates side by side in the order g, i, f, o.
 

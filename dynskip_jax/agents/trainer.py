@@ -1,0 +1,341 @@
+"""Train agents by proximal policy optimization, all seeds in one program, resumable bit for bit.
+
+An update plays whole episodes from fresh resets, whose seeds follow from the number of the update,
+and passes over them a few times. So no environment is saved. Run folder, checkpoints, progress and
+results are those of `training.loop`; records call an update an epoch, and their `step` is the
+number of environment steps of a seed so far.
+"""
+
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Key
+from typing_extensions import override
+
+from dynskip_jax import functional as F
+from dynskip_jax import rl
+from dynskip_jax.agents.environments import Environments
+from dynskip_jax.agents.rollout import Episodes, Player, choice_log_prob
+from dynskip_jax.devices.parallel import Parallel
+from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.rl import ppo
+from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.interruptions import interruptions
+from dynskip_jax.training.loop import FitResult, FitSettings
+from dynskip_jax.training.progress import Progress, compiling
+from dynskip_jax.training.resume import Saver, TrainProgress
+from dynskip_jax.training.step import TrainState, of_epoch, seed_keys
+from dynskip_jax.training.sweep import policy_mode
+
+logger = logging.getLogger(__name__)
+
+# Of the seeds of resets: what an episode is played for.
+_SPLITS = {"train": 0, "dev": 1, "test": 2}
+_ROUNDS = {"dev": 1, "test": 4}  # of as many episodes as an update has
+
+
+class PPOSettings(NamedTuple):
+    """Settings of the update."""
+
+    discount: float  # γ
+    gae_lambda: float  # λ of GAE
+    clip: float  # ε of the surrogate objective
+    passes: int  # over an update's episodes
+    value_coef: float
+    entropy_coef: float
+    choice_coef: float  # of the log-probability of sampled choices in the ratio: 1, or 0
+    update_cost: float  # of each step that is read, by layers that leave steps out
+
+
+class AgentLearner(Learner):
+    """Train and evaluate agents, one for each seed; the task describes environment and model.
+
+    The task has `info`, an `EnvironmentInfo`, `ppo`, its `PPOSettings`, and `temperature`, a
+    function of the environment steps so far.
+    """
+
+    counts = "environment steps"
+    axis = "step"
+
+    @functools.cached_property
+    def player(self) -> Player:
+        """The environments of all seeds, and the compiled step of the policies in them."""
+        info = self.task.info
+        count = self.task.batch_size
+        environments = Environments(info, len(self.seeds) * count)
+        return Player(
+            self.graphdef, self.skips, info.action_sizes, environments, len(self.seeds), count
+        )
+
+    @override
+    def policy(self, mode: str | None = None) -> F.Policy:
+        """Return the policy of the models in this mode; `train` is that at the end of training."""
+        mode = mode or self.evaluation_mode
+        if mode != "train":
+            return super().policy(mode)
+        return self._training_policy(self.task.total_steps)
+
+    def _training_policy(self, steps: int) -> F.Policy:
+        """Return the policy of the update that begins after so many environment steps."""
+        policy = super().policy(policy_mode(self.objective, 0))
+        if policy.mode == "sample":
+            return policy
+        temperature = np.float32(self.task.temperature(steps))
+        return dataclasses.replace(policy, temperature=policy.temperature * temperature)
+
+    def _play(
+        self,
+        params: nnx.State,
+        split: str,
+        number: int,
+        keys: Key[Array, " seeds"],
+        policy: F.Policy,
+        greedy: bool = False,
+    ) -> Episodes:
+        """Play episodes from resets whose seeds follow from seed, split and number."""
+        count = self.task.batch_size
+        roots = [np.random.SeedSequence((seed, _SPLITS[split], number)) for seed in self.seeds]
+        seeds = np.concatenate([root.generate_state(count) for root in roots])
+        return self.player.play(params, seeds, of_epoch(keys, number), policy, greedy=greedy)
+
+    # --- Training ---
+
+    @override
+    def fit(
+        self,
+        settings: FitSettings,
+        run_dir: RunDir | None,
+        *,
+        parallel: Parallel | None = None,
+        should_stop: Callable[[int], bool] = lambda step: False,
+    ) -> FitResult:
+        """Train all seeds for `settings.epochs` environment steps each; see `training.loop.fit`."""
+        if parallel is not None and parallel.processes.count > 1:
+            raise UserError("agents are trained by one process: leave out --coordinator, --process")
+        keys = seed_keys(settings.seeds)
+        update = self.make_update(settings.optimizer)
+        with compiling():
+            state = self.start_state(settings, keys.init)
+        progress = TrainProgress.start(len(settings.seeds))
+        saver = Saver(run_dir, Parallel(), settings.checkpoint_minutes)
+
+        with interruptions() as interrupted:
+            state, _, progress = saver.restore(state, state.params, progress, lambda found: None)
+            total = settings.epochs
+            with Progress(max(total, progress.step), "training", start=progress.step) as bar:
+                while progress.step < total:
+                    policy = self._training_policy(progress.step)
+                    rates = settings.learning_rate(progress.epoch, -progress.history)
+                    rates = jnp.broadcast_to(jnp.asarray(rates, jnp.float32), len(self.seeds))
+
+                    started = time.monotonic()
+                    episodes = self._play(state.params, "train", progress.epoch, keys.train, policy)
+                    acted = time.monotonic()
+                    state, losses = update(state, episodes, rates, policy)
+                    losses = jax.device_get(losses)
+                    learned = time.monotonic()
+
+                    _check_finite(losses, self.seeds)
+                    returns = episodes.returns.mean(-1)
+                    steps = round(float(episodes.lengths.sum(-1).mean()))
+                    progress.step += steps
+                    progress.finish_epoch(returns, higher_is_better=True, patience=0)
+                    if run_dir is not None:
+                        seconds = {
+                            "seconds": saver.seconds(),
+                            "acting_seconds": acted - started,
+                            "learning_seconds": learned - acted,
+                        }
+                        run_dir.log(_record(progress, episodes, losses, policy) | seconds)
+                    shown = {
+                        "return": float(returns.mean()),
+                        "steps/s": len(self.seeds) * steps / (learned - started),
+                    }
+                    bar.advance(steps, **{name: _constant(of) for name, of in shown.items()})
+
+                    stopping = interrupted() or should_stop(progress.step)
+                    if stopping or saver.is_due() or progress.step >= total:
+                        saver.save(state, state.params, progress)
+                    if stopping:
+                        saved = "" if run_dir is None else "; progress is saved"
+                        raise Stopped(f"stopped after step {progress.step:,} of {total:,}{saved}")
+        progress.seconds = saver.seconds()
+        last = np.full(len(self.seeds), progress.epoch)
+        skipped = np.asarray(state.skipped)[:, 1]
+        return FitResult(state.params, last, progress.step, progress.seconds, skipped)
+
+    def start_state(self, settings: FitSettings, keys: Key[Array, " seeds"]) -> TrainState:
+        """Return the state before the first update."""
+        params = settings.start
+        if params is None:
+            # One seed after the other, as in `training.step.start_state`.
+            params = jax.jit(functools.partial(jax.lax.map, self.init))(keys)
+        return TrainState(
+            params=params,
+            opt_state=jax.jit(jax.vmap(settings.optimizer.init))(params),
+            carry=(),
+            sums={},
+            skipped=jnp.zeros((len(self.seeds), 2), jnp.int32),
+        )
+
+    def make_update(self, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+        """Return the compiled update of all seeds, of which each leaf is (seeds, ...)."""
+        settings: PPOSettings = self.task.ppo
+
+        def update(
+            state: TrainState, episodes: Episodes, rate: Float[Array, ""], policy: F.Policy
+        ) -> tuple[TrainState, dict[str, Array]]:
+            advantages, targets = _credit(episodes, settings)
+            gradient = jax.grad(self._ppo_loss, has_aux=True)
+
+            def one_pass(carry, _):
+                params, opt_state = carry
+                grads, losses = gradient(params, episodes, advantages, targets, policy)
+                directions, opt_state = optimizer.update(grads, opt_state, params)
+                params = jax.tree.map(lambda p, d: p - rate.astype(p.dtype) * d, params, directions)
+                squares = (jnp.square(leaf).sum() for leaf in jax.tree.leaves(grads))
+                return (params, opt_state), losses | {"gradient_norm": jnp.sqrt(sum(squares))}
+
+            start = (state.params, state.opt_state)
+            (params, opt_state), losses = jax.lax.scan(one_pass, start, length=settings.passes)
+            losses = jax.tree.map(lambda of_passes: of_passes.mean(0), losses)
+            return state._replace(params=params, opt_state=opt_state), losses
+
+        return jax.jit(jax.vmap(update), donate_argnums=0)
+
+    def _ppo_loss(
+        self,
+        params: nnx.State,
+        episodes: Episodes,
+        advantages: ppo.Steps,
+        targets: ppo.Steps,
+        policy: F.Policy,
+    ) -> tuple[Float[Array, ""], dict[str, Array]]:
+        """Return one seed's loss and what it consists of."""
+        settings: PPOSettings = self.task.ppo
+        sizes = self.task.info.action_sizes
+        counted = episodes.counted
+        mean = functools.partial(ppo.mean_over_steps, counted=counted)
+        _, output = self.model(params)(
+            episodes.observations,
+            episodes.previous,
+            jnp.arange(counted.shape[-1]),
+            policy=policy,
+            actions=episodes.choices,
+        )
+
+        # The probability of an action is that of its choices, too, if these are sampled.
+        actions = ppo.action_log_prob(output.logits, episodes.actions, sizes)
+        choices = choice_log_prob(output.decisions) - episodes.choice_log_probs
+        log_ratios = actions - episodes.log_probs + settings.choice_coef * choices
+        surrogate = mean(ppo.clipped_surrogate(log_ratios, advantages, settings.clip))
+        value_loss = mean(jnp.square(output.values - targets))
+        entropy = mean(ppo.action_entropy(output.logits, sizes))
+        bonus = entropy
+        if policy.mode == "sample":
+            of_choices = [trace.entropy for trace in output.decisions if trace.mode == "replayed"]
+            bonus += settings.choice_coef * sum(map(mean, of_choices))
+
+        loss = surrogate + settings.value_coef * value_loss - settings.entropy_coef * bonus
+        if settings.update_cost:
+            cost = rl.tokens_read(output.decisions, weights=counted.astype(jnp.float32))
+            loss += settings.update_cost * cost
+        parts = {
+            "surrogate": surrogate,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "kl": mean(jnp.expm1(log_ratios) - log_ratios),
+        }
+        return loss, parts
+
+    # --- Evaluation ---
+
+    @override
+    def modes(self, spec: Any, samples: int) -> dict[str, tuple[str, int]]:
+        """Return that agents choose as in training, greedily and, if they choose, by samples."""
+        modes = {"": ("train", 1), "_greedy": ("greedy", 1)}
+        if spec.choices_matter():
+            modes["_sampled"] = ("sample", 1)
+        return modes
+
+    @override
+    def evaluate(
+        self,
+        params: nnx.State,
+        split: str,
+        keys: Key[Array, " seeds"],
+        *,
+        mode: str | None = None,
+        advance: Callable[[float], None] = lambda _: None,
+        **_: Any,
+    ) -> dict[str, np.ndarray]:
+        """Return the mean return and length of episodes that were not trained on, (seeds,).
+
+        Choices are greedy, sampled, or by default as at the end of training. With greedy choices
+        the most probable actions are taken; otherwise they are sampled.
+        """
+        mode = mode or self.evaluation_mode
+        rounds = _ROUNDS[split]
+        returns = []
+        lengths = []
+        for number in range(rounds):
+            policy = self.policy(mode)
+            episodes = self._play(params, split, number, keys, policy, greedy=mode == "greedy")
+            returns.append(episodes.returns)
+            lengths.append(episodes.lengths)
+            advance(1 / rounds)
+        return {
+            f"{split}_return": np.concatenate(returns, axis=1).mean(1),
+            f"{split}_length": np.concatenate(lengths, axis=1).mean(1),
+        }
+
+
+def _credit(episodes: Episodes, settings: PPOSettings) -> tuple[ppo.Steps, ppo.Steps]:
+    """Return normalized advantages, and the targets of the values."""
+    counted = episodes.counted
+    is_last = counted & ~jnp.roll(counted, -1, axis=-1).at[..., -1].set(False)
+    discounts = settings.discount * (1.0 - episodes.terminated)
+    lambdas = settings.gae_lambda * (1.0 - is_last)
+    advantages = ppo.generalized_advantages(
+        episodes.rewards, discounts, lambdas, episodes.values, episodes.next_values
+    )
+    return ppo.normalized(advantages, counted), advantages + episodes.values
+
+
+def _record(
+    progress: TrainProgress, episodes: Episodes, losses: dict[str, np.ndarray], policy: F.Policy
+) -> dict[str, Any]:
+    """Return one line of metrics.jsonl: each metric is a list with one value for each seed."""
+    metrics = {
+        "return": episodes.returns.mean(-1),
+        "length": episodes.lengths.mean(-1),
+        "temperature": policy.temperature,
+        **losses,
+    }
+    each = {f"train_{name}": np.asarray(of, float).tolist() for name, of in metrics.items()}
+    return {"step": progress.step, "epoch": progress.epoch, "split": "train", **each}
+
+
+def _check_finite(losses: dict[str, np.ndarray], seeds: tuple[int, ...]) -> None:
+    """Raise a `UserError` if an update was not finite; the last checkpoint is intact."""
+    total = sum(losses.values())
+    wrong = [str(seed) for seed, of in zip(seeds, total, strict=True) if not np.isfinite(of)]
+    if wrong:
+        raise UserError(
+            f"loss or gradient of seed {', '.join(wrong)} is not finite: lower --learning-rate "
+            "or set --clip"
+        )
+
+
+def _constant(value: float) -> Callable[[], float]:
+    return lambda: value

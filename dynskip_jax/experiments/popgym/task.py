@@ -1,0 +1,111 @@
+"""An environment, and the agent that is trained in it."""
+
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from typing_extensions import override
+
+from dynskip_jax.agents.actor_critic import ActorCritic
+from dynskip_jax.agents.environments import describe, version
+from dynskip_jax.agents.trainer import PPOSettings
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiment import Dataset
+from dynskip_jax.tasks.task import Task
+
+_SOLVED = 0.9  # return from which on the table counts an environment as solved
+_COLDEST = 0.05  # temperature of relaxed choices
+
+
+class PopGym(Task):
+    """A task that is played instead of read; `AgentLearner` trains its `ActorCritic`."""
+
+    score = "return"
+    num_batches = 1
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        info = describe(settings.data.env)
+        agent = settings.agent
+        read = "the observation, the previous action and whether it is the first step"
+        if settings.data.time:
+            read += ", and the time"
+        lines = [
+            f"γ {agent.discount:g}, λ of GAE {agent.gae_lambda:g}; an agent reads {read}",
+        ]
+        if agent.cool_after is not None:
+            lines.append(
+                f"the temperature of relaxed choices halves every {agent.halving_steps:,} steps "
+                f"after {agent.cool_after:,}"
+            )
+        sizes = {"observation": info.observation_features, "actions": sum(info.action_sizes)}
+        if info.longest is not None:
+            sizes["longest episode"] = info.longest
+        return Dataset(info.id, sizes, info.fingerprint, version(), info, lines=lines)
+
+    def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: None):
+        self.info = data.content if data is not None else describe(settings.data.env)
+        self.total_steps = settings.training.steps
+        self.batch_size = settings.training.batch_size
+        self._agent = settings.agent
+        training = settings.training
+        self.ppo = PPOSettings(
+            discount=self._agent.discount,
+            gae_lambda=self._agent.gae_lambda,
+            clip=training.clip_ratio,
+            passes=training.passes,
+            value_coef=training.value_coef,
+            entropy_coef=self._agent.entropy_coef,
+            choice_coef=0.0 if spec.is_untrained else self._agent.rl_coef,
+            update_cost=spec.objective.update_cost,
+        )
+        longest = self.info.longest if settings.data.time else None
+        if settings.data.time and longest is None:
+            raise UserError(
+                f"{self.info.id} does not say how long its episodes are: leave out --time"
+            )
+
+        def make_model(rngs: nnx.Rngs) -> ActorCritic:
+            return ActorCritic(
+                self.info.observation_features,
+                self.info.action_sizes,
+                settings.model.features,
+                longest=longest,
+                cell=spec.cell_options,
+                rngs=rngs,
+                **spec.layer_options(),
+            )
+
+        super().__init__(make_model)
+
+    def temperature(self, steps: int) -> float:
+        """Return the temperature of relaxed choices after so many environment steps."""
+        after = self._agent.cool_after
+        if after is None or steps <= after:
+            return 1.0
+        return max(_COLDEST, 0.5 ** ((steps - after) / self._agent.halving_steps))
+
+    @override
+    def warnings(self, spec: Any, epochs: int) -> list[str]:
+        """Return none: relaxed choices until the end, and a K beyond an episode, are meant."""
+        return []
+
+    @override
+    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
+        """Return what the table says of the training, each (seeds,); NaN for never."""
+        records = trained.run.records()
+        returns = np.array([record["train_return"] for record in records])
+        solved = returns >= _SOLVED
+        first = np.where(solved.any(0), solved.argmax(0), -1)
+        steps = np.array([record["step"] for record in records] + [np.nan])
+        minutes = np.array([record["seconds"] / 60 for record in records] + [np.nan])
+        return {
+            "train_return_best": returns.max(0),
+            "train_steps_to_0.9": steps[first],
+            "train_minutes_to_0.9": minutes[first],
+        }
+
+    @override
+    def draw(self, trained: Any) -> None:
+        """Draw nothing; `watch` draws an episode."""

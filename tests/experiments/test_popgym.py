@@ -1,0 +1,260 @@
+"""Check agents in environments: training, resuming, errors in one line, watching, every model."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import (
+    assert_picture,
+    assert_user_error,
+    execute,
+    finished_run,
+    load,
+    records,
+    row_of,
+    succeed,
+)
+from gymnasium import spaces
+
+from dynskip_jax import cli, plan
+from dynskip_jax.agents.environments import Environments, describe
+from dynskip_jax.agents.rollout import Episodes
+from dynskip_jax.agents.trainer import AgentLearner
+from dynskip_jax.experiment import find_experiment
+from dynskip_jax.trained import load_run
+from dynskip_jax.training.folder import RunDir
+
+POPGYM = find_experiment("popgym")
+# Three updates of two episodes with a tiny network.
+SMALL = ("--features", 4, "--batch-size", 2, "--passes", 1)
+THREE_UPDATES = ("--env", "Short-v0", "--steps", 24, *SMALL)
+
+
+class Short(gymnasium.Env):
+    """Four steps; a reward of 1 for the first observation's number. It counts its own seeds."""
+
+    observation_space = spaces.Dict({"seen": spaces.Discrete(3), "more": spaces.Box(0, 1, (2,))})
+    action_space = spaces.Discrete(3, start=1)
+    spoil = None  # what goes wrong at step 2
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.first = int(self.np_random.integers(3))
+        return self.observed(), {}
+
+    def observed(self):
+        return {"seen": self.first if self.steps == 0 else 0, "more": np.ones(2, np.float32)}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.steps += 1
+        reward = float(action - 1 == self.first)
+        if self.steps == 2 and self.spoil == "raises":
+            raise ArithmeticError("a wheel came off\nsecond line")
+        if self.steps == 2 and self.spoil == "closed":
+            raise gymnasium.error.ClosedEnvironmentError("it is closed")
+        if self.steps == 2 and self.spoil == "nan":
+            reward = float("nan")
+        return self.observed(), reward, self.steps == 4, False, {}
+
+
+class Parts(Short):
+    """Actions of two parts, and episodes that are cut off at a random length."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def step(self, action):
+        self.steps += 1
+        truncated = self.steps >= 6 or self.np_random.random() < 0.2
+        return self.observed(), float(action[1] == self.first), False, truncated, {}
+
+
+class Continuous(Short):
+    action_space = spaces.Box(-1, 1, (1,))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """Register the environments of this file."""
+    for kind in (Short, Parts, Continuous):
+        gymnasium.register(f"{kind.__name__}-v0", kind)
+    for spoil in ("raises", "closed", "nan"):
+        gymnasium.register(f"{spoil}-v0", type(spoil, (Short,), {"spoil": spoil}))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, registered):
+    """Return a finished comparison of two models, two seeds each."""
+    folder = tmp_path_factory.mktemp("popgym") / "run"
+    arguments = (*THREE_UPDATES, "--compare", "lstm,dynamic:3", "--seeds", 2)
+    return finished_run(POPGYM, folder, *arguments)
+
+
+def test_a_run_has_returns_of_all_modes_curves_and_a_table(finished):
+    metrics = load(finished.folder / "result.json")["rows"][1]["metrics"]
+    for name in ("test_return", "test_return_greedy", "test_return_sampled", "train_return_best"):
+        assert len(metrics[name]["per_seed"]) == 2
+        assert 0 <= metrics[name]["mean"] <= 4
+    logged = records(finished.folder / "dynamic-3")
+    assert [record["step"] for record in logged] == [8, 16, 24]
+    assert all(len(record["train_return"]) == 2 for record in logged)
+    assert_picture(finished.folder / "plots" / "dev_return.png")
+    assert "test, greedy" in finished.outcome.out and "γ 0.99" in finished.outcome.out
+
+
+def test_a_finished_run_may_have_more_steps_and_no_other_passes(finished):
+    shorter = finished.folder / "lstm"
+    arguments = (*THREE_UPDATES, "--model", "lstm", "--seeds", 2, "--run-dir", shorter)
+    assert_user_error(execute(POPGYM, *arguments, "--passes", 2), "passes")
+
+
+def test_an_agent_learns_what_it_saw_at_the_first_step(tmp_path):
+    """Random actions have a return of 1.33."""
+    flags = ("--env", "Short-v0", "--steps", 8000, "--batch-size", 16, "--features", 16)
+    succeed(POPGYM, *flags, "--model", "dynamic:4", "--learning-rate", 0.01, "--run-dir", tmp_path)
+    metrics = row_of(tmp_path)["metrics"]
+    assert metrics["test_return_greedy"]["mean"] > 3.5
+
+
+@pytest.mark.parametrize("way", [(), ("--relaxation", "none")])
+def test_the_ratio_is_1_before_the_first_pass(way, tmp_path, monkeypatch):
+    """The whole rows have the probabilities of acting step by step, also of replayed choices."""
+    seen = []
+    play = AgentLearner._play
+
+    def kept(learner, params, *args, **options):
+        episodes = play(learner, params, *args, **options)
+        policy = args[3]
+        own = jax.tree.map(lambda leaf: leaf[0], (params, episodes, policy))
+        ones = jnp.ones_like(own[1].rewards)
+        _, parts = learner._ppo_loss(own[0], own[1], ones, ones, own[2])
+        seen.append((policy.mode, parts))
+        return episodes
+
+    monkeypatch.setattr(AgentLearner, "_play", kept)
+    flags = ("--env", "Parts-v0", "--steps", 5, *SMALL, "--model", "dynamic:3", *way)
+    succeed(POPGYM, *flags, "--run-dir", tmp_path)
+    mode, parts = seen[0]
+    assert mode == ("sample" if way else "soft")
+    np.testing.assert_allclose(parts["surrogate"], -1, rtol=1e-5)
+    assert abs(parts["kl"]) < 1e-6
+
+
+def test_a_killed_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
+    """Killed after each record, whether or not its checkpoint is written."""
+    log = RunDir.log
+
+    def killed(run, record):
+        log(run, record)
+        raise SystemExit("killed")
+
+    arguments = (*THREE_UPDATES, "--model", "dynamic:3", "--seeds", 2, "--run-dir", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "log", killed)
+        assert execute(POPGYM, *arguments).status == "killed"
+    stop = AgentLearner.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            AgentLearner, "fit", lambda *a, **o: stop(*a, **o | {"should_stop": lambda _: True})
+        )
+        assert execute(POPGYM, *arguments).status == 130
+    succeed(POPGYM, *arguments)
+    whole = records(finished.folder / "dynamic-3")
+    times = {"seconds", "acting_seconds", "learning_seconds"}
+    for mine, theirs in zip(records(tmp_path), whole, strict=True):
+        assert {k: v for k, v in mine.items() if k not in times} == {
+            k: v for k, v in theirs.items() if k not in times
+        }
+    ours = load_run(tmp_path).all_params
+    theirs = load_run(finished.folder, "dynamic:3").all_params
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+MODELS = [
+    ("fixed:3",),
+    ("attention:3",),
+    ("content:3",),
+    ("log_dynamic:4",),
+    ("random:3",),
+    ("skip_rnn",),
+    ("lstm", "--transition", "gru"),
+    ("lstm", "--transition", "slstm"),
+    ("lstm", "--transition", "min_gru"),
+    ("lstm", "--transition", "ind_rnn"),
+    ("dynamic:3", "--num-layers", 2),
+    ("dynamic:3", "--control", "untrained"),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: " ".join(map(str, model)))
+def test_every_model_is_a_memory(model):
+    """The step and the update are traced, not compiled."""
+    flags = map(str, (*THREE_UPDATES, "--model", *model))
+    resolved, data = plan.read_data(POPGYM, cli.read_training(POPGYM, [*flags])[0])
+    planned = plan.plan(POPGYM, resolved, data).models[0]
+    learner = planned.learner
+    keys = jax.random.key(0)[None]
+    state = jax.eval_shape(lambda: learner.start_state(planned.fit, keys))
+    policy = learner.policy()
+    carry = learner.player.begin.eval_shape(state.params, keys)
+    of_step = jax.ShapeDtypeStruct((1, 2), jnp.float32)
+    observed = jax.ShapeDtypeStruct((1, 2, 5), jnp.float32)
+    action = jax.ShapeDtypeStruct((1, 2, 1), jnp.int32)
+    after, acted, kept = learner.player.act.eval_shape(
+        state.params, carry, observed, action, 0, keys, policy, False
+    )
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, carry)
+    is_so = jax.ShapeDtypeStruct((1, 2), bool)
+    steps = (observed, action, acted, *kept, of_step, of_step, is_so, is_so)
+    episodes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, 2, 8, *leaf.shape[2:]), leaf.dtype), steps
+    )
+    update = learner.make_update(planned.fit.optimizer)
+    rates = jax.ShapeDtypeStruct((1,), jnp.float32)
+    new, _ = update.eval_shape(state, Episodes(*episodes), rates, policy)
+    assert jax.tree.map(jnp.shape, new.params) == jax.tree.map(jnp.shape, state.params)
+
+
+def test_an_episode_is_watched(finished, tmp_path):
+    page = tmp_path / "page.html"
+    shown = succeed(POPGYM, "watch", "--run-dir", finished.folder, "--html", page)
+    assert "dynamic:3: return" in shown.out and "in 4 steps" in shown.out
+    assert_picture(finished.folder / "plots" / "watch-dynamic-3-0-0.png")
+    assert "→" in page.read_text(encoding="utf-8")
+
+
+# --- Environments ---
+
+
+def test_equal_seeds_give_equal_episodes_and_others_do_not():
+    info = describe("Short-v0")
+    environments = Environments(info, 8)
+    first = environments.reset(range(8))
+    assert first.shape == (8, 5)
+    environments.step(np.zeros((8, 1), int))
+    np.testing.assert_array_equal(environments.reset(range(8)), first)
+    assert (environments.reset(range(8, 16)) != first).any()
+
+
+def test_popgyms_names_are_short():
+    info = describe("RepeatPreviousHard")
+    assert (info.id, info.longest) == ("popgym-RepeatPreviousHard-v0", 155)
+
+
+@pytest.mark.parametrize(
+    ("env", "parts"),
+    [
+        ("RepeatPreviousHrad", ["there is no environment", "RepeatPreviousHard"]),
+        ("Continuous-v0", ["Discrete or MultiDiscrete", "Box"]),
+        ("raises-v0", ["failed in step", "ArithmeticError: a wheel came off"]),
+        ("closed-v0", ["failed in step", "it is closed"]),
+        ("nan-v0", ["expected finite rewards", "nan"]),
+    ],
+)
+def test_what_is_wrong_with_an_environment_is_one_line(env, parts, tmp_path):
+    flags = (*THREE_UPDATES, "--env", env, "--run-dir", tmp_path, "--model", "lstm")
+    outcome = execute(POPGYM, *flags)
+    *_, last = outcome.err.splitlines()  # after those of the progress
+    assert_user_error(outcome._replace(err=f"{last}\n"), *parts)
