@@ -47,7 +47,7 @@ def test_a_run_folder_of_any_name_is_read_again_or_refused_before_training(
     finished_quick, tmp_path
 ):
     """Regression: a run in `x[1]` ended with status 0, and could not be read again."""
-    folder = tmp_path / "x[1] *?{a}%20\n"
+    folder = tmp_path / "x[1] *?\n{a}%20"
     succeed(Quick, *finished_quick.arguments, "--run-dir", folder)
     assert load_run(folder).seed == 0
     outcome = execute(Quick, *finished_quick.arguments, "--run-dir", tmp_path / "a\\b")
