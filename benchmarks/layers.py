@@ -11,7 +11,6 @@ from flax import nnx
 
 from dynskip_jax import SkipLSTM
 from dynskip_jax import functional as F
-from dynskip_jax.nn import to_flax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,6 @@ SHAPES = {
     "IMDB": Shape(400, 50, 300, 128, 3, 0.5),
     "NER": Shape(40, 10, 400, 200, 5, 1.0),
 }
-WIDE = Shape(35, 128, 1024, 1024, 5, 1.0)  # what an accelerator is filled with
 FAR = Shape(201, 32, 10, 200, 200, 0.5)  # number prediction at length 201
 GROWTH_BASE = Shape(100, 16, 128, 128, 5, 0.5)
 TINY = Shape(3, 2, 4, 5, 2, 0.5)
@@ -70,13 +68,8 @@ def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
 
 
 def flax_rnn(shape: Shape) -> Layer:
-    """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)` with the weights of our plain layer."""
+    """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)`."""
     cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
-    # Equal weights, so that a test can compare the outputs.
-    lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0]
-    state = nnx.state(cell, nnx.Param)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(lstm)))
-    nnx.update(cell, state)
     graphdef, weights = nnx.split(nnx.RNN(cell, rngs=False))
     zeros = jnp.zeros((shape.batch, shape.hidden))
 

@@ -221,7 +221,7 @@ _QUANTITIES: dict[str, Callable[[str, Mapping[str, Measured]], str]] = {
 
 def run(
     parts: tuple[Part, ...] = PARTS,
-    only: tuple[str, ...] = ("",),
+    only: tuple[str, ...] = (),
     rounds: Count = 15,
     out: Path | None = None,
     tiny: bool = False,
@@ -247,11 +247,12 @@ def run(
         texts.append("PyTorch is not installed: its rows are left out.")
     print(*texts, sep="\n")
     planned = [(part, *table) for part in parts for table in plan(part, tiny=tiny).items()]
-    if not any(name.startswith(only) for *_, columns in planned for name in columns):
+    beginnings = only or ("",)
+    if not any(name.startswith(beginnings) for *_, columns in planned for name in columns):
         raise UserError(f"no column of {', '.join(parts)} begins with {' or '.join(only)}")
     for part, title, columns in planned:
         measured = {}
-        for column in (name for name in columns if name.startswith(only)):
+        for column in (name for name in columns if name.startswith(beginnings)):
             where = f"{title}, {column}"
             print(where, file=sys.stderr)
             measured[column], failed = measure(columns[column], rounds)

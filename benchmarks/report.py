@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-_PACKAGES = ("dynskip_jax", "jax", "jaxlib", "libtpu", "flax", "optax", "numpy", "torch")
+_PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "numpy", "torch")
 
 
 def describe() -> dict[str, Any]:

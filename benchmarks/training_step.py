@@ -1,8 +1,8 @@
-"""Run the training steps that an experiment's loop compiles, for any of its presets."""
+"""Run the training steps that the loop of `experiments.ptb` compiles, for any of its presets."""
 
 from collections.abc import Callable, Mapping
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,6 @@ from dynskip_jax.experiment import Dataset, find_experiment
 from dynskip_jax.learners import make_fit_settings, make_learner
 from dynskip_jax.settings import resolve
 from dynskip_jax.spec import make_spec
-from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.step import make_step, seed_keys, start_state
 
 # Models of the language model's table, and the settings in which they differ from the preset.
@@ -35,45 +33,6 @@ _SMALLEST = dict(features=5, num_layers=1, num_steps=3, batch_size=2)
 _TOKENS = 5601  # eight different batches of the preset `paper`, which are used in turn
 
 
-class Trained(NamedTuple):
-    """What a training step is compiled from."""
-
-    learner: Learner
-    fit: FitSettings
-
-    def start(self) -> Any:
-        """Return the initial state of training."""
-        return start_state(self.learner, self.fit.optimizer, seed_keys(self.fit.seeds))
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of a step that follow the state and the batch."""
-        rates = jnp.full(
-            len(self.fit.seeds), self.fit.learning_rate(0, np.zeros((0, 1))), jnp.float32
-        )
-        keys = seed_keys(self.fit.seeds).train
-        averaged = np.zeros(len(self.fit.seeds), bool)
-        return keys, 0, rates, self.learner.scheduled(0), averaged
-
-
-def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
-    """Return the settings of a preset of an experiment, with `flags` in place of its own."""
-    experiment = find_experiment(name)
-    return resolve(experiment.settings, experiment.presets, preset, flags).settings
-
-
-def prepare(
-    name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None
-) -> Trained:
-    """Return a model's learner and settings; None is the preset's model, or the data it finds."""
-    settings = chosen(name, preset, flags)
-    experiment = find_experiment(name)
-    if data is None:
-        data = experiment.task_class.load(settings)
-    spec = make_spec(model or settings.run.models(experiment.model)[0], settings)
-    learner = make_learner(experiment, settings, spec, data, data.vocabulary)
-    return Trained(learner, make_fit_settings(settings, spec, learner))
-
-
 def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     """Return a function that continues training one of `MODELS` by one step, and waits for it."""
     keep_freed_memory()
@@ -81,17 +40,26 @@ def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
     if tiny:
         flags = {**flags, **_SMALLEST}
-    trained = prepare("ptb", preset, name, flags, data)
-    update = make_step(trained.learner, trained.fit.optimizer, Parallel())
-    state = trained.start()
-    keys, _, *constant = trained.arguments()
+    experiment = find_experiment("ptb")
+    settings = resolve(experiment.settings, experiment.presets, preset, flags).settings
+    spec = make_spec(name, settings)
+    learner = make_learner(experiment, settings, spec, data, data.vocabulary)
+    fit = make_fit_settings(settings, spec, learner)
+
+    update = make_step(learner, fit.optimizer, Parallel())
+    seeds = seed_keys(fit.seeds)
+    state = start_state(learner, fit.optimizer, seeds)
+    rate = fit.learning_rate(0, np.zeros((0, 1)))
+    rates = jnp.full(len(fit.seeds), rate, jnp.float32)
+    averaged = np.zeros(len(fit.seeds), bool)
+    constant = (rates, learner.scheduled(0), averaged)
     # Batches are made while steps are timed, as in training.
-    batches = cycle(enumerate(trained.learner.train_batches(0)))
+    batches = cycle(enumerate(learner.train_batches(0)))
 
     def step() -> None:
         nonlocal state
         index, batch = next(batches)
-        state = jax.block_until_ready(update(state, batch, keys, index, *constant))
+        state = jax.block_until_ready(update(state, batch, seeds.train, index, *constant))
 
     return step
 

@@ -1,24 +1,15 @@
 """The command line: `dynskip NAME …` runs an experiment, a command over runs, or a tool."""
 
-import ast
 import dataclasses
 import importlib
-import itertools
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from dynskip_jax.config import call, docstring, flag, listed, parse, program, short, shown, words_of
+from dynskip_jax.config import call, flag, listed, parse, program, short, shown
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import MODULES, NAMES, Experiment, find_experiment
-from dynskip_jax.failures import (
-    check_address_space,
-    log_to_standard_output,
-    need_standard_output,
-    run_main,
-)
-from dynskip_jax.own_code import import_module
+from dynskip_jax.experiment import NAMES, Experiment, find_experiment
+from dynskip_jax.failures import log_to_standard_output, run_main
 from dynskip_jax.settings import (
     Resolved,
     check_effects,
@@ -29,7 +20,13 @@ from dynskip_jax.settings import (
     resolve,
 )
 
-TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that belong to no experiment
+# Commands that belong to no experiment.
+TOOLS = {
+    "demo": "Train agents beside plain LSTMs, and show which earlier states they chose.",
+    "report": "Show runs, of one model or of several, side by side.",
+    "reproduce": "Print the commands behind results tables.",
+    "word_vectors": "Train word vectors by a skip-gram model of texts at hand.",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +35,6 @@ class Output:
 
     print_config: bool = False
     """Print every setting and where it comes from, without training."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
 
 def start(*name: str) -> None:
@@ -51,8 +46,8 @@ def list_experiments() -> None:
     """Print a line for each command: its name, and the first line of its help."""
     for name in NAMES:
         print(f"{program(name)}  {text_of(find_experiment(name)).splitlines()[0]}")
-    for name in TOOLS:
-        print(f"{program(name)}  {about(name)}")
+    for name, about in TOOLS.items():
+        print(f"{program(name)}  {about}")
     print("--help after any of these lists its flags, presets and commands")
 
 
@@ -83,7 +78,6 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         known = listed(["train", *commands, "--help"])
         raise UserError(f"there is no command {short(command)}: choose {known}")
     resolved, output = read_training(experiment, words)
-    check_address_space()
     if output.print_config:
         print_settings(experiment, resolved)
         return
@@ -92,7 +86,7 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
     # must first join the others, which would wait for it.
     data = resolved.settings.data.data
     is_alone = resolved.settings.devices.coordinator is None
-    if is_alone and data is not None and not data.expanduser().exists():
+    if is_alone and data is not None and not data.exists():
         raise UserError(f"--data {str(data)!r} cannot be read (no such file): check its name")
     run = importlib.import_module("dynskip_jax.run")
     with run.joined(resolved.settings) as processes:
@@ -123,38 +117,15 @@ def print_settings(experiment: Experiment, resolved: Resolved) -> None:
 
 
 def run_command(name: str, prog: str, arguments: Sequence[str]) -> None:
-    """Import the module that --code names, and run a command."""
-    need_standard_output(name)
-    arguments = words_of(arguments)
-    for word, following in itertools.pairwise([*arguments, ""]):
-        if word.partition("=")[0] == "--code":
-            import_module(word.partition("=")[2] or following, "--code")
+    """Run a command; that of `NAME.command` is in a module beside an experiment."""
     log_to_standard_output()
-    check_address_space()
-    module = importlib.import_module(_module_of(name))
+    place = "experiments" if "." in name else "commands"
+    module = importlib.import_module(f"dynskip_jax.{place}.{name}")
     call(getattr(module, name.rpartition(".")[2]), prog, arguments)
 
 
-def _module_of(command: str) -> str:
-    """Return the module of a command; that of `NAME.command` is beside an experiment."""
-    return f"dynskip_jax.{'experiments' if '.' in command else 'commands'}.{command}"
-
-
-def about(name: str) -> str:
-    """Return the first line of the help of a command or a tool, without importing it."""
-    _, *parts = _module_of(name).split(".")
-    path = Path(__file__).parent.joinpath(*parts).with_suffix(".py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    (function,) = (
-        node for node in tree.body if getattr(node, "name", "") == name.rpartition(".")[2]
-    )
-    return ast.get_docstring(function).splitlines()[0]
-
-
 def text_of(experiment: Experiment) -> str:
-    """Return an experiment's text; in this package it is the docstring of its settings."""
-    if experiment.about is None and experiment.name in NAMES:  # Python has stripped it
-        return docstring(importlib.import_module(MODULES[experiment.name]))
+    """Return an experiment's text, which is a docstring: `python -OO` strips those."""
     return experiment.about or experiment.name
 
 
@@ -183,12 +154,12 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
 
 def help_of(experiment: Experiment) -> str:
     """Return the text of `--help`: what an experiment is, its commands and its presets."""
-    commands = [f"{name.rpartition('.')[2]}: {about(name)}" for name in experiment.commands]
+    commands = listed(["train (the default)", *(c.rpartition(".")[2] for c in experiment.commands)])
     presets = [
         f"{name}: {' '.join(_typed(*setting) for setting in values.items())}"
         for name, values in experiment.presets.items()
     ]
-    parts = [text_of(experiment), "Commands, each with --help:", "train (the default)", *commands]
+    parts = [text_of(experiment), f"Commands, each with --help: {commands}."]
     return "\n\n".join([*parts, "Presets, and what they set:", *presets])
 
 

@@ -4,25 +4,20 @@ This module imports no JAX. A setting is one line: name, type with bounds, defau
 that is the text of `--help`.
 """
 
-import ast
-import contextlib
 import dataclasses
-import difflib
 import functools
 import inspect
-import itertools
 import math
 import operator
 import re
-import shutil
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from dynskip_jax.data.files import expanded
 from dynskip_jax.errors import UserError, needs
 
 MAX_SEED = 2**32 - 1  # for larger seeds JAX would repeat the keys of smaller ones
@@ -105,7 +100,7 @@ class _Leaf(typing.NamedTuple):
         if self.words:
             return text
         if self.kind is Path:
-            return Path(text).expanduser()
+            return expanded(text)
         return self.kind(text)
 
     def has(self, value: Any) -> bool:
@@ -114,6 +109,8 @@ class _Leaf(typing.NamedTuple):
             return isinstance(value, str) and value in self.words
         if isinstance(value, bool):  # which Python takes for a number
             return self.kind is bool
+        if value == "":  # mostly an unset variable of a shell
+            return False
         if self.kind is float:
             return isinstance(value, int | float)
         return isinstance(value, self.kind)
@@ -166,10 +163,14 @@ def read_value(text: str, hint: Any) -> Any:
     if text == "none" and _allows_none(leaves):
         return None
     for leaf in leaves:
-        with contextlib.suppress(TypeError, ValueError):
+        try:
             if leaf.several:
                 return tuple(leaf.read(part) for part in text.split(","))
             return leaf.read(text)
+        except UserError:
+            raise
+        except (TypeError, ValueError):
+            continue
     return text
 
 
@@ -252,10 +253,6 @@ def program(name: str) -> str:
     return f"python -m experiments.{name}"
 
 
-# Parameters that are words before all flags, and how the help shows them.
-_WORDS = {"folders": "[WORD …]", "names": "[WORD …]", "file": "FILE", "place": "FILE:LINE:COLUMN"}
-
-
 def parse(
     prog: str, about: str, parameters: Sequence[tuple], arguments: Sequence[str]
 ) -> dict[str, Any]:
@@ -264,183 +261,29 @@ def parse(
     `about` is the text of `--help`: a docstring whose `Args` describe the flags. Each parameter is
     a tuple of its name, its type and, if the flag may be left out, a default.
     """
-    arguments = words_of(arguments)
     with needs("experiments"):
         # takes a tenth of a second, which a program that only loads runs need not spend
         import tyro
 
-    fields = []
-    for name, of, *default in parameters:
-        if name in _WORDS:
-            shown_as = tyro.conf.arg(metavar=_WORDS[name], help_behavior_hint="")
-            of = tyro.conf.Positional[Annotated[of, shown_as]]
-        fields.append((name, of, *default))
-    kind = dataclasses.make_dataclass("Flags", fields, kw_only=True, namespace={"__doc__": about})
+    kind = dataclasses.make_dataclass(
+        "Flags", parameters, kw_only=True, namespace={"__doc__": about}
+    )
     rules = tyro.constructors.ConstructorRegistry()
     rules.primitive_rule(_primitive)
-    rules.struct_rule(_group)
-
-    asks_help = not {"-h", "--help"}.isdisjoint(arguments)
-    if asks_help:
-        text, *_ = re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)
-        print(_wrapped(text))
-    flags = _flags_of(parameters)
-    try:
-        with rules:
-            found, unknown = tyro.cli(
-                kind,
-                prog=prog,
-                args=arguments,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
-                description="",  # tyro joins and splits lines of its own
-                return_unknown_args=True,
-                console_outputs=asks_help,  # its errors are drawn as boxes
-            )
-    except SystemExit as left:
-        if not left.code:
-            raise
-        raise UserError(f"{_refusal(arguments, flags)} ({_SEE_HELP})") from None
-    if unknown:
-        raise UserError(f"{_unrecognized(unknown, flags)} ({_SEE_HELP})")
-
-    # Groups are made and values are checked here, and not by tyro, which draws what they refuse as
-    # a box. So messages also name bounds and words.
-    values = vars(found)
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)
+    text = re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]
+    with rules:
+        values = vars(tyro.cli(kind, prog=prog, description=text, args=arguments, config=config))
+    # tyro knows no bounds.
     for parameter, of, *_ in parameters:
         value = values[parameter]
-        if isinstance(value, functools.partial):
-            value = value()
-            values[parameter] = value
-        settings = vars(value) if dataclasses.is_dataclass(of) else {parameter: value}
+        is_group = dataclasses.is_dataclass(of)
+        settings = vars(value) if is_group else {parameter: value}
+        hints = hints_of(of) if is_group else {parameter: of}
         for name, one in settings.items():
-            if (what := problem(one, flags[flag(name)].hint)) is not None:
+            if (what := problem(one, hints[name])) is not None:
                 raise UserError(f"{flag(name)} {what}")
     return values
-
-
-_SEE_HELP = "--help lists the flags"
-
-
-class _Flag(typing.NamedTuple):
-    """What a command line may have: a flag, or a word before all flags."""
-
-    shown: str
-    hint: Any
-    is_required: bool
-    is_word: bool = False
-
-
-def _flags_of(parameters: Sequence[tuple]) -> dict[str, _Flag]:
-    """Return the flags of parameters; each field of a group, which is a dataclass, is one."""
-    found = {}
-    for name, of, *default in parameters:
-        if not dataclasses.is_dataclass(of):
-            shown_as = _WORDS.get(name, flag(name))
-            found[flag(name)] = _Flag(shown_as, of, not default, name in _WORDS)
-            continue
-        hints = hints_of(of)
-        for field in dataclasses.fields(of):
-            has_none = field.default is field.default_factory is dataclasses.MISSING
-            is_required = has_none and not default
-            found[flag(field.name)] = _Flag(flag(field.name), hints[field.name], is_required)
-    return found
-
-
-def _refusal(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
-    """Return why tyro refuses a command line.
-
-    Values are read and checked by this module. So a flag has no value, or something is missing.
-    """
-    given = [word.partition("=")[0].replace("_", "-") for word in words]
-    for name, following in itertools.pairwise([*given, "--"]):
-        if name in flags and flags[name].hint is not bool and following.startswith("--"):
-            return f"{name} has no value"
-    if unknown := [name for name in given if name.startswith("--") and name not in flags]:
-        return _unrecognized(unknown, flags)
-    missing = [each for name, each in flags.items() if each.is_required and name not in given]
-    # Words are named last, because they may have been given.
-    missing.sort(key=lambda each: each.is_word)
-    if missing:
-        return f"{missing[0].shown} is missing"
-    return f"cannot read {' '.join(words)}"
-
-
-def _unrecognized(words: Sequence[str], flags: Mapping[str, _Flag]) -> str:
-    """Return which words of a command line are no flags, and the flags most like them."""
-    names = [name for name, each in flags.items() if not each.is_word]
-    alike: list[str] = []
-    for word in words:
-        if word.startswith("--"):
-            name = word.partition("=")[0].replace("_", "-")
-            alike += difflib.get_close_matches(name, names, cutoff=0.75)
-    text = f"Unrecognized options: {', '.join(words)}"
-    if alike:
-        text = f"{text}. Perhaps you meant: {', '.join(dict.fromkeys(alike))}"
-    return text
-
-
-def words_of(arguments: Sequence[str]) -> list[str]:
-    """Return the words of a command line without line breaks at their ends; refuse empty ones.
-
-    Shells remove these line breaks from what `$(command)` prints. An empty word is mostly an unset
-    variable, and as a path it would be the current folder.
-    """
-    words = [word.rstrip("\r\n") for word in arguments]
-    for before, word in itertools.pairwise(["", *words]):
-        name, is_given, value = word.partition("=")
-        if not word:
-            name = before if before.startswith("--") else "an argument"
-        if not word or (name.startswith("--") and is_given and not value):
-            raise UserError(f"{name} is empty: give it a value, or leave it out")
-    return words
-
-
-def _wrapped(text: str) -> str:
-    """Return a text with its paragraphs wrapped, except indented ones: commands and tables."""
-    width = min(100, shutil.get_terminal_size().columns)
-    wrapper = textwrap.TextWrapper(width, break_on_hyphens=False, break_long_words=False)
-    paragraphs = []
-    for paragraph in re.split(r"\n\s*\n", text.rstrip()):
-        if paragraph.startswith(" "):
-            paragraphs.append(paragraph)
-        elif paragraph:
-            paragraphs.append(wrapper.fill(" ".join(paragraph.split())))
-    return "\n\n".join(paragraphs) + "\n"
-
-
-def _group(info: Any) -> Any:
-    """Return tyro's description of a group of settings, each docstring as one paragraph.
-
-    tyro keeps the line breaks of docstrings whose lines are indented.
-    """
-    import docstring_parser  # tyro depends on it
-    import tyro
-
-    if not dataclasses.is_dataclass(info.type) or info.type.__name__ == "Flags":
-        return None
-    texts = {}
-    for base in reversed(info.type.__mro__[:-1]):
-        for field in docstring_parser.parse_from_object(base).params:
-            texts[field.arg_name] = " ".join((field.description or "").split())
-    fields = []
-    for field in dataclasses.fields(info.type):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if default is dataclasses.MISSING:
-            default = tyro.MISSING
-        default = getattr(info.default, field.name, default)
-        hint = hints_of(info.type)[field.name]
-        spec = tyro.constructors.StructFieldSpec(
-            field.name, hint, default, helptext=texts.get(field.name)
-        )
-        fields.append(spec)
-
-    def make_later(**values: Any) -> Callable[[], Any]:
-        return functools.partial(info.type, **values)  # called by `parse`
-
-    make_later.__doc__ = info.type.__doc__  # --help shows it above the group's flags
-    return tyro.constructors.StructConstructorSpec(instantiate=make_later, fields=tuple(fields))
 
 
 _READ = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", types.NoneType: ""}
@@ -475,17 +318,7 @@ def call(function: Callable[..., Any], prog: str, arguments: Sequence[str]) -> A
     for name, parameter in inspect.signature(function).parameters.items():
         has_default = parameter.default is not parameter.empty
         parameters.append((name, hints[name], *[parameter.default] * has_default))
-    return function(**parse(prog, docstring(function), parameters, arguments))
-
-
-def docstring(of: types.FunctionType | types.ModuleType) -> str:
-    """Return a docstring, from the source where Python has stripped it (-OO)."""
-    text = inspect.getdoc(of)
-    if text is None:
-        tree = ast.parse(inspect.getsource(of))
-        documented = tree if isinstance(of, types.ModuleType) else tree.body[0]
-        text = ast.get_docstring(documented)
-    return text or ""
+    return function(**parse(prog, inspect.getdoc(function) or "", parameters, arguments))
 
 
 def shown(value: Any) -> str:

@@ -16,13 +16,12 @@ from dynskip_jax.training.progress import Progress
 
 
 def evaluate(
-    trained: Trained, data: Dataset, result: FitResult, test: str, check: Callable[[], None]
+    trained: Trained, data: Dataset, result: FitResult, check: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], int]:
     """Evaluate the models of a run, and draw pictures into its folder.
 
     Return the metrics of each value of a sweep, and the index of the best one on dev. Test is read
-    for that value only, or for all if `test` is "all". `check` is called after each step, and
-    raises an error to stop.
+    for that value only. `check` is called after each step, and raises an error to stop.
     """
     count = len(trained.spec.values)
     modes = trained.learner.modes(trained.spec, trained.experiment.samples)
@@ -39,18 +38,16 @@ def evaluate(
         by_value = _by_value(dev, failed, count)
         selected = _best_value(by_value, trained)
 
-        # Test is read for the selected value only, unless all are asked for.
+        # Test is read for the selected value only.
         tested = trained
-        rows = by_value
-        if test == "selected" and count > 1:
+        if count > 1:
             tested = trained.of_value(selected, data)
-            rows = [by_value[selected]]
             failed = np.split(failed, count)[selected]
         found = _scores(tested, "test", modes, advance)
         found |= tested.learner.task.final_metrics(tested)
         advance()
-        for row, more in zip(rows, _by_value(found, failed, len(rows)), strict=True):
-            row |= more
+        (of_test,) = _by_value(found, failed, 1)
+        by_value[selected] |= of_test
 
         # The agents' choices are drawn of the first seed, with the selected value.
         _draw_training(trained, data.name, selected)

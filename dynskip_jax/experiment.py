@@ -80,7 +80,7 @@ class Experiment:
     # Heading and format of each metric in the printed table, by the metric's name.
     columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
     # Commands that read a finished run; `NAME.command` is a module beside the experiment NAME.
-    commands: tuple[str, ...] = ("predict", "explain", "oracle")
+    commands: tuple[str, ...] = ("predict", "explain")
     published: tuple[Published, ...] = ()
     sample_text: str | None = None  # read by `explain` by default
     samples: int = 16  # number of predictions that are averaged in the final evaluation

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dynskip_jax.console import say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
+from dynskip_jax.own_code import import_module
 from dynskip_jax.trained import Trained, load_models, load_run
 
 
@@ -27,13 +28,19 @@ class FinishedRun:
 
     def models(self, command: str) -> dict[str, Trained]:
         """Return the chosen models by name; the run's experiment must have the command."""
-        keep_compiled_programs()
+        self._prepare()
         return load_models(self.run_dir, self.model, self.of_seed, command)
 
     def last(self, command: str) -> Trained:
         """Return the chosen model; the run's experiment must have the command."""
-        keep_compiled_programs()
+        self._prepare()
         return load_run(self.run_dir, self.model, self.of_seed, command)
+
+    def _prepare(self) -> None:
+        """Import the module that --code names, and find programs that were compiled before."""
+        if self.code is not None:
+            import_module(self.code, "--code")
+        keep_compiled_programs()
 
     @contextlib.contextmanager
     def warned(self) -> Iterator[None]:

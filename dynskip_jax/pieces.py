@@ -13,17 +13,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.own_code import import_module
 from dynskip_jax.settings import Settings, first
 
-# Settings that are passed to time skips; each kind of skip uses those that it has.
-_SKIP_SETTINGS = (
-    "agent",
-    "agent_keys",
-    "empty_slots",
-    "stride",
-    "top",
-    "max_jump",
-    "read_steps",
-    "max_jumps",
-)
 _PIECE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)(\(.*\))?")
 
 
@@ -41,7 +30,8 @@ def check_names(names: Sequence[str], settings: Settings) -> None:
 def make_time_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
     """Create the time skip that a model's name describes, before a control replaces it."""
     agent = settings.agent
-    options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
+    # A skip has the settings of agents that are fields of its class.
+    options = {field.name: getattr(agent, field.name) for field in dataclasses.fields(agent)}
     options["mix"] = first(agent.mix)
     if settings.model.recipe == "released":
         options |= dict(agent_input="mean", first_step="carried")

@@ -60,11 +60,6 @@ class Plan:
         return self.settings.run.run_dir
 
     @property
-    def test(self) -> str:
-        """The values of a sweep that are evaluated on test: `selected` or `all`."""
-        return self.settings.run.test
-
-    @property
     def devices(self) -> Devices:
         """Where it runs."""
         return self.settings.devices

@@ -11,17 +11,15 @@ from dynskip_jax.experiment import Dataset, Experiment
 from dynskip_jax.model_names import PLAIN
 
 # Symbols of swept settings in tables and plots.
-_SIGNS = dict(mix="λ", max_skip="K", entropy_coef="β", learning_rate="rate", update_cost="cost")
+_SIGNS = dict(mix="λ", entropy_coef="β", learning_rate="rate", update_cost="cost")
 
 _CHOICES = dict(
     greedy="greedy: the most probable state", sample="sampled", train="as at the end of training"
 )
 
 # Texts that the name of a row adds for the settings that `spec.variant_of` returns.
-_VARIANT = dict(
-    max_skip="K = {}", transition="{}", depth_skip="{}", agent="by {}", stride="stride {}"
-)
-_VARIANT |= dict(top="top {}", skip_layers="layers {}", copy="copies: {}", control="control: {}")
+_VARIANT = dict(transition="{}", depth_skip="{}", agent="by {}", stride="stride {}")
+_VARIANT |= dict(top="top {}", copy="copies: {}", control="control: {}")
 
 
 def print_results(

@@ -166,7 +166,7 @@ def _row(
     interrupted: Callable[[], bool],
 ) -> dict[str, Any]:
     """Return the row of a model, which is trained and evaluated unless it is finished."""
-    row = _finished_row(run_dir, model, plan.test)
+    row = _finished_row(run_dir, model)
     if row is None:
         _warn_of_changes(run_dir, plan.about)
     vocabulary = plan.data.vocabulary
@@ -176,7 +176,7 @@ def _row(
     return row or _run_model(plan, model, run_dir, parallel, interrupted)
 
 
-def _finished_row(run_dir: RunDir, model: PlannedModel, test: str) -> dict[str, Any] | None:
+def _finished_row(run_dir: RunDir, model: PlannedModel) -> dict[str, Any] | None:
     """Return the row of a finished model; None if something is still to be done."""
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
@@ -184,11 +184,6 @@ def _finished_row(run_dir: RunDir, model: PlannedModel, test: str) -> dict[str, 
     # A run that stopped early goes on with another patience.
     stopped_early = row["epochs"] < model.fit.epochs
     if stopped_early and row["patience"] != model.fit.patience:
-        return None
-    # With --test all, every value of a sweep has been tested.
-    values = row.get("sweep", ())
-    tested = (any(name.startswith("test_") for name in value["metrics"]) for value in values)
-    if test == "all" and not all(tested):
         return None
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
@@ -217,7 +212,7 @@ def _run_model(
     check = partial(_stop_if, interrupted, parallel.processes, where)
 
     # `metrics` has an entry for each value of a sweep.
-    metrics, selected = evaluate(trained, plan.data, fitted, plan.test, check)
+    metrics, selected = evaluate(trained, plan.data, fitted, check)
     _warn_of_constant(model.learner, name, metrics[selected])
     seconds = fitted.seconds + time.monotonic() - trained_at
     row = _new_row(model, fitted, metrics, selected) | {

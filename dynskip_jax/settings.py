@@ -27,6 +27,7 @@ from dynskip_jax.config import (
 from dynskip_jax.errors import UserError
 from dynskip_jax.model_names import (
     CHOOSING,
+    MODELS,
     READING_LESS,
     REWARDED,
     WITH_AGENT,
@@ -35,7 +36,7 @@ from dynskip_jax.model_names import (
 )
 
 # Settings of which several values may be trained together.
-SWEPT = ("mix", "max_skip", "entropy_coef", "update_cost", "learning_rate")
+SWEPT = ("mix", "entropy_coef", "update_cost", "learning_rate")
 
 _MOST_SEEDS = 1000  # trained together
 _LARGEST_NUMBER = 100_000  # in the name of a model
@@ -64,8 +65,6 @@ class Run:
     """The first seed."""
     seeds: Annotated[int, Bounds(1, _MOST_SEEDS)] | tuple[Seed, ...] = 1
     """Train this many seeds, from --seed on, or these seeds (1,5,9), in one program."""
-    test: Literal["selected", "all"] = "selected"
-    """Values of a sweep to evaluate on test: the one selected on dev, or all."""
 
     @property
     def all_seeds(self) -> Sequence[int]:
@@ -100,7 +99,6 @@ class Model:
 
     # What only some experiments can set.
     num_layers: ClassVar[int] = 1
-    skip_layers: ClassVar[tuple[int, ...] | None] = None
     recipe: ClassVar[str] = "none"
     copy: ClassVar[str] = "none"
     train_embeddings: ClassVar[bool] = True
@@ -126,8 +124,6 @@ class Agent:
 
     mix: Annotated[Share | tuple[Share, ...], For(WITH_K)] = 0.5
     """λ, the weight of the skipped-to state against the previous one."""
-    max_skip: Annotated[Count | tuple[Count, ...] | None, For(WITH_AGENT)] = None
-    """Let agents choose no k beyond this; K stays the model's own."""
     agent: Annotated[Literal["mlp", "content", "both"], For(CHOOSING)] = "mlp"
     """How agents score states: by an MLP, which knows how far each is; by the dot product of a
     query with each (content); or by the sum (both).
@@ -242,8 +238,6 @@ class Devices:
     """Number of this process and number of all of them, as in 0/4; process 0 writes the run and
     prints.
     """
-    heartbeat_seconds: Count = 60
-    """Stop when a process has not been heard of for this long."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,6 +388,17 @@ def resolve(
     return Resolved(settings, sources | dict.fromkeys(given, "flag"), epochs)
 
 
+def models_of(hint: Any) -> tuple[str, ...]:
+    """Return the names of the models on which a setting of this type has an effect."""
+    marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
+    return marks[0].models if marks else MODELS
+
+
+def applies(hint: Any, model: str) -> bool:
+    """Return whether a setting of this type has an effect on a model."""
+    return is_one_of(model, models_of(hint))
+
+
 def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence[str]) -> None:
     """Raise a `UserError` if a given setting has no effect on any of the models."""
     fields = fields_of(type(settings))
@@ -401,9 +406,8 @@ def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence
         raise UserError("--relaxation has no effect without --relaxed-epochs: give their number")
     for name, value in given.items():
         _, hint, default = fields[name]
-        kinds = [mark.models for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
-        if kinds and value != default and not any(is_one_of(model, kinds[0]) for model in models):
+        if value != default and not any(applies(hint, model) for model in models):
             raise UserError(
                 f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train "
-                f"{kinds[0][0]}"
+                f"{models_of(hint)[0]}"
             )

@@ -11,7 +11,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.pieces import make_time_skip, make_transition
-from dynskip_jax.settings import SWEPT, Agent, Settings, fields_of, first, get
+from dynskip_jax.settings import SWEPT, Agent, Settings, applies, fields_of, first, get
 from dynskip_jax.training.sweep import Sweep
 
 
@@ -35,8 +35,6 @@ class ModelSpec:
     dtype: Any
     has_skip: tuple[bool, ...]  # whether each layer has the time skip, bottom first
     cell_options: Mapping[str, Any]  # of `SkipCell` in a layer with the time skip
-    # Limit on an agent's k, at most K; None without a limit, or if a sweep varies it.
-    max_skip: int | None
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -49,11 +47,6 @@ class ModelSpec:
         return dict(
             skip=skips, transition=self.transition, depth_skip=self.depth_skip, dtype=self.dtype
         )
-
-    @property
-    def reach(self) -> int:
-        """Largest k that the model may choose: K, or the limit of `--max-skip`."""
-        return self.skip.max_skip if self.max_skip is None else self.max_skip
 
     def of_value(self, number: int) -> "ModelSpec":
         """Return the specification of one value of a sweep, for its seeds only."""
@@ -89,19 +82,12 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     depth_skip = None
     if model.depth_skip is not None:
         depth_skip = F.parse_depth_skip(model.depth_skip)
-    with_skip = model.skip_layers or (model.num_layers,)
-    _check_layers(settings, depth_skip, with_skip)
+    _check_layers(settings, depth_skip)
 
-    # The values of a sweep, for which an agent may have other limits on k.
     values = _swept_values(skip, settings)
     seeds = tuple(settings.run.all_seeds)
-    limit = None
-    limited = values
-    if skip.has_agent and isinstance(agent.max_skip, int):
-        limit = agent.max_skip
-        limited = tuple({"max_skip": limit} | value for value in values)
-    _check_choices(name, named, skip, settings, max(v.get("max_skip", 0) for v in limited))
-    fields = [field for field in Sweep._fields if field in limited[0]]
+    fields = [field for field in Sweep._fields if field in values[0]]
+    _check_choices(name, named, skip, settings)
 
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
     return ModelSpec(
@@ -113,43 +99,30 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         copy=_copy(skip, settings),
         objective=_objective(skip, settings, is_untrained=is_untrained),
         values=values,
-        sweep=Sweep(**{field: of_each(limited, field, len(seeds)) for field in fields}),
+        sweep=Sweep(**{field: of_each(values, field, len(seeds)) for field in fields}),
         seeds=seeds,
         evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,
         agent_learning_rate=_agent_learning_rate(skip, settings),
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
-        has_skip=tuple(layer in with_skip for layer in range(1, model.num_layers + 1)),
+        has_skip=tuple(layer == model.num_layers for layer in range(1, model.num_layers + 1)),
         cell_options=_cell_options(settings),
-        max_skip=limit,
     )
 
 
-def _check_layers(
-    settings: Settings, depth_skip: F.DepthSkip | None, with_skip: Sequence[int]
-) -> None:
-    """Raise a `UserError` if the depth skip or `--skip-layers` needs more layers."""
+def _check_layers(settings: Settings, depth_skip: F.DepthSkip | None) -> None:
+    """Raise a `UserError` if the depth skip needs more layers."""
     model = settings.model
     if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
         least = depth_skip.layers_below + 1
         raise UserError(
             f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}"
         )
-    if max(with_skip) > model.num_layers:
-        raise UserError(
-            f"--skip-layers {max(with_skip)} is beyond the last layer, {model.num_layers}"
-        )
-    if model.copy != "none" and model.num_layers not in with_skip:
-        raise UserError("--copy needs the time skip in the last layer: add it to --skip-layers")
 
 
-def _check_choices(
-    name: str, named: F.TimeSkip, skip: F.TimeSkip, settings: Settings, largest: int
-) -> None:
-    """Raise a `UserError` if an agent cannot choose or learn as asked; `largest` limits its k."""
+def _check_choices(name: str, named: F.TimeSkip, skip: F.TimeSkip, settings: Settings) -> None:
+    """Raise a `UserError` if an agent cannot choose or learn as asked."""
     agent = settings.agent
-    if largest > skip.max_skip:
-        raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
     if isinstance(named, F.Dynamic) and agent.stride > 1 and named.num_candidates == 1:
         raise UserError(
             f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller"
@@ -162,8 +135,8 @@ def _check_choices(
 
 
 def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` if no model has a swept setting, or if nothing is swept for --test."""
-    for name in ("mix", "max_skip", "entropy_coef", "update_cost"):
+    """Raise a `UserError` if no model has a swept setting."""
+    for name in ("mix", "entropy_coef", "update_cost"):
         is_used = any(name in value for spec in specs for value in spec.values)
         if isinstance(get(settings, name), tuple) and not is_used:
             names = ", ".join(spec.name for spec in specs)
@@ -171,8 +144,6 @@ def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
             raise UserError(
                 f"{names} has no {name} to be swept over: name a model that has: {example}"
             )
-    if settings.run.test == "all" and all(len(spec.values) == 1 for spec in specs):
-        raise UserError("--test all has no effect without a sweep: leave it out")
 
 
 def _copy(skip: F.TimeSkip, settings: Settings) -> str:
@@ -236,7 +207,6 @@ def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any],
     pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
     applies = dict(
         mix=skip.has_agent,
-        max_skip=skip.has_agent,
         entropy_coef=skip.is_stochastic,
         update_cost=pays_for_updates,
         learning_rate=True,
@@ -266,20 +236,13 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
 
 def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """Return settings, without defaults, that distinguish a model from others of its name."""
-    names = ["transition", "depth_skip"]
-    if isinstance(spec.named_skip, F.Dynamic):
-        names += ["agent", "agent_keys", "stride", "control"]
-    if isinstance(spec.named_skip, F.Attention):
-        names.append("stride")
-    if isinstance(spec.named_skip, F.SparseAttention):
-        names.append("top")
     variant = {}
-    if spec.max_skip is not None:
-        variant["max_skip"] = spec.max_skip
-    if settings.model.skip_layers and not isinstance(spec.skip, F.Previous):
-        variant["skip_layers"] = ",".join(map(str, settings.model.skip_layers))
-    usual = {name: default for name, (_, _, default) in fields_of(Settings).items()}
-    variant |= {name: get(settings, name) for name in names if get(settings, name) != usual[name]}
+    fields = fields_of(Settings)
+    for name in ("transition", "depth_skip", "agent", "agent_keys", "stride", "control", "top"):
+        _, hint, usual = fields[name]
+        value = get(settings, name)
+        if value != usual and applies(hint, spec.name):
+            variant[name] = value
     if spec.copy != "none":
         variant["copy"] = spec.copy
     return variant

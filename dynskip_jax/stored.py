@@ -11,13 +11,13 @@ from dynskip_jax.settings import Settings, fields_of, get, replace
 def to_config(settings: Settings) -> dict[str, Any]:
     """Return the settings that a run's configuration contains, by group and name.
 
-    Names of models, --test, the run's own paths and devices are left out. Paths of data may change,
+    Names of models, the run's own paths and devices are left out. Paths of data may change,
     because the fingerprint of the data covers the content.
     """
     config: dict[str, Any] = {}
     for name, (group, hint, _) in fields_of(type(settings)).items():
         may_change = group == "devices" or (group in ("run", "data") and is_path(hint))
-        if not may_change and name not in ("model", "compare", "test"):
+        if not may_change and name not in ("model", "compare"):
             value = get(settings, name)
             config.setdefault(group, {})[name] = _stored(value)
     return config

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 
+from benchmarks.choice import choice
 from dynskip_jax import cli
 from dynskip_jax.config import call
 from dynskip_jax.experiment import find_experiment
@@ -11,7 +12,8 @@ from dynskip_jax.experiment import find_experiment
 
 def flags_of(name, words):
     """Return the resolved settings of a training command, or the arguments of any other command."""
-    if name not in cli.TOOLS and (not words or words[0].startswith("-")):
+    is_training = name not in (*cli.TOOLS, "benchmarks.choice")
+    if is_training and (not words or words[0].startswith("-")):
         return cli.read_training(find_experiment(name), words)[0]
     found = {}
 
@@ -20,5 +22,8 @@ def flags_of(name, words):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "call", read)
-        cli.main([name, *words])
+        if name == "benchmarks.choice":
+            read(choice, name, words)
+        else:
+            cli.main([name, *words])
     return found

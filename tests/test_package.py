@@ -48,7 +48,8 @@ def test_the_version_is_the_same_everywhere():
 # The packages of the core, and which other packages each may import.
 LAYERS = {
     "errors": set(),
-    "functional": {"errors"},
+    "model_names": set(),
+    "functional": {"errors", "model_names"},
     "rl": {"functional", "errors"},
     "nn": {"functional", "rl", "errors"},
     "models": {"functional", "rl", "nn", "errors"},
@@ -112,7 +113,7 @@ print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
         },
         "models": loaded & {"models.language_model", "models.tagger", "models.copying"},
         "nn": loaded & {"nn.characters", "nn.convert"},
-        "tasks": loaded & {"tasks.language", "tasks.tagging", "tasks.interventions"},
+        "tasks": loaded & {"tasks.language", "tasks.tagging"},
     }
     assert "run" in loaded and not any(of_others.values()), (of_others, run.stderr)
 

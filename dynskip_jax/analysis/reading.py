@@ -39,8 +39,6 @@ class Reading:
     backward_weights: Float[np.ndarray, "words K"] | None = None
     # Whether a weighted mean of all K states enters, instead of one chosen state.
     is_attention: bool = False
-    # Whether `probabilities` are those of the model's own predictions.
-    is_of_predictions: bool = False
 
     def directions(self) -> dict[str, "Reading"]:
         """Return the reading of each direction; the backward one has its words in reverse order."""

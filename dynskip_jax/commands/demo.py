@@ -35,7 +35,7 @@ _RECALL = dict(train_examples=40_000, epochs=1, relaxed_epochs=1)
 
 
 def demo() -> None:
-    """Train agents that choose earlier states, beside plain LSTMs, and show what they chose.
+    """Train agents beside plain LSTMs, and show which earlier states they chose.
 
     In number prediction (Gui et al. 2019), the last of eleven numbers says at which place of the
     sequence the answer stands. In associative recall (Arora et al. 2023), a row of 64 words begins

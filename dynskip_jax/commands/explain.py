@@ -2,33 +2,25 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
-from dynskip_jax.analysis.page import page_html
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.finished import FinishedRun
 from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 from dynskip_jax.training.results import progress_of, runs_of_models
 
 
-def explain(
-    run: FinishedRun, text: str | None = None, raw_text: bool = False, html: Path | None = None
-) -> None:
+def explain(run: FinishedRun, text: str | None = None, raw_text: bool = False) -> None:
     """Show to which earlier word the agent connects each word of a text, and what it predicts.
 
     Args:
         text: Words as the data writes them, separated by spaces; by default a sample.
         raw_text: Tokenize and lowercase the text as the data is.
-        html: Write an HTML page that shows where each word reaches.
     """
-    if html is not None:
-        check_new(html)
     models = run.models("explain")
     for name, other in runs_of_models(run.run_dir).items():
         if other.result() is None:
@@ -44,14 +36,12 @@ def explain(
     choosing = [
         name for name, found in readings.items() if any(found.skips) or any(found.backward or ())
     ]
-    panels = {}
     for name in choosing or readings:
         for direction, reading in readings[name].directions().items():
             # Probabilities are listed from the first word, a backward layer from the last.
             order = -1 if direction == "backward" else 1
             likely = {other: found.probabilities[::order] for other, found in readings.items()}
             heading = ", ".join(filter(None, (name, direction)))
-            panels[heading] = reading, likely
             if direction:
                 say(f"{heading}:")
             print_table("", *table_of_choices(reading, likely))
@@ -59,13 +49,8 @@ def explain(
                 picture = _picture(name, first.seed, text, direction)
                 _draw(run, picture, heading, reading, likely)
 
-    says = {name: found.prediction for name, found in readings.items()}
-    for name, prediction in says.items():
-        say(f"{name}: {prediction}")
-    if html is not None:
-        title = f"{first.experiment.name}, seed {first.seed}"
-        write_atomically(html, page_html(title, panels, says))
-        say(f"page: {html}")
+    for name, found in readings.items():
+        say(f"{name}: {found.prediction}")
 
 
 def _text_to_read(trained: Trained, text: str | None, is_raw: bool) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+from tyro.conf import Positional
 
 from dynskip_jax.analysis.statistics import paired_difference, t_interval
 from dynskip_jax.config import listed
@@ -15,6 +16,7 @@ from dynskip_jax.console import print_table, say
 from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import experiment_of
+from dynskip_jax.own_code import import_module
 from dynskip_jax.results import label_of, row_name, shown_columns
 from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import RunDir
@@ -26,7 +28,7 @@ FIELDS = ("table", "task", "model", "mode", "seeds", "metric", "mean", "sd", "co
 
 
 def report(
-    folders: tuple[Path, ...],
+    folders: Positional[tuple[Path, ...]],
     metrics: tuple[str, ...] = (),
     baseline: str | None = None,
     csv: Path | None = None,
@@ -47,6 +49,8 @@ def report(
         json: Write the means to this JSON file, with the fields of docs/results/rows.csv.
         code: Import this module first: the one with your own task.
     """
+    if code is not None:
+        import_module(code, "--code")
     if not folders:
         raise UserError("name run folders, before all flags: report DIR DIR")
     for path in filter(None, (csv, json)):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tyro.conf import Positional
+
 from dynskip_jax.config import listed, program
 from dynskip_jax.console import say
 from dynskip_jax.errors import UserError
@@ -39,7 +41,7 @@ def all_tables() -> dict[str, Table]:
     return found
 
 
-def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
+def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) -> None:
     """Print the commands behind results tables, as in `reproduce numbers-11 | sh -e`.
 
     Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors
@@ -69,13 +71,14 @@ def reproduce(names: tuple[str, ...] = (), reduced: bool = False) -> None:
         if any(_GLOVE in line for line in lines):
             say(f"ls {_GLOVE}")  # with `sh -e` the end, if it is missing
         # A command over an earlier run trains nothing, and is no row of the report.
-        trained = [line[-1] for line in lines if line[1].startswith("--")]
-        for experiment, *line in [*lines, ["report", *trained]]:
-            say(shlex.join([*program(experiment).split(), *line]))
+        trained = [line[-1] for line in lines if _trains(line)]
+        for first, *line in [*lines, ["report", *trained]]:
+            start = f"python -m {first}" if first.startswith("benchmarks.") else program(first)
+            say(shlex.join([*start.split(), *line]))
 
 
 def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
-    """Yield each command line of a table, which begins with the experiment's name."""
+    """Yield each command line of a table, which begins with an experiment or a module."""
     folder = _FOLDER / (f"{table.name}-reduced" if reduced else table.name)
     flags = shlex.split(table.reduced) if reduced else []
     paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
@@ -84,11 +87,16 @@ def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
             re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part)
             for part in shlex.split(command)
         ]
-        if not line[1].startswith("--"):  # a command over an earlier run
+        if not _trains(line):
             yield line
             continue
         # The reduced flags take the place of the table's own, which would be given twice.
         yield [*_without(line, flags[::2]), *flags, "--run-dir", paths[run]]
+
+
+def _trains(line: list[str]) -> bool:
+    """Return whether a command trains a model: it is not one over an earlier run."""
+    return line[1].startswith("--") and not line[0].startswith("benchmarks.")
 
 
 def _without(line: list[str], flags: list[str]) -> list[str]:

@@ -7,7 +7,6 @@ from .batches import segments as segments
 from .corpora import find_language_corpus as find_language_corpus
 from .labelled import find_labelled_text as find_labelled_text
 from .language import LanguageCorpus as LanguageCorpus
-from .language import Pieces as Pieces
 from .language import make_corpus as make_corpus
 from .number_prediction import load_number_prediction as load_number_prediction
 from .tagged import find_tagged_corpus as find_tagged_corpus

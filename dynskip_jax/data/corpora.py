@@ -23,7 +23,7 @@ from dynskip_jax.data.files import (
     stream_lines,
     tar_files,
 )
-from dynskip_jax.data.language import LanguageCorpus, Pieces, corpus_name, make_corpus, read_corpus
+from dynskip_jax.data.language import LanguageCorpus, corpus_name, make_corpus, read_corpus
 from dynskip_jax.data.messages import quoted, shown
 from dynskip_jax.data.prepared import find_records
 from dynskip_jax.data.upstream import NotAvailable, Upstream
@@ -51,10 +51,8 @@ _MARKUP = str.maketrans(
 )
 
 
-def find_language_corpus(
-    data: PathLike | None, dataset: str | None = None, *, pieces: Pieces | None = None
-) -> LanguageCorpus:
-    """Load a corpus, of words or of `pieces`, from the first of these places that has one.
+def find_language_corpus(data: PathLike | None, dataset: str | None = None) -> LanguageCorpus:
+    """Load a corpus from the first of these places that has one.
 
     1. `data`, a folder or a file of the user's, see `read_corpus`; `dataset` is then its name;
     2. the sub-folder `dataset` of `$DYNSKIP_DATA_DIR`, or ptb if `dataset` is None;
@@ -66,12 +64,12 @@ def find_language_corpus(
     if dataset == PYDOC_TOPICS:
         if data is not None:
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
-        return embedded_corpus(pieces)
+        return embedded_corpus()
     if data is not None:
         path = Path(data)
-        return _in_folder(path, dataset or corpus_name(path), dataset, pieces)
+        return _in_folder(path, dataset or corpus_name(path), dataset)
     if (path := named_folder(dataset or PTB)) is not None:
-        return _in_folder(path, dataset or PTB, dataset, pieces)
+        return _in_folder(path, dataset or PTB, dataset)
     if dataset not in (None, PTB):
         others = f"use {PTB}, {PYDOC_TOPICS} or a sub-folder of ${DATA_VARIABLE}"
         raise UserError(f"there is no dataset {quoted(dataset)}: {others}, or give --data DIR")
@@ -84,18 +82,18 @@ def find_language_corpus(
             remedy = f"put {names} into a folder and name it with --data DIR"
             remedy = f"{remedy}, or into ${DATA_VARIABLE}/ptb"
             raise UserError(f"the dataset {dataset!r} was not found ({error}): {remedy}") from None
-        corpus = embedded_corpus(pieces)
+        corpus = embedded_corpus()
         return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
     lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}
     check_ptb(lines, source, "delete that folder and run again")
-    return make_corpus(PTB, lines, source, pieces=pieces)
+    return make_corpus(PTB, lines, source)
 
 
-def _in_folder(path: Path, name: str, dataset: str | None, pieces: Pieces | None) -> LanguageCorpus:
+def _in_folder(path: Path, name: str, dataset: str | None) -> LanguageCorpus:
     """Read a folder; it is PTB if that is its name, or if its files have upstream's names."""
     if name == PTB or (dataset is None and _published_ptb_files(path)):
-        return make_corpus(PTB, read_ptb(path), f"the folder {path}", pieces=pieces)
-    return read_corpus(path, name=dataset, pieces=pieces)
+        return make_corpus(PTB, read_ptb(path), f"the folder {path}")
+    return read_corpus(path, name=dataset)
 
 
 def read_ptb(folder: PathLike) -> dict[str, list[str]]:
@@ -142,7 +140,7 @@ def _published_ptb_files(folder: Path) -> dict[str, Path]:
     return {split: only_file(folder, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()}
 
 
-def embedded_corpus(pieces: Pieces | None = None) -> LanguageCorpus:
+def embedded_corpus() -> LanguageCorpus:
     """Return "pydoc-topics": about 50,000 words of the running Python's language reference.
 
     Whole topics go to train, dev and test, with about 80, 10 and 10 % of the tokens: the largest
@@ -164,7 +162,7 @@ def embedded_corpus(pieces: Pieces | None = None) -> LanguageCorpus:
         for split, own in chosen.items()
     }
     source = "CPython {}.{}'s own pydoc_data.topics".format(*sys.version_info)
-    return make_corpus(PYDOC_TOPICS, splits, source, pieces)
+    return make_corpus(PYDOC_TOPICS, splits, source)
 
 
 def _topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:

@@ -1,14 +1,12 @@
-"""Read the text of a language model as token ids: words, characters or byte pairs.
+"""Read the text of a language model as token ids.
 
 A text consists of words with one space between them, and one `<eos>` after each line.
 """
 
 import array
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -19,35 +17,16 @@ from dynskip_jax.data.messages import bad_file, printable, shares
 from dynskip_jax.data.vocabularies import (
     EOS,
     UNK,
-    CharacterVocabulary,
     Vocabulary,
-    learn_byte_pairs,
     vocabulary_of_counts,
 )
-from dynskip_jax.errors import UserError
 
 # Fraction of a split's tokens above which `<unk>` makes its perplexity misleading.
 _MANY_UNKNOWN = 0.1
 # Where a single file is cut into train, dev and test, as fractions of its tokens.
 _CUTS = (0.8, 0.9)
-# Characters. The library of byte pairs takes time and memory for longer words.
-_LONGEST_WORD = 50_000
 
 Ids = Int[np.ndarray, " tokens"]
-
-
-class Pieces(NamedTuple):
-    """Parts of words: characters, or at most `size` byte pairs (Sennrich et al. 2016)."""
-
-    kind: Literal["characters", "bpe"]
-    size: int = 0  # for byte pairs
-
-
-class TextSize(NamedTuple):
-    """Words and characters of a text, with one `<eos>` per line and one space between words."""
-
-    words: int
-    characters: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +35,6 @@ class LanguageCorpus:
 
     Attributes:
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
-        text_sizes: Length of each split if tokens are pieces of words; else empty.
         own_ends: Number of lines that ended with an `<eos>` of their own, which is counted once.
     """
 
@@ -67,7 +45,6 @@ class LanguageCorpus:
     vocabulary: Vocabulary
     source: str
     min_count: int = 1
-    text_sizes: Mapping[str, TextSize] = dataclasses.field(default_factory=dict)
     own_ends: int = 0
 
     @property
@@ -97,10 +74,6 @@ class LanguageCorpus:
             lines.append(
                 f"{self.own_ends:,} lines end with an {EOS} of their own, which is counted once"
             )
-        if self.text_sizes:
-            rate = self.train.size / self.text_sizes["train"].words
-            size = f"{len(self.vocabulary):,} in the vocabulary, {rate:.2f} per word of train"
-            lines.append(f"tokens are {unit}s: {size}")
         if UNK not in self.vocabulary.index:
             return [*lines, f"train has every {unit} of dev and test: no {UNK}"]
         seen = "once" if self.min_count == 2 else f"fewer than {self.min_count} times"
@@ -112,8 +85,7 @@ class LanguageCorpus:
         if many:
             problem = "which is easy to predict: perplexities are low"
             problem = f"{problem}, and cannot be compared between splits"
-            remedy = "--vocabulary bpe has no unknown words"
-            lines.append(f"{shares(many)} is {UNK}, {problem}; {remedy}")
+            lines.append(f"{shares(many)} is {UNK}, {problem}")
         return lines
 
     @property
@@ -122,32 +94,20 @@ class LanguageCorpus:
         return fingerprint(*self.vocabulary.tokens, *self.splits.values())
 
 
-def make_corpus(
-    name: str, lines: Mapping[str, Iterable[str]], source: str, pieces: Pieces | None = None
-) -> LanguageCorpus:
+def make_corpus(name: str, lines: Mapping[str, Iterable[str]], source: str) -> LanguageCorpus:
     """Build a corpus from the lines of train, dev and test; train only is cut into three.
 
     Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the
     perplexity would be too low. If dev or test need an `<unk>` that train lacks, the rarest words
     of train become `<unk>`, so that its probability is learned; their share estimates that of
-    unseen words (Good 1953). Likewise for characters; byte pairs need no `<unk>`. `source` says in
-    messages where the text was found.
+    unseen words (Good 1953). `source` says in messages where the text was found.
     """
     words, ids, own_ends = _numbered(lines)
-    sizes = {}
-    kind = pieces and pieces.kind
-    min_count = 1
     if ids.keys() == {"train"}:
         ids = _cut(name, ids["train"])
-    if pieces is not None:
-        ids, vocabulary, sizes = _in_pieces(name, words, ids, pieces)
-        words = vocabulary.tokens
-    if kind != "bpe":
-        vocabulary, ids, min_count = _with_vocabulary(words, ids)
-    if kind == "characters":
-        vocabulary = CharacterVocabulary(vocabulary.tokens)
-    about = dict(min_count=min_count, text_sizes=sizes, own_ends=own_ends)
-    return LanguageCorpus(name, **ids, vocabulary=vocabulary, source=source, **about)
+    vocabulary, ids, min_count = _with_vocabulary(words, ids)
+    about = dict(vocabulary=vocabulary, source=source, min_count=min_count, own_ends=own_ends)
+    return LanguageCorpus(name, **ids, **about)
 
 
 def corpus_name(path: Path) -> str:
@@ -158,9 +118,7 @@ def corpus_name(path: Path) -> str:
     return printable(name)
 
 
-def read_corpus(
-    path: PathLike, *, name: str | None = None, pieces: Pieces | None = None
-) -> LanguageCorpus:
+def read_corpus(path: PathLike, *, name: str | None = None) -> LanguageCorpus:
     """Read a folder with a text file for each of train, dev and test, or cut one file into three.
 
     Files are streamed: memory contains a few bytes for each token, and each distinct token once.
@@ -173,7 +131,7 @@ def read_corpus(
         files = find_splits(path, ["txt", "tokens"])
         source = f"the folder {path}"
     lines = {split: text_lines(file) for split, file in files.items()}
-    return make_corpus(name or corpus_name(path), lines, source, pieces)
+    return make_corpus(name or corpus_name(path), lines, source)
 
 
 def text_lines(path: PathLike) -> Iterator[str]:
@@ -242,42 +200,3 @@ def _with_vocabulary(
     unknown = vocabulary.index.get(UNK, -1)
     renumbered = np.array([vocabulary.index.get(token, unknown) for token in tokens], np.int32)
     return vocabulary, {split: renumbered[of_split] for split, of_split in ids.items()}, min_count
-
-
-def _in_pieces(
-    name: str, words: Sequence[str], ids: Mapping[str, Ids], pieces: Pieces
-) -> tuple[dict[str, Ids], Vocabulary, dict[str, TextSize]]:
-    """Return the ids of each split's pieces, their vocabulary, and the lengths of the text.
-
-    A space belongs to the word after it. So each distinct word has two forms, with and without a
-    leading space, and each form is split only once; form 2 i is word i, and form 2 i + 1 has a
-    space before it.
-    """
-    forms = []
-    for word in words:
-        forms += (word, word) if word == EOS else (word, f" {word}")
-    form_ids = {split: 2 * of_split for split, of_split in ids.items()}
-    for split, of_split in ids.items():
-        # A space stands before each word that does not follow an `<eos>`.
-        form_ids[split][1:] += of_split[:-1] != 0
-    if pieces.kind == "bpe":
-        if (longest := max(map(len, words))) > _LONGEST_WORD:
-            problem = f"byte pairs read words of at most {_LONGEST_WORD:,} characters"
-            found = f"{name} has a word of {longest:,} characters"
-            raise UserError(f"{found}, and {problem}: add spaces")
-        # Pieces are learned from train only.
-        counts = np.bincount(form_ids["train"], minlength=len(forms))
-        counted = {forms[i]: int(counts[i]) for i in np.flatnonzero(counts) if forms[i] != EOS}
-        vocabulary: Vocabulary = learn_byte_pairs(counted, pieces.size)
-        split_forms = vocabulary.split_all(forms)
-    else:
-        split_forms = [[form] if form == EOS else list(form) for form in forms]
-        vocabulary = Vocabulary(tuple(dict.fromkeys(itertools.chain(*split_forms))))
-    tables = [[vocabulary.index[piece] for piece in form] for form in split_forms]
-    lengths = np.array([1 if form == EOS else len(form) for form in forms])
-    sizes = {split: TextSize(own.size, int(lengths[own].sum())) for split, own in form_ids.items()}
-    in_pieces = {
-        split: np.fromiter(itertools.chain.from_iterable(map(tables.__getitem__, own)), np.int32)
-        for split, own in form_ids.items()
-    }
-    return in_pieces, vocabulary, sizes

@@ -1,4 +1,4 @@
-"""Map between tokens and ids: words, classes, characters, byte pairs, and taggers' columns."""
+"""Map between tokens and ids: words, classes, code, and taggers' columns."""
 
 import collections
 import dataclasses
@@ -10,15 +10,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from typing_extensions import override
 
 from dynskip_jax.data.messages import quoted
 from dynskip_jax.data.tag_schemes import Scheme
-from dynskip_jax.errors import UserError, needs
+from dynskip_jax.errors import UserError
 
 EOS = "<eos>"
 UNK = "<unk>"
-SPACE = "␣"  # displayed in place of a space
 # Tokens of source code that stand for others, besides the numbered names `<name-0>`, `<name-1>`, ….
 FILE = "<file>"
 NEWLINE = "<newline>"
@@ -54,8 +52,6 @@ class Stored:
         kinds = (
             Vocabulary,
             ClassVocabulary,
-            CharacterVocabulary,
-            BytePairVocabulary,
             CodeVocabulary,
             TaggerVocabulary,
         )
@@ -98,10 +94,6 @@ class Vocabulary(Stored):
         """Return the text of tokens, with line ends for each `<eos>` except at both ends."""
         text = " ".join(map(_as_line_end, tokens))
         return re.sub(" ?\n ?", "\n", text).strip("\n")
-
-    def shown(self, tokens: Sequence[str]) -> list[str]:
-        """Return the tokens in a readable form."""
-        return list(tokens)
 
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
         """Return the ids (int32) of `tokens`; tokens that the vocabulary lacks become `<unk>`."""
@@ -148,72 +140,6 @@ class ClassVocabulary(Vocabulary):
     """A vocabulary of words with the names of the classes; class i is `classes[i]`."""
 
     classes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class CharacterVocabulary(Vocabulary):
-    """A vocabulary of single characters."""
-
-    unit = "character"
-
-    @override
-    def split(self, text: str) -> list[str]:
-        return list(" ".join(text.split()))
-
-    @override
-    def join(self, tokens: Sequence[str]) -> str:
-        return "".join(map(_as_line_end, tokens)).strip("\n")
-
-    @override
-    def shown(self, tokens: Sequence[str]) -> list[str]:
-        return [SPACE if token == " " else token for token in tokens]
-
-
-@dataclasses.dataclass(frozen=True)
-class BytePairVocabulary(Vocabulary):
-    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; nothing is unknown."""
-
-    unit = "piece"
-    tokenizer: str
-
-    @functools.cached_property
-    def _tokenizer(self) -> Any:
-        with needs("bpe"):
-            from tokenizers import Tokenizer
-        return Tokenizer.from_str(self.tokenizer)
-
-    @override
-    def split(self, text: str) -> list[str]:
-        words = [f" {word}" if place else word for place, word in enumerate(text.split())]
-        return list(itertools.chain(*self.split_all(words)))
-
-    def split_all(self, words: Sequence[str]) -> list[list[str]]:
-        """Return the pieces of each word."""
-        return [encoding.tokens for encoding in self._tokenizer.encode_batch(list(words))]
-
-    @override
-    def join(self, tokens: Sequence[str]) -> str:
-        lines = (list(line) for is_end, line in itertools.groupby(tokens, EOS.__eq__) if not is_end)
-        return "\n".join(self._tokenizer.decoder.decode(line) for line in lines)
-
-    @override
-    def shown(self, tokens: Sequence[str]) -> list[str]:
-        decode = self._tokenizer.decoder.decode
-        return [token if token == EOS else decode([token]).replace(" ", SPACE) for token in tokens]
-
-
-def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
-    """Learn at most `size` byte pairs (Sennrich et al. 2016), with `<eos>` and the 256 bytes."""
-    with needs("bpe"):
-        import tokenizers
-    # Sorted, so that the result does not depend on the order of the words in the text.
-    repeated = (itertools.repeat(form, count) for form, count in sorted(counts.items()))
-    forms = itertools.chain.from_iterable(repeated)
-    tokenizer = tokenizers.ByteLevelBPETokenizer()
-    options = dict(min_frequency=0, special_tokens=[EOS], show_progress=False)
-    tokenizer.train_from_iterator(forms, size, **options)
-    tokens = map(tokenizer.id_to_token, range(tokenizer.get_vocab_size()))
-    return BytePairVocabulary(tuple(tokens), tokenizer.to_str())
 
 
 class CodeToken(NamedTuple):

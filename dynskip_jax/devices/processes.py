@@ -15,6 +15,7 @@ from orbax.checkpoint import multihost
 from dynskip_jax.errors import UserError
 
 _CONNECT_SECONDS = 300
+_HEARTBEAT_SECONDS = 60  # a process that is not heard of for so long is lost
 _PATIENCE_SECONDS = 7 * 24 * 3600  # one process may evaluate for hours while the others wait
 _GRACE_SECONDS = 5  # time for the other processes to receive the error
 _ASK_SECONDS = 1.0  # approximate interval between two exchanges of flags
@@ -108,11 +109,11 @@ class Processes:
             ) from error
 
 
-def connect(coordinator: str | None, process: str | None, *, heartbeat_seconds: int) -> Processes:
+def connect(coordinator: str | None, process: str | None) -> Processes:
     """Connect to the other processes of the run; call it before anything asks JAX for its devices.
 
     If one is lost, calls that wait for it fail: at once if its connection breaks, and otherwise
-    after `heartbeat_seconds`. `coordinator` is HOST:PORT of process 0, and `process` this process's
+    after a minute. `coordinator` is HOST:PORT of process 0, and `process` this process's
     number and the number of all, as in "0/4". With "auto", JAX gets all three from the cluster (a
     TPU pod, Slurm, Open MPI, Kubernetes). A run of one process gives neither.
     """
@@ -146,7 +147,7 @@ def connect(coordinator: str | None, process: str | None, *, heartbeat_seconds: 
     jax.config.update("jax_enable_preemption_service", False)  # the training loop handles SIGTERM
     address = None if coordinator == "auto" else coordinator
     seconds = dict(
-        initialization_timeout=_CONNECT_SECONDS, heartbeat_timeout_seconds=heartbeat_seconds
+        initialization_timeout=_CONNECT_SECONDS, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
     )
     try:
         jax.distributed.initialize(address, process_count, process_id, **seconds)

@@ -25,7 +25,7 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
     if flags.parallel == "pmap" and (flags.coordinator, flags.process) != (None, None):
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
     keep_freed_memory()
-    processes = connect(flags.coordinator, flags.process, heartbeat_seconds=flags.heartbeat_seconds)
+    processes = connect(flags.coordinator, flags.process)
     if processes.count == 1:
         keep_compiled_programs()
         _make_cpu_devices(max(_num_cores(), num_models))

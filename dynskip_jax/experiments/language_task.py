@@ -55,7 +55,7 @@ class TextModelling(LanguageModelling):
         from dynskip_jax.tasks.pictures import draw_skips
 
         vocabulary = self.vocabulary
-        draw_skips(trained, vocabulary.unit, "inputs", vocabulary.shown(vocabulary.tokens))
+        draw_skips(trained, vocabulary.unit, "inputs", list(vocabulary.tokens))
 
     @override
     def read_text(self, trained: Trained, text: str) -> Reading:
@@ -73,11 +73,11 @@ def read_words(trained: Trained, text: str) -> Reading:
     before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
     # The last state predicts the word after the text.
     best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
-    names = vocabulary.shown([vocabulary.tokens[i] for i in best])
+    names = [vocabulary.tokens[i] for i in best]
     likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
     listed = ", ".join(f"{name!r} {probability:.3f}" for name, probability in likeliest)
     return Reading(
-        vocabulary.shown(words),
+        words,
         unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
         probabilities=[math.nan, *np.exp(before).tolist()],
         prediction=f"next {vocabulary.unit} {listed}",

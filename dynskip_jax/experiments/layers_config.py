@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from dynskip_jax.config import Count, Layers, Natural, Rate, Weight
+from dynskip_jax.config import Layers, Natural, Rate, Weight
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Model, Training
 
@@ -14,8 +14,6 @@ class LayersModel(Model):
 
     num_layers: Layers = 1
     """Number of layers."""
-    skip_layers: tuple[Count, ...] | None = None
-    """Layers with the time skip, counted from 1 at the bottom; by default only the last one."""
     dropout: tuple[Rate, ...] = (0.0,)
     """Dropout rate, or three: of the first layer's input, between layers, before the output layer;
     taggers also take four: with that after the first layer second.

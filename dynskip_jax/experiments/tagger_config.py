@@ -8,7 +8,7 @@ from dynskip_jax.config import Bounds, Rate, Size, Weight
 from dynskip_jax.experiments.layers_config import AveragedTraining, LayersModel
 from dynskip_jax.settings import Data, Settings
 
-COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
+COMMANDS = ("predict", "explain", "gradients")
 
 # Training of agents in presets for two cores: an Adam of their own, and rewards compared between
 # sentences.

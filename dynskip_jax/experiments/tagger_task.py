@@ -188,7 +188,6 @@ class SentenceTagging(Tagging):
             unknown=[word for word in dict.fromkeys(words) if not self.vocabulary.knows(word)],
             probabilities=probabilities.tolist(),
             prediction=f"{' '.join(pairs)}  ({probabilities.min():.3f})",
-            is_of_predictions=True,
             **trained.choices(found.decisions, found.observations, len(words)),
         )
 

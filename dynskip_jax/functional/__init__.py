@@ -39,9 +39,6 @@ from dynskip_jax.functional.depth_skips import parse_depth_skip as parse_depth_s
 from dynskip_jax.functional.dropout import dropout as dropout
 from dynskip_jax.functional.dropout import dropout_mask as dropout_mask
 from dynskip_jax.functional.dropout import zoneout as zoneout
-from dynskip_jax.functional.dynamic_evaluation import GradientScale as GradientScale
-from dynskip_jax.functional.dynamic_evaluation import adapt as adapt
-from dynskip_jax.functional.dynamic_evaluation import gradient_scale as gradient_scale
 from dynskip_jax.functional.engine.history import oldest_first as oldest_first
 from dynskip_jax.functional.engine.memory import followed_in as followed_in
 from dynskip_jax.functional.engine.memory import observations_in as observations_in
@@ -115,8 +112,3 @@ from dynskip_jax.functional.transitions import SkimLSTM as SkimLSTM
 from dynskip_jax.functional.transitions import SLSTMState as SLSTMState
 from dynskip_jax.functional.transitions import Transition as Transition
 from dynskip_jax.functional.transitions import parse_transition as parse_transition
-
-# Exported programs may take and return any named tuple of this package.
-for _kind in tuple.__subclasses__():
-    if _kind.__module__.startswith(__name__):
-        register_for_export(_kind)

@@ -10,12 +10,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
+from dynskip_jax.functional.serialization import register_for_export
 
 # Sample a state, take the most probable one, or compute weights for all of them (see
 # `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
 
 
+@register_for_export
 class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
 

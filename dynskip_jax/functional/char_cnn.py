@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine.product import affine, product, row
+from dynskip_jax.functional.serialization import register_for_export
 
 
+@register_for_export
 class CharFilters(NamedTuple):
     """The filters H of one width, Kim et al. (2016), Eq. 5, and the bias of each feature map."""
 
@@ -17,6 +19,7 @@ class CharFilters(NamedTuple):
     b: Float[Array, " maps"]
 
 
+@register_for_export
 class HighwayParams(NamedTuple):
     """Weights W_T, W_H and biases b_T, b_H of a highway layer, Kim et al. (2016), Eq. 8.
 

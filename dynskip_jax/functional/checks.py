@@ -1,10 +1,9 @@
 """Checks of arguments: types and shapes always, values only if they are already known."""
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -204,27 +203,6 @@ def check_call(
             if time_major:
                 valid = np.moveaxis(valid, -1, 0)
         check_actions(recurrence.time_skip, actions[i], lead, steps, valid)
-        if valid is None:
-            continue
-        # A mask for each example gets an axis of size 1 for time.
-        mask = policies[i].mask
-        if mask is not None and jnp.ndim(mask) > 1:
-            mask = mask[None] if time_major else mask[..., None, :]
-        check_allowed(recurrence.time_skip, mask, actions[i], valid)
-
-
-@contextlib.contextmanager
-def naming_reference() -> Iterator[None]:
-    """Name the implementation with forward-mode derivatives in JAX's error about them."""
-    try:
-        yield
-    except TypeError as error:
-        if "forward-mode" not in str(error):
-            raise
-        raise UserError(
-            "this implementation has no forward-mode derivatives (jax.jvp, jax.jacfwd): "
-            "use implementation='reference'"
-        ) from error
 
 
 def check_implementation(implementation: str) -> None:
@@ -282,37 +260,6 @@ def check_actions(
     values = known_values(actions)
     if values is not None and valid is not None:
         check_range("actions", values[np.broadcast_to(valid, shape)], *skip.action_range)
-
-
-def check_allowed(
-    skip: Any, mask: Any, actions: Any, valid: Bool[np.ndarray, "..."] | bool = True
-) -> None:
-    """Raise a `UserError` if a known mask of a policy forbids known actions to replay.
-
-    Their probability is 0, so that their log π would be a huge negative number. `mask` is (K,), or
-    has the axes of `actions` before K, of which some may have size 1.
-    """
-    if mask is None or not skip.has_agent:
-        return
-    chosen = known_values(actions)
-    allowed = known_values(mask)
-    if chosen is None or allowed is None:
-        return
-    # State(t-1) enters where the mask leaves nothing, also among the states that exist so far.
-    leaves_nothing = ~allowed.any(axis=-1, keepdims=True) | (
-        getattr(skip, "empty_slots", "") == "masked"
-    )
-    allowed = allowed | (leaves_nothing & (np.arange(skip.max_skip) == 0))
-    allowed = np.broadcast_to(allowed, (*chosen.shape, skip.max_skip))
-    # Padding, where the action is 0, is not valid.
-    slots = np.clip(chosen - 1, 0, skip.max_skip - 1)
-    is_allowed = np.take_along_axis(allowed, slots[..., None], axis=-1)[..., 0]
-    forbidden = chosen[~is_allowed & np.broadcast_to(valid, chosen.shape)]
-    if forbidden.size:
-        raise UserError(
-            f"the policy's mask forbids the action {forbidden[0]}, "
-            "which is to be replayed: allow it"
-        )
 
 
 def check_dtypes(params: Any, carry: Any) -> None:

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.neural_cache import NO_WORD
+from dynskip_jax.functional.serialization import register_for_export
 
 
+@register_for_export
 class Copies(NamedTuple):
     """The words that may be copied at each step, and their probabilities."""
 

@@ -28,12 +28,14 @@ from dynskip_jax.functional.checks import (
 from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.engine.sharding import explicit_spec, on_mesh_of
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
+from dynskip_jax.functional.serialization import register_for_export
 
 # Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite
 # where all transitions to a tag are forbidden.
 FORBIDDEN = -1e30
 
 
+@register_for_export
 class CRFParams(NamedTuple):
     """Parameters of a linear-chain CRF."""
 

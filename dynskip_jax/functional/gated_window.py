@@ -8,8 +8,10 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine.product import affine
 from dynskip_jax.functional.sequence import length_mask, where_each
+from dynskip_jax.functional.serialization import register_for_export
 
 
+@register_for_export
 class WindowGates(NamedTuple):
     """Weights of the gates of a window of d tokens, from the tokens side by side to d gates."""
 

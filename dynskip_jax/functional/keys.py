@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, Key
 
 from dynskip_jax.errors import UserError, described
@@ -34,27 +33,6 @@ def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "
     if key.shape == batch:
         return key
     return jax.random.split(key, batch)
-
-
-def check_rollouts(x: Any, keys: Any, axis: int = 0) -> None:
-    """Raise a `UserError` if all rollouts in `x` are known to be equal, and to have equal keys.
-
-    Rollouts are the first batch axis, `axis` of `x` and axis 0 of `keys`; other keys pass.
-    """
-    # Only values that are known here can be compared.
-    is_traced = isinstance(x, jax.core.Tracer) or isinstance(keys, jax.core.Tracer)
-    if is_traced or not isinstance(keys, jax.Array) or keys.ndim < 2 or len(keys) < 2:
-        return
-    if not jax.dtypes.issubdtype(keys.dtype, jax.dtypes.prng_key) or not keys.is_fully_addressable:
-        return
-    bits = np.asarray(jax.random.key_data(keys))
-    if (bits != bits[:1]).any():
-        return
-    rows = np.moveaxis(np.asarray(x), axis, 0)
-    if (rows == rows[:1]).all():
-        raise UserError(
-            "all rollouts have the same keys and make the same choices: use functional.rollouts"
-        )
 
 
 def rollouts(tree: Any, num: int) -> Any:

@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from dynskip_jax.functional.serialization import register_for_export
+
 NO_WORD = -1  # marks an empty slot of the cache
 
 
+@register_for_export
 class CacheCarry(NamedTuple):
     """The last N states of each stream with the words that followed them, oldest first."""
 

@@ -19,6 +19,7 @@ from dynskip_jax.functional.engine.sharding import match_batch, zeros_like_batch
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.time_skips.calls import decide, make_choice
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
@@ -92,6 +93,7 @@ class Recurrence:
         )
 
 
+@register_for_export
 class LayerParams(NamedTuple):
     """Weights of one layer; None for a part that it does not have, or that has none."""
 
@@ -100,6 +102,7 @@ class LayerParams(NamedTuple):
     depth: Any = None
 
 
+@register_for_export
 class SkipCarry(NamedTuple):
     """State that one step passes to the next. The batch axes are the leading axes of every leaf.
 
@@ -157,6 +160,7 @@ class StepInputs(NamedTuple):
     x: Float[Array, "*batch in"] | None = None
 
 
+@register_for_export
 class SkipOutput(NamedTuple):
     """Output of a step.
 

@@ -5,7 +5,6 @@ from .characters import CharCNN as CharCNN
 from .characters import CharEmbedding as CharEmbedding
 from .convert import from_flax as from_flax
 from .convert import from_torch as from_torch
-from .convert import to_flax as to_flax
 from .convert import to_torch as to_torch
 from .layers import LayersOutput as LayersOutput
 from .layers import SkipLayers as SkipLayers

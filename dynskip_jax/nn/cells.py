@@ -14,7 +14,6 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import (
     check_actions,
-    check_allowed,
     check_below,
     check_carry,
     check_inputs,
@@ -333,7 +332,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         check_policy(policy, self.skip.max_skip, batch)
         if action is not None:
             check_actions(self.skip, action, batch, "(*batch,)")
-            check_allowed(self.skip, policy.mask, action)
         if resets is not None:
             check_resets(resets, batch, "(*batch,)")
         self._check_noise(carry, self.skip.draws(policy.mode, action is not None))

@@ -1,4 +1,4 @@
-"""Conversion of weights from and to the recurrent layers of PyTorch and Flax.
+"""Conversion of weights from the recurrent layers of PyTorch and Flax, and to those of PyTorch.
 
 Weights are exchanged as arrays, so PyTorch is not imported. All readers take the options of the
 cell or the layers that they make. So an agent, such as `skip=functional.Dynamic(5)`, can be added
@@ -107,7 +107,7 @@ def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, n
 
     state = {}
     for i, cell in enumerate(cells):
-        w_x, w_h, b, b_h = _arrays(cell, "torch.nn")
+        w_x, w_h, b, b_h = _arrays(cell)
         place = f"l{i // num_directions}"
         if i % num_directions:
             place += "_reverse"
@@ -156,42 +156,6 @@ def from_flax(params: nnx.Module | Mapping[str, Any], **options: Any) -> SkipCel
         b_h=joined("h", "bias"),
     )
     return _filled(SkipCell, [_reordered(arrays, "flax", "ours")], options)
-
-
-def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarray]]:
-    """Return the weights of an LSTM or a GRU (reset after) for one of Flax's cells.
-
-    They are nested dictionaries. With the layout `nnx`, they are the state of
-    `nnx.OptimizedLSTMCell` or `nnx.GRUCell`, for `nnx.replace_by_pure_dict`; this GRU has no bias
-    inside the reset, so the cell's must be 0. With `linen`, they are `variables["params"]` of
-    `linen.OptimizedLSTMCell` or `linen.GRUCell`.
-    """
-    if layout not in ("nnx", "linen"):
-        raise UserError(f"unknown layout {layout!r}: choose nnx or linen")
-    w_x, w_h, b, b_h = _arrays(cell, "flax")
-    order = _orders(w_h)["flax"]
-    # The side with the biases: the state's in an LSTM, the input's in a GRU.
-    biased = "h" if len(order) == 4 else "i"
-
-    if layout == "nnx":
-        if biased == "i" and np.any(b_h):
-            raise UserError(
-                "nnx.GRUCell has no bias inside its reset, and this cell has: take linen's"
-            )
-        layers = {"dense_i": {"kernel": w_x}, "dense_h": {"kernel": w_h}}
-        layers[f"dense_{biased}"]["bias"] = b
-        return layers
-
-    layers = {}
-    for gate, kernel in _blocks(w_x, order).items():
-        layers["i" + gate] = {"kernel": kernel}
-    for gate, kernel in _blocks(w_h, order).items():
-        layers["h" + gate] = {"kernel": kernel}
-    for gate, bias in _blocks(b, order).items():
-        layers[biased + gate]["bias"] = bias
-    if biased == "i":
-        layers["hn"]["bias"] = _blocks(b_h, order)["n"]
-    return layers
 
 
 def _orders(w_h: np.ndarray) -> dict[str, str]:
@@ -276,15 +240,15 @@ def _fill(cell: SkipCell, arrays: CellArrays, options: Mapping[str, Any]) -> Non
     cell.weights = Weights(jax.tree.map(partial(jnp.asarray, dtype=cell.param_dtype), values))
 
 
-def _arrays(cell: SkipCell, library: str) -> CellArrays:
-    """Return the weights of a cell, without its time skip, in the order of gates of a library."""
+def _arrays(cell: SkipCell) -> CellArrays:
+    """Return the weights of a cell, without its time skip, in PyTorch's order of gates."""
     if not isinstance(cell, SkipCell):
         raise UserError(f"expected a SkipCell, such as layers.cells[0], got {type(cell).__name__}")
     transition = cell.recurrence.transition
     learned = []
     if cell.initial is not None:
         learned = [np.asarray(array) for array in jax.tree.leaves(cell.initial.read())]
-    # Other libraries begin at zeros.
+    # PyTorch begins at zeros.
     begins_elsewhere = any(np.any(array) for array in learned)
     for feature, is_used in (
         ("a skip over depth", cell.recurrence.depth_skip is not None),
@@ -293,7 +257,7 @@ def _arrays(cell: SkipCell, library: str) -> CellArrays:
         (f"the transition {transition}", transition not in (F.LSTM(), F.GRU())),
     ):
         if is_used:
-            raise UserError(f"{library} has no layer with {feature}, which this cell has")
+            raise UserError(f"torch.nn has no layer with {feature}, which this cell has")
 
     def as_array(param: jax.Array) -> np.ndarray:
         # NumPy and PyTorch have no arrays of bfloat16 in common.
@@ -305,4 +269,4 @@ def _arrays(cell: SkipCell, library: str) -> CellArrays:
         candidate = CellArrays(params.w_xn, params.w_n, params.b_n, params.b_hn)
         pairs = zip(arrays, candidate, strict=True)
         arrays = CellArrays(*(np.concatenate(pair, axis=-1) for pair in pairs))
-    return _reordered(arrays, "ours", library)
+    return _reordered(arrays, "ours", "torch.nn")

@@ -17,9 +17,8 @@ from dynskip_jax.functional.checks import (
     check_implementation,
     check_inputs,
     check_whole,
-    naming_reference,
 )
-from dynskip_jax.functional.keys import check_key_of, check_rollouts
+from dynskip_jax.functional.keys import check_key_of
 from dynskip_jax.functional.layers import (
     LayersCall,
     LayersResult,
@@ -272,11 +271,7 @@ class SkipLayers(HasModes):
         )
         self._check(call)  # before it is traced, because errors inside of `jit` name no argument
 
-        # Copies of keys would make all rollouts equal, so that nothing is learnt from them.
         samples = _samples(self, policy, actions, deterministic)
-        if samples:
-            for keys in (rngs, *(carry.key for carry in initial_carry or ())):
-                check_rollouts(inputs, keys, axis=int(self.time_major))
         if needs_key(
             self,
             policy,
@@ -295,10 +290,7 @@ class SkipLayers(HasModes):
         # One compiled program casts the parameters and runs all layers.
         params = tuple(cell.raw_params() for cell in self.cells)
         initial = tuple(cell.learned_state() for cell in self.cells)
-        with naming_reference():
-            carry, result = run_layers(
-                self.spec, params, initial, call, deterministic=deterministic
-            )
+        carry, result = run_layers(self.spec, params, initial, call, deterministic=deterministic)
         output = LayersOutput(*result)
         if return_carry:
             return carry, output

@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
 
-from dynskip_jax.analysis import statistics
 from dynskip_jax.data.tag_schemes import Entity, entities
 
 Tags = Sequence[Any]  # of a sentence
@@ -33,7 +31,7 @@ class LabelCounts(NamedTuple):
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
-        return float(statistics.f1(np.array(self)))
+        return 2 * self.correct / max(1, self.predicted + self.gold)
 
 
 class LabelScore(NamedTuple):
@@ -82,14 +80,6 @@ def score_labels(
             for kind in sorted({**found, **true})
         },
     )
-
-
-def sentence_counts(
-    gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool
-) -> Int[np.ndarray, "sentences 3"]:
-    """Return the `LabelCounts` of each sentence, for `analysis.statistics`; see `score_labels`."""
-    rows = [(len(a & b), len(b), len(a)) for a, b in _spans(gold, predicted, has_entities)]
-    return np.array(rows, np.int64).reshape(-1, 3)
 
 
 def word_labels(sentences: Sequence[Tags], *, has_entities: bool) -> list[Any]:

@@ -171,15 +171,10 @@ class LanguageModelling(Task):
 
     @override
     def metrics(self, means: Mapping[str, np.ndarray], split: str) -> dict[str, np.ndarray]:
-        """Return perplexities; of parts of words also per word, and bits per character."""
+        """Return perplexities in place of losses."""
         losses = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
         metrics = {new: np.exp(means[name]) for name, new in losses.items() if name in means}
         metrics |= {name: mean for name, mean in means.items() if name not in losses}
-        if self.corpus.text_sizes:
-            size = self.corpus.text_sizes[split]
-            nats = means["nll"] * len(self.tokens(split))
-            metrics["word_perplexity"] = np.exp(nats / size.words)
-            metrics["bits_per_character"] = nats / np.log(2) / size.characters
         return metrics
 
 

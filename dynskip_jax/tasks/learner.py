@@ -109,7 +109,7 @@ class Learner(Trainable):
 
     def policy(self, mode: str | None = None) -> F.Policy:
         """Return the policy of the models in this mode, each leaf (seeds, ...)."""
-        return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds), self.skips)
+        return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds))
 
     # --- Training ---
 
@@ -128,7 +128,7 @@ class Learner(Trainable):
 
     @override
     def scheduled(self, epoch: int) -> ScheduledValues:
-        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
+        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds))
 
     @override
     def train_batches(self, epoch: int) -> Iterator[Batch]:

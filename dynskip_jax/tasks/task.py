@@ -226,7 +226,6 @@ class Task:
             unknown=[word for word, known in typed if word != known],
             probabilities=[math.nan] * (len(words) - len(certain)) + certain.tolist(),
             prediction=self.format_prediction(predicted, float(certain.min())),
-            is_of_predictions=True,
             **trained.choices(found.decisions, found.observations, len(words)),
         )
 

@@ -1,6 +1,5 @@
 """Settings in which models trained together differ, and the agent's values in each epoch."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,36 +21,28 @@ class Sweep(NamedTuple):
     """Settings in which models trained together differ, a value for each; None if they agree."""
 
     mix: tuple[float, ...] | None = None  # λ
-    max_skip: tuple[int, ...] | None = None  # largest k; the models share a buffer of the largest K
     entropy_coef: tuple[float, ...] | None = None  # β
     update_cost: tuple[float, ...] | None = None  # cost of each word read
 
-    def scheduled(
-        self, agent: Agent, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
-    ) -> ScheduledValues:
+    def scheduled(self, agent: Agent, epoch: int, epochs: int, count: int) -> ScheduledValues:
         """Return the values of `count` models in an epoch (from 0), each leaf (seeds, ...).
 
-        The swept settings replace those of `agent`; `skips` are those of each layer and direction.
+        The swept settings replace those of `agent`.
         """
         coefs = self.entropy_coef or (agent.entropy_coef,) * count
         costs = self.update_cost or (agent.update_cost,) * count
         return ScheduledValues(
-            self.policy(policy_mode(agent, epoch), count, skips),
+            self.policy(policy_mode(agent, epoch), count),
             entropy_coef=np.array([beta(agent, coef, epoch, epochs) for coef in coefs], np.float32),
             update_cost=np.array(costs, np.float32),
         )
 
-    def policy(self, mode: str, count: int, skips: Sequence[F.TimeSkip]) -> F.Policy:
-        """Return the policy of `count` models with these layers' skips, each leaf (seeds, ...)."""
-        mask = None
-        if self.max_skip is not None:
-            K = max(skip.max_skip for skip in skips)
-            mask = np.arange(1, K + 1)[None, :] <= np.asarray(self.max_skip)[:, None]
+    def policy(self, mode: str, count: int) -> F.Policy:
+        """Return the policy of `count` models, each leaf (seeds, ...)."""
         return F.Policy(
             mode,
             temperature=np.ones(count, np.float32),
             mix=None if self.mix is None else np.asarray(self.mix, np.float32),
-            mask=mask,
         )
 
 

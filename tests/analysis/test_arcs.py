@@ -1,10 +1,7 @@
 """Check the table, the picture and the HTML page of the skips at each word of a text."""
 
-import html
 import itertools
-import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -14,7 +11,6 @@ from matplotlib.text import Annotation
 
 from dynskip_jax.analysis import arcs
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
-from dynskip_jax.analysis.page import page_html
 from dynskip_jax.analysis.plots import skip_color
 from dynskip_jax.analysis.reading import Reading
 
@@ -142,30 +138,3 @@ def test_letters_that_no_font_has_are_one_warning(tmp_path, caplog):
     draw_arcs(Reading(["\U00013000\U00013001"], [9]), {"lstm": [NONE]}, tmp_path / "1.png", "")
     (record,) = caplog.records
     assert record.getMessage().startswith("no font here has \U00013000 \U00013001: ")
-
-
-def test_a_page_loads_nothing_shows_words_as_text_and_has_each_k_with_its_weight_as_data():
-    words = ["a", "</script><b>", '"q"', "日本"]
-    weights = np.array([[1, 0], [0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
-    agent = Reading(words, [0, 1, 2, 2], weights=weights), {"lstm": [NONE, 0.5, 0.25, 0.125]}
-    attention = Reading(words, [1, 2, 1, 2], weights=weights, is_attention=True), {}
-    without = Reading(words, [0, 0, 2, 0], is_of_predictions=True), {}
-    panels = {"dynamic:2": agent, "attention:2": attention, "fixed:2": without}
-    text = page_html("T & t", panels, {"lstm": "next <eos>"})
-    assert [*map(html.unescape, re.findall('data-word="(.*?)"', text))] == words * 3
-    assert not re.search(r"https?:|@import|url\(|\b(src|href|action)=", text)
-    assert "<b>" not in text and text.count("<section>") == 3
-    assert "T &amp; t" in text and "lstm: next &lt;eos&gt;" in text
-    # As browsers find its end.
-    data = re.findall('<script type="application/json">(.*?)</script>', text)
-    first, second, third = map(json.loads, data)
-    assert [of["attention"] for of in (first, second, third)] == [False, True, False]
-    assert [row["reached"] for row in first["rows"]] == [0, 1, 2, 2]
-    assert [row["to"] for row in first["rows"]] == ["a", "a", "a", words[1]]
-    assert first["rows"][1]["k"] == [[1, 0.25], [2, 0.75]]
-    assert first["rows"][0]["p"] == [] and first["rows"][2]["p"] == [["lstm", "0.2500"]]
-    assert second["rows"][0]["to"] == "before the text"
-    assert first["colors"] == second["colors"] and first["colors"].keys() == {"1", "2"}
-    # Without weights the choice itself is shown.
-    assert [row["k"] for row in third["rows"]] == [[], [], [[2, 1.0]], []]
-    assert (second["of"], third["of"]) == ("word", "prediction")

@@ -1,8 +1,7 @@
-"""Check texts as words, characters and byte pairs: each token once, and `<unk>` trained."""
+"""Check texts as token ids: each token once, and `<unk>` trained."""
 
 import dataclasses
 import hashlib
-import json
 import tracemalloc
 
 import numpy as np
@@ -11,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import write
 
-from dynskip_jax.data import EOS, UNK, Pieces, Vocabulary, language, make_corpus
+from dynskip_jax.data import EOS, UNK, make_corpus
 from dynskip_jax.data.language import read_corpus
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks import LanguageModelling
 
 SPLITS = ("train", "dev", "test")
 WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12).map(" ".join)
@@ -23,11 +21,10 @@ CATS = {
     "dev": ["the cat", "tales of cats"],
     "test": ["that's the ☃"],
 }
-PIECES = {"characters": Pieces("characters"), "bpe": Pieces("bpe", 270)}
 
 
-def corpus_of(train, dev="the", test="the", **options):
-    return make_corpus("x", {"train": [train], "dev": [dev], "test": [test]}, "here", **options)
+def corpus_of(train, dev="the", test="the"):
+    return make_corpus("x", {"train": [train], "dev": [dev], "test": [test]}, "here")
 
 
 def write_splits(folder, template="{}.txt", **texts):
@@ -172,51 +169,3 @@ def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
         read_corpus(tmp_path / "novel.txt")
     with pytest.raises(UserError, match=r"valid\.txt is empty"):
         read_corpus(write_splits(tmp_path / "x", valid=" \n\n"))
-
-
-@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
-def test_a_corpus_is_its_text_in_pieces(pieces):
-    corpus = make_corpus("cats", CATS, "here", pieces=pieces)
-    # A vocabulary read back from JSON encodes a line as the corpus does.
-    stored = Vocabulary.from_json(json.loads(json.dumps(corpus.vocabulary.to_json())))
-    tokens = [*stored.split("the cat"), EOS, *stored.split("tales  of cats"), EOS]
-    np.testing.assert_array_equal(stored.encode(tokens), corpus.dev)
-    expected = "the cat\ntales of cats"
-    if pieces.kind == "characters":
-        # Train has no f and only 30 occurrences of some letters.
-        rare = set("ltwfo") - set(stored.tokens)
-        expected = "".join(UNK if letter in rare else letter for letter in expected)
-    assert stored.join(stored.decode(corpus.dev)) == expected
-    assert corpus.text_sizes["dev"] == (2 + 1 + 3 + 1, len("the cat\ntales of cats\n"))
-    assert "␣" in " ".join(stored.shown(tokens)) and "per word of train" in corpus.about[0]
-
-
-def test_characters_that_train_lacks_are_unknown_and_byte_pairs_lack_none():
-    characters = make_corpus("cats", CATS, "here", pieces=PIECES["characters"])
-    assert characters.min_count == 31  # the rarest characters of train occur 30 times
-    assert characters.test[-2] == characters.vocabulary.index[UNK]
-    pairs = make_corpus("cats", CATS, "here", pieces=PIECES["bpe"])
-    assert UNK not in pairs.vocabulary.index and len(pairs.vocabulary) == 270
-    assert pairs.vocabulary.join(pairs.vocabulary.split("Ω the ☃")) == "Ω the ☃"
-    # The byte pairs are learned from train only.
-    other = make_corpus("cats", {**CATS, "dev": ["zebra"] * 99}, "here", pieces=PIECES["bpe"])
-    assert other.vocabulary == pairs.vocabulary
-
-
-def test_a_word_that_would_fill_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(language, "_LONGEST_WORD", 1000)
-    with pytest.raises(UserError, match=r"x has a word of 1,001 characters, and .*: add spaces"):
-        corpus_of("a " + "b" * 1001, pieces=PIECES["bpe"])
-
-
-def test_perplexity_per_word_and_bits_per_character():
-    corpus = make_corpus("cats", CATS, "here", pieces=PIECES["characters"])
-    task = LanguageModelling(corpus, None, batch_size=1)
-    found = task.metrics({"nll": np.log([2.0, 4.0])}, "dev")
-    np.testing.assert_allclose(
-        found["word_perplexity"], np.exp(corpus.dev.size * np.log([2.0, 4.0]) / 7)
-    )
-    # A line end counts as a character, so there are as many characters as pieces.
-    np.testing.assert_allclose(found["bits_per_character"], [1, 2])
-    words = LanguageModelling(make_corpus("cats", CATS, "here"), None, batch_size=1)
-    assert words.metrics({"nll": np.zeros(1)}, "dev") == {"perplexity": 1}

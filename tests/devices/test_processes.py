@@ -29,7 +29,7 @@ def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
         ("TPU_WORKER_HOSTNAMES", "a,b"),
     ):
         monkeypatch.setenv(name, value)
-    with connect(*given, heartbeat_seconds=60) as alone:
+    with connect(*given) as alone:
         assert (alone.index, alone.count, alone.first) == (0, 1, True)
         value = {"a": np.ones(1)}
         assert alone.agree(value) is value and alone.collect(value) == [value]
@@ -49,9 +49,9 @@ def test_errors_of_one_process_pass():
 )
 def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, initialized, capsys):
     with pytest.raises(UserError) as error:
-        connect(*given, heartbeat_seconds=7)
+        connect(*given)
     assert str(error.value) == f"--coordinator {given[0]} finds no processes (nobody is there)"
-    seconds = {"initialization_timeout": 300, "heartbeat_timeout_seconds": 7}
+    seconds = {"initialization_timeout": 300, "heartbeat_timeout_seconds": 60}
     initialized.assert_called_once_with(*arguments, **seconds)
     assert (
         capsys.readouterr().err == f"looking for the other processes: {given[0]}, 300 s at most\n"
@@ -61,5 +61,5 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
 @pytest.mark.parametrize("address", [":9", "a:99999"])
 def test_senseless_coordinators(address, initialized):
     with pytest.raises(UserError, match="HOST:PORT"):
-        connect(address, "0/2", heartbeat_seconds=60)
+        connect(address, "0/2")
     assert not initialized.called

@@ -2,7 +2,6 @@
 shows.
 """
 
-import re
 from types import SimpleNamespace
 
 import jax
@@ -63,27 +62,6 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(trained, co
         agents = [params["stack"]["cells"][0]["agent"] for params in (found.params, drawn)]
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
         assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
-
-
-@pytest.mark.slow
-def test_probabilities_by_which_words_are_copied_are_exchanged(corpus_folder, copying):
-    flags = (
-        "--run-dir",
-        copying[0],
-        "--data",
-        corpus_folder,
-        "--rows",
-        4,
-        "--steps",
-        60,
-        "--split",
-        "train",
-    )
-    text = " ".join(succeed(PTB, "oracle", *flags).out.split())
-    assert "by the likeliest k alone" in text and "always 1" in text
-    assert re.search(
-        r"Its own probabilities gain [+-]\d\.\d{4} ± \d\.\d{4} nats \(95 %\) over those", text
-    )
 
 
 @pytest.mark.slow

@@ -123,13 +123,13 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, corpus_fo
 @pytest.mark.parametrize("victim", [0, 1])
 def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_process, tmp_path):
     folder, arguments, _ = one_process
-    long = (*arguments, "--run-dir", tmp_path / "run", "--heartbeat-seconds", 10)
+    long = (*arguments, "--run-dir", tmp_path / "run")
     run = start_two(*long)
     wait_for_checkpoint(tmp_path / "run", run)
     run[victim].kill()
     killed = time.monotonic()
     status, _, errors = outcomes(*run)[1 - victim]
-    assert time.monotonic() - killed < 30
+    assert time.monotonic() - killed < 90
     # If a collective fails first, the error is one line. If JAX detects the lost process first, it
     # aborts.
     if status == 2:

@@ -120,7 +120,7 @@ def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, code, tm
     config["code"] = config["experiment"] = code
     (folder / "config.json").write_text(json.dumps(config))
     forge(folder)
-    for name in ("explain", "oracle", "generate", "evaluate"):
+    for name in ("explain", "generate", "evaluate"):
         assert_user_error(execute(PTB, name, "--run-dir", folder), "experiment")
     outcome = succeed(tool("report"), folder)
     assert "all metrics are shown" in outcome.out

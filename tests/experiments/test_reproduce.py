@@ -21,7 +21,9 @@ def test_each_command_can_be_read(name):
     assert "vectors" not in TABLES[name].runs  # that is the file of word vectors
     for line in commands_of(TABLES[name]):
         found = flags_of(line[0], line[1:])
-        if line[1].startswith("--"):
+        if line[0] == "benchmarks.choice":
+            assert found["run_dir"] in begun
+        elif line[1].startswith("--"):
             run = found.settings
             assert run.agent.control_of in begun and run.run.run_dir not in begun
             assert run.run.run_dir.parts[:2] == ("runs", "reproduce")

@@ -91,12 +91,11 @@ def test_each_preset_describes_a_model_that_can_be_made(name, preset):
     assert from_config(experiment.settings, config) == replace(settings, model=None)
 
 
-@pytest.mark.parametrize(("layers", "reach", "top"), [(None, (1, 1, 3), 4), ((1, 2), (3, 3, 1), 2)])
-def test_the_layers_that_are_named_have_the_time_skip(layers, reach, top):
-    settings = settings_of("conll2003", **SHRUNK, num_layers=3, skip_layers=layers)
+def test_the_last_layer_has_the_time_skip():
+    settings = settings_of("conll2003", **SHRUNK, num_layers=3)
     learner = learner_of("conll2003", settings, make_spec("dynamic:3", settings))
-    assert [skip.max_skip for skip in learner.skips] == [*np.repeat(reach, 2)]
-    assert learner.top_layers == {"forward": top, "backward": top + 1}
+    assert [skip.max_skip for skip in learner.skips] == [1, 1, 1, 1, 3, 3]
+    assert learner.top_layers == {"forward": 4, "backward": 5}
 
 
 RELAXED = dict(learning_rate=1.0, sampled_decay=0.5, relaxed_epochs=2, length=5)

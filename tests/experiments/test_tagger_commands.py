@@ -176,19 +176,6 @@ def test_explain_and_the_page_on_ones_own_analysis_read_both_directions(compared
     assert [names["reading"].skips, names["reading"].backward] == chosen
 
 
-@pytest.mark.slow
-def test_compare_is_a_paired_bootstrap(compared, corpus, tmp_path):
-    wide = tmp_path / "wide"
-    more = ("--model", "lstm", "--characters", "none", "--columns", 1, "--run-dir", wide)
-    succeed(NER, "--data", corpus, *more, *SMALL)
-    for folders in (compared, f"{compared / 'lstm'},{wide}"):
-        said = succeed(NER, "compare", "--run-dir", folders, "--data", corpus, "--samples", 200).out
-        assert f"{row_of(compared / 'lstm')['metrics']['test_f1']['mean']:.2%}" in said
-        assert "may be chance" in said or "differs" in said
-    outcome = execute(NER, "compare", "--run-dir", compared / "lstm", "--data", corpus)
-    assert_user_error(outcome, "holds one model")
-
-
 def test_gradients_reach_back_as_far_as_the_last_word(tagged, corpus):
     how = ("gradients", "--run-dir", tagged.folder, "--data", corpus, "--steps")
     said = succeed(NER, *how, 3).out

@@ -81,13 +81,9 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("pos", ("--dataset", "columns"), "--data"),
         ("conll2003", (), "was not found: put eng.train"),
         ("conll2003", ("--dataset", "conll2000"), "conll2000.zip"),
-        ("ptb", ("--vocabulary", "bpe:5"), "--vocabulary takes"),
-        ("ptb", ("--preset", "charlm", "--vocabulary", "characters"), "--recipe charlm"),
         ("ptb", ("--dropout", "0.1,0.2"), "--dropout takes one rate"),
         ("ptb", ("--dropout", "0.1,0.2,0.3,0.4"), "--dropout of a language model"),
         ("ptb", ("--model", "lstm", "--copy", "expected"), "--copy has no effect"),
-        ("ptb", ("--skip-layers", 3), "--skip-layers 3 is beyond the last layer, 2"),
-        ("ptb", ("--skip-layers", 1, "--copy", "chosen"), "last layer"),
         ("sst", ("--no-train-embeddings",), "--train-embeddings"),
         ("imdb", ("--max-jump", 3), "--max-jump has no effect on dynamic:3"),
         # Names are checked before data are looked for.
@@ -117,14 +113,3 @@ def test_only_agents_need_epochs_that_sample(name):
     learner = make_learner(NUMBERS, settings, spec, None, None)
     lines = learner.task.warnings(spec, 3)
     assert any("use relaxed choices" in line for line in lines) == (name == "dynamic:5")
-
-
-def test_a_pair_of_words_is_enough_for_the_baseline_of_bigrams(tmp_path):
-    pytest.importorskip("sklearn")
-    for split in ("train", "test"):
-        for kind, text in (("neg", "not good , it is bad"), ("pos", "not bad , it is good")):
-            (tmp_path / split / kind).mkdir(parents=True)
-            for i in range(20):
-                (tmp_path / split / kind / f"{i}_1.txt").write_text(text)
-    outcome = succeed(find_experiment("imdb"), "bigrams", "--data", tmp_path)
-    assert outcome.out.count("100.00%") == 2  # on dev and on test

@@ -158,12 +158,6 @@ CASES = {
         lambda x, valid: F.temporal_activation_regularisation(x, 1.0, valid),
         penalised,
     ),
-    "adapt": (
-        lambda rms, mean, *trees: F.adapt(
-            *trees, F.GradientScale(rms, mean), learning_rate=0.1, decay=0.1, epsilon=1e-3
-        ),
-        lambda b, t: (positive(HIDDEN), positive(), floats(HIDDEN), floats(HIDDEN), floats(HIDDEN)),
-    ),
     "agent_logits": (
         F.agent_logits,
         lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K)),
@@ -216,7 +210,6 @@ CASES = {
         lambda w, b, x, lengths: F.gated_window(F.WindowGates(w, b), x, lengths),
         lambda b, t: (floats(3 * INPUT, 3), floats(3), inputs(b, t), whole(0, t, b)),
     ),
-    "gradient_scale": (F.gradient_scale, lambda b, t: ((positive(HIDDEN), positive(2, HIDDEN)),)),
     "initial_carry": (
         lambda keys, state: F.initial_carry(keys, DYNAMIC, state),
         lambda b, t: (keys(b), state(b)),

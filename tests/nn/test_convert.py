@@ -1,4 +1,4 @@
-"""Check the conversion of weights from and to Flax and torch, against NumPy, Flax and torch."""
+"""Check the conversion of weights from Flax and torch and to torch, against NumPy and Flax."""
 
 import functools
 
@@ -177,20 +177,11 @@ def with_gradient(layer, x):
 
 
 @pytest.mark.parametrize("name", FLAX_CELLS)
-def test_flaxs_cells_and_back(name):
+def test_flaxs_cells(name):
     theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, rngs=nnx.Rngs(3)))
     cell = nn.from_flax(theirs)
-    expected = compiled(nnx.RNN(theirs))(X)
     both = (with_gradient(layer, X) for layer in (nn.SkipLayers([cell]), nnx.RNN(theirs)))
     jax.tree.map(close, *both)
-
-    # Back, into the cell whose layout `to_flax` writes.
-    kind = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)
-    back = drawn(lambda: kind(INPUT, HIDDEN, rngs=nnx.Rngs(4)), seed=4)
-    state = nnx.state(back, nnx.Param)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jax.device_put, nn.to_flax(cell)))
-    nnx.update(back, state)
-    close(compiled(nnx.RNN(back))(X), expected)
 
 
 @pytest.mark.parametrize("name", and_slow(FLAX_CELLS, lambda name: name == "gru"))
@@ -206,16 +197,13 @@ def test_flaxs_cells_with_other_activations(name):
 @pytest.mark.parametrize(
     "name", and_slow(["LSTMCell", "OptimizedLSTMCell", "GRUCell"], "GRUCell".__eq__)
 )
-def test_linens_cells_and_back(name):
+def test_linens_cells(name):
     theirs = linen.RNN(getattr(linen, name)(HIDDEN, bias_init=nnx.initializers.normal(1.0)))
     shapes = jax.eval_shape(theirs.init, jax.random.key(0), X)
     variables = jax.tree.map(lambda leaf: normal(4, *leaf.shape), shapes)
     (params,) = variables["params"].values()
     cell = nn.from_flax(params)
-    apply = jax.jit(theirs.apply)
-    expected = apply(variables, X)
-    close(outputs(cell), expected)
-    close(apply({"params": {"cell": nn.to_flax(cell, "linen")}}, X), expected)
+    close(outputs(cell), jax.jit(theirs.apply)(variables, X))
 
 
 # What does not fit.
@@ -227,7 +215,6 @@ def refused():
     state = torch_state("lstm")
     without = lambda name: {n: a for n, a in state.items() if n != name}
     of_torch = nn.from_torch(state).cells[0]
-    of_gru = nn.from_torch(torch_state("gru")).cells[0]
     hard = cell_of(transition=F.LSTM(gate_fn=nnx.hard_sigmoid))
     before = cell_of(transition=F.GRU("before"))
     ulstm = cell_of(transition=F.ULSTM())
@@ -269,19 +256,17 @@ def refused():
         "ulstm": (lambda: nn.to_torch(ulstm), "torch.nn has no layer with the transition ULSTM"),
         "before": (lambda: nn.to_torch(before), "torch.nn has no layer with the transition GRU"),
         "activation": (
-            lambda: nn.to_flax(hard),
-            "flax has no layer with the transition LSTM.*hard_sigmoid",
+            lambda: nn.to_torch(hard),
+            "torch.nn has no layer with the transition LSTM.*hard_sigmoid",
         ),
         "reverse": (lambda: nn.to_torch(reverse), "no layer with reverse=True"),
-        "depth": (lambda: nn.to_flax(deep), "flax has no layer with a skip over depth"),
+        "depth": (lambda: nn.to_torch(deep), "torch.nn has no layer with a skip over depth"),
         "learned": (lambda: nn.to_torch(learned), "no layer with a learned initial state"),
         "zoneout": (lambda: nn.to_torch(zoned), "no layer with zoneout"),
         "flax": (
             lambda: nn.from_flax({"dense": {"kernel": normal(0, 2, 2)}}),
             "weights of Flax's LSTM or",
         ),
-        "layout": (lambda: nn.to_flax(of_torch, "haiku"), "unknown layout 'haiku'"),
-        "inside": (lambda: nn.to_flax(of_gru), "no bias inside its reset"),
     }
 
 

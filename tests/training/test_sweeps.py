@@ -89,7 +89,7 @@ def test_what_models_are_told_that_differ_in_their_objective():
     objective = Agent(entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
     sweep = Sweep(entropy_coef=(0.2, 0.8), update_cost=(0.0, 0.3))
     for epoch in range(3):
-        ours = sweep.scheduled(objective, epoch, 3, 2, (F.Previous(), F.Dynamic(4)))
+        ours = sweep.scheduled(objective, epoch, 3, 2)
         assert ours.policy.mode == policy_mode(objective, epoch)
         np.testing.assert_allclose(
             ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6
@@ -98,20 +98,8 @@ def test_what_models_are_told_that_differ_in_their_objective():
 
 
 @pytest.mark.slow
-def test_models_with_a_smaller_K_never_reach_further(tmp_path):
-    task = classifiers((0,) * 3, sweep=Sweep(max_skip=(1, 2, 4)))
-    result = train(task, tmp_path)
-    keys = jax.random.split(jax.random.key(0), 3)
-    ((_, _, ((actions,), _)),) = task._run(result.params, "dev", keys, mode="sample")
-    assert actions.max(axis=(1, 2)).tolist() == [1, 2, 4]
-    # With one state there is nothing to choose: that model is a plain LSTM.
-    entropy = task.evaluate(result.params, "dev", keys)["dev_agent_entropy_1"]
-    assert entropy[0] == 0 < entropy[1] < entropy[2]
-
-
-@pytest.mark.slow
 def test_a_sweep_over_devices_is_the_same(tmp_path):
-    task = classifiers((0, 1) * 2, sweep=Sweep(mix=(0.1, 0.1, 1.0, 1.0), max_skip=(2, 4, 2, 4)))
+    task = classifiers((0, 1) * 2, sweep=Sweep(mix=(0.1, 0.1, 1.0, 1.0)))
     ways = [make_parallel(n, num_seeds=4, batch_size=8) for n in (1, 2)]
     found = [train(task, tmp_path / str(n), parallel=way).params for n, way in enumerate(ways)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)

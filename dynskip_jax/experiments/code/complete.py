@@ -4,9 +4,10 @@ import json as javascript
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from tyro.conf import Positional, arg
 
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
@@ -26,7 +27,12 @@ _COMPLETED = {
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 
 
-def complete(run: FinishedRun, place: str, count: Count = 10, json: bool = False) -> None:
+Place = Annotated[str, arg(metavar="FILE:LINE:COLUMN")]
+
+
+def complete(
+    run: FinishedRun, place: Positional[Place], count: Count = 10, json: bool = False
+) -> None:
     """List the likeliest tokens at a place of a file, and from where each is copied.
 
     The model reads what is before the place. Lines and columns count from 1. Without a column the

@@ -6,10 +6,12 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 from pygments.token import STANDARD_TYPES
+from tyro.conf import Positional, arg
 
 from dynskip_jax.console import say
 from dynskip_jax.data.vocabularies import CodeToken
@@ -49,7 +51,10 @@ code.addEventListener('click', event => show(kept = event.target.dataset.t));
 """
 
 
-def explain(run: FinishedRun, file: str, html: Path | None = None) -> None:
+SourceFile = Annotated[str, arg(metavar="FILE")]
+
+
+def explain(run: FinishedRun, file: Positional[SourceFile], html: Path | None = None) -> None:
     """Write a page that shows from where each token of a file is copied, and its probability.
 
     Args:

@@ -3,7 +3,6 @@
     python -m experiments.conll2003 --data DIR --compare lstm,dynamic:5 --seeds 3
     python -m experiments.conll2003 --dataset conll2000 --data conll2000.zip
     python -m experiments.conll2003 predict --run-dir DIR < text
-    python -m experiments.conll2003 compare --run-dir DIR --data DIR
 
 A BiLSTM-CRF over words and their characters, whose tags follow BIOES; F1 as conlleval counts it.
 

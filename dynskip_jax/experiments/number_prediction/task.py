@@ -74,10 +74,10 @@ class NumberPrediction(SymbolClassification):
         """Also warn of an agent that cannot reach every answer, with one hop."""
         lines = super().warnings(spec, epochs)
         back = self.length - 1
-        if spec.skip.has_agent and self.length != TWO_HOPS and back > spec.reach:
+        K = spec.skip.max_skip
+        if spec.skip.has_agent and self.length != TWO_HOPS and back > K:
             lines.append(
-                f"the answer may stand {back} steps back, beyond K = {spec.reach}: K = {back} "
-                "reaches all"
+                f"the answer may stand {back} steps back, beyond K = {K}: K = {back} reaches all"
             )
         return lines
 
@@ -104,7 +104,7 @@ class NumberPrediction(SymbolClassification):
 
     def _truth_is_known(self, spec: Any) -> bool:
         """Return whether there is a choice that must reach every answer, or a chain of choices."""
-        is_reached = self.length == TWO_HOPS or spec.reach >= self.length - 1
+        is_reached = self.length == TWO_HOPS or spec.skip.max_skip >= self.length - 1
         return spec.skip.is_stochastic and is_reached
 
     def _choices(self, trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:

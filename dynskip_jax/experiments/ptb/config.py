@@ -21,15 +21,11 @@ corpus.
 
 import dataclasses
 import functools
-import re
 from typing import Any
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Experiment, Published, columns_of
 from dynskip_jax.experiments.language_config import AGENT, COPY_BY_CONTENT, LanguageSettings
 from dynskip_jax.settings import Data
-
-_VOCABULARY = re.compile(r"words|characters|bpe(?::(\d{3,7}))?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +34,6 @@ class TextData(Data):
 
     dataset: str | None = None
     """Name of the corpus."""
-    vocabulary: str = "words"
-    """Predict words, characters, or byte pairs learned from train: words, characters, bpe, or bpe:N
-    with at most N of them (4000).
-    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,18 +41,6 @@ class TextSettings(LanguageSettings):
     """All settings of the language models."""
 
     data: TextData = TextData()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        kind = self.data.vocabulary.partition(":")[0]
-        found = _VOCABULARY.fullmatch(self.data.vocabulary)
-        if found is None or not 258 <= int(found[1] or 258) <= 1_000_000:
-            raise UserError(
-                "--vocabulary takes words, characters, bpe or bpe:N, with N from 258 to 1,000,000"
-            )
-        # Characters and byte pairs have no characters of their own to read.
-        if kind != "words" and self.model.recipe.startswith("charlm"):
-            raise UserError("--recipe charlm reads the characters of words: leave out --vocabulary")
 
 
 # Zaremba et al. (2014), the small and the medium model.
@@ -122,12 +102,8 @@ EXPERIMENT = Experiment(
         | dict(agent_features=200, reward="probability", rl_coef=0.3, entropy_coef=0.0)
         | dict(evaluation_mode="sample"),
     },
-    columns=columns_of("perplexity", "perplexity", ".2f")
-    | {
-        "test_word_perplexity": ("per word", ".2f"),
-        "test_bits_per_character": ("bits/char", ".3f"),
-    },
-    commands=("explain", "oracle", "generate", "evaluate"),
+    columns=columns_of("perplexity", "perplexity", ".2f"),
+    commands=("explain", "generate", "evaluate"),
     published=(
         _published(
             [
@@ -137,12 +113,12 @@ EXPERIMENT = Experiment(
                 ("attention:5", "paper: CharLM with attention", 82.2, 79.0),
                 ("dynamic:5", "paper: CharLM, dynamic skip, λ=1, K=5", 79.9, 76.5),
             ],
-            when={"recipe": ("charlm", "charlm_small"), "vocabulary": ("words",)},
+            when={"recipe": ("charlm", "charlm_small")},
             note="The published models have 2 layers of 650 units.",
         ),
         _published(
             [("lstm", "Merity et al. (2018): AWD-LSTM", 60.0, 57.3)],
-            when={"recipe": ("awd",), "vocabulary": ("words",)},
+            when={"recipe": ("awd",)},
             note="The published model has 3 layers, two of them with 1,150 units.",
         ),
         _published(
@@ -153,7 +129,6 @@ EXPERIMENT = Experiment(
                 ("attention:5", "paper: attention", 85.1, 81.4),
                 ("dynamic:5", "paper: dynamic skip, λ=1, K=5", 82.5, 78.5),
             ],
-            when={"vocabulary": ("words",)},
             note="The published models have 2 layers of 650 units.",
         ),
     ),

@@ -6,7 +6,6 @@ import numpy as np
 from typing_extensions import override
 
 from dynskip_jax.data.corpora import PROSE_WORD, find_language_corpus
-from dynskip_jax.data.language import Pieces
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.vocabularies import EOS
 from dynskip_jax.experiment import Dataset
@@ -17,16 +16,14 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class WordModelling(TextModelling):
-    """Predict the next word, character or byte pair of a text."""
+    """Predict the next word of a text."""
 
     @override
     @staticmethod
     def load(settings: TextSettings) -> Dataset:
         """Load the text."""
         data = settings.data
-        kind, _, size = data.vocabulary.partition(":")
-        pieces = None if kind == "words" else Pieces(kind, int(size or 4000))
-        corpus = find_language_corpus(data.data, data.dataset, pieces=pieces)
+        corpus = find_language_corpus(data.data, data.dataset)
         about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
         return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
 
@@ -38,8 +35,6 @@ class WordModelling(TextModelling):
         lacks are dropped. Contractions are split (is n't) or not, whichever leaves fewer words
         unknown.
         """
-        if self.vocabulary.unit != "word":
-            return text
         known = self.vocabulary.index
         if all(token == token.lower() for token in known if token != "N"):
             text = text.lower()

@@ -10,8 +10,10 @@ from jaxtyping import Array, Float
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.engine.product import row
+from dynskip_jax.functional.serialization import register_for_export
 
 
+@register_for_export
 class AttentionParams(NamedTuple):
     """The layer's query. It is zero initially, which gives all layers equal weights."""
 

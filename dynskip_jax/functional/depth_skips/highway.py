@@ -9,8 +9,10 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.engine.product import product, row
+from dynskip_jax.functional.serialization import register_for_export
 
 
+@register_for_export
 class HighwayGateParams(NamedTuple):
     """Weights of the depth gate."""
 

@@ -15,17 +15,20 @@ from jaxtyping import Array, Float, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.engine.product import product
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Dense, Transition
 
 _OTHER_SIZE = "this transition has gates of another size than the layer's: skip to the output"
 
 
+@register_for_export
 class GatesParams(NamedTuple):
     """Matrices I^l, one for each array of `Transition.project`; empty if I^l is not learned."""
 
     w: tuple[Float[Array, "below gates"], ...] = ()
 
 
+@register_for_export
 class MappingParams(NamedTuple):
     """Weights of a mapping and its gate; None for each part that the skip does not have."""
 

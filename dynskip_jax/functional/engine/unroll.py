@@ -15,7 +15,6 @@ from dynskip_jax.functional.checks import (
     check_dtypes,
     check_implementation,
     check_inputs,
-    naming_reference,
     valid_lengths,
 )
 from dynskip_jax.functional.engine import parallel
@@ -225,8 +224,7 @@ def _run_steps(
         elif implementation == "auto":
             run = partial(jax.lax.platform_dependent, cpu=fused, default=in_parallel)
     try:
-        with naming_reference():
-            return run(params, carry, inputs)
+        return run(params, carry, inputs)
     except OutOfReach:
         warnings.warn(
             f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, "

@@ -1,6 +1,7 @@
 """Skips over time: which earlier state enters a step."""
 
 import dataclasses
+import importlib
 import re
 from typing import Any
 
@@ -19,24 +20,13 @@ from dynskip_jax.functional.time_skips.lstm_jump import JumpParams, LSTMJump
 from dynskip_jax.functional.time_skips.skim_rnn import SkimGateParams, SkimRNN
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
 from dynskip_jax.functional.time_skips.sparse import SparseAttention
+from dynskip_jax.model_names import TIME_SKIP_NAMES
 
-# Names on the command line, and the options that a name implies.
-_KINDS = (
-    Fixed,
-    Attention,
-    Dynamic,
-    Mean,
-    Random,
-    SkipRNN,
-    LSTMJump,
-    SparseAttention,
-    SkimRNN,
-)
-# Tables and stored runs call the baseline `lstm`, after the default transition.
-TIME_SKIPS: dict[str, type[TimeSkip]] = dict(previous=Previous, lstm=Previous)
-TIME_SKIPS |= {kind.name: kind for kind in _KINDS}
-TIME_SKIPS |= dict(content=Attention, log_attention=Attention, log_dynamic=Dynamic)
-TIME_SKIPS |= dict(segment_attention=Attention, segment_dynamic=Dynamic)
+# The classes of the names on the command line, and the options that a name implies.
+TIME_SKIPS: dict[str, type[TimeSkip]] = {
+    name: getattr(importlib.import_module(f"{__name__}.{entry.module}"), entry.kind)
+    for name, entry in TIME_SKIP_NAMES.items()
+}
 _IMPLIED = dict(content=dict(agent="content"), segment_attention=dict(agent="content"))
 _IMPLIED |= dict(log_attention=dict(among=LogSpaced()), log_dynamic=dict(among=LogSpaced()))
 

@@ -15,7 +15,6 @@ from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, TimeSkip
 class Previous(TimeSkip):
     """No skip over time: State(t-1) enters, as in an ordinary recurrent network."""
 
-    name = "previous"
     fixed_slot = 0
 
 
@@ -27,8 +26,6 @@ class Fixed(BufferSkip):
     range(4)]`.
     """
 
-    name = "fixed"
-
     @property
     def fixed_slot(self) -> int:
         return self.max_skip - 1
@@ -37,8 +34,6 @@ class Fixed(BufferSkip):
 @dataclasses.dataclass(frozen=True)
 class Mean(BufferSkip):
     """Uniform average of the last K states: the control for attention. `Decision.action` is K."""
-
-    name = "mean"
 
     def choose(self, params, inputs, observation, skip_state, mode):
         shape = (*inputs.step.shape, self.max_skip)
@@ -60,7 +55,6 @@ class Random(BufferSkip):
             trained agent, the control skips as often as the agent, but independently of the input.
     """
 
-    name = "random"
     rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:

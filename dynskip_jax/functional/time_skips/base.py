@@ -12,11 +12,13 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
 from dynskip_jax.functional.relaxation import RELAXATIONS
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
 ObservationKind = Literal["previous", "mean", "slots", "memory"]
 
 
+@register_for_export
 class Choice(NamedTuple):
     """Choice of a time skip at one step.
 
@@ -38,6 +40,7 @@ class Choice(NamedTuple):
     action: Int[Array, "*batch"] | None = None
 
 
+@register_for_export
 class Decision(NamedTuple):
     """Trace of the choices at one step or at all steps.
 
@@ -92,7 +95,6 @@ class TimeSkip:
 
     A skip declares, by class attributes or properties:
 
-    * `name`: name on the command line, followed by a colon and K for a skip over K states.
     * `observation_kind` (`previous`): what `choose` observes of the last K states; see there.
     * `observes_inputs` (False): `choose` also observes the inputs that followed these states,
       `SkipInputs.followed`.
@@ -112,7 +114,6 @@ class TimeSkip:
             et al. (2019), Eq. 2.
     """
 
-    name: ClassVar[str] = ""
     observation_kind: ClassVar[ObservationKind] = "previous"
     observes_inputs: ClassVar[bool] = False
     num_choices: ClassVar[int] = 0

@@ -271,8 +271,6 @@ class Attention(PolicySkip):
     `agent="content"` it is dot-product attention of a query, computed from s(t), over the stored h.
     """
 
-    name = "attention"
-
     def mode_of(self, mode) -> str:
         return "soft"
 
@@ -293,8 +291,6 @@ class Dynamic(PolicySkip):
     gradient flows into the agent's inputs. The exception is a relaxed agent that compares states:
     its gradient reaches them, as in attention.
     """
-
-    name = "dynamic"
 
     @property
     def num_choices(self) -> int:

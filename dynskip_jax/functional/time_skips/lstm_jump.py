@@ -11,9 +11,11 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choose, entropy
 from dynskip_jax.functional.engine.product import affine
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
 
 
+@register_for_export
 class JumpParams(NamedTuple):
     """Weights W and b of the softmax over jumps."""
 
@@ -21,6 +23,7 @@ class JumpParams(NamedTuple):
     b: Float[Array, " jumps"]
 
 
+@register_for_export
 class JumpCounts(NamedTuple):
     """State that LSTM-Jump carries from step to step."""
 
@@ -46,7 +49,6 @@ class LSTMJump(ReadingSkip):
         max_jumps: N, the number of jumps in a sequence.
     """
 
-    name = "lstm_jump"
     max_jump: int = 5
     read_steps: int = 20
     max_jumps: int = 10

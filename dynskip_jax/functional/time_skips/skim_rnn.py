@@ -10,9 +10,11 @@ from jaxtyping import Array, Float
 from dynskip_jax.functional.agent import choose
 from dynskip_jax.functional.engine.product import product, row
 from dynskip_jax.functional.relaxation import relaxed_weights
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips.base import Choice, ReadingSkip
 
 
+@register_for_export
 class SkimGateParams(NamedTuple):
     """Weights of α, Eq. 1, whose two outputs are the logits of reading and skimming."""
 
@@ -35,7 +37,6 @@ class SkimRNN(ReadingSkip):
     p_2 instead. The loss has no score-function term.
     """
 
-    name = "skim_rnn"
     num_choices = 2
 
     def mode_of(self, mode) -> str:

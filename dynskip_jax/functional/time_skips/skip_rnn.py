@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.engine.product import row
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips.base import Choice, ReadingSkip
 
 
+@register_for_export
 class UpdateParams(NamedTuple):
     """Weights W_p and b_p of the update gate, Eq. 4."""
 
@@ -32,7 +34,6 @@ class SkipRNN(ReadingSkip):
     value of b_p; the authors use 1.
     """
 
-    name = "skip_rnn"
     update_bias: float = 1.0
 
     def observation_arrays(self, transition) -> tuple[str, ...]:

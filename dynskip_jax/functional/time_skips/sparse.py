@@ -29,7 +29,6 @@ class SparseAttention(Attention):
             enter.
     """
 
-    name = "sparse"
     agent: str = choice_field("content", "mlp", "both")
     top: int = 5
 

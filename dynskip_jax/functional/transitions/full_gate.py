@@ -9,10 +9,12 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.engine.product import row
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.peephole import Peephole
 
 
+@register_for_export
 class FullGateState(NamedTuple):
     """Hidden state, cell state, and input, forget and output gate."""
 
@@ -23,6 +25,7 @@ class FullGateState(NamedTuple):
     o: Float[Array, "*batch hidden"]
 
 
+@register_for_export
 class FullGateParams(NamedTuple):
     """Weights of Eq. 13-18: those of the peephole LSTM, and R."""
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.engine.product import product, row
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import (
     Activation,
     Transition,
@@ -17,12 +18,14 @@ from dynskip_jax.functional.transitions.base import (
 )
 
 
+@register_for_export
 class GRUState(NamedTuple):
     """State of a cell without a cell state."""
 
     h: Float[Array, "*batch hidden"]
 
 
+@register_for_export
 class GRUParams(NamedTuple):
     """Weights of a GRU, with the gates side by side in the order r, z."""
 

@@ -7,10 +7,12 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.engine.product import affine, row
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
+@register_for_export
 class IndRNNParams(NamedTuple):
     """Weights of Eq. 2."""
 

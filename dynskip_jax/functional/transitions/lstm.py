@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Key
 
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import (
     Activation,
     Transition,
@@ -15,6 +16,7 @@ from dynskip_jax.functional.transitions.base import (
 )
 
 
+@register_for_export
 class LSTMState(NamedTuple):
     """Hidden state and cell state of an LSTM."""
 
@@ -22,6 +24,7 @@ class LSTMState(NamedTuple):
     c: Float[Array, "*batch hidden"]
 
 
+@register_for_export
 class LSTMParams(NamedTuple):
     """Weights of Eq. 2, gates side by side in the order g, i, f, o.
 

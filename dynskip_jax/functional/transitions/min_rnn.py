@@ -9,10 +9,12 @@ from jax.nn import log_sigmoid, sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.engine.product import affine
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
+@register_for_export
 class MinParams(NamedTuple):
     """Weights of gates and candidate, side by side: f, i, n of a minLSTM, or z, n of a minGRU."""
 

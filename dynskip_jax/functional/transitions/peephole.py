@@ -9,10 +9,12 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.engine.product import row
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
+@register_for_export
 class PeepholeParams(NamedTuple):
     """Weights of Eq. 7-12, gates side by side in the order g (the paper's c̃), i, f, o."""
 

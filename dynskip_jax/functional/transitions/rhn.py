@@ -7,10 +7,12 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
+@register_for_export
 class RHNParams(NamedTuple):
     """Weights, with the candidate h and the transform gate t of each layer side by side."""
 

@@ -9,10 +9,12 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.engine.product import product
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState, lstm_params
 
 
+@register_for_export
 class SkimParams(NamedTuple):
     """Weights of the large LSTM, and of the small one."""
 

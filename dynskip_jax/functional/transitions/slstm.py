@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
 
 
+@register_for_export
 class SLSTMState(NamedTuple):
     """State of an sLSTM. The paper's c(t) is c n exp(m), and its n(t) is n exp(m).
 

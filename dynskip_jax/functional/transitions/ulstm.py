@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.engine.product import product
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params, output
 
 
+@register_for_export
 class ULSTMParams(NamedTuple):
     """Weights of Eq. 1-3, 5, 6, 19 and 20, with the gates side by side in the order i, f, z, o."""
 
