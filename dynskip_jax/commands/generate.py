@@ -15,19 +15,24 @@ from dynskip_jax.finished import FinishedRun
 
 
 def generate(
-    run: FinishedRun, text: str = "", words: Count = 60, temperature: Positive = 0.8, key: Seed = 0
+    run: FinishedRun,
+    text: str | None = None,
+    words: Count = 60,
+    temperature: Positive = 0.8,
+    key: Seed = 0,
 ) -> None:
     """Write text with a trained language model.
 
     The text has no `<unk>`: it is never sampled, and other words are likelier in its place.
 
     Args:
-        text: Beginning of the text.
-        words: Number of words (or characters, or byte pairs) to write.
+        text: Beginning of the text; by default none.
+        words: Number of words to write.
         temperature: Below 1, likely words become likelier.
         key: Seed of the text.
     """
     trained = run.last("generate")
+    text = text or ""
     vocabulary = trained.vocabulary
     # A text is sampled, and so are the choices behind it.
     policy = dataclasses.replace(trained.policy, mode="sample")

@@ -2,7 +2,7 @@
 
     python -m experiments.popgym --env RepeatPreviousHard --model dynamic:72
     python -m experiments.popgym --env AutoencodeEasy --compare lstm,dynamic:104 --seeds 3
-    python -m experiments.popgym watch --run-dir DIR --html page.html
+    python -m experiments.popgym watch --run-dir DIR
 
 An agent sees a part of its environment at each step. The layer goes back to an earlier step, with a
 choice that is relaxed while it trains, and hard afterwards. --env also takes any id of Gymnasium's
@@ -40,8 +40,6 @@ class AgentModel(Model):
 
     num_layers: Layers = 1
     """Number of layers."""
-    skip_layers: tuple[Count, ...] | None = None
-    """Layers with the time skip, counted from 1 at the bottom; by default only the last one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

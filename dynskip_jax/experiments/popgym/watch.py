@@ -1,7 +1,6 @@
 """The command `watch`: play an episode, and show to which step the agent goes back."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,17 +12,15 @@ from dynskip_jax import functional as F
 from dynskip_jax.agents.environments import Environments
 from dynskip_jax.agents.rollout import Episodes, Player
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
-from dynskip_jax.analysis.page import page_html
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import Seed
 from dynskip_jax.console import print_table, say
 from dynskip_jax.finished import FinishedRun
 from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import file_name
 
 
-def watch(run: FinishedRun, episode: Seed = 0, html: Path | None = None) -> None:
+def watch(run: FinishedRun, episode: Seed = 0) -> None:
     """Play an episode, and show to which earlier step the agent goes back at each step.
 
     Choices and actions are the most probable ones. A step is written as the observation, an arrow,
@@ -31,18 +28,13 @@ def watch(run: FinishedRun, episode: Seed = 0, html: Path | None = None) -> None
 
     Args:
         episode: Seed of the environment.
-        html: Write an HTML page that shows where each step reaches.
     """
-    if html is not None:
-        check_new(html)
-    panels = {}
     says = {}
     for name, trained in run.models("popgym.watch").items():
         reading, chances = watched(trained, episode)
         likely = {"p(action)": chances}
         say(f"{name}:")
         print_table("", *table_of_choices(reading, likely))
-        panels[name] = reading, likely
         says[name] = reading.prediction
         if any(reading.skips):
             path = run.run_dir / "plots" / file_name(f"watch-{name}-{trained.seed}-{episode}.png")
@@ -51,10 +43,6 @@ def watch(run: FinishedRun, episode: Seed = 0, html: Path | None = None) -> None
                 say(f"picture: {path}")
     for name, said in says.items():
         say(f"{name}: {said}")
-    if html is not None:
-        title = f"{trained.settings.data.env}, seed {trained.seed}"
-        write_atomically(html, page_html(title, panels, says))
-        say(f"page: {html}")
 
 
 def watched(trained: Trained, seed: int) -> tuple[Reading, list[float]]:
@@ -82,7 +70,6 @@ def watched(trained: Trained, seed: int) -> tuple[Reading, list[float]]:
         words,
         probabilities=chances,
         prediction=f"return {episode.returns[0, 0]:.3f} in {length} steps",
-        is_of_predictions=True,
         **trained.choices(own, observations, length),
     )
     return reading, chances
