@@ -538,5 +538,10 @@ def counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np.
     return (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
 
 
+def main() -> None:
+    """Run the command line."""
+    call(choice, "python -m benchmarks.choice", sys.argv[1:])
+
+
 if __name__ == "__main__":
-    run_main(lambda: call(choice, "python -m benchmarks.choice", sys.argv[1:]))
+    run_main(main)
