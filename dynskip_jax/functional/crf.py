@@ -26,7 +26,7 @@ from dynskip_jax.functional.checks import (
     valid_lengths,
 )
 from dynskip_jax.functional.engine.product import wider
-from dynskip_jax.functional.engine.sharding import explicit_spec, on_mesh_of
+from dynskip_jax.functional.engine.sharding import explicit_spec, on_one_mesh
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 from dynskip_jax.functional.serialization import register_for_export
 
@@ -216,7 +216,7 @@ def _entries(
     if spec is None:
         return scores[indices]
     # JAX does not infer this sharding, nor that of entries of an array on no mesh.
-    scores = on_mesh_of(scores, indices[0])
+    scores, indices = on_one_mesh((scores, indices))
     rest = (None,) * (scores.ndim - len(indices))
     sharding = NamedSharding(jax.typeof(indices[0]).sharding.mesh, PartitionSpec(*spec, *rest))
     return scores.at[indices].get(out_sharding=sharding)

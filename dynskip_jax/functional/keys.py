@@ -44,12 +44,15 @@ def rollouts(tree: Any, num: int) -> Any:
 
         x, lengths, y, carry = F.rollouts((x, lengths, y, carry), 4)
     """
-    if isinstance(num, bool) or not isinstance(num, int) or num < 1:
+    is_whole = isinstance(num, int | np.integer) and not isinstance(num, bool)
+    if not is_whole or num < 1:
         raise UserError(
             f"expected the number of rollouts to be a whole number of at least 1, got {num!r}"
         )
 
     def repeated(leaf: Any) -> Array:
+        if jnp.result_type(leaf) == jnp.uint32 and jnp.shape(leaf)[-1:] == (2,):
+            check_keys(leaf)  # copies of a legacy key would be refused nowhere
         if jax.dtypes.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
             return jnp.stack(split_each(leaf, num))
         return jnp.stack([leaf] * num)

@@ -31,7 +31,7 @@ class Policy:
         temperature: Temperature τ, a number that divides the logits of agents and of attention.
             Samples, log π, entropies and copies of words are those of this distribution. With
             `gumbel_softmax`, `straight_through` and `reinmax` it is the temperature of the
-            relaxation instead, and π has τ = 1.
+            relaxation instead, and π has τ = 1. See `bounded_temperature` for values near 0.
         mix: Skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number
             allows a sweep over λ inside one program.
         mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. If

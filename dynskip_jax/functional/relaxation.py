@@ -22,6 +22,15 @@ def policy_temperature(mode: str, temperature: Any) -> Any:
     return 1.0 if mode in _RELAXED_SAMPLES else temperature
 
 
+def bounded_temperature(temperature: Any, dtype: Any) -> Float[Array, ""]:
+    """Return τ in `dtype`, at least 1e-6, or 0.09 in float16.
+
+    Logits divided by less, or by its square in the derivative, leave the range of the dtype.
+    """
+    smallest = max(1e-6, float(jnp.finfo(dtype).tiny) ** 0.25)
+    return jnp.maximum(jnp.asarray(temperature, dtype), jnp.asarray(smallest, dtype))
+
+
 def relaxed_weights(
     log_probs: Float[Array, "*batch K"],
     noise: Float[Array, "*batch K"] | None,

@@ -15,9 +15,14 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.engine.memory import Memory
-from dynskip_jax.functional.engine.sharding import match_batch, zeros_like_batch
+from dynskip_jax.functional.engine.sharding import (
+    features_together,
+    match_batch,
+    zeros_like_batch,
+)
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.relaxation import bounded_temperature
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
@@ -287,9 +292,9 @@ def project_inputs(
     observed_x = None
     if time_skip.observes_inputs:
         # An agent that samples sends no gradient into the network; see `PolicySkip.project`.
-        observed_x = x
+        observed_x = features_together(x)
         if time_skip.is_stochastic:
-            observed_x = jax.lax.stop_gradient(x)
+            observed_x = jax.lax.stop_gradient(observed_x)
     return StepInputs(inputs, skip, depth, action=action, valid=valid, x=observed_x)
 
 
@@ -329,7 +334,7 @@ def skip_inputs(
         noise=noise,
         allowed=allowed,
         action=inputs.action,
-        temperature=jnp.asarray(policy.temperature, dtype),
+        temperature=bounded_temperature(policy.temperature, dtype),
     )
 
 

@@ -168,6 +168,28 @@ def test_a_temperature_lets_no_masked_skip_in():
     np.testing.assert_allclose(decision.entropy, np.log(2), rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16], ids=str)
+def test_no_temperature_makes_values_or_gradients_nan(dtype):
+    """Regression: 1e-20 made gradients of relaxed choices NaN, and 1e-40 those of all modes."""
+    recurrence = F.Recurrence(F.Dynamic(K, agent="both"))
+    params, carry, x, _ = problem(recurrence, dtype)
+    modes = ("sample", "greedy", "soft", "gumbel_softmax", "straight_through", "reinmax")
+
+    def loss(params, x, tau, mode):
+        policy = F.Policy(mode, temperature=tau)
+        _, out = F.unroll(params, carry, x, recurrence, policy=policy)
+        parts = (out.h, out.decision.log_prob, out.decision.entropy)
+        return sum(jnp.sum(part.astype(jnp.float32)) for part in parts)
+
+    @jax.jit
+    def of_modes(tau):
+        return [jax.value_and_grad(loss, (0, 1, 2))(params, x, tau, mode) for mode in modes]
+
+    for tau in (1e-40, 1e-20, 1e-10, 1e-4, 1.0, 1e20):
+        for mode, leaves in zip(modes, of_modes(np.float32(tau)), strict=True):
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(leaves)), (mode, tau)
+
+
 def test_jumps_have_a_temperature():
     skip, x = F.LSTMJump(max_jump=3, read_steps=1), normal(3, 6, 4, INPUT)
     decisions = [
@@ -284,15 +306,18 @@ BEYOND += [F.Attention(K, 0.5, among=Beyond()), F.SparseAttention(K, 0.5, top=2,
 
 
 @pytest.mark.parametrize("skip", BEYOND, ids=str)
-def test_traced_candidates_beyond_k_are_clipped_in_both_unrolls(skip):
-    """Regression: the fused unroll took states that do not exist, and the reference returned
-    NaN.
+def test_traced_candidates_beyond_k_are_none_in_both_unrolls(skip):
+    """Regression: the fused unroll took states that do not exist, and the reference returned NaN;
+    later, slot K + 3 became k = K.
     """
     x = normal(3, 5, 7, INPUT)
     runs = [run(x, skip, implementation=name)[1] for name in ("fused", "reference")]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *runs)
     assert np.isfinite(runs[0].h).all()
-    assert np.min(runs[0].decision.action) >= 1 and np.max(runs[0].decision.action) <= K
+    # Only State(t-1) and State(t-k) with k = t - 1 are named, if there are such.
+    k = np.asarray(runs[0].decision.action)
+    named = np.arange(7) - 1
+    assert ((k == 1) | ((k == named) & (named >= 1) & (named <= K))).all()
 
 
 @pytest.mark.parametrize("mask", [np.arange(3) >= 0, np.arange(8) >= 0, np.arange(8) == 7], ids=str)

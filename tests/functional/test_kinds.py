@@ -248,7 +248,8 @@ CASES = {
     ),
     "rollouts": (
         lambda keys, x: jax.tree.map(
-            lambda leaf: jnp.moveaxis(leaf, 0, 1), F.rollouts((jax.random.key_data(keys), x), 2)
+            lambda leaf: jnp.moveaxis(leaf, 0, 1),
+            (jax.random.key_data(F.rollouts(keys, 2)), F.rollouts(x, 2)),
         ),
         keyed,
     ),

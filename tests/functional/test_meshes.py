@@ -4,6 +4,7 @@ Nothing is compiled: `tests/devices/test_layers_on_devices.py` compares values. 
 operations that have no rule for a sharded batch, also those that only another platform would run.
 """
 
+import contextlib
 import itertools
 
 import jax
@@ -75,3 +76,41 @@ def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
     jax.tree.map(
         lambda a, b: np.testing.assert_equal(a.shape, b.shape), gradients, (params, x, slots)
     )
+
+
+SPECS = [P("batch", None, "features"), P(None, None, "features"), None]
+FOLLOWED = F.Dynamic(3, agent="both", agent_keys="followed")
+
+
+@pytest.mark.parametrize("params_on_mesh", [True, False], ids=["parameters on it", "not on it"])
+@pytest.mark.parametrize("mesh_is_set", [True, False], ids=["set", "not set"])
+@pytest.mark.parametrize("skip", [F.Fixed(3), FOLLOWED, F.Attention(3)], ids=str)
+def test_inputs_and_parameters_may_be_on_a_mesh_of_two_axes_or_not(
+    skip, mesh_is_set, params_on_mesh
+):
+    """Regression: an agent that compares inputs met sharded features, and arrays on the mesh met
+    others.
+    """
+    kinds = (AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((2, 2), ("batch", "features"), kinds, devices=jax.devices()[:4])
+    recurrence = F.Recurrence(skip)
+    params = recurrence.init(jax.random.key(0), 4, 8)
+    carry = F.initial_carry(
+        jax.random.key(1), recurrence, F.zero_state(F.LSTM(), (4, 8)), in_features=4
+    )
+    x = jnp.zeros((4, 6, 4))
+    if params_on_mesh:
+        params = jax.device_put(params, NamedSharding(mesh, P()))
+
+    def loss(params, x):
+        _, out = F.unroll(params, carry, x, recurrence)
+        return jnp.sum(out.h) + jnp.sum(out.decision.log_prob)
+
+    set_or_not = jax.set_mesh(mesh) if mesh_is_set else contextlib.nullcontext()
+    with set_or_not:
+        for spec in SPECS:
+            rows = x
+            if spec is not None:
+                rows = jax.device_put(x, NamedSharding(mesh, spec))
+            gradients = jax.eval_shape(jax.grad(loss, (0, 1)), params, rows)
+            assert gradients[1].shape == x.shape

@@ -292,6 +292,10 @@ REFUSED = {
     ),
     "one row of agents": (lambda: rl.agent_loss(a_row(), filled(1)), "leave_one_out compares a row"),
     "decay": (lambda: rl.moving_average(rl.MovingAverage(), 1.0, 1.5), r"decay lies in \[0, 1\), got 1.5"),
+    "rollouts of a legacy key": (
+        lambda: F.rollouts(jax.random.PRNGKey(0), 2),
+        r"expected a PRNG key, .* got uint32 \(2,\) \(jax.random.PRNGKey makes legacy ones\)",
+    ),
     "half a rollout": (lambda: F.rollouts(X, 1.5), "number of rollouts to be a whole number"),
     "depth of no layer": (
         lambda: stack(depth_skip=F.ToOutput()),
@@ -404,7 +408,7 @@ def test_rollouts_of_a_carry_repeat_rows_and_split_keys():
     )
     actions = np.asarray(run(x, initial_carry=rolled_carry).decisions[0].action)
     assert (actions[0] != actions[1]).any() and (actions[1] != actions[2]).any()
-    assert F.rollouts(KEY, 3).shape == (3,)
+    assert F.rollouts(KEY, np.int64(3)).shape == (3,)
     alone = F.rollouts(carry, 1)  # one rollout of rows of its own keys is fine
     run(X[None], initial_carry=alone)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
 
@@ -40,11 +40,15 @@ def vary_along(tree: Any, axes: frozenset[str]) -> Any:
 
 
 def explicit_spec(array: Array) -> PartitionSpec | None:
-    """Return the `PartitionSpec` of an array with explicit sharding; None for other arrays."""
-    spec = jax.typeof(array).sharding.spec
-    if all(axis is None for axis in spec):
+    """Return the `PartitionSpec` of an array on an explicit mesh; None for other arrays."""
+    sharding = jax.typeof(array).sharding
+    if not _is_explicit(sharding.mesh):
         return None
-    return spec
+    return sharding.spec
+
+
+def _is_explicit(mesh: AbstractMesh) -> bool:
+    return AxisType.Explicit in mesh.axis_types
 
 
 def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
@@ -76,6 +80,15 @@ def match_batch(tree: Any, like: Array) -> Any:
     return vary_along(tree, varying_axes(like))
 
 
+def features_together(x: Shaped[Array, "*batch features"]) -> Shaped[Array, "*batch features"]:
+    """Return `x` with all features of an example on one device."""
+    spec = explicit_spec(x)
+    if spec is None or spec[-1] is None:
+        return x
+    mesh = jax.typeof(x).sharding.mesh
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec[:-1], None)))
+
+
 def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
     """Return zeros with the sharding and varying axes of `like`; see `match_batch`."""
     return match_batch(jnp.zeros(shape, dtype), like)
@@ -90,14 +103,16 @@ def zeros_like(array: Array) -> Array:
     return vary_along(zeros, varying_axes(array))
 
 
-def on_mesh_of(tree: Any, like: Array) -> Any:
-    """Return `tree` with its arrays that are on no mesh replicated over the mesh of `like`.
+def on_one_mesh(tree: Any) -> Any:
+    """Return `tree` with its arrays that are on no mesh replicated over the mesh of the others.
 
-    JAX does not know how to shard the gradient of an array that is on no mesh.
+    Otherwise it is that of `jax.set_mesh`. Loops and their gradients cannot mix both kinds.
     """
-    if explicit_spec(like) is None:
+    meshes = [jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(tree)]
+    mesh = next((mesh for mesh in meshes if not mesh.empty), jax.sharding.get_abstract_mesh())
+    if not _is_explicit(mesh):
         return tree
-    replicated = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec())
+    replicated = NamedSharding(mesh, PartitionSpec())
 
     def put(leaf: Array) -> Array:
         if not jax.typeof(leaf).sharding.mesh.empty:

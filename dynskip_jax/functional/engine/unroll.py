@@ -20,7 +20,12 @@ from dynskip_jax.functional.checks import (
 from dynskip_jax.functional.engine import parallel
 from dynskip_jax.functional.engine.deferred import OutOfReach
 from dynskip_jax.functional.engine.fused import fused_unroll
-from dynskip_jax.functional.engine.sharding import match_batch, on_mesh_of, vary_along, varying_axes
+from dynskip_jax.functional.engine.sharding import (
+    match_batch,
+    on_one_mesh,
+    vary_along,
+    varying_axes,
+)
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts
 from dynskip_jax.functional.step import (
@@ -110,8 +115,8 @@ def unroll(
 
     # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
     rows = _Rows(carry, x, below, seq_lengths, actions, restart, initial, zoneout_mask)
-    rows = match_batch(rows, x)
-    params = on_mesh_of(params, x)
+    params, rows = on_one_mesh((params, rows))
+    rows = match_batch(rows, rows.x)
     axes = varying_axes((params, rows, policy))
     params, rows, policy = vary_along((params, rows, policy), axes)
 

@@ -31,8 +31,8 @@ class Candidates:
         """Return the slots of the candidates in 0..K-1; the first one is slot 0, State(t-1).
 
         The result is a NumPy array (n,) of different slots if they are the same at all steps, and
-        otherwise (*batch, n), of which equal slots count once. `step` is the number of steps before
-        this one.
+        otherwise (*batch, n), of which equal slots count once and others than these K not at all.
+        `step` is the number of steps before this one.
         """
         raise NotImplementedError
 

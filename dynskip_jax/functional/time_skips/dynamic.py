@@ -22,7 +22,12 @@ from dynskip_jax.functional.agent import (
     where_allowed,
 )
 from dynskip_jax.functional.engine.sharding import explicit_spec, match_batch
-from dynskip_jax.functional.relaxation import RELAXATIONS, policy_temperature, relaxed_weights
+from dynskip_jax.functional.relaxation import (
+    RELAXATIONS,
+    bounded_temperature,
+    policy_temperature,
+    relaxed_weights,
+)
 from dynskip_jax.functional.time_skips.base import (
     BufferSkip,
     Choice,
@@ -100,7 +105,10 @@ class PolicySkip(BufferSkip):
         return slots.reshape((1,) * (step.ndim + 1 - slots.ndim) + slots.shape)
 
     def _candidate_slots(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"]:
-        """Return `among.slots`, checked if they are known, and otherwise clipped to 0..K-1."""
+        """Return `among.slots`, checked if they are known.
+
+        Others outside 0..K-1 become 0, State(t-1), which counts once: they are no candidates.
+        """
         slots = self.among.slots(self.max_skip, step)
         n = self.num_candidates
         # Slots that are the same at all steps are NumPy's, so their values are known.
@@ -114,7 +122,8 @@ class PolicySkip(BufferSkip):
             raise UserError(f"expected {self.among} to have {wanted}, got {slots}")
         if isinstance(slots, np.ndarray):
             return slots
-        return jnp.clip(slots, 0, self.max_skip - 1)
+        is_inside = (slots >= 0) & (slots < self.max_skip)
+        return jnp.where(is_inside, slots, 0)
 
     # The agent and its distribution.
 
@@ -208,7 +217,7 @@ class PolicySkip(BufferSkip):
             projected=project_agent_input(params, x),
             step=step,
             allowed=allowed,
-            temperature=temperature,
+            temperature=bounded_temperature(temperature, observation.dtype),
             followed=followed,
         )
         log_probs = self.log_weights(self.logits(params, inputs, observation))
