@@ -9,26 +9,30 @@ import re
 import sys
 import sysconfig
 import tokenize
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 from dynskip_jax.data import vocabularies
-from dynskip_jax.data.files import SPLITS, PathLike, folder_entries
+from dynskip_jax.data.files import SPLITS, PathLike, folder_entries, read_file
 from dynskip_jax.data.language import LanguageCorpus, corpus_name
 from dynskip_jax.data.messages import bad_file, shares, shown
 from dynskip_jax.data.vocabularies import FILE, CodeToken
-from dynskip_jax.errors import needs
+from dynskip_jax.errors import UserError, needs
 
 with needs("experiments"):
     from pygments.lexers import get_lexer_for_filename
     from pygments.token import Comment, Name, Number, String
 
 _PYTHON = (".py", ".pyi")
+# As Pygments lists them: its `.r` is REBOL, and its `.H` is always C++.
 _OTHERS = (
-    "c cc cpp cs dart ex go h hpp hs java jl js jsx kt lua ml php pl r rb rs scala sh swift ts tsx"
+    "c cc cpp cs dart ex go h hpp hs java jl js jsx kt lua ml php pl R rb rs scala sh swift ts tsx"
 )
-_ENDINGS = (*_PYTHON, *(f".{ending}" for ending in _OTHERS.split()))
+_ENDINGS = {
+    ending.lower(): ending for ending in (*_PYTHON, *(f".{other}" for other in _OTHERS.split()))
+}
 # Folders that are not read, anywhere and in the standard library: what is generated, installed or
 # tests.
 _SKIPPED = {
@@ -41,19 +45,26 @@ _SKIPPED = {
     "target",
 }
 _SKIPPED_OF_PYTHON = {"test", "tests", "idle_test", "encodings", "pydoc_data"}
-_LARGEST_FILE = 1_000_000  # bytes; larger ones are mostly tables of data
+LARGEST_FILE = 1_000_000  # bytes; larger ones are mostly tables of data
+# Lexers need up to 3e-8 seconds times the square of a stretch in which nothing ends what they try
+# to match. The sum of these squares is bounded, and not the seconds, so that every machine reads
+# the same files. The largest of code that people write have a tenth.
+_MOST_WORK = 100_000_000
+_STRETCHES = (re.compile(r".+"), re.compile(r"[\w\s.<>\[\]$?]+"))  # lines, and words
+_STRETCHES_OF_PYTHON = (re.compile(r"\s+"),)
 _HELD_OUT = 0.08  # fraction of the tokens in dev, and in test, at least
 _LARGE = 0.2  # fraction of all bytes from which a package is split into what it contains
 _BYTES_OF_TOKEN = 4  # at least, with comments
 _MARKS = {kind.upper(): f"<{kind}>" for kind in ("newline", "indent", "dedent")}
 _IS_MARK = re.compile(r"<(?:file|newline|indent|dedent|string|number|other|name-\d+)>")
-_UNREADABLE = (OSError, ValueError, SyntaxError, tokenize.TokenError)
+# Qt's translations have the ending of TypeScript.
+_IS_XML = re.compile(r"\s*<(\?xml|!DOCTYPE TS)\b")
 
 
 def code_text(name: str, content: bytes) -> str:
-    """Return the text of a file, with line feeds at line ends."""
+    """Return the text of a file, with line feeds at line ends; raise if it is none."""
     encoding = "utf-8-sig"
-    if name.endswith(_PYTHON):
+    if _is_python(name):
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     text = content.decode(encoding)
     if "\0" in text:
@@ -62,58 +73,95 @@ def code_text(name: str, content: bytes) -> str:
 
 
 def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
-    """Yield the tokens of a file without comments; the ending of its name tells the language.
+    """Yield the tokens of a file without comments; its name and its text tell the language.
 
     Python has tokens for line ends and indentation. A `SyntaxError` or `TokenError` may follow the
-    tokens before the fault, and other languages raise a `ValueError` if their lexer is not known.
+    tokens before the fault. In other languages, lexers may raise anything.
     """
-    if name.endswith(_PYTHON):
+    if _is_python(name):
         yield from _python_tokens(text)
     else:
         yield from _other_tokens(name, text)
+
+
+def lexed(name: str, text: str) -> Iterator[tuple[int, Any, str]]:
+    """Yield the parts of a file as Pygments finds them: first character, kind and text."""
+    stretches = _STRETCHES_OF_PYTHON if _is_python(name) else _STRETCHES
+    for kind in stretches:
+        work = sum(len(stretch[0]) ** 2 for stretch in kind.finditer(text))
+        if work > _MOST_WORK:
+            raise ValueError("its lines, or its stretches without punctuation, are too long")
+    if _IS_XML.match(text):
+        raise ValueError("XML")
+    path = PurePath(name)
+    known = path.with_suffix(_ENDINGS.get(path.suffix.lower(), path.suffix)).name
+    plain = _with_plain_letters(text)
+    for start, kind, part in get_lexer_for_filename(known, plain).get_tokens_unprocessed(plain):
+        yield start, kind, text[start : start + len(part)]
 
 
 def ends_inside(name: str, text: str) -> str | None:
     """Return `string` or `comment` if the text of a file ends inside one; None elsewhere."""
     # A letter that is added belongs to what is still open. Lexers of C's family read `/*` as the
     # beginning of a comment only if they find its end.
-    found = get_lexer_for_filename(name, text).get_tokens_unprocessed(f"{text}x */\n")
-    (kind,) = (kind for start, kind, value in found if start <= len(text) < start + len(value))
-    if kind in String and kind not in (String.Atom, String.Symbol):  # names of Prolog and Ruby
-        return "string"
-    return "comment" if _is_comment(kind) else None
+    found = lexed(name, f"{text}x */\n")
+    (kind,) = (kind for start, kind, part in found if start <= len(text) < start + len(part))
+    if _is_comment(name, kind):
+        return "comment"
+    is_name = kind in String.Atom or kind in String.Symbol  # of Prolog and Ruby
+    return "string" if kind in String and not is_name else None
 
 
-def _is_comment(kind: Any) -> bool:
-    """Return whether a kind of token is a comment; lexers count `#include` of C among them."""
+def _is_python(name: str) -> bool:
+    return name.lower().endswith(_PYTHON)
+
+
+def _is_comment(name: str, kind: Any) -> bool:
+    """Return whether a kind of part is a comment: no `#include` of C, no docstring of Python."""
+    if kind in String.Doc:
+        return not _is_python(name)
     return kind in Comment and kind not in Comment.Preproc and kind not in Comment.PreprocFile
+
+
+def _with_plain_letters(text: str) -> str:
+    """Return a text of the same length with `x` for what identifiers have beyond ASCII.
+
+    Lexers cut identifiers at the marks of many scripts; Python's own does before 3.12.
+    """
+    return re.sub(r"[^\x00-\x7f]", lambda one: "x" if f"x{one[0]}".isidentifier() else one[0], text)
 
 
 def _python_tokens(text: str) -> Iterator[CodeToken]:
     # `tokenize` counts lines and columns, and places are characters of the text.
     lines = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
-    for number, string, (first, left), (last, right), _ in tokenize.generate_tokens(
-        io.StringIO(text).readline
-    ):
+    readline = io.StringIO(_with_plain_letters(text)).readline
+    for number, _, (first, left), (last, right), _ in tokenize.generate_tokens(readline):
+        start = lines[first - 1] + left
+        stop = lines[last - 1] + right
+        string = text[start:stop]
         kind = tokenize.tok_name[number]
         if kind in ("COMMENT", "NL", "ENDMARKER") or (kind == "ERRORTOKEN" and string.isspace()):
             continue
         is_name = kind == "NAME" and not keyword.iskeyword(string)
+        if is_name:
+            string = unicodedata.normalize("NFKC", string)  # as the language compares names
         kept = _MARKS.get(kind) or _short(string, "STRING" in kind, kind == "NUMBER")
-        yield CodeToken(kept, lines[first - 1] + left, lines[last - 1] + right, is_name)
+        yield CodeToken(kept, start, stop, is_name)
 
 
 def _other_tokens(name: str, text: str) -> Iterator[CodeToken]:
-    found = get_lexer_for_filename(name, text).get_tokens_unprocessed(text)
+    def is_of_string(part: tuple[int, Any, str]) -> bool:
+        return part[1] in String and not _is_comment(name, part[1])
+
     # A string is one token, although lexers cut it at escapes.
-    for is_string, parts in itertools.groupby(found, lambda part: part[1] in String):
+    for is_string, parts in itertools.groupby(lexed(name, text), is_of_string):
         parts = list(parts)
         if is_string:  # quotes and escapes are parts of their own
-            parts = [(parts[0][0], String, "".join(value for _, _, value in parts))]
-        for offset, kind, value in parts:
-            if _is_comment(kind):
+            parts = [(parts[0][0], String, "".join(part for _, _, part in parts))]
+        for offset, kind, part in parts:
+            if _is_comment(name, kind):
                 continue
-            for word in re.finditer(r"(?s).+" if is_string else r"\S+", value):
+            for word in re.finditer(r"(?s).+" if is_string else r"\S+", part):
                 kept = _short(word[0], is_string, kind in Number)
                 yield CodeToken(kept, offset + word.start(), offset + word.end(), kind in Name)
 
@@ -134,7 +182,7 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     """Read a folder of source code, by default Python's standard library, and describe it in lines.
 
     Packages are read in the order of a hash of their names, until there are `max_tokens`. No two
-    splits share a package. Of files with the same content, one is read. `<file>` ends each file.
+    splits share a package. Of files with the same tokens, one is read. `<file>` ends each file.
     """
     root = Path(folder or sysconfig.get_paths()["stdlib"]).expanduser()
     skipped = _SKIPPED
@@ -167,8 +215,8 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     ]
     if count >= max_tokens:
         lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
-    unreadable += [path for path, fault in faults.items() if isinstance(fault, OSError)]
-    no_code = [path for path, fault in faults.items() if not isinstance(fault, OSError)]
+    unreadable += [path for path, fault in faults.items() if isinstance(fault, UserError)]
+    no_code = [path for path, fault in faults.items() if not isinstance(fault, UserError)]
     if unreadable:
         lines.append(f"cannot be opened, and left out: {_some(unreadable)}")
     if no_code:
@@ -190,12 +238,14 @@ def _read_packages(
     count = 0
     for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
         try:
-            content = (root / path).read_bytes()
-            tokens = list(code_tokens(path.name, code_text(path.name, content)))
-        except _UNREADABLE as error:
+            text = code_text(path.name, read_file(root / path, LARGEST_FILE))
+            tokens = list(code_tokens(path.name, text))
+        except Exception as error:  # no decoder or lexer says what it may raise
             faults[path] = error
             continue
-        digest = hashlib.sha256(content).digest()
+        # As they stand in the file: `<string>` would be the same for all long strings.
+        parts = (text[token.start : token.stop].strip() or token.text for token in tokens)
+        digest = hashlib.sha256("\n".join(parts).encode()).digest()
         if tokens and digest not in seen:
             packages.setdefault(package, []).append(tokens)
             count += len(tokens)
@@ -226,13 +276,14 @@ def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], l
         unreadable.append(Path(error.filename).relative_to(root))
 
     for here, folders, files in os.walk(root, onerror=note):
-        is_environment = "pyvenv.cfg" in files  # a virtual one
+        is_environment = "pyvenv.cfg" in files or "conda-meta" in folders
         # `os.walk` enters the folders that are left in this list.
         folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
         if is_environment:
             folders.clear()
-        for path in (Path(here, name) for name in files if name.lower().endswith(_ENDINGS)):
-            if path.is_file() and path.stat().st_size <= _LARGEST_FILE:
+        for path in (Path(here, name) for name in files):
+            is_code = path.suffix.lower() in _ENDINGS and path.is_file()
+            if is_code and path.stat().st_size <= LARGEST_FILE:
                 found[path.relative_to(root)] = path.stat().st_size
     return found, unreadable
 
