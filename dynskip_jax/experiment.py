@@ -10,6 +10,7 @@ from typing import Any
 from dynskip_jax.config import listed, short
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Settings, get
+from dynskip_jax.small_data import UPDATES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Experiment:
     published: tuple[Published, ...] = ()
     sample_text: str | None = None  # read by `explain` by default
     samples: int = 16  # number of predictions that are averaged in the final evaluation
+    least_updates: int = UPDATES  # that presets make, in more epochs if the data are small
     final_rows: int | None = None  # rows in a batch of the final evaluation; None: the task's
     # Function of the flags that are given to the preset that is used, if not the first.
     default_preset: Callable[[Mapping[str, Any]], str] | None = None

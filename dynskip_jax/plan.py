@@ -94,7 +94,8 @@ def read_data(experiment: Experiment, resolved: Resolved) -> tuple[Resolved, Dat
     settings = resolved.settings
     check_names(settings.run.models(experiment.model), settings)
     data = experiment.task_class.load(settings)
-    return fit_to_size(resolved, data.sizes.get("train", 0)), data
+    size = data.sizes.get("train", 0)
+    return fit_to_size(resolved, size, experiment.least_updates), data
 
 
 def plan(experiment: Experiment, resolved: Resolved, data: Dataset) -> Plan:

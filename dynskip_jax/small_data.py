@@ -6,7 +6,7 @@ from typing import Any
 
 from dynskip_jax.settings import Resolved, fields_of, get
 
-UPDATES = 600  # that presets make at least
+UPDATES = 600  # that presets make at least, unless their experiment says otherwise
 # That relaxed choices have at least. In fewer, the weight of the entropy falls before the agent has
 # learned where to look, and it takes the previous state for ever.
 RELAXED_UPDATES = 400
@@ -15,11 +15,11 @@ _SMALLEST_BATCH = 8
 _IN_EPOCHS = ("epochs", "patience", "decay_after", "average_after", "relaxed_epochs")
 
 
-def fit_to_size(resolved: Resolved, size: int) -> Resolved:
+def fit_to_size(resolved: Resolved, size: int, updates: int = UPDATES) -> Resolved:
     """Return settings with enough updates for data of this size, and notes on what has changed.
 
     Batches become smaller, down to 8, until an epoch has 20 of them. Then all times in epochs, and
-    the decay of the learning rate, are stretched until the preset's epochs make 600 updates.
+    the decay of the learning rate, are stretched until the preset's epochs make `updates`.
     Relaxed epochs become more until they make 400. Values from flags stay. With `--epochs` between
     the preset's and that many, the schedule is stretched to these epochs: the last one has the
     learning rate of the preset's last. Fewer stretch nothing, and a run with more may grow by
@@ -44,7 +44,7 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
 
     usual = resolved.preset_epochs
     batches = size // (batch * per_row)
-    stretch = math.ceil(UPDATES / max(1, usual * batches))
+    stretch = math.ceil(updates / max(1, usual * batches))
     enough = usual * stretch
     fitting = enough
     if "epochs" not in free:
@@ -69,7 +69,7 @@ def fit_to_size(resolved: Resolved, size: int) -> Resolved:
         notes.append(
             f"train is small: with --epochs {training.epochs} there are only "
             f"{training.epochs * batches:,} updates in all; without it, {enough} epochs would make "
-            f"{UPDATES} or more"
+            f"{updates:,} or more"
         )
 
     relaxed = changed.get("relaxed_epochs", settings.agent.relaxed_epochs)

@@ -13,20 +13,28 @@ from dynskip_jax import run
 from dynskip_jax.cli import read_training
 from dynskip_jax.experiment import find_experiment
 from dynskip_jax.settings import replace
-from dynskip_jax.small_data import RELAXED_UPDATES, UPDATES, fit_to_size
+from dynskip_jax.small_data import RELAXED_UPDATES, fit_to_size
 
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("classify", 160), ("conll2003", 27), ("ptb", 3_000), ("sick", 100), ("sst", 200)],
+    [
+        ("classify", 160),
+        ("code", 130_000),
+        ("conll2003", 27),
+        ("ptb", 3_000),
+        ("sick", 100),
+        ("sst", 200),
+    ],
 )
 def test_presets_make_enough_updates(name, size):
-    resolved, _ = read_training(find_experiment(name), [])
+    experiment = find_experiment(name)
+    resolved, _ = read_training(experiment, [])
     usual = resolved.settings.training
-    fitted = fit_to_size(resolved, size)
+    fitted = fit_to_size(resolved, size, experiment.least_updates)
     found = fitted.settings.training
     batches = size // (found.batch_size * getattr(found, "num_steps", 1))
-    assert found.epochs * batches >= UPDATES and fitted.notes
+    assert found.epochs * batches >= experiment.least_updates and fitted.notes
     assert fitted.sources["epochs"] == f"{resolved.sources['epochs']}, for small data"
     assert found.patience * usual.epochs == usual.patience * found.epochs
 

@@ -44,6 +44,7 @@ EXPERIMENT = Experiment(
         ),
     },
     model="dynamic:500",
+    least_updates=3000,
     columns=columns_of("perplexity", "perplexity", ".2f")
     | {
         "test_accuracy": ("top-1", ".1%"),
