@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from dynskip_jax.console import say
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.own_code import import_module
 from dynskip_jax.trained import Trained, load_models, load_run
+from dynskip_jax.training.results import progress_of, runs_of_models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,9 @@ class FinishedRun:
     def last(self, command: str) -> Trained:
         """Return the chosen model; the run's experiment must have the command."""
         self._prepare()
+        for name, other in runs_of_models(self.run_dir).items():
+            if self.model is None and other.result() is None:
+                say(f"{name}: {progress_of(other)}, left out", sys.stderr)
         return load_run(self.run_dir, self.model, self.of_seed, command)
 
     def _prepare(self) -> None:

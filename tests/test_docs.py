@@ -25,9 +25,11 @@ PAGES = [
     str(page.relative_to(ROOT))
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ]
-# Pages whose code has its own test: the first three below, the others in tests/experiments/.
+# Pages whose code has its own test: README, own_model and own_pieces below, the others in
+# tests/experiments/.
 TESTED_APART = (
     "README.md",
+    "docs/experiments/code.md",
     *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")),
 )
 

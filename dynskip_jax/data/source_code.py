@@ -48,7 +48,7 @@ _SKIPPED_OF_PYTHON = {"test", "tests", "idle_test", "encodings", "pydoc_data"}
 LARGEST_FILE = 1_000_000  # bytes; larger ones are mostly tables of data
 # Lexers need up to 3e-8 seconds times the square of a stretch in which nothing ends what they try
 # to match. The sum of these squares is bounded, and not the seconds, so that every machine reads
-# the same files. The largest of code that people write have a tenth.
+# the same files. Of 22,356 files of a Debian system 61 have more: generated or minified ones.
 _MOST_WORK = 100_000_000
 _STRETCHES = (re.compile(r".+"), re.compile(r"[\w\s.<>\[\]$?]+"))  # lines, and words
 _STRETCHES_OF_PYTHON = (re.compile(r"\s+"),)
@@ -67,6 +67,7 @@ def code_text(name: str, content: bytes) -> str:
     if _is_python(name):
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     text = content.decode(encoding)
+    text.encode()  # raises for halves of characters, which some of Python's encodings give
     if "\0" in text:
         raise ValueError("binary")
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,6 +1,8 @@
 """Check source code: the scores, and that `complete` and `explain` show what a run computes."""
 
+import io
 import json
+import os
 import re
 from types import SimpleNamespace
 
@@ -11,12 +13,15 @@ import pytest
 from commands import PTB, assert_user_error, execute, finished_run, row_of, succeed
 from compiled import compiled
 from learners import drawn_params, language_modelling, plain, together
+from pages import code_of, run_code
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.source_code import code_tokens
 from dynskip_jax.data.vocabularies import FILE, CodeToken, code_vocabulary
 from dynskip_jax.experiment import find_experiment
+from dynskip_jax.experiments.code.reading import _read as read_part
+from dynskip_jax.experiments.code.reading import predictions
 from dynskip_jax.experiments.code.task import CodeModelling, ranks
 from dynskip_jax.tasks.language import LanguageModelling, OfTargets
 from dynskip_jax.trained import load_run
@@ -97,6 +102,10 @@ def share_of_each(output, t, token):
     return gate * weights * (output.choices.words[t] == token)
 
 
+def piped(text, encoding="utf-8"):
+    return io.TextIOWrapper(io.BytesIO(text.encode(encoding)))
+
+
 def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained, file):
     # At the 3 in the last line but one: the text before it is shorter than the file.
     text = file.read_text()
@@ -134,7 +143,7 @@ def test_complete_lists_the_likeliest_tokens_with_real_names_and_places(trained,
     table = succeed(CODE, "complete", place, "--run-dir", trained.folder, "--count", 3).out
     assert table.startswith("after: print(area(") and len(re.findall(r"0\.\d{3}", table)) == 3
     by_input = ("complete", "-", "--run-dir", trained.folder, "--json", "--count", 400)
-    assert json.loads(succeed(CODE, *by_input, standard_input=text[:offset]).out) == found
+    assert json.loads(succeed(CODE, *by_input, standard_input=piped(text[:offset])).out) == found
     to_the_end = (f"{file}:{line}", f"{file}:{line}:{len('print(area(3, rare_name))') + 1}")
     outs = [
         succeed(CODE, "complete", at, "--run-dir", trained.folder, "--json").out
@@ -181,6 +190,98 @@ def test_a_place_in_a_string_or_a_comment_is_said(name, before, after, inside, t
     assert len(json.loads(outcome.out)) == 10
     said = [line for line in outcome.err.splitlines() if "the place is inside a" in line]
     assert [line.split()[5].strip(":") for line in said] == [inside][: inside is not None]
+
+
+@pytest.mark.parametrize(
+    ("text", "begins", "listed"),
+    [
+        ("self.wi", "wi", {"width", "width_of_it"}),
+        ("self.width", "width", {"width", "width_of_it"}),
+        ("x = wi|dth", "wi", {"width", "width_of_it"}),
+        ("pri", "pri", {"print"}),
+        ("zebra = zeb", "zeb", {"zebra"}),
+        ("x = नाम + ना", "ना", {"नाम"}),
+        ("nothing_begins_so", "nothing_begins_so", set()),
+        ("x = 3", "", {"width", "(", "<newline>"}),
+        ("x = wi ", "", {"width", "(", "<newline>"}),
+    ],
+)
+def test_what_is_typed_is_the_beginning_of_what_is_listed(text, begins, listed, trained, here):
+    before = TEXT + f"width_of_it = {text}"
+    (here / "a.py").write_text(before.replace("|", ""), encoding="utf-8")
+    column = len(before.partition("|")[0].rpartition("\n")[2]) + 1
+    place = f"a.py:{before.count(chr(10)) + 1}:{column}"
+    outcome = succeed(
+        CODE, "complete", place, "--run-dir", trained.folder, "--json", "--count", 400
+    )
+    found = [entry["token"] for entry in json.loads(outcome.out)]
+    assert outcome.out.isascii() and listed <= set(found)
+    assert all(token.startswith(begins) for token in found)
+    if not begins:
+        assert set(found[-4:]) == {"<new name>", "<other>", "<number>", "<string>"}
+    if not listed:
+        said = succeed(CODE, "complete", place, "--run-dir", trained.folder).out
+        assert said == f"no token that the model or the file has begins with {begins}\n"
+
+
+def test_names_that_share_a_number_are_not_listed(trained, here):
+    """Regression: one name was listed for another, from a line that did not hold it."""
+    text = "\n".join(f"rare_{i} = rare_{i}" for i in range(260))
+    (here / "a.py").write_text(f"{text}\nx = ")
+    flags = ("--run-dir", trained.folder)
+    found = json.loads(succeed(CODE, "complete", "a.py", *flags, "--json", "--count", 400).out)
+    rare = {entry["token"] for entry in found if entry["token"].startswith("rare_")}
+    # `x` is the 261st name. The first 61 have the numbers of the last ones.
+    assert rare == {f"rare_{i}" for i in range(61, 200)}
+    lines = (here / "a.py").read_text().split("\n")
+    for entry in found:
+        if "line" in entry and entry["token"] != "<newline>":
+            assert lines[entry["line"] - 1][entry["column"] - 1 :].startswith(entry["token"])
+    succeed(CODE, "explain", "a.py", *flags, "--html", "p.html")
+    assert (here / "p.html").read_text().count("one with other names") == 2 * 121 + 1
+
+
+@pytest.mark.parametrize("command", ["complete", "explain"])
+def test_a_line_that_cannot_be_read_is_said(command, trained, here):
+    (here / "a.py").write_text("if x:\n  y\n\n z = 1\n")
+    outcome = succeed(CODE, command, "a.py", "--run-dir", trained.folder)
+    assert outcome.err == "a.py: line 4 cannot be read: the model reads what is before it\n"
+
+
+def test_standard_input_is_read_as_its_first_line_says(trained):
+    text = "# coding: latin-1\ncafé = 1\nx = ca"
+    outcome = succeed(
+        CODE,
+        *("complete", "-", "--run-dir", trained.folder, "--json"),
+        standard_input=piped(text, "latin-1"),
+    )
+    assert [entry["token"] for entry in json.loads(outcome.out)] == ["café"]
+
+
+def test_a_page_shows_what_a_terminal_would_obey(trained, here):
+    name = os.fsdecode(b"\xff\xe2\x80\xae.py")  # no UTF-8
+    (here / name).write_text("x = 'a\u202eb'  # \u2066\n\ty = 1\n".replace("\n\t", "\n"))
+    succeed(CODE, "explain", name, "--run-dir", trained.folder, "--html", "p.html")
+    page = (here / "p.html").read_text(encoding="utf-8")
+    assert page.count("\\u202e") >= 3 and "\\u2066" in page and "\\udcff" in page
+    assert not set(page) & set("\u202e\u2066")
+
+
+def test_a_process_that_stays_loaded_compiles_once(trained):
+    run = load_run(trained.folder)
+    compiled_before = None
+    for text in (TEXT, TEXT * 20, "x = 1\n"):
+        parts = list(predictions(run, list(code_tokens("a.py", text))))
+        assert sum(len(part.probs) for part in parts) == len(list(code_tokens("a.py", text))) + 1
+        compiled_before = compiled_before or read_part._cache_size()
+        assert read_part._cache_size() == compiled_before
+
+
+def test_the_loop_of_the_page_runs(trained):
+    page = "docs/experiments/code.md"
+    (code,) = code_of(page)
+    names = run_code(page, code.replace("runs/mine", str(trained.folder)))
+    assert len(names["found"]) == 5 and "token" in names["found"][0]
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +349,11 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(run, file,
         ("explain", "a.zebra", "no language"),
         ("explain", "empty.py", "has no code"),
         ("complete", "latin.py", "is no text"),
+        ("complete", "rot13.py", "is no text"),
+        ("explain", "prose.java", "too long"),
+        ("complete", "pipe.py:1", "is a named pipe"),
+        ("explain", "/dev/zero", "is a named pipe or a device"),
+        ("complete", "large.py", "1,000,000 bytes"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, here):
@@ -256,13 +362,21 @@ def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, 
     (here / "a.zebra").write_text("x = 1\n")
     (here / "empty.py").write_text("# nothing\n")
     (here / "latin.py").write_bytes(b"x = '\xe9'\n")
+    (here / "rot13.py").write_text("# coding: rot13\n")
+    (here / "prose.java").write_text("some words " * 4_000)
+    (here / "large.py").write_text("x = 1\n" * 200_000)
+    os.mkfifo(here / "pipe.py")
     assert_user_error(execute(CODE, command, where, "--run-dir", trained.folder), part)
 
 
 @pytest.mark.slow
 def test_a_model_that_copies_nothing_completes_too(folder, file, tmp_path):
-    run = finished_run(CODE, tmp_path / "run", "--data", folder, "--model", "lstm", *SMALL)
-    found = json.loads(succeed(CODE, "complete", file, "--run-dir", run.folder, "--json").out)
+    models = ("--compare", "lstm,dynamic:3")
+    run = finished_run(CODE, tmp_path / "run", "--data", folder, *models, *SMALL)
+    (run.folder / "dynamic-3" / "result.json").unlink()
+    outcome = succeed(CODE, "complete", file, "--run-dir", run.folder, "--json")
+    assert "dynamic:3: not finished, after 1 epochs, left out" in outcome.err
+    found = json.loads(outcome.out)
     assert len(found) == 10 and not any(entry["copied"] or "line" in entry for entry in found)
     page = tmp_path / "page.html"
     succeed(CODE, "explain", file, "--run-dir", run.folder, "--html", page)

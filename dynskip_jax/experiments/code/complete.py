@@ -12,18 +12,33 @@ from tyro.conf import Positional, arg
 from dynskip_jax.config import Count
 from dynskip_jax.console import print_table, say
 from dynskip_jax.data.messages import shortened
-from dynskip_jax.data.source_code import ends_inside
-from dynskip_jax.data.vocabularies import NUMBERED_NAMES, CodeToken, CodeVocabulary
+from dynskip_jax.data.vocabularies import (
+    NUMBER,
+    NUMBERED_NAMES,
+    OTHER,
+    STRING,
+    CodeToken,
+    CodeVocabulary,
+)
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.code.reading import (
+    CodeBefore,
+    code_before,
+    names_of_numbers,
+    predictions,
+    read_code_file,
+)
 from dynskip_jax.experiments.code.reading import place as place_of
-from dynskip_jax.experiments.code.reading import predictions, read_code_file, tokens_before
 from dynskip_jax.finished import FinishedRun
+from dynskip_jax.trained import Trained
 
 # What is listed instead at a place inside what the model does not read.
 _COMPLETED = {
     "string": "listed are tokens that may stand in place of the whole string",
     "comment": "listed are tokens that may follow the code before the comment",
 }
+_NEW_NAME = "<new name>"
+_PLACEHOLDERS = (_NEW_NAME, STRING, NUMBER, OTHER)
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 
 
@@ -35,9 +50,10 @@ def complete(
 ) -> None:
     """List the likeliest tokens at a place of a file, and from where each is copied.
 
-    The model reads what is before the place. Lines and columns count from 1. Without a column the
-    place is the end of the line, and without a line the end of the file. With `-` in place of a
-    file it reads standard input, as Python.
+    The model reads what is before the place. Of a name that ends at the place, only continuations
+    are listed. Lines and columns count from 1. Without a column the place is the end of the line,
+    and without a line the end of the file. With `-` in place of a file it reads standard input, as
+    Python.
 
     Args:
         place: FILE:LINE:COLUMN, FILE:LINE or FILE.
@@ -47,20 +63,18 @@ def complete(
     file, line, column = _PLACE.fullmatch(place).groups()
     name, text = read_code_file(file)
     offset = _offset(file, text, line, column)
-    tokens = tokens_before(name, text, offset)
-    if (inside := ends_inside(name, text[:offset])) is not None:
-        # On standard error, because standard output may be JSON.
-        say(f"the place is inside a {inside}: {_COMPLETED[inside]}", sys.stderr)
-    trained = run.last("code.complete")
-    vocabulary = trained.vocabulary
-    *_, last = predictions(trained, tokens)
-
-    found = [
-        _entry(shown, last.copied(-1, i), probability, text, tokens)
-        for i, shown, probability in _likeliest(vocabulary, tokens, last.probs[-1], count)
-    ]
+    before = code_before(name, text, offset)
+    # On standard error, because standard output may be JSON.
+    if before.unread is not None:
+        say(f"{file}: {before.unread_line}", sys.stderr)
+    if before.inside is not None:
+        say(f"the place is inside a {before.inside}: {_COMPLETED[before.inside]}", sys.stderr)
+    found = completions(run.last("code.complete"), text, before, count)
     if json:
-        say(javascript.dumps(found, ensure_ascii=False))
+        say(javascript.dumps(found))  # in ASCII, which every terminal has
+        return
+    if not found:
+        say(f"no token that the model or the file has begins with {before.typed}")
         return
     rows = []
     for entry in found:
@@ -68,28 +82,47 @@ def complete(
         if "line" in entry:
             row += [f"{entry['copied']:.0%}", f"{entry['line']}:{entry['column']}"]
         rows.append(row)
-    before = text[:offset].rpartition("\n")[2].strip()
-    title = f"after: {shortened(before, 40)}" if before else "at the beginning of a line"
+    here = text[:offset].rpartition("\n")[2].strip()
+    title = f"after: {shortened(here, 40)}" if here else "at the beginning of a line"
     print_table(title, ["token", "probability", "copied", "from"], rows)
 
 
-def _likeliest(
-    vocabulary: CodeVocabulary, tokens: Sequence[CodeToken], probs: np.ndarray, count: int
-) -> Iterator[tuple[int, str, float]]:
-    """Yield the ids of the likeliest next tokens, their texts and their probabilities."""
-    numbered = zip(vocabulary.number(tokens), tokens, strict=True)
-    real = {number: token.text for number, token in numbered if number.startswith("<name-")}
-    # Numbers that no name of the file has are one entry: a name that is new. The first of them has
-    # their sum; the others, below 0, are not listed.
-    unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in real]
-    probs = probs.copy()
-    probs[unused[:1]] = probs[unused].sum()
-    probs[unused[1:]] = -1
-    for i in np.argsort(-probs)[: min(count, (probs >= 0).sum())].tolist():
-        shown = real.get(vocabulary.tokens[i], vocabulary.tokens[i])
-        if i in unused:
-            shown = "<new name>"
-        yield i, shown, float(probs[i])
+def completions(
+    trained: Trained, text: str, before: CodeBefore, count: int = 10
+) -> list[dict[str, Any]]:
+    """Return the likeliest tokens after what is before a place in a text, as `complete` lists them.
+
+    Placeholders are the last ones.
+    """
+    vocabulary = trained.vocabulary
+    *_, last = predictions(trained, before.tokens)
+    probs = last.probs[-1]
+    listed = [
+        (probability, shown, i)
+        for probability, shown, i in _candidates(vocabulary, before.tokens, probs)
+        if not before.typed or (shown not in _PLACEHOLDERS and shown.startswith(before.typed))
+    ]
+    listed = sorted(listed, reverse=True)[:count]
+    listed.sort(key=lambda candidate: candidate[1] in _PLACEHOLDERS)
+    return [
+        _entry(shown, last.copied(-1, i), probability, text, before.tokens)
+        for probability, shown, i in listed
+    ]
+
+
+def _candidates(
+    vocabulary: CodeVocabulary, tokens: Sequence[CodeToken], probs: np.ndarray
+) -> Iterator[tuple[float, str, int]]:
+    """Yield the probability, the text and the id of each token that may follow `tokens`."""
+    names = names_of_numbers(vocabulary, tokens)
+    # Numbers that no name of the file has are one entry: a name that is new.
+    unused = [i for i in range(1, NUMBERED_NAMES + 1) if vocabulary.tokens[i] not in names]
+    if unused:
+        yield float(probs[unused].sum()), _NEW_NAME, unused[0]
+    for i in set(range(len(vocabulary))) - set(unused):
+        known = names.get(vocabulary.tokens[i], {vocabulary.tokens[i]})
+        if len(known) == 1:  # of several names of one number none can be told apart
+            yield float(probs[i]), *known, i
 
 
 def _entry(

@@ -1,7 +1,8 @@
 """Read a file of source code with a trained model: what it predicts, and from where it copies."""
 
-import sys
+import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, NamedTuple
@@ -9,11 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Float, Int
 
+from dynskip_jax import functional as F
+from dynskip_jax.data.files import read_file, read_standard_input
 from dynskip_jax.data.messages import bad_file
-from dynskip_jax.data.source_code import code_text, code_tokens
-from dynskip_jax.data.vocabularies import CodeToken
+from dynskip_jax.data.source_code import LARGEST_FILE, code_text, code_tokens, ends_inside
+from dynskip_jax.data.vocabularies import CodeToken, CodeVocabulary
 from dynskip_jax.trained import Trained
 
 _STEPS = 256  # read in one call
@@ -38,34 +42,67 @@ class Predictions(NamedTuple):
         return float(shares.sum()), int(shares.argmax()) + 1 if shares.any() else 0
 
 
+class CodeBefore(NamedTuple):
+    """What is before a place in a file."""
+
+    tokens: list[CodeToken]
+    typed: str = ""  # the beginning of a name or a keyword that ends at the place
+    inside: str | None = None  # `string` or `comment`, if the place is inside one
+    unread: int | None = None  # line, before the place, that cannot be read as its language
+
+    @property
+    def unread_line(self) -> str:
+        """What is said of a line that cannot be read."""
+        return f"line {self.unread} cannot be read: the model reads what is before it"
+
+
 def read_code_file(file: str) -> tuple[str, str]:
     """Return the name and the text of a file; `-` is standard input, as Python."""
-    path = Path("-.py" if file == "-" else file).expanduser()
+    name = "-.py" if file == "-" else Path(file).name
+    if file == "-":
+        content = read_standard_input(LARGEST_FILE)
+    else:
+        content = read_file(Path(file).expanduser(), LARGEST_FILE)
     try:
-        content = sys.stdin.read().encode() if file == "-" else path.read_bytes()
-        return path.name, code_text(path.name, content)
-    except OSError as error:
-        raise bad_file(
-            file, f"cannot be read ({error.strerror or error}): check its name and permissions"
-        ) from None
-    except (ValueError, SyntaxError):
+        return name, code_text(name, content)
+    except Exception:  # no decoder says what it may raise
         raise bad_file(file, "is no text: name a file of source code in UTF-8") from None
 
 
-def tokens_before(name: str, text: str, offset: int) -> list[CodeToken]:
-    """Return the tokens before a character of a file, which may be unfinished."""
-    found = []
+def code_before(name: str, text: str, offset: int) -> CodeBefore:
+    """Return what is before a character of a file, which may be unfinished."""
+    found: list[CodeToken] = []
+    inside = None
     try:
+        inside = ends_inside(name, text[:offset])
         for token in code_tokens(name, text):
-            if token.stop > offset or token.start >= offset:
+            if token.start >= offset:
+                break
+            typed = text[token.start : offset]
+            is_word = token.is_name or typed.isidentifier()
+            if token.stop >= offset and is_word and inside is None:
+                return CodeBefore(found, typed)
+            if token.stop > offset:
                 break
             found.append(token)
     except (SyntaxError, TokenError):  # at the end of what can be read
-        pass
-    except ValueError:
-        raise bad_file(
-            name, "is in no language that is known: its name has to end like .py or .js"
-        ) from None
+        read = found[-1].stop if found else 0
+        start = re.compile(r"(?:\s|#.*)*").match(text, read).end()
+        # What is open at the end of a file is no fault of a line.
+        if start < offset and inside is None:
+            return CodeBefore(found, unread=place(text, start)[0])
+    except Exception as error:  # no lexer says what it may raise
+        remedy = "its name has to end like .py or .js"
+        raise bad_file(name, f"is in no language that can be read ({error}): {remedy}") from None
+    return CodeBefore(found, inside=inside)
+
+
+def names_of_numbers(vocabulary: CodeVocabulary, tokens: Sequence[CodeToken]) -> dict[str, set]:
+    """Return which names of a file each numbered name stands for: several, if it has many names."""
+    found: dict[str, set] = {}
+    for number, token in zip(vocabulary.number(tokens), tokens, strict=True):
+        if number.startswith("<name-"):
+            found.setdefault(number, set()).add(token.text)
     return found
 
 
@@ -77,32 +114,36 @@ def place(text: str, offset: int) -> tuple[int, int]:
 def predictions(trained: Trained, tokens: Sequence[CodeToken]) -> Iterator[Predictions]:
     """Yield the predictions of all tokens of a file, and of the one after them, in parts."""
     vocabulary = trained.vocabulary
-    key = jax.random.key(0)
     inputs = vocabulary.encode([vocabulary.start, *vocabulary.number(tokens)])
-
-    # Parameters are an argument: as constants they would be compiled into the program.
-    @jax.jit
-    def read(params: Any, carry: Any, part: Any) -> tuple[Any, Predictions]:
-        how = dict(policy=trained.policy, rngs=key, deterministic=True, return_carry=True)
-        carry, output = trained.learner.model(params)(part[None], initial_carry=carry, **how)
-        probs = jax.nn.softmax(output.logits[0])
-        copies = output.copies
-        if copies is None:
-            return carry, Predictions(probs, probs, None, None)
-        words = output.choices.words[0]
-        copying = copies.weights[0] * jax.nn.sigmoid(copies.gates[0])
-        if copies is not output.choices:  # one of them was chosen
-            slots = jnp.arange(words.shape[1])[None] + 1
-            copying = jnp.where(slots == output.decisions[-1].action[0][:, None], copying, 0)
-        return carry, Predictions(probs, jax.nn.softmax(output.of_softmax[0]), words, copying)
-
+    definition, state = nnx.split(trained.model)
+    carry = trained.model.initialize_carry(1, jax.random.key(0))
     # Parts of one size, the last padded, so that one program reads a file of any length.
-    carry = trained.model.initialize_carry(1, key)
     for start in range(0, len(inputs), _STEPS):
         part = inputs[start : start + _STEPS]
-        carry, found = read(
-            trained.params, carry, jnp.asarray(np.pad(part, (0, _STEPS - len(part))))
-        )
+        padded = np.pad(part, (0, _STEPS - len(part)))
+        carry, found = _read(definition, state, trained.policy, carry, padded)
+        # Cut on the host: each length would be a program of its own.
         yield Predictions(
-            *(leaf if leaf is None else np.asarray(leaf[: len(part)]) for leaf in found)
+            *(leaf if leaf is None else np.asarray(leaf)[: len(part)] for leaf in found)
         )
+
+
+@partial(jax.jit, static_argnums=0)
+def _read(
+    definition: nnx.GraphDef, state: Any, policy: F.Policy, carry: Any, part: Int[Any, "time"]
+) -> tuple[Any, Predictions]:
+    """Return the carry after a part of a file, and the predictions after each of its tokens."""
+    model = nnx.merge(definition, state)
+    key = jax.random.key(0)
+    how = dict(policy=policy, rngs=key, deterministic=True, return_carry=True)
+    carry, output = model(part[None], initial_carry=carry, **how)
+    probs = jax.nn.softmax(output.logits[0])
+    copies = output.copies
+    if copies is None:
+        return carry, Predictions(probs, probs, None, None)
+    words = output.choices.words[0]
+    copying = copies.weights[0] * jax.nn.sigmoid(copies.gates[0])
+    if copies is not output.choices:  # one of them was chosen
+        slots = jnp.arange(words.shape[1])[None] + 1
+        copying = jnp.where(slots == output.decisions[-1].action[0][:, None], copying, 0)
+    return carry, Predictions(probs, jax.nn.softmax(output.of_softmax[0]), words, copying)
