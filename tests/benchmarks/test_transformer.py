@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # threads that wait for each other cost more than they help
 
 from benchmarks import transformer  # noqa: E402
 from dynskip_jax.data.source_code import read_code  # noqa: E402
