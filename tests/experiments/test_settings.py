@@ -54,7 +54,7 @@ def test_texts_become_values(text, hint, value):
 
 def test_there_are_few_settings():
     fields = [fields_of(find_experiment(name).settings) for name in NAMES]
-    assert len({name for of in fields for name in of}) <= 97
+    assert len({name for of in fields for name in of}) <= 100
     for of in fields:
         assert not [name for name, (_, hint, default) in of.items() if problem(default, hint)]
 
@@ -86,7 +86,9 @@ def test_each_preset_describes_a_model_that_can_be_made(name, preset):
     assert learner.abstract_params()
     fit = make_fit_settings(settings, spec, learner)
     rates = fit.learning_rate(0, np.zeros((0, 1)))
-    assert fit.epochs == settings.training.epochs and rates > 0
+    assert rates > 0
+    if name != "popgym":  # its epochs are steps of environments
+        assert fit.epochs == settings.training.epochs
     config = json.loads(json.dumps({"settings": to_config(settings)}))
     assert from_config(experiment.settings, config) == replace(settings, model=None)
 
