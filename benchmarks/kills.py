@@ -224,9 +224,9 @@ def inject(
                 problems = []
                 for number in range(count):
                     draw = random.Random(f"{seed} {name} {kind.__name__} {number}")
-                    if problem := kind(run, draw, expected):
-                        problems.append(problem)
-                        print(f"{name}, {kind.__name__} {number}: {problem}", flush=True)
+                    problem = kind(run, draw, expected)
+                    print(f"{name}, {kind.__name__} {number}: {problem or 'fine'}", flush=True)
+                    problems += [problem] if problem else []
                 print(f"{name}: {count} × {kind.__name__}, {len(problems)} failed", flush=True)
                 failed += len(problems)
     sys.exit(failed > 0)
