@@ -210,15 +210,15 @@ def inject(
             run.train()  # compiles; runs that are killed find their programs
             shutil.rmtree(run.copy)
             ended = run.train()
-            if ended.status:
-                raise SystemExit(f"{name} fails without any fault: {ended.output}")
             run.copy.rename(run.whole)
             run.begin()
-            answer = run.explain().output
+            answered = run.explain()
+            if ended.status or answered.status:
+                raise SystemExit(f"{name} fails without any fault: {ended.output}{answered.output}")
             kinds: list[tuple[Callable, int, Any]] = [
                 (kill, kills, ended.seconds),
-                (damage, damages, answer),
-                (hostile, hostile_folders, answer),
+                (damage, damages, answered.output),
+                (hostile, hostile_folders, answered.output),
             ]
             for kind, count, expected in kinds:
                 problems = []
