@@ -23,7 +23,7 @@ from dynskip_jax.pieces import NotImported
 from dynskip_jax.settings import Settings, replace
 from dynskip_jax.spec import ModelSpec, make_spec
 from dynskip_jax.stored import from_config
-from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.learner import Learner, padded
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import FinishedModel, finished_runs, metrics_table
 from dynskip_jax.training.resume import selected_params
@@ -182,16 +182,24 @@ class Trained:
             skip = self.learner.skips[layer]
             reverse = self.learner.reverse[layer]
             fields["is_attention"] = skip.has_agent and not skip.is_stochastic
-            chosen = np.asarray(connections(decisions[layer], reverse=reverse)).tolist()
+            chosen = connections(decisions[layer], reverse=reverse).tolist()
             # A fixed k is no choice. The k of a skip of one's own may be one, without an agent.
             if skip.has_agent or not skip.writes_all or len(set(chosen)) > 1:
                 fields[names[direction][0]] = chosen
             if observations is not None:
-                cell = self.model.stack.cells[layer]
-                weights = distribution(cell, observations[layer], self.policy, reverse=reverse)
+                weights = self._distribution(layer, observations[layer], reverse)
                 if weights is not None:
-                    fields[names[direction][1]] = np.asarray(weights)
+                    fields[names[direction][1]] = weights
         return fields
+
+    def _distribution(self, layer: int, observation: Any, reverse: bool) -> np.ndarray | None:
+        """Return `distribution`, computed at a padded length: each length would be a program."""
+        order = -1 if reverse else 1
+        count = len(observation[0])
+        ordered = [np.asarray(leaf)[::order] for leaf in observation]
+        cell = self.model.stack.cells[layer]
+        weights = distribution(cell, tuple(map(padded, ordered)), self.policy)
+        return None if weights is None else np.asarray(weights)[:count][::order]
 
 
 def load_run(

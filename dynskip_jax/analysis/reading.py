@@ -63,7 +63,7 @@ class Reading:
         return [(self.skips[t], 1.0)]
 
 
-def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " time"]:
+def connections(decision: F.Decision, *, reverse: bool = False) -> Int[np.ndarray, " time"]:
     """Return k at each word t, such that State(t-k), or State(t+k) in reverse, entered at word t.
 
     If the time skip leaves words out, k is the distance to the last word that was read, or to the
@@ -71,14 +71,14 @@ def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " 
     each leaf (time,).
     """
     if decision.update is None:
-        return decision.action
+        return np.asarray(decision.action)
     if reverse:
         return connections(jax.tree.map(lambda leaf: leaf[::-1], decision))[::-1]
-    read = decision.update > 0.5
-    steps = jnp.arange(decision.update.shape[0])
-    last = lax.cummax(jnp.where(read, steps, -1))
-    before = jnp.concatenate([jnp.array([-1], last.dtype), last[:-1]])
-    return jnp.where(read, steps - before, 0)
+    read = np.asarray(decision.update) > 0.5
+    steps = np.arange(len(read))
+    last = np.maximum.accumulate(np.where(read, steps, -1))
+    before = np.concatenate([[-1], last[:-1]])
+    return np.where(read, steps - before, 0)
 
 
 def distribution(

@@ -20,6 +20,7 @@ from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropou
 from dynskip_jax.nn import CharEmbedding, initializers
 from dynskip_jax.spec import ModelSpec
 from dynskip_jax.tasks.language import LanguageModelling
+from dynskip_jax.tasks.learner import padded
 from dynskip_jax.trained import Trained
 
 # Filters of each width, from 1, and highway layers above.
@@ -66,9 +67,11 @@ def read_words(trained: Trained, text: str) -> Reading:
     """Read a text; `probabilities` are those of each word, given the words before it."""
     vocabulary = trained.vocabulary
     tokens, words = trained.encode(text)
-    rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
-    found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
-    log_probs = np.asarray(jax.nn.log_softmax(found[0]))
+    # Padded, and cut on the host: each length would be a program.
+    given = jnp.asarray(padded(tokens))[None]
+    rows = trained.model(given, policy=trained.policy, rngs=jax.random.key(0))
+    found = jax.device_get((jax.nn.log_softmax(rows.logits), rows.decisions, rows.observations))
+    log_probs, *choices = jax.tree.map(lambda leaf: leaf[0, : len(tokens)], found)
     # Row t predicts word t + 1, so the first word has no probability.
     before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
     # The last state predicts the word after the text.
@@ -81,7 +84,7 @@ def read_words(trained: Trained, text: str) -> Reading:
         unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
         probabilities=[math.nan, *np.exp(before).tolist()],
         prediction=f"next {vocabulary.unit} {listed}",
-        **trained.choices(*found[1:], len(words)),
+        **trained.choices(*choices, len(words)),
     )
 
 

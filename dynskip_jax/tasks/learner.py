@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 from typing_extensions import override
 
 from dynskip_jax import functional as F
@@ -381,21 +381,17 @@ class Learner(Trainable):
     ) -> tuple[Forward, PyTree]:
         """Return one model's forward pass and prediction for one example; leaves have no row axis.
 
-        Each leaf of `inputs`, (time, ...), is padded so that few lengths are compiled. Choices use
-        key 0.
+        Each leaf of `inputs`, (time, ...), is padded so that few lengths are compiled. Results are
+        cut on the host: on the device, each length would be a program. Choices use key 0.
         """
-        steps = -(-length // _STEP_OF_LENGTHS) * _STEP_OF_LENGTHS
 
-        def padded(steps: int) -> Batch:
-            more = (0, steps - length)
-            rows = jax.tree.map(
-                lambda x: np.pad(x, (more, *((0, 0),) * (x.ndim - 1)))[None], inputs
-            )
+        def batch_of(more: int) -> Batch:
+            rows = jax.tree.map(lambda leaf: padded(leaf, more)[None], inputs)
             return Batch(rows, None, seq_lengths=np.array([length], np.int32))
 
-        found = self._read_batch(params, padded(steps), policy)
+        found = jax.device_get(self._read_batch(params, batch_of(0), policy))
         # Time axes are those that grow with the padding: there may be as many classes as steps.
-        longer = self._read_batch.eval_shape(params, padded(steps + _STEP_OF_LENGTHS), policy)
+        longer = self._read_batch.eval_shape(params, batch_of(_STEP_OF_LENGTHS), policy)
         return jax.tree.map(
             lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length],
             found,
@@ -410,6 +406,12 @@ class Learner(Trainable):
         carry = self.task.initial_carry(model, num_rows(batch), key)
         read = self.task.forward(model, batch, carry, **evaluated(policy, key))
         return read._replace(carry=(), penalties=()), self.task.predict(read.log_probs, batch)
+
+
+def padded(array: Shaped[np.ndarray, "time ..."], more: int = 0) -> Shaped[np.ndarray, "steps ..."]:
+    """Return an array whose time is padded with zeros to one of few lengths, and by `more`."""
+    missing = -len(array) % _STEP_OF_LENGTHS + more
+    return np.pad(array, ((0, missing), *((0, 0),) * (array.ndim - 1)))
 
 
 def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:

@@ -201,3 +201,41 @@ def test_predictions_are_in_order_unpadded_and_those_of_each_example_alone(kind)
             assert metrics[f"dev_{name}"][seed] == value
     # Two models, not one twice.
     assert any(np.any(a != b) for a, b in zip(*predictions, strict=True))
+
+
+# --- Programs ---
+
+
+@pytest.fixture
+def compiled_programs():
+    """Return a list to which the name of an event is added for each program that is compiled."""
+    found = []
+
+    def listen(name, *_, **__):
+        if name == "/jax/core/compile/backend_compile_duration":
+            found.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_programs_do_not_grow_with_the_number_of_texts(compiled_programs):
+    """Regression: results were cut on the device, which compiled a program for each length."""
+    once = examples_of("steps", buckets=(4, 8))
+    thrice = [np.concatenate([leaf] * 3) for leaf in (once.inputs, once.targets, once.seq_lengths)]
+    thrice = Examples(*thrice, buckets=once.buckets)
+    learner = learner_of("steps", {"dev": once, "test": thrice})
+    params = drawn_params(learner)
+    text = once.inputs[0]
+    learner.read(params, text, LONGEST, GREEDY)
+    learner.evaluate(together(params), "dev", KEYS[:1])
+    learner.predictions(together(params), "dev", KEYS[:1])
+    assert compiled_programs
+    compiled_programs.clear()
+
+    for length in range(1, LONGEST):
+        learner.read(params, text[:length], length, GREEDY)
+    learner.evaluate(together(params), "test", KEYS[:1])
+    learner.predictions(together(params), "test", KEYS[:1])
+    assert not compiled_programs
