@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +40,8 @@ class Output:
 
 def start(*name: str) -> None:
     """Run the experiment or tool with a name, by default the first argument of this process."""
+    # Pictures are files; a notebook's own backend may be unknown in this process.
+    os.environ["MPLBACKEND"] = "agg"
     run_main(lambda: main([*name, *sys.argv[1:]]))
 
 

@@ -15,6 +15,7 @@ from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.errors import needs
 
 with needs("experiments"):
+    from matplotlib import style
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -77,6 +78,7 @@ def _visible(word: str) -> str:
     return set_cell_size(word, _LONGEST - 1).rstrip() + "…"
 
 
+@style.context("default")  # whatever a matplotlibrc says
 def draw_arcs(
     reading: Reading, probabilities: Probabilities, path: str | Path, title: str, note: str = ""
 ) -> None:

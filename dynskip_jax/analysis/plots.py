@@ -22,6 +22,7 @@ from dynskip_jax.training.files import write_atomically
 
 with needs("experiments"):
     import matplotlib
+    from matplotlib import style
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -41,6 +42,7 @@ _MOST_LABELS = 20  # rows of a confusion matrix
 _LAST_COLOR = 20  # all k from here on have the same colour
 
 
+@style.context("default")  # whatever a matplotlibrc says
 def learning_curves(
     curves: Mapping[str, Sequence[Mapping[str, Any]]],
     x: str,
@@ -159,6 +161,7 @@ def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, 
     _heat_map(shares, path, title, what="share of the true ones", write=True, **labels)
 
 
+@style.context("default")  # whatever a matplotlibrc says
 def visited_positions(
     visited: Bool[np.ndarray, "examples time"],
     truth: Int[np.ndarray, "examples"],
@@ -176,6 +179,7 @@ def visited_positions(
     _heat_map(shares, path, title, note, x="position t", y="right position", what=what)
 
 
+@style.context("default")  # whatever a matplotlibrc says
 def _heat_map(
     shares: Float[np.ndarray, "rows columns"],
     path: str | Path,

@@ -38,10 +38,19 @@ def check_regular(folder: Path) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Raise a `UserError` if a file exists already, or if its folder does not exist."""
-    for there in (path, _unfinished(path)):
-        if os.path.lexists(there):
-            raise UserError(f"{there} exists: remove it, or name another file")
+    """Raise a `UserError` if a file exists already, or cannot be made in its folder."""
+    # The path first: `.` and `/` exist, and have no name to which an ending could be added.
+    for there_of in (Path, _unfinished):
+        there = there_of(path)
+        try:
+            there.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UserError(
+                f"{there} cannot be made ({error.strerror}): name another file"
+            ) from None
+        raise UserError(f"{there} exists: remove it, or name another file")
     if not path.absolute().parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
 

@@ -2,6 +2,7 @@
 
 import math
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
@@ -128,3 +129,11 @@ def test_rare_labels_are_one_row_of_a_confusion_matrix(tmp_path, axes):
     confusion(many, many[1:] + many[:1], tmp_path / "2.png", "T")
     assert texts(axes[1].get_yticklabels()) == [*(f"{i:02}" for i in range(19)), "6 others"]
     np.testing.assert_allclose(shares_of(axes[1])[-1], [1 / 21, *[0] * 18, 20 / 21])
+
+
+def test_pictures_are_drawn_with_defaults_whatever_a_matplotlibrc_says(tmp_path):
+    """Regression: with `text.usetex` a picture needed LaTeX."""
+    with matplotlib.rc_context({"text.usetex": True, "axes.facecolor": "black"}):
+        action_distribution(np.eye(2, dtype=int), tmp_path / "own.png", "choices")
+    action_distribution(np.eye(2, dtype=int), tmp_path / "usual.png", "choices")
+    assert (tmp_path / "own.png").read_bytes() == (tmp_path / "usual.png").read_bytes()

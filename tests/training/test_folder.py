@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import write_atomically
+from dynskip_jax.training.files import check_new, write_atomically
 from dynskip_jax.training.folder import RunDir, check_usable, new_folder
 from dynskip_jax.training.manifest import entry_of, read_manifest, write_manifest
 
@@ -399,3 +399,12 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(locks, tmp_path, m
             (folder / ".running").unlink(missing_ok=True)
     for _ in range(2):  # one process, repeatedly
         RunDir.open(folder, {})
+
+
+def test_what_cannot_be_a_new_file_is_refused(tmp_path):
+    """Regression: `--html .` was a traceback, and a too long name was found after the work."""
+    check_new(tmp_path / "page.html")
+    refused = {".": "exists", "/": "exists", "x" * 252: "too long", "absent/page.html": "not exist"}
+    for name, part in refused.items():
+        with pytest.raises(UserError, match=part):
+            check_new(Path(name))
