@@ -23,8 +23,9 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.agents.actor_critic import AgentOutput
 from dynskip_jax.agents.environments import Environments
-from dynskip_jax.agents.rollout import Episodes, Player, choice_log_prob
+from dynskip_jax.agents.rollout import Episodes, Player
 from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.rl import ppo
@@ -70,12 +71,9 @@ class AgentLearner(Learner):
     @functools.cached_property
     def player(self) -> Player:
         """The environments of all seeds, and the compiled step of the policies in them."""
-        info = self.task.info
         count = self.task.batch_size
-        environments = Environments(info, len(self.seeds) * count)
-        return Player(
-            self.graphdef, self.skips, info.action_sizes, environments, len(self.seeds), count
-        )
+        environments = Environments(self.task.info, len(self.seeds) * count)
+        return Player(self.graphdef, self.skips, environments, len(self.seeds), count)
 
     @override
     def policy(self, mode: str | None = None) -> F.Policy:
@@ -151,14 +149,10 @@ class AgentLearner(Learner):
                     progress.step += steps
                     progress.finish_epoch(returns, higher_is_better=True, patience=0)
                     if run_dir is not None:
-                        seconds = {
-                            "seconds": saver.seconds(),
-                            "acting_seconds": acted - started,
-                            "learning_seconds": learned - acted,
-                        }
-                        run_dir.log(_record(progress, episodes, losses, policy) | seconds)
+                        run_dir.log(_record(progress, episodes, losses, policy))
                     shown = {
                         "return": float(returns.mean()),
+                        "acting steps/s": len(self.seeds) * steps / (acted - started),
                         "steps/s": len(self.seeds) * steps / (learned - started),
                     }
                     bar.advance(steps, **{name: _constant(of) for name, of in shown.items()})
@@ -195,12 +189,15 @@ class AgentLearner(Learner):
         def update(
             state: TrainState, episodes: Episodes, rate: Float[Array, ""], policy: F.Policy
         ) -> tuple[TrainState, dict[str, Array]]:
-            advantages, targets = _credit(episodes, settings)
-            gradient = jax.grad(self._ppo_loss, has_aux=True)
+            before, old_log_probs = self._read(state.params, episodes, policy)
+            advantages, targets = _credit(episodes, before.values, settings)
+            gradient = jax.grad(self._loss, has_aux=True)
 
             def one_pass(carry, _):
                 params, opt_state = carry
-                grads, losses = gradient(params, episodes, advantages, targets, policy)
+                grads, losses = gradient(
+                    params, episodes, policy, old_log_probs, advantages, targets
+                )
                 directions, opt_state = optimizer.update(grads, opt_state, params)
                 params = jax.tree.map(lambda p, d: p - rate.astype(p.dtype) * d, params, directions)
                 squares = (jnp.square(leaf).sum() for leaf in jax.tree.leaves(grads))
@@ -213,49 +210,54 @@ class AgentLearner(Learner):
 
         return jax.jit(jax.vmap(update), donate_argnums=0)
 
-    def _ppo_loss(
-        self,
-        params: nnx.State,
-        episodes: Episodes,
-        advantages: ppo.Steps,
-        targets: ppo.Steps,
-        policy: F.Policy,
-    ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        """Return one seed's loss and what it consists of."""
-        settings: PPOSettings = self.task.ppo
-        sizes = self.task.info.action_sizes
-        counted = episodes.counted
-        mean = functools.partial(ppo.mean_over_steps, counted=counted)
+    def _read(
+        self, params: nnx.State, episodes: Episodes, policy: F.Policy
+    ) -> tuple[AgentOutput, ppo.Steps]:
+        """Return one seed's output at all steps, and log π of what was done there.
+
+        Sampled choices are part of what was done; relaxed ones are part of the network.
+        """
         _, output = self.model(params)(
             episodes.observations,
-            episodes.previous,
-            jnp.arange(counted.shape[-1]),
+            jnp.roll(episodes.actions, 1, axis=1),
+            jnp.arange(episodes.counted.shape[-1]),
             policy=policy,
             actions=episodes.choices,
         )
+        sizes = self.task.info.action_sizes
+        log_probs = ppo.action_log_prob(output.logits, episodes.actions, sizes)
+        for trace in _replayed(output):
+            log_probs += self.task.ppo.choice_coef * trace.log_prob
+        return output, log_probs
 
-        # The probability of an action is that of its choices, too, if these are sampled.
-        actions = ppo.action_log_prob(output.logits, episodes.actions, sizes)
-        choices = choice_log_prob(output.decisions) - episodes.choice_log_probs
-        log_ratios = actions - episodes.log_probs + settings.choice_coef * choices
-        surrogate = mean(ppo.clipped_surrogate(log_ratios, advantages, settings.clip))
-        value_loss = mean(jnp.square(output.values - targets))
-        entropy = mean(ppo.action_entropy(output.logits, sizes))
-        bonus = entropy
-        if policy.mode == "sample":
-            of_choices = [trace.entropy for trace in output.decisions if trace.mode == "replayed"]
-            bonus += settings.choice_coef * sum(map(mean, of_choices))
-
-        loss = surrogate + settings.value_coef * value_loss - settings.entropy_coef * bonus
-        if settings.update_cost:
-            cost = rl.tokens_read(output.decisions, weights=counted.astype(jnp.float32))
-            loss += settings.update_cost * cost
+    def _loss(
+        self,
+        params: nnx.State,
+        episodes: Episodes,
+        policy: F.Policy,
+        old_log_probs: ppo.Steps,
+        advantages: ppo.Steps,
+        targets: ppo.Steps,
+    ) -> tuple[Float[Array, ""], dict[str, Array]]:
+        """Return one seed's loss and what it consists of."""
+        settings: PPOSettings = self.task.ppo
+        mean = functools.partial(ppo.mean_over_steps, counted=episodes.counted)
+        output, log_probs = self._read(params, episodes, policy)
+        log_ratios = log_probs - old_log_probs
+        entropy = ppo.action_entropy(output.logits, self.task.info.action_sizes)
+        for trace in _replayed(output):
+            entropy += settings.choice_coef * trace.entropy
         parts = {
-            "surrogate": surrogate,
-            "value_loss": value_loss,
-            "entropy": entropy,
+            "surrogate": mean(ppo.clipped_surrogate(log_ratios, advantages, settings.clip)),
+            "value_loss": mean(jnp.square(output.values - targets)),
+            "entropy": mean(entropy),
             "kl": mean(jnp.expm1(log_ratios) - log_ratios),
         }
+        loss = parts["surrogate"] + settings.value_coef * parts["value_loss"]
+        loss -= settings.entropy_coef * parts["entropy"]
+        if settings.update_cost:
+            weights = episodes.counted.astype(jnp.float32)
+            loss += settings.update_cost * rl.tokens_read(output.decisions, weights=weights)
         return loss, parts
 
     # --- Evaluation ---
@@ -300,16 +302,26 @@ class AgentLearner(Learner):
         }
 
 
-def _credit(episodes: Episodes, settings: PPOSettings) -> tuple[ppo.Steps, ppo.Steps]:
+def _replayed(output: AgentOutput) -> list[F.DecisionTrace]:
+    """Return the decisions that were sampled in the episodes, of agents that can learn."""
+    return [trace for trace in output.decisions if trace.mode == "replayed"]
+
+
+def _credit(
+    episodes: Episodes, values: ppo.Steps, settings: PPOSettings
+) -> tuple[ppo.Steps, ppo.Steps]:
     """Return normalized advantages, and the targets of the values."""
     counted = episodes.counted
-    is_last = counted & ~jnp.roll(counted, -1, axis=-1).at[..., -1].set(False)
-    discounts = settings.discount * (1.0 - episodes.terminated)
-    lambdas = settings.gae_lambda * (1.0 - is_last)
+    # The last step of a row never counts.
+    is_last = ~jnp.roll(counted, -1, axis=-1)
     advantages = ppo.generalized_advantages(
-        episodes.rewards, discounts, lambdas, episodes.values, episodes.next_values
+        episodes.rewards,
+        settings.discount * (1.0 - episodes.terminated),
+        settings.gae_lambda * (1.0 - is_last),
+        values,
+        jnp.roll(values, -1, axis=-1),
     )
-    return ppo.normalized(advantages, counted), advantages + episodes.values
+    return ppo.normalized(advantages, counted), advantages + values
 
 
 def _record(

@@ -101,9 +101,9 @@ _PLAYED_BACK = _OWN_STEP | dict(time=True)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "RepeatPreviousEasy": dict(steps=400_000),
-    "RepeatPreviousMedium": dict(steps=2_000_000),
-    "RepeatPreviousHard": dict(steps=2_000_000),
+    "RepeatPreviousEasy": _OWN_STEP | dict(steps=400_000),
+    "RepeatPreviousMedium": _OWN_STEP | dict(steps=2_000_000),
+    "RepeatPreviousHard": _OWN_STEP | dict(steps=2_000_000),
     "AutoencodeEasy": _PLAYED_BACK | dict(steps=4_000_000, cool_after=2_000_000),
     "AutoencodeMedium": _PLAYED_BACK | dict(steps=5_000_000, cool_after=3_500_000),
     "AutoencodeHard": _PLAYED_BACK | dict(steps=7_000_000, cool_after=5_000_000),
@@ -141,6 +141,5 @@ EXPERIMENT = Experiment(
     | {
         "train_return_best": ("best in training", ".3f"),
         "train_steps_to_0.9": ("steps to 0.9", ",.0f"),
-        "train_minutes_to_0.9": ("minutes to 0.9", ".1f"),
     },
 )

@@ -7,7 +7,7 @@ from flax import nnx
 from typing_extensions import override
 
 from dynskip_jax.agents.actor_critic import ActorCritic
-from dynskip_jax.agents.environments import describe, version
+from dynskip_jax.agents.environments import VERSIONS, describe
 from dynskip_jax.agents.trainer import PPOSettings
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiment import Dataset
@@ -42,7 +42,7 @@ class PopGym(Task):
         sizes = {"observation": info.observation_features, "actions": sum(info.action_sizes)}
         if info.longest is not None:
             sizes["longest episode"] = info.longest
-        return Dataset(info.id, sizes, info.fingerprint, version(), info, lines=lines)
+        return Dataset(info.id, sizes, info.fingerprint, VERSIONS, info, lines=lines)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: None):
         self.info = data.content if data is not None else describe(settings.data.env)
@@ -99,12 +99,7 @@ class PopGym(Task):
         solved = returns >= _SOLVED
         first = np.where(solved.any(0), solved.argmax(0), -1)
         steps = np.array([record["step"] for record in records] + [np.nan])
-        minutes = np.array([record["seconds"] / 60 for record in records] + [np.nan])
-        return {
-            "train_return_best": returns.max(0),
-            "train_steps_to_0.9": steps[first],
-            "train_minutes_to_0.9": minutes[first],
-        }
+        return {"train_return_best": returns.max(0), "train_steps_to_0.9": steps[first]}
 
     @override
     def draw(self, trained: Any) -> None:

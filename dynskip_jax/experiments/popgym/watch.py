@@ -1,21 +1,19 @@
 """The command `watch`: play an episode, and show to which step the agent goes back."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
-from dynskip_jax import functional as F
 from dynskip_jax.agents.environments import Environments
-from dynskip_jax.agents.rollout import Episodes, Player
+from dynskip_jax.agents.rollout import Player
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config import Seed
 from dynskip_jax.console import print_table, say
 from dynskip_jax.finished import FinishedRun
+from dynskip_jax.rl import ppo
 from dynskip_jax.trained import Trained
 from dynskip_jax.training.folder import file_name
 
@@ -49,23 +47,29 @@ def watched(trained: Trained, seed: int) -> tuple[Reading, list[float]]:
     """Return an episode as a reading, and the probability of each action."""
     task = trained.learner.task
     policy = dataclasses.replace(trained.policy, mode="greedy")
-    episode = _play(trained, policy, seed)
+    params, policies = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (trained.params, policy))
+    player = Player(
+        trained.learner.graphdef, trained.learner.skips, Environments(task.info, 1), 1, 1
+    )
+    keys = jax.random.key(seed)[None]
+    episode = player.play(params, [seed], keys, policies, greedy=True)
     length = int(episode.lengths[0, 0])
     steps = jax.tree.map(lambda leaf: leaf[0, 0][None, :length], episode)
     _, output = trained.model(
         steps.observations,
-        steps.previous,
+        np.roll(steps.actions, 1, axis=1),
         jnp.arange(length),
         policy=policy,
         rngs=jax.random.key(0),
         actions=steps.choices,
     )
+    log_probs = ppo.action_log_prob(output.logits, steps.actions, task.info.action_sizes)
     own, observations = jax.tree.map(lambda leaf: leaf[0], (output.decisions, output.observations))
     words = [
-        f"{_text(spaces.unflatten(task.info.observation_space, seen))}→{_text(action)}"
+        f"{task.info.shown(seen)}→{','.join(map(str, action))}"
         for seen, action in zip(steps.observations[0], steps.actions[0], strict=True)
     ]
-    chances = np.exp(steps.log_probs[0]).tolist()
+    chances = np.exp(log_probs[0]).tolist()
     reading = Reading(
         words,
         probabilities=chances,
@@ -73,24 +77,3 @@ def watched(trained: Trained, seed: int) -> tuple[Reading, list[float]]:
         **trained.choices(own, observations, length),
     )
     return reading, chances
-
-
-def _play(trained: Trained, policy: F.Policy, seed: int) -> Episodes:
-    """Play one episode with the most probable choices and actions."""
-    info = trained.learner.task.info
-    environments = Environments(info, 1)
-    player = Player(
-        trained.learner.graphdef, trained.learner.skips, info.action_sizes, environments, 1, 1
-    )
-    params, policies = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (trained.params, policy))
-    keys = jax.random.key(seed)[None]
-    return player.play(params, [seed], keys, policies, greedy=True)
-
-
-def _text(value: Any) -> str:
-    """Return an observation or an action as a short text without spaces."""
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple):
-        return ",".join(map(_text, value))
-    return ",".join(f"{number:.3g}" for number in np.ravel(value))
