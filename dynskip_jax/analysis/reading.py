@@ -172,8 +172,8 @@ def state_gradient_norms(
         def step(carry, given):
             inputs, nudge = given
             after, _ = F.recurrent_step(params, carry, inputs, recurrence, policy)
-            moved = after.slots.h.at[:, 0].add(nudge)
-            return after._replace(slots=after.slots._replace(h=moved)), None
+            newest = after.state
+            return after.with_newest(newest._replace(h=newest.h + nudge)), None
 
         inputs = F.project_inputs(params, jnp.swapaxes(x, 0, 1), recurrence)
         last, _ = lax.scan(step, carry, (inputs, nudges))

@@ -268,7 +268,7 @@ def check_dtypes(params: Any, carry: Any) -> None:
     Narrower ones are fine: products are multiplied in the dtype of the parameters, and summed in
     that of the state.
     """
-    state = carry.slots[0].dtype
+    state = carry.dtype
     for path, leaf in jax.tree.leaves_with_path(params):
         if jnp.issubdtype(leaf.dtype, jnp.floating) and wider(leaf.dtype, state) != state:
             raise UserError(
@@ -304,17 +304,17 @@ def check_carry(
     recurrence: Any, carry: Any, batch: tuple[int, ...], hidden: int | None = None
 ) -> None:
     """Check that a carry fits a layer and a batch; if `hidden` is None, its size is not checked."""
-    if not hasattr(carry, "slots"):
+    if not hasattr(carry, "ring"):
         raise UserError(
             f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}"
         )
     kind = recurrence.transition.state
     K = recurrence.time_skip.max_skip
-    if not isinstance(carry.slots, kind):
+    if not isinstance(carry.ring, kind):
         raise UserError(
-            f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}"
+            f"expected a carry of {kind.__name__}, got one of {type(carry.ring).__name__}"
         )
-    for array in carry.slots:
+    for array in carry.ring:
         if array.shape[:-2] != batch or carry.step.shape != batch:
             raise UserError(
                 f"expected a carry of the inputs' batch {batch}, got one of {array.shape[:-2]}"
@@ -327,9 +327,9 @@ def check_carry(
         name = type(recurrence.time_skip).__name__
         raise UserError(f"expected a carry of {name}, got one of another skip over time")
     if recurrence.time_skip.observes_inputs:
-        if carry.inputs is None or carry.inputs.shape[:-1] != (*batch, K - 1):
+        if carry.inputs is None or carry.inputs.shape[:-1] != (*batch, K):
             raise UserError(
-                f"expected a carry with the last {K - 1} inputs, as initialize_carry makes it"
+                f"expected a carry with the inputs of {K} states, as initialize_carry makes it"
             )
     elif carry.inputs is not None:
         raise UserError("expected a carry without inputs: this time skip does not observe them")

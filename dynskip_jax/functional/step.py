@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
+from dynskip_jax.functional.carry import SkipCarry, where_carry
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.engine.memory import Memory
 from dynskip_jax.functional.engine.sharding import (
     features_together,
     match_batch,
@@ -107,37 +107,6 @@ class LayerParams(NamedTuple):
     depth: Any = None
 
 
-@register_for_export
-class SkipCarry(NamedTuple):
-    """State that one step passes to the next. The batch axes are the leading axes of every leaf.
-
-    Attributes:
-        slots: The last K states, newest first: the transition's state, each array (*batch, K,
-            hidden).
-        step: Number of steps since the carry was made or restarted, (*batch,).
-        key: One PRNG key for each example, (*batch,). Step t draws with `fold_in(key, t)`, so the
-            noise of an example depends only on its key and its step. None where nothing is sampled.
-        skip_state: State of the time skip, in addition to the stored states.
-        recurrent_mask: Recurrent dropout mask, (*batch, hidden): a factor on the state that enters
-            the gates, the same at all steps (Gal & Ghahramani 2016). None without recurrent
-            dropout.
-        inputs: The last K - 1 inputs, newest first, (*batch, K - 1, in), zeros before the first
-            one. None unless the time skip observes them (`TimeSkip.observes_inputs`).
-    """
-
-    slots: Any
-    step: Int[Array, "*batch"]
-    key: Key[Array, "*batch"] | None
-    skip_state: Any = ()
-    recurrent_mask: Float[Array, "*batch hidden"] | None = None
-    inputs: Float[Array, "*batch K_less_one in"] | None = None
-
-    @property
-    def state(self) -> Any:
-        """Newest state, each array (*batch, hidden)."""
-        return jax.tree.map(lambda slots: slots[..., 0, :], self.slots)
-
-
 class StepInputs(NamedTuple):
     """Inputs of a step that need no state: they are computed for all steps before the loop.
 
@@ -197,15 +166,15 @@ def initial_carry(
     if key is not None:
         key = match_batch(example_keys(key, batch), state[0])
     K = recurrence.time_skip.max_skip
-    slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
+    ring = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
     skip_state = match_batch(recurrence.time_skip.init_skip_state(batch, state[0].dtype), state[0])
     inputs = None
     if recurrence.time_skip.observes_inputs:
         if in_features is None:
             raise UserError("this time skip observes inputs: call initial_carry with in_features")
-        inputs = zeros_like_batch(state[0], (*batch, K - 1, in_features), state[0].dtype)
+        inputs = zeros_like_batch(state[0], (*batch, K, in_features), state[0].dtype)
     step = zeros_like_batch(state[0], batch, jnp.int32)
-    return SkipCarry(slots, step, key, skip_state, inputs=inputs)
+    return SkipCarry(ring, step, step + K, step, key, skip_state, inputs=inputs)
 
 
 def zero_state(
@@ -229,36 +198,37 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
     starts again at 0. The PRNG keys change, so that later steps do not repeat the noise of earlier
     ones.
     """
-    skip_state = recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype)
-    return carry._replace(
-        slots=jax.tree.map(
-            lambda s, state: s.at[..., 1:, :].set(state[..., None, :]), carry.slots, initial
-        ),
-        step=jnp.zeros_like(carry.step),
-        key=_later_key(carry),
-        skip_state=match_batch(skip_state, carry.step),
-        inputs=jax.tree.map(jnp.zeros_like, carry.inputs),
-    )
+    restarted = reset_carry(carry, recurrence, initial).pushed(carry.state)
+    return restarted._replace(inputs=jax.tree.map(jnp.zeros_like, carry.inputs))
 
 
-def _later_key(carry: SkipCarry) -> Key[Array, "*batch"] | None:
-    """Return new keys, with which steps that count from 0 again do not repeat the noise."""
-    if carry.key is None:
-        return None
-    return fold_in_each(carry.key, carry.step)
+def reset_carry(
+    carry: SkipCarry,
+    recurrence: Recurrence,
+    initial: Any,
+    where: Bool[Array, "*batch"] | None = None,
+) -> SkipCarry:
+    """Return the carry of the next sequence or episode, of all examples or `where` it begins.
 
-
-def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """Return the carry of the next sequence of a packed row, with new PRNG keys.
-
-    The recurrent dropout mask stays the same.
+    The PRNG keys change, so that no sequence repeats the noise of an earlier one: a saved initial
+    carry with keys would repeat it. The recurrent dropout mask stays the same.
     """
-    key = _later_key(carry)
-    in_features = None
-    if carry.inputs is not None:
-        in_features = carry.inputs.shape[-1]
-    fresh = initial_carry(key, recurrence, initial, in_features)
-    return fresh._replace(recurrent_mask=carry.recurrent_mask)
+    key = carry.key
+    if key is not None:
+        key = fold_in_each(key, carry.step)
+    newest = initial
+    if where is not None:
+        newest = where_each(where, initial, carry.state)
+    skip_state = recurrence.time_skip.init_skip_state(carry.step.shape, carry.dtype)
+    begun = carry.with_newest(newest)._replace(
+        filled=jnp.ones_like(carry.filled),
+        step=jnp.zeros_like(carry.step),
+        key=key,
+        skip_state=match_batch(skip_state, carry.step),
+    )
+    if where is None:
+        return begun
+    return where_carry(where, begun, carry)
 
 
 def project_inputs(
@@ -357,7 +327,7 @@ def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
 
     `skip_inputs` casts the inputs of the time skip.
     """
-    dtype = carry.slots[0].dtype
+    dtype = carry.dtype
     floats = (inputs.transition, inputs.depth, inputs.zoneout_mask, inputs.x)
     floats = jax.tree.map(lambda leaf: leaf.astype(dtype), floats)
     transition, depth, zoneout_mask, x = floats
@@ -376,30 +346,35 @@ def recurrent_step(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Compute one step, Eq. 1 and 2; `jax.lax.scan` runs this function.
 
-    The stages are: the choice of k, the state that enters, the cell, and the buffer of K states.
+    The stages are: the choice of k, the state that enters, the cell, and the ring of K states.
     `inputs` is the result of `project_inputs(params, x(t), recurrence)`. `initial` is the initial
     state of the sequences that begin where `inputs.restart` is True.
     """
     skip = recurrence.time_skip
     transition = recurrence.transition
-    dtype = carry.slots[0].dtype
     before = carry
     inputs = in_dtype_of(carry, inputs)
 
     # Where the next sequence of a packed row begins, its carry is a new one.
     if inputs.restart is not None:
-        carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
+        restart = inputs.restart
+        if inputs.valid is not None:
+            restart = restart & inputs.valid
+        carry = reset_carry(carry, recurrence, initial, restart)
+    newest = carry.state
 
     # Choose k, Eq. 1, by what the agent sees of x(t) and of the last K states.
-    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
-    recent_inputs = None
+    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, carry.dtype, policy)
     if skip.observes_inputs:
-        # x(t) followed State(t-1), and x(t-1) State(t-2): newest first, as the slots.
-        followed = jnp.concatenate([inputs.x[..., None, :], carry.inputs], axis=-2)
-        seen = seen._replace(followed=Memory.of_slots(followed))
-        recent_inputs = followed[..., :-1, :]
-    memory = Memory.of_slots(observation_of(recurrence, carry.slots))
-    observation = memory.as_observation(skip.observation_kind)
+        earlier = carry.inputs
+        if skip.is_stochastic:
+            earlier = jax.lax.stop_gradient(earlier)
+        carry = carry.with_input(earlier, inputs.x)
+        seen = seen._replace(followed=carry.followed)
+    observation = observation_of(recurrence, newest)
+    if skip.observation_kind != "previous":
+        memory = carry.memory_of(observation_of(recurrence, carry.ring))
+        observation = memory.as_observation(skip.observation_kind)
     choice, skip_state = make_choice(
         skip, params.skip, seen, observation, carry.skip_state, policy.mode
     )
@@ -410,24 +385,27 @@ def recurrent_step(
     first = None
     if skip.forgets_carried:
         first = carry.step == 0
-    entering = carry.state
+    entering = newest
     if skip.fixed_slot != 0:
-        mix = in_dtype(mix_of(skip, policy), dtype)
-        selected = _read(transition, carry.slots, choice, skip.fixed_slot)
+        mix = in_dtype(mix_of(skip, policy), carry.dtype)
+        selected = _read(transition, carry, choice, skip.fixed_slot)
         entering = mixed(transition, mix, selected, entering)
     if first is not None:
-        entering = where_each(first, carry.state, entering)
+        entering = where_each(first, newest, entering)
 
     # The cell, with the projected x(t).
     mask = carry.recurrent_mask
     entering = dropped(entering, mask, transition)
-    new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
+    new = cell_step(params, inputs, entering, newest, choice.update, recurrence, mask, dense)
 
-    # The new state is put in slot 0, and the oldest one leaves the buffer.
-    slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
-    after = carry._replace(
-        slots=slots, step=carry.step + 1, skip_state=skip_state, inputs=recent_inputs
-    )
+    # The new state takes the place of the oldest one.
+    kept = None
+    if first is not None:
+        # Before the first step, all slots but the newest contain the initial state.
+        oldest = carry.states_at(jnp.full_like(carry.step, skip.max_skip - 1))
+        kept = where_each(first, oldest, newest)
+    after = carry.pushed(new, newest=kept, valid=inputs.valid)
+    after = after._replace(step=carry.step + 1, skip_state=skip_state)
     cell_state = None
     if return_cell_state:
         cell_state = getattr(new, transition.cell_state)
@@ -436,7 +414,7 @@ def recurrent_step(
     # Past the end of a sequence nothing changes.
     if inputs.valid is None:
         return after, output
-    return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
+    return where_carry(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
 def observation_of(recurrence: Recurrence, state: Any) -> Float[Array, "... observed"]:
@@ -540,35 +518,14 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
     return masked
 
 
-def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
-    """Return the chosen state of the buffer, or an average of states, each (*batch, hidden)."""
+def _read(transition: Transition, carry: SkipCarry, choice: Choice, fixed_slot: int | None) -> Any:
+    """Return the chosen state, or an average of states, each (*batch, hidden)."""
     if fixed_slot is not None:
-        return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
+        return carry.states_at(jnp.full_like(carry.step, fixed_slot))
     # One chosen state.
     if choice.weights is None:
-        row = choice.slot[..., None, None]
-        return jax.tree.map(
-            lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots
-        )
-    # A weighted average of all K states, or of those in some slots.
+        return carry.states_at(choice.slot)
+    # A weighted average of the states in some slots, or of all K states.
     if choice.slot is not None:
-        rows = choice.slot[..., None]
-        slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)
-    return transition.average_states(choice.weights, slots)
-
-
-def _push(
-    slots: Float[Array, "*batch K hidden"],
-    new: Float[Array, "*batch hidden"],
-    forget_newest: Bool[Array, "*batch"] | None,
-) -> Float[Array, "*batch K hidden"]:
-    """Put the new state in slot 0.
-
-    Where `forget_newest`, the oldest state first replaces the newest one.
-    """
-    older = slots[..., :-1, :]
-    if forget_newest is not None and slots.shape[-2] > 1:
-        # Before the first step, all slots but the newest contain the initial state.
-        newest = jnp.where(forget_newest[..., None], slots[..., -1, :], older[..., 0, :])
-        older = older.at[..., 0, :].set(newest)
-    return jnp.concatenate([new[..., None, :], older], axis=-2)
+        return transition.average_states(choice.weights, carry.states_at(choice.slot))
+    return transition.average_states(carry.weights_of_rows(choice.weights), carry.ring)

@@ -136,7 +136,7 @@ class Copier(nnx.Module):
         )
         also_seen = {}
         if skip.observes_inputs:
-            also_seen["followed"] = F.followed_in(start.inputs, x, alive)
+            also_seen["followed"] = F.followed_in(start.recent_inputs, x, alive)
 
         mask = policy.mask
         if mask is not None and mask.ndim == 2:

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
-from dynskip_jax.functional.layers import initial_state
-from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, policy_or_default, refuse
@@ -233,15 +231,13 @@ class LanguageModel(nnx.Module):
         if self.copier is not None:
             layers, earlier = initial_carry or self.initialize_carry(len(tokens))
 
-        # A document that begins inside a segment is a packed sequence. One that begins at the first
-        # step gets a new carry, because layers continue the carry at their first step.
+        # A document that begins at the first step of a new carry finds nothing to reset.
         begins = jnp.zeros(tokens.shape, bool)
-        segment_ids = None
+        resets = None
         if self.restart_token is not None:
-            begins = tokens == self.restart_token
-            segment_ids = jnp.cumsum(begins, axis=1)
-            if layers is not None:
-                layers = self._restarted(layers, begins[:, 0])
+            begins = resets = tokens == self.restart_token
+            if layers is None:
+                resets = resets.at[:, 0].set(False)
 
         draws = needs_key(
             self.stack,
@@ -256,7 +252,7 @@ class LanguageModel(nnx.Module):
         carry, read = self.stack(
             self._embed(tokens, words_key),
             initial_carry=layers,
-            segment_ids=segment_ids,
+            resets=resets,
             actions=actions,
             policy=policy,
             rngs=rngs,
@@ -332,18 +328,6 @@ class LanguageModel(nnx.Module):
         return output._replace(
             logits=logits, of_softmax=output.logits, copies=copies, choices=choices
         )
-
-    def _restarted(
-        self, layers: tuple[F.SkipCarry, ...], begins: Bool[Array, " batch"]
-    ) -> tuple[F.SkipCarry, ...]:
-        """Return the carries, those of a new document where `begins`."""
-        restarted = []
-        for cell, carry in zip(self.stack.cells, layers, strict=True):
-            like = carry.slots[0]
-            initial = initial_state(cell.spec, cell.learned_state(), begins.shape, like=like)
-            new = F.reset_carry(carry, cell.recurrence, initial)
-            restarted.append(where_each(begins, new, carry))
-        return tuple(restarted)
 
     def _embed(
         self, tokens: Int[Array, "batch time"], key: Key[Array, ""] | None

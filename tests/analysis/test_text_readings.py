@@ -109,7 +109,8 @@ def test_gradient_norms_are_those_of_finite_differences(name):
             for t in range(TIME):
                 inputs = F.project_inputs(params, x[:, t], recurrence)
                 now, _ = F.recurrent_step(params, now, inputs, recurrence, F.Policy("greedy"))
-                now = now._replace(slots=now.slots._replace(h=now.slots.h.at[:, 0].add(nudges[t])))
+                newest = now.state
+                now = now.with_newest(newest._replace(h=newest.h + nudges[t][None]))
             return squares(now.state.h)
 
         each = 1e-5 * jnp.eye(TIME * HIDDEN).reshape(-1, TIME, HIDDEN)

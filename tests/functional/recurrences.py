@@ -129,17 +129,31 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
         zeros = F.zero_state(recurrence.transition, (BATCH, HIDDEN), dtype)
         carry = F.initial_carry(jax.random.split(key, BATCH), recurrence, zeros, INPUT)
         params = recurrence.init(key, INPUT, HIDDEN, below=width, agent_features=UNITS, init=init)
-        return params, carry.slots, carry.inputs
+        return params, carry.ring, carry.inputs
 
     key = jax.random.key(seed)
-    params, slots, inputs = jax.tree.map(
-        lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key)
-    )
+    params, ring, inputs = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
     skip_state = recurrence.time_skip.init_skip_state((BATCH,), dtype)
     step = jax.device_put(np.full(BATCH, steps, np.int32))
-    carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state, inputs=inputs)
+    # Each example is at a row of its own, and some began a few steps ago.
+    K = recurrence.time_skip.max_skip
+    position, filled = jax.device_put((np.arange(BATCH) % K, np.clip([K, 1, 3], 1, K)))
+    carry = F.SkipCarry(
+        ring,
+        position.astype(np.int32),
+        filled.astype(np.int32),
+        step,
+        jax.random.split(key, BATCH),
+        skip_state,
+        inputs=inputs,
+    )
     below = None if depth_skip is None else draw(BATCH, TIME, width)
     return params, carry, draw(BATCH, TIME, INPUT), below
+
+
+def aligned(carry):
+    """Return the carry with its rows in order: those of equal carries are equal."""
+    return carry.with_slots(carry.slots)
 
 
 def differentiated(
@@ -163,15 +177,16 @@ def differentiated(
     allowed, policy = on_device(policy.mask), dataclasses.replace(policy, mask=None)
     options = on_device(dict(return_cell_state=True) | options)
 
-    def loss(params, slots, mask, x, below, policy, inputs, zoneout_mask):
+    def loss(params, ring, mask, x, below, policy, inputs, zoneout_mask):
         policy = dataclasses.replace(policy, mask=allowed)
-        start = carry._replace(slots=slots, recurrent_mask=mask, inputs=inputs)
+        start = carry._replace(ring=ring, recurrent_mask=mask, inputs=inputs)
         settings = dict(
             below=below, policy=policy, zoneout_mask=zoneout_mask, implementation=implementation
         )
         end, out = F.unroll(params, start, x, recurrence, **settings, **options)
+        end = aligned(end)
         parts = jax.tree.leaves(
-            (out.h, out.decision, out.cell_state, end.slots, end.skip_state, end.inputs)
+            (out.h, out.decision, out.cell_state, end.ring, end.skip_state, end.inputs)
         )
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
         rng = np.random.default_rng(9)  # constants: drawing them would be half of the program
@@ -183,7 +198,7 @@ def differentiated(
 
     arguments = [
         params,
-        carry.slots,
+        carry.ring,
         carry.recurrent_mask,
         x,
         below,

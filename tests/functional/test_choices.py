@@ -346,7 +346,7 @@ def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementat
     recurrence = F.Recurrence(F.Dynamic(3, 1.0, first_step="carried"))
     initial = F.LSTMState(jnp.full((2, HIDDEN), 0.25), jnp.full((2, HIDDEN), -0.5))
     carry = F.initial_carry(keys(2), recurrence, initial)
-    carried = carry._replace(slots=jax.tree.map(lambda slots: slots.at[:, 0].set(9.0), carry.slots))
+    carried = carry.with_newest(jax.tree.map(lambda state: jnp.full_like(state, 9.0), initial))
     x = jnp.ones((2, 1, INPUT))
     end, _ = unroll(
         layer(recurrence.time_skip), carried, x, recurrence, implementation=implementation

@@ -119,7 +119,7 @@ def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_p
     rng = np.random.default_rng(0)
     history, query = rng.normal(size=(BATCH, K + TIME, 2)), rng.normal(size=(BATCH, TIME, 2))
     found = F.observations_in(jax.device_put(history), kind, K, TIME)
-    compare = jax.jit(lambda slots, query: Memory.of_slots(slots).compare(query))
+    compare = jax.jit(lambda slots, query: Memory(jnp.flip(slots, 1), K).compare(query))
     compared = None if kind != "memory" else np.asarray(jax.jit(found.compare)(query))
     for t in range(TIME):
         slots = np.flip(history[:, t : t + K], axis=1)

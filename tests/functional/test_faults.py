@@ -71,20 +71,20 @@ def test_the_gradient_of_an_slstm_normaliser_that_is_zero(double_precision, impl
     """It is that of the paper's c and n, in which f scales n(t-1). differences go right."""
     recurrence = F.Recurrence(transition=F.SLSTM())
     params, carry, x, _ = problem(recurrence)
-    carry = carry._replace(slots=carry.slots._replace(n=jnp.zeros_like(carry.slots.n)))
+    carry = carry._replace(ring=carry.ring._replace(n=jnp.zeros_like(carry.ring.n)))
 
     def total(n):
-        start = carry._replace(slots=carry.slots._replace(n=n))
+        start = carry._replace(ring=carry.ring._replace(n=n))
         return jnp.sum(
             F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :2] ** 2
         )
 
     total = jax.jit(total)
-    gradient = jax.jit(jax.grad(total))(carry.slots.n)
+    gradient = jax.jit(jax.grad(total))(carry.ring.n)
     for place in ((0, 0, 0), (1, 0, 2), (2, 0, 3)):
-        moved = carry.slots.n.at[place].set(1e-7)
+        moved = carry.ring.n.at[place].set(1e-7)
         np.testing.assert_allclose(
-            gradient[place], (total(moved) - total(carry.slots.n)) / 1e-7, rtol=1e-5
+            gradient[place], (total(moved) - total(carry.ring.n)) / 1e-7, rtol=1e-5
         )
 
 
@@ -98,7 +98,7 @@ def test_the_gradient_of_an_initial_slstm_normaliser_that_a_skip_mixes(
     """
     recurrence = F.Recurrence(skip, F.SLSTM())
     params, carry, x, _ = problem(recurrence)
-    newest = jax.tree.map(lambda slots: slots[:, 0], carry.slots)
+    newest = carry.state
 
     @jax.jit
     def total(n):

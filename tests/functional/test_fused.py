@@ -85,13 +85,13 @@ def test_outputs_and_gradients_equal_those_of_the_reference(
             implementation, recurrence, *problem(recurrence), **options
         )
         results.append(function(*arguments))
-        params, slots, mask, x, below, *others = arguments
+        params, ring, mask, x, below, *others = arguments
         padding = (np.arange(TIME)[None] >= np.array(LENGTHS)[:, None])[..., None]
         spoilt = (
             np.where(padding, np.nan, x),
             None if below is None else np.where(padding, np.inf, below),
         )
-        outputs, gradients = function(params, slots, mask, *spoilt, *others)
+        outputs, gradients = function(params, ring, mask, *spoilt, *others)
         clean, of_clean = results[-1]
         jax.tree.map(np.testing.assert_array_equal, (outputs, gradients[0]), (clean, of_clean[0]))
     assert_equal(*results)

@@ -59,9 +59,10 @@ def weights(recurrence):
 
 def carry(recurrence, batch):
     skip, state = recurrence.time_skip, recurrence.transition.state
-    slots = state(*(floats(batch, skip.max_skip, HIDDEN) for _ in state._fields))
+    ring = state(*(floats(batch, skip.max_skip, HIDDEN) for _ in state._fields))
+    rows = whole(0, skip.max_skip - 1, batch), whole(1, skip.max_skip, batch)
     skip_state = floats(batch) if skip.name == "skip_rnn" else ()
-    return F.SkipCarry(slots, whole(0, 4, batch), keys(batch), skip_state)
+    return F.SkipCarry(ring, *rows, whole(0, 4, batch), keys(batch), skip_state)
 
 
 # Arguments of several functions.
@@ -120,7 +121,7 @@ def unrolled(recurrence, mode="sample", **options):
 def stacked(params, carry, x, lengths, key):
     layer = LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype, dtype=x.dtype, recurrent_dropout=0.5)
     spec = LayersSpec((layer,), dropout=(0.5, 0.5))
-    call = LayersCall(x, None, lengths, None, (None,), (F.Policy(),), key, None)
+    call = LayersCall(x, None, lengths, None, None, (None,), (F.Policy(),), key, None)
     return run_layers(spec, (params,), (None,), call, deterministic=False)
 
 

@@ -51,11 +51,13 @@ def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
     lengths = np.array([TIME, 0, 1], np.int32)
     ids = IDS if is_packed else None
     # Gradients of the whole numbers and the keys of a carry are not asked for.
-    slots, carry = carry.slots, carry._replace(slots=None)
+    ring, carry = carry.ring, carry._replace(ring=None)
 
-    def loss(params, x, slots, carry, lengths, ids):
-        start = carry._replace(slots=slots)
+    def loss(params, x, ring, carry, lengths, ids):
+        start = carry._replace(ring=ring)
         end, out = F.unroll(params, start, x, recurrence, seq_lengths=lengths, segment_ids=ids)
+        resets = None if ids is None else ids[:, :1] == 0
+        end, _ = F.unroll(params, end, x[:, :1], recurrence, resets=resets)  # one step of the ring
         if way == "explicit":
             assert jax.typeof(out.h).sharding.spec[0] == "batch"
             assert jax.typeof(end.slots[0]).sharding.spec[0] == "batch"
@@ -65,7 +67,7 @@ def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
     def of_all(params, *rows):
         return jax.lax.psum(loss(params, *rows), "batch")
 
-    rows = (x, slots, carry, lengths, ids)
+    rows = (x, ring, carry, lengths, ids)
     with jax.set_mesh(mesh):
         rows = jax.device_put(rows, NamedSharding(mesh, P("batch")))
         params = jax.device_put(params, NamedSharding(mesh, P()))
@@ -74,7 +76,7 @@ def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
             run = jax.shard_map(of_all, in_specs=(P(), *(P("batch"),) * 5), out_specs=P())
         gradients = jax.eval_shape(jax.grad(run, argnums=(0, 1, 2)), params, *rows)
     jax.tree.map(
-        lambda a, b: np.testing.assert_equal(a.shape, b.shape), gradients, (params, x, slots)
+        lambda a, b: np.testing.assert_equal(a.shape, b.shape), gradients, (params, x, ring)
     )
 
 

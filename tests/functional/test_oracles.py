@@ -101,7 +101,7 @@ def check_case(
         given = dict(below=None if below is None else np.asarray(below[n, :length][way]))
         given["actions"] = trace.action[n, :length][way] if replays else None
         given |= dict(dropped=mask[n], allowed=allowed) if masked else {}
-        given |= dict(earlier=np.asarray(carry.inputs[n])) if skip.observes_inputs else {}
+        given |= dict(earlier=np.asarray(carry.recent_inputs[n])) if skip.observes_inputs else {}
         given |= dict(kept=[rate[n] for rate in kept]) if zoned else {}
         options = dict(mode=mode, temperature=policy.temperature)
         rows, last = loop(
@@ -164,7 +164,7 @@ def test_gates_of_an_slstm_may_be_huge():
     """
     recurrence = F.Recurrence(F.Attention(3, 0.5), F.SLSTM())
     params, carry, x, _ = problem(recurrence, jnp.float32)
-    carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
+    carry = carry._replace(ring=jax.tree.map(jnp.zeros_like, carry.ring))
 
     def total(params, x):
         return jnp.sum(F.unroll(params, carry, x, recurrence)[1].h)
@@ -198,14 +198,15 @@ def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
 def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
     recurrence = F.Recurrence(F.SparseAttention(6, 1.0, top=2))
     params, carry, x, _ = problem(recurrence)
+    carry = carry.with_slots(carry.ring)  # all K states differ
     x = x[:, :1]
 
     def total(slots):
-        return jnp.sum(F.unroll(params, carry._replace(slots=slots), x, recurrence)[1].h)
+        return jnp.sum(F.unroll(params, carry.with_slots(slots), x, recurrence)[1].h)
 
     gradient = jax.jit(jax.grad(total))(carry.slots)
     log_weights = compiled(recurrence.time_skip.log_distribution)(
-        params.skip, x[:, 0], carry.step, Memory.of_slots(carry.slots.h)
+        params.skip, x[:, 0], carry.step, Memory(np.flip(carry.slots.h, axis=1), 6)
     )
     chosen = np.exp(log_weights) > 1e-9
     assert (chosen.sum(axis=1) == 2).all()

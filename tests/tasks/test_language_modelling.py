@@ -119,7 +119,7 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
     key, of_plain, of_restarting = jax.random.key(4), jax.jit(plain.loss), jax.jit(restarting.loss)
     _, (carry, _) = of_plain(params, start, first, key, scheduled)
     newest = [jax.tree.map(lambda slots: slots.at[:, 1:].set(0), layer.slots) for layer in carry]
-    newest = tuple(layer._replace(slots=slots) for layer, slots in zip(carry, newest, strict=True))
+    newest = tuple(layer.with_slots(slots) for layer, slots in zip(carry, newest, strict=True))
     given = (of_plain, carry), (of_plain, newest), (of_plain, start), (of_restarting, carry)
     losses = [float(loss(params, own, second, key, scheduled)[0]) for loss, own in given]
     kept, forgotten, lost, restarted = losses

@@ -45,7 +45,7 @@ from dynskip_jax.functional.step import (
     mix_of,
     skip_inputs,
 )
-from dynskip_jax.functional.time_skips import Previous, SkipInputs
+from dynskip_jax.functional.time_skips import Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.time_skips.calls import decide, make_choice
 
 
@@ -70,7 +70,7 @@ def fused_unroll(
     program, or with other arrays than (batch, features), raises `OutOfReach`.
     """
     skip = recurrence.time_skip
-    dtype = carry.slots[0].dtype
+    dtype = carry.dtype
 
     # What needs no state, for all steps at once.
     inputs = in_dtype_of(carry, inputs)
@@ -100,7 +100,7 @@ def fused_unroll(
         clock=clock,
         mode=policy.mode,
     )
-    recent_inputs_RBF = _recent_inputs(carry, inputs)
+    recent_inputs_RBF = _recent_inputs(skip, carry, inputs)
     if not inert:
         args = args._replace(recent_inputs=recent_inputs_RBF)
     result = _run(layer, args)
@@ -124,11 +124,10 @@ def fused_unroll(
     output = SkipOutput(h, decision, cell_state)
     if inputs.valid is not None:
         output = where_each(swap_time_and_batch(inputs.valid), output, 0)
-    end = _end(layer, args, carry, result, clock)
+    last_inputs = None
     if recent_inputs_RBF is not None:
         last_inputs = _last_inputs(args.flags, recent_inputs_RBF, skip.max_skip, clock)
-        end = end._replace(inputs=last_inputs)
-    return end, output
+    return _end(layer, args, carry, result, clock, last_inputs), output
 
 
 def _is_inert(recurrence: Recurrence, mix: Any, carry: SkipCarry) -> bool:
@@ -176,11 +175,16 @@ _run.defvjp(_forward, _backward, symbolic_zeros=True)
 # Inputs that choices observe, and the next carry.
 
 
-def _recent_inputs(carry: SkipCarry, inputs: StepInputs) -> Float[Array, "rows batch in"] | None:
+def _recent_inputs(
+    skip: TimeSkip, carry: SkipCarry, inputs: StepInputs
+) -> Float[Array, "rows batch in"] | None:
     """Return the inputs that choices observe, oldest first; None if they observe none."""
     if inputs.x is None:
         return None
-    earlier_KBF = jnp.flip(jnp.moveaxis(carry.inputs, 1, 0), axis=0)
+    earlier = carry.recent_inputs
+    if skip.is_stochastic:
+        earlier = jax.lax.stop_gradient(earlier)
+    earlier_KBF = jnp.flip(jnp.moveaxis(earlier, 1, 0), axis=0)
     return jnp.concatenate([earlier_KBF, inputs.x])
 
 
@@ -197,9 +201,14 @@ def _last_inputs(
 
 
 def _end(
-    layer: Layer, args: Arguments, carry: SkipCarry, result: Result, clock: Clock
+    layer: Layer,
+    args: Arguments,
+    carry: SkipCarry,
+    result: Result,
+    clock: Clock,
+    recent_inputs: Float[Array, "batch K_less_one in"] | None,
 ) -> SkipCarry:
-    """Return the carry after the last step of each sequence."""
+    """Return the carry after the last step of each sequence, which has these `recent_inputs`."""
     lengths = hist.lengths_of(args.flags.valid, carry.step.dtype)
 
     def last_rows(history_RBH: Array) -> Array:
@@ -220,4 +229,5 @@ def _end(
             lambda rows, initial: hist.living(rows, alive, initial), slots_KBH, args.initial
         )
     slots = jax.tree.map(newest_first, slots_KBH)
-    return carry._replace(slots=slots, step=step, key=key, skip_state=result.last)
+    end = carry.with_slots(slots, recent_inputs)
+    return end._replace(step=step, key=key, skip_state=result.last)

@@ -18,7 +18,7 @@ _BLOCK = 64  # smallest number of steps per block in `Memory.compare`
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("rows", "alive", "initial"),
+    data_fields=("rows", "alive", "initial", "order"),
     meta_fields=("max_skip", "has_time"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Memory:
         alive: Number of slots that belong to the present sequence of a packed row, (*steps,). The
             other slots contain `initial`. None if no row is packed.
         initial: State in the other slots, (*batch, hidden).
+        order: Row of each slot of one step, newest first, (*batch, K), for rows that are written
+            round; None if the rows are oldest first.
     """
 
     rows: Float[Array, "*batch rows hidden"]
@@ -43,11 +45,7 @@ class Memory:
     has_time: bool = False
     alive: Int[Array, "*steps"] | None = None
     initial: Float[Array, "*batch hidden"] | None = None
-
-    @classmethod
-    def of_slots(cls, slots: Float[Array, "*batch K hidden"]) -> "Memory":
-        """Return the memory of the slots of a carry, which are newest first."""
-        return cls(jnp.flip(slots, axis=-2), slots.shape[-2])
+    order: Int[Array, "*batch K"] | None = None
 
     @property
     def dtype(self) -> Any:
@@ -59,8 +57,10 @@ class Memory:
         """Newest state, h(t-1)."""
         if self.has_time:
             newest = self.rows[:, self.max_skip - 1 :]
-        else:
+        elif self.order is None:
             newest = self.rows[..., -1, :]
+        else:
+            newest = self._at(np.zeros(1, np.int32))[..., 0, :]
         if self.alive is None:
             return newest
         return jnp.where((self.alive > 0)[..., None], newest, self._initial_of_steps)
@@ -72,8 +72,10 @@ class Memory:
         if self.has_time:
             time = self.rows.shape[1] - self.max_skip + 1
             slots = self.rows[:, jnp.arange(time)[:, None] + jnp.arange(self.max_skip)[None, ::-1]]
-        else:
+        elif self.order is None:
             slots = jnp.flip(self.rows, axis=-2)
+        else:
+            slots = self._at(np.arange(self.max_skip))
         if self.alive is None:
             return slots
         return jnp.where(self._is_alive[..., None], slots, self._initial_of_steps[..., None, :])
@@ -95,11 +97,20 @@ class Memory:
         missing = self.alive.ndim + 1 - slots.ndim
         return slots.reshape((1,) * missing + slots.shape) < self.alive[..., None]
 
+    def _at(self, slots: np.ndarray | Int[Array, "*batch n"]) -> Float[Array, "*batch n hidden"]:
+        """Return the states of one step in n slots, the same for all examples if (n,)."""
+        slots = jnp.broadcast_to(slots, (*self.rows.shape[:-2], slots.shape[-1]))
+        if self.order is None:
+            rows = self.max_skip - 1 - slots
+        else:
+            rows = jnp.take_along_axis(self.order, slots, axis=-1)
+        return jnp.take_along_axis(self.rows, rows[..., None], axis=-2)
+
     @property
     def mean(self) -> Float[Array, "*steps hidden"]:
         """Mean of the K states."""
         # Slots of earlier sequences are the initial state, so neighbours share no sums.
-        if self.alive is not None:
+        if self.alive is not None or self.order is not None:
             return self.slots.mean(-2)
         if self.has_time:
             return _sums_of_neighbours(self.rows, self.max_skip) / self.max_skip
@@ -119,7 +130,10 @@ class Memory:
     def _compare_rows(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
         """Return the product of each query with the K rows before its step, newest first."""
         if not self.has_time:
-            return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
+            products = jnp.einsum("...h,...kh->...k", query, self.rows)
+            if self.order is None:
+                return jnp.flip(products, axis=-1)
+            return jnp.take_along_axis(products, self.order, axis=-1)
         batch, time, hidden = query.shape
         K = self.max_skip
         block = max(K, _BLOCK)
@@ -154,10 +168,7 @@ class Memory:
         """Return the product of each query with the rows of n slots before its step."""
         newest = self.max_skip - 1
         if not self.has_time:
-            rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
-            return jnp.einsum(
-                "...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2)
-            )
+            return jnp.einsum("...h,...nh->...n", query, self._at(slots))
         # Slots that differ between steps are taken out of all K products.
         if slots.ndim > 1:
             return jnp.take_along_axis(self._compare_rows(query), slots, axis=-1)

@@ -63,7 +63,7 @@ def parallel_unroll(
     if lengths is None:
         count = time
     step = carry.step + count
-    end = carry._replace(slots=recurrence.transition.state(slots), step=step)
+    end = carry.with_slots(recurrence.transition.state(slots))._replace(step=step)
 
     # Outputs, (batch, time, hidden).
     h = jnp.moveaxis(h, 0, 1)

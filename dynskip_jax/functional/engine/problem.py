@@ -245,7 +245,7 @@ def _products(layer: Layer, args: Arguments, carry: SkipCarry) -> tuple[Product,
     # A skip that writes only a part needs a product for the rest, as `SkimLSTM` does.
     update = None
     if not layer.recurrence.time_skip.writes_all:
-        update = jax.ShapeDtypeStruct(carry.step.shape, carry.slots[0].dtype)
+        update = jax.ShapeDtypeStruct(carry.step.shape, carry.dtype)
     at_a_step = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in args.inputs]
     params, state, mask = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),

@@ -84,7 +84,8 @@ def unroll(
         policy: Policy of the layer, which chooses where no actions are given.
         return_cell_state: Whether outputs contain the cell state of each step
             (`SkipOutput.cell_state`).
-        implementation: `auto` selects `parallel` where it fits, except on a CPU, otherwise `fused`.
+        implementation: `auto` selects `parallel` where it fits, except on a CPU, otherwise `fused`,
+            and `reference` for a single step.
             `fused` has custom reverse-mode derivatives (see `fused_unroll`), to which forward mode
             can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and
             has derivatives in any mode. `parallel` is for minLSTM and minGRU without a time skip:
@@ -105,7 +106,7 @@ def unroll(
         segment_ids=segment_ids,
         resets=resets,
     )
-    check_below(recurrence, below, x.shape[:2], carry.slots[0].shape[-1])
+    check_below(recurrence, below, x.shape[:2], carry.ring[0].shape[-1])
     check_dtypes(params, carry)
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, x.shape[1])
@@ -219,7 +220,9 @@ def _run_steps(
 
     # Which of them runs.
     time = jax.tree.leaves(inputs.transition)[0].shape[0]
-    if implementation == "reference" or time == 0:
+    # One step writes one row of the carry; the others copy the K states of it.
+    is_step = implementation == "auto" and time == 1
+    if implementation == "reference" or time == 0 or is_step:
         return reference(params, carry, inputs)
     run = fused
     # JAX has no parallel scan over a symbolic length.
