@@ -103,7 +103,7 @@ def hostile(run: Run, draw: random.Random, answer: str) -> str:
 
 def _forge_manifest(folder: Path) -> None:
     """Write a manifest that fits the files of a folder as they are now."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     files = {path.relative_to(folder).as_posix(): entry_of_file(path) for path in paths}
     files.pop("manifest.json", None)
     write_manifest(folder, files)
