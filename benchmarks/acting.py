@@ -19,9 +19,9 @@ from flax import nnx
 from benchmarks import report
 from benchmarks.report import number
 from dynskip_jax import functional as F
-from dynskip_jax.config import Count, call
-from dynskip_jax.failures import run_main
+from dynskip_jax.config.flags import Count, call
 from dynskip_jax.nn import SkipCell, SkipLayers
+from dynskip_jax.terminal.failures import run_main
 
 ENVIRONMENTS = 64
 FEATURES = 16

@@ -21,16 +21,16 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax import functional as F
-from dynskip_jax.config import Bounds, Count, call
-from dynskip_jax.console import print_table, say
+from dynskip_jax.config.flags import Bounds, Count, call
 from dynskip_jax.data.batches import Batch, epoch_order
 from dynskip_jax.errors import UserError
-from dynskip_jax.failures import run_main
+from dynskip_jax.runs.load import load_run
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
 from dynskip_jax.tasks.task import evaluated
-from dynskip_jax.trained import load_run
+from dynskip_jax.terminal.console import print_table, say
+from dynskip_jax.terminal.failures import run_main
 
 FITTED = (
     0.7  # fraction of the steps on which constants and probes are fitted; losses are of the rest

@@ -19,10 +19,10 @@ from jaxtyping import Array, Bool, Float, Int
 from benchmarks.ngram import print_scores
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
-from dynskip_jax.config import Count, Rate, Weight, call
+from dynskip_jax.config.flags import Count, Rate, Weight, call
 from dynskip_jax.experiments.code.task import ranks
-from dynskip_jax.failures import run_main
 from dynskip_jax.functional.neural_cache import first_of_document
+from dynskip_jax.terminal.failures import run_main
 
 _STEPS = 100  # read in one call
 

@@ -23,8 +23,8 @@ from benchmarks import report, tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.config import Count, call
-from dynskip_jax.failures import run_main
+from dynskip_jax.config.flags import Count, call
+from dynskip_jax.terminal.failures import run_main
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this
 # one.

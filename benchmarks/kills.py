@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.small_runs import NAMES, command, shrink_generated_data
-from dynskip_jax.config import Natural, Seed, call
-from dynskip_jax.failures import run_main
-from dynskip_jax.training.manifest import entry_of_file, read_manifest, write_manifest
+from dynskip_jax.config.flags import Natural, Seed, call
+from dynskip_jax.storage.manifest import entry_of_file, read_manifest, write_manifest
+from dynskip_jax.terminal.failures import run_main
 
 _SECONDS = 300  # after which a command counts as hanging
 _KILLED = -9
@@ -172,7 +172,7 @@ def _execute(arguments: Sequence[str], seconds: float = _SECONDS) -> Ended:
 
 
 def _in_child(arguments: Sequence[str], log: str) -> None:
-    from dynskip_jax.cli import start
+    from dynskip_jax.cli.main import start
 
     file = os.open(log, os.O_WRONLY)
     for descriptor in (1, 2):

@@ -17,9 +17,9 @@ from typing import Annotated
 
 import numpy as np
 
-from dynskip_jax.config import Bounds, call
+from dynskip_jax.config.flags import Bounds, call
 from dynskip_jax.data.source_code import read_code
-from dynskip_jax.failures import run_main
+from dynskip_jax.terminal.failures import run_main
 
 Counts = dict[tuple[int, ...], dict[int, int]]  # how often each word followed each context
 

@@ -24,9 +24,9 @@ from jaxtyping import Float
 from benchmarks import layers, report, training_step
 from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, TINY, Layer, Shape
 from benchmarks.report import number
-from dynskip_jax.config import Count, call
+from dynskip_jax.config.flags import Count, call
 from dynskip_jax.errors import UserError
-from dynskip_jax.failures import run_main
+from dynskip_jax.terminal.failures import run_main
 
 Part = Literal["layers", "transitions", "skips", "growth", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dynskip_jax.config.experiment import Dataset, find_experiment
+from dynskip_jax.config.settings import resolve
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabularies import EOS, Vocabulary
-from dynskip_jax.devices.host_memory import keep_freed_memory
-from dynskip_jax.devices.parallel import Parallel
-from dynskip_jax.experiment import Dataset, find_experiment
-from dynskip_jax.learners import make_fit_settings, make_learner
-from dynskip_jax.settings import resolve
-from dynskip_jax.spec import make_spec
+from dynskip_jax.runs.learner import make_fit_settings, make_learner
+from dynskip_jax.runs.spec import make_spec
+from dynskip_jax.training.host_memory import keep_freed_memory
+from dynskip_jax.training.mesh import Parallel
 from dynskip_jax.training.step import make_step, seed_keys, start_state
 
 # Models of the language model's table, and the settings in which they differ from the preset.

@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-from dynskip_jax.config import Positive, Seed, call
+from dynskip_jax.config.flags import Positive, Seed, call
 from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.data.source_code import read_code
 from dynskip_jax.errors import UserError
-from dynskip_jax.failures import run_main
-from dynskip_jax.training.files import write_atomically
+from dynskip_jax.storage.files import write_atomically
+from dynskip_jax.terminal.failures import run_main
 from dynskip_jax.training.progress import Progress
 
 # 4.7 million parameters with the vocabulary of the standard library, as many as the LSTM.

@@ -1,8 +1,7 @@
 """Skip-connected recurrent networks in JAX and Flax NNX.
 
 The most important names can be imported from here, as in `from dynskip_jax import SkipLSTM`. All
-others are in the packages `functional`, `rl`, `nn`, `models`, `tasks`, `training`, `devices`,
-`data`, `analysis`, `commands` and `experiments`.
+others are in the packages beside this file.
 """
 
 import importlib.metadata

@@ -2,6 +2,6 @@ from .functional import Policy as Policy
 from .nn import SkipCell as SkipCell
 from .nn import SkipLayers as SkipLayers
 from .nn import SkipLSTM as SkipLSTM
-from .trained import load_run as load_run
+from .runs.load import load_run as load_run
 
 __version__: str

@@ -1,6 +1,6 @@
 """Agreement at a distance: `python -m experiments.agreement` is `dynskip agreement`."""
 
-from dynskip_jax.cli import start
+from dynskip_jax.cli.main import start
 
 if __name__ == "__main__":
     start("agreement")

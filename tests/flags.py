@@ -5,9 +5,9 @@ import functools
 import pytest
 
 from benchmarks.choice import choice
-from dynskip_jax import cli
-from dynskip_jax.config import call
-from dynskip_jax.experiment import find_experiment
+from dynskip_jax.cli import main as cli
+from dynskip_jax.config.experiment import find_experiment
+from dynskip_jax.config.flags import call
 
 
 def flags_of(name, words):

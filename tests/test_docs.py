@@ -19,7 +19,7 @@ from pages import ROOT, anchor_of, code_of, run_code, text_of
 
 from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
-from dynskip_jax.config import call
+from dynskip_jax.config.flags import call
 
 PAGES = [
     str(page.relative_to(ROOT))

@@ -86,6 +86,22 @@ def test_the_core_imports_downwards(layer):
         )
 
 
+# All files and folders of the package, from the lowest floor to the highest.
+FLOORS = (
+    *("errors", "model_names", "terminal", "data", "config", "storage"),
+    *("functional", "rl", "nn", "models", "analysis", "training", "tasks", "agents"),
+    *("runs", "experiments", "commands", "cli"),
+)
+
+
+def test_folders_import_downwards():
+    for name in MODULES:
+        if layer_of(name):  # the package's own names are those of the floors
+            floor = FLOORS.index(layer_of(name))
+            below = {*FLOORS[: floor + 1]}
+            assert {layer_of(imported) for imported in imports_of(name)} <= below, name
+
+
 def test_no_imports_go_in_a_circle():
     graphlib.TopologicalSorter({name: imports_of(name) for name in MODULES}).prepare()
 
@@ -93,8 +109,8 @@ def test_no_imports_go_in_a_circle():
 def test_a_run_loads_no_other_tasks_readers_and_models():
     code = """
 import sys
-import dynskip_jax.cli, dynskip_jax.run
-from dynskip_jax.experiment import find_experiment
+import dynskip_jax.cli.main, dynskip_jax.runs.train
+from dynskip_jax.config.experiment import find_experiment
 find_experiment("number_prediction").task_class
 print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
 """
@@ -113,7 +129,7 @@ print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
         "nn": loaded & {"nn.characters", "nn.convert"},
         "tasks": loaded & {"tasks.language", "tasks.tagging"},
     }
-    assert "run" in loaded and not any(of_others.values()), (of_others, run.stderr)
+    assert "runs.train" in loaded and not any(of_others.values()), (of_others, run.stderr)
 
 
 CORE = """
@@ -129,13 +145,13 @@ sys.meta_path.insert(0, Absent())
 import dynskip_jax.functional, dynskip_jax.nn, dynskip_jax.models, dynskip_jax.data
 import dynskip_jax.rl, dynskip_jax.training.step, dynskip_jax.tasks
 of_analysis = ["analysis.plots", "analysis.arcs"]
-for name in (*of_analysis, "training.folder", "data.builders", "training.loop"):
+for name in (*of_analysis, "storage.folder", "data.builders", "training.loop"):
     try:
         importlib.import_module(f"dynskip_jax.{name}")
     except ImportError as error:
         print(error)
 
-from dynskip_jax import cli
+from dynskip_jax.cli import main as cli
 cli.run_main(lambda: cli.main(["ptb", "--epochs", "1"]))
 """
 

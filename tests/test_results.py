@@ -9,7 +9,7 @@ import pytest
 from pages import ROOT, tables_of, text_of
 from scipy import stats
 
-from dynskip_jax.experiment import NAMES, find_experiment
+from dynskip_jax.config.experiment import NAMES, find_experiment
 
 # Figures find theirs, or this fails.
 ROWS = runpy.run_path(str(ROOT / "docs" / "figures.py"))["ROWS"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from dynskip_jax.config import short
+from dynskip_jax.config.flags import short
 from dynskip_jax.errors import UserError, needs
 
 with needs("popgym"):

@@ -26,13 +26,13 @@ from dynskip_jax import rl
 from dynskip_jax.agents.actor_critic import AgentOutput
 from dynskip_jax.agents.environments import Environments
 from dynskip_jax.agents.rollout import Episodes, Player
-from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.rl import ppo
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.interruptions import interruptions
 from dynskip_jax.training.loop import FitResult, FitSettings
+from dynskip_jax.training.mesh import Parallel
 from dynskip_jax.training.progress import Progress, compiling
 from dynskip_jax.training.resume import Saver, TrainProgress
 from dynskip_jax.training.step import TrainState, of_epoch, seed_keys

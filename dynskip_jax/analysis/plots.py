@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from dynskip_jax.errors import needs
-from dynskip_jax.training.files import write_atomically
+from dynskip_jax.storage.files import write_atomically
 
 with needs("experiments"):
     import matplotlib

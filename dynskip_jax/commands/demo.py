@@ -6,15 +6,15 @@ import time
 import numpy as np
 
 from dynskip_jax.analysis.arcs import table_of_choices
-from dynskip_jax.console import print_table, say
+from dynskip_jax.config.experiment import Experiment
+from dynskip_jax.config.settings import resolve
 from dynskip_jax.data.recall import NOT_ASKED
-from dynskip_jax.devices.compilation_cache import keep_compiled_programs
-from dynskip_jax.experiment import Experiment
 from dynskip_jax.experiments.number_prediction.config import EXPERIMENT as NUMBERS
 from dynskip_jax.experiments.recall.config import EXPERIMENT as RECALL
-from dynskip_jax.plan import plan
-from dynskip_jax.settings import resolve
-from dynskip_jax.trained import Trained
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.plan import plan
+from dynskip_jax.terminal.console import print_table, say
+from dynskip_jax.training.compilation_cache import keep_compiled_programs
 from dynskip_jax.training.loop import fit
 
 # A fifth of the data and a third of the units of the preset in the results tables, to finish in one

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from dynskip_jax.config import Count, Rate, Weight
-from dynskip_jax.console import print_table, say
+from dynskip_jax.config.flags import Count, Rate, Weight
 from dynskip_jax.data.files import read_file
 from dynskip_jax.data.language import LanguageCorpus
-from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
-from dynskip_jax.finished import FinishedRun
-from dynskip_jax.results import cell, summary
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.tables import cell, summary
+from dynskip_jax.storage.files import write_atomically
 from dynskip_jax.tasks.language import CachedLanguageModelling
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import write_atomically
+from dynskip_jax.terminal.console import print_table, say
+from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.progress import Progress
 
 _MOST_BYTES = 2**26  # of what an earlier evaluation wrote

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.console import print_table, say
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
-from dynskip_jax.finished import FinishedRun
-from dynskip_jax.trained import Trained
-from dynskip_jax.training.folder import file_name
-from dynskip_jax.training.results import progress_of, runs_of_models
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.storage.folder import file_name
+from dynskip_jax.storage.results import progress_of, runs_of_models
+from dynskip_jax.terminal.console import print_table, say
 
 
 def explain(run: FinishedRun, text: str | None = None, raw_text: bool = False) -> None:

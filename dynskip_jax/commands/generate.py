@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.analysis import reading
-from dynskip_jax.config import Count, Positive, Seed
-from dynskip_jax.console import say, write
+from dynskip_jax.config.flags import Count, Positive, Seed
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.finished import FinishedRun
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.terminal.console import say, write
 
 
 def generate(

@@ -9,11 +9,11 @@ import numpy as np
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import state_gradient_norms
-from dynskip_jax.config import Bounds
-from dynskip_jax.console import print_table, say
+from dynskip_jax.config.flags import Bounds
 from dynskip_jax.errors import UserError
-from dynskip_jax.finished import FinishedRun
-from dynskip_jax.trained import Trained
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.terminal.console import print_table, say
 
 _AT_ONCE = 100  # sentences in a batch
 

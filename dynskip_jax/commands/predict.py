@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from dynskip_jax.console import say, write
 from dynskip_jax.data.files import stream_lines
 from dynskip_jax.errors import UserError
-from dynskip_jax.finished import FinishedRun
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.terminal.console import say, write
 
 Format = Literal["text", "words", "columns", "conllu"]
 

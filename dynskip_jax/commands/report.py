@@ -11,16 +11,16 @@ import pandas
 from tyro.conf import Positional
 
 from dynskip_jax.analysis.statistics import paired_difference, t_interval
-from dynskip_jax.config import listed
-from dynskip_jax.console import print_table, say
-from dynskip_jax.data.messages import printable
+from dynskip_jax.config.experiment import experiment_of
+from dynskip_jax.config.flags import listed
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import experiment_of
-from dynskip_jax.own_code import import_module
-from dynskip_jax.results import label_of, row_name, shown_columns
-from dynskip_jax.training.files import check_new, write_atomically
-from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.results import progress_of, row_of, runs_of_models
+from dynskip_jax.runs.own_code import import_module
+from dynskip_jax.runs.tables import label_of, row_name, shown_columns
+from dynskip_jax.storage.files import check_new, write_atomically
+from dynskip_jax.storage.folder import RunDir
+from dynskip_jax.storage.results import progress_of, row_of, runs_of_models
+from dynskip_jax.terminal.console import print_table, say
+from dynskip_jax.terminal.messages import printable
 
 MODES = ("greedy", "sampled", "averaged")  # in which agents choose: suffixes of metrics
 # Columns of docs/results/rows.csv.

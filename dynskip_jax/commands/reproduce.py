@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from tyro.conf import Positional
 
-from dynskip_jax.config import listed, program
-from dynskip_jax.console import say
+from dynskip_jax.config.flags import listed, program
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.console import say
 
 _FOLDER = Path("runs", "reproduce")  # of all run folders
 _VECTORS = "vectors.txt"  # word vectors of the tables that need some

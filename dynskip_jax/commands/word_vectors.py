@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dynskip_jax.config import Count, Size
+from dynskip_jax.config.flags import Count, Size
 from dynskip_jax.data.files import DATA_VARIABLE, named_folder
 from dynskip_jax.data.language import text_lines
 from dynskip_jax.data.sentence_corpora import find_imdb
@@ -13,7 +13,7 @@ from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
 from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK, normal_form
 from dynskip_jax.errors import UserError, needs
-from dynskip_jax.training.files import check_new, write_atomically
+from dynskip_jax.storage.files import check_new, write_atomically
 
 Sentences = Iterable[Sequence[str]]
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import GeneratedData
-from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import shown
 
 NUM_KINDS = 8
 NUM_FORMS = 10

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import shown
 
 Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examples, ...)
 _MOST_BUCKETS = 8

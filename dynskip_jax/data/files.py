@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dynskip_jax.data.messages import bad_file, bad_line, shown
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import bad_file, bad_line, shown
 
 PathLike = str | os.PathLike[str]
 

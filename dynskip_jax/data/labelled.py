@@ -21,7 +21,10 @@ from dynskip_jax.data.files import (
     folder_entries,
     iter_lines,
 )
-from dynskip_jax.data.messages import (
+from dynskip_jax.data.notes import NO_WORDS, DataNotes, repeats
+from dynskip_jax.data.sentences import Labelled, has_words
+from dynskip_jax.data.tables import Column, Delimiter, Row, read_table
+from dynskip_jax.terminal.messages import (
     bad_file,
     bad_line,
     checked_label,
@@ -30,9 +33,6 @@ from dynskip_jax.data.messages import (
     quoted,
     shown,
 )
-from dynskip_jax.data.notes import NO_WORDS, DataNotes, repeats
-from dynskip_jax.data.sentences import Labelled, has_words
-from dynskip_jax.data.tables import Column, Delimiter, Row, read_table
 
 _JSON_ENDINGS = ("jsonl", "ndjson", "json")
 _ENDINGS = ("tsv", "csv", *_JSON_ENDINGS)

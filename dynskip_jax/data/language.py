@@ -13,13 +13,13 @@ from jaxtyping import Int
 
 from dynskip_jax.data.batches import fingerprint
 from dynskip_jax.data.files import SPLITS, PathLike, find_splits, iter_lines
-from dynskip_jax.data.messages import bad_file, printable, shares
 from dynskip_jax.data.vocabularies import (
     EOS,
     UNK,
     Vocabulary,
     vocabulary_of_counts,
 )
+from dynskip_jax.terminal.messages import bad_file, printable, shares
 
 # Fraction of a split's tokens above which `<unk>` makes its perplexity misleading.
 _MANY_UNKNOWN = 0.1

@@ -4,7 +4,7 @@ import collections
 import os
 from collections.abc import Hashable, Mapping, Sequence
 
-from dynskip_jax.data.messages import shown
+from dynskip_jax.terminal.messages import shown
 
 NO_WORDS = "left out: texts without words"
 COMMENTS = "left out: comments, which begin with #"

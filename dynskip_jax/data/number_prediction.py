@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import GeneratedData
-from dynskip_jax.data.messages import shown
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import shown
 
 DEFAULT_SIZES: Mapping[str, int] = {"dev": 10_000, "test": 10_000}
 SHORTEST = 11

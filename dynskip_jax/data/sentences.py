@@ -13,8 +13,8 @@ import regex
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import Examples, fingerprint, pad_sequences, with_buckets
-from dynskip_jax.data.messages import shares
 from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
+from dynskip_jax.terminal.messages import shares
 
 # A function of the words of train, and the words of dev and test, that returns those words of dev
 # and test that the vocabulary contains even if train lacks them.

@@ -17,9 +17,9 @@ from typing import Any
 from dynskip_jax.data import vocabularies
 from dynskip_jax.data.files import SPLITS, PathLike, folder_entries, read_file
 from dynskip_jax.data.language import LanguageCorpus, corpus_name
-from dynskip_jax.data.messages import bad_file, shares, shown
 from dynskip_jax.data.vocabularies import FILE, CodeToken
 from dynskip_jax.errors import UserError, needs
+from dynskip_jax.terminal.messages import bad_file, shares, shown
 
 with needs("experiments"):
     from pygments.lexers import get_lexer_for_filename

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from dynskip_jax.data.files import MAX_LINE, PathLike, iter_lines
-from dynskip_jax.data.messages import bad_line, normalized, quoted, shown
+from dynskip_jax.terminal.messages import bad_line, normalized, quoted, shown
 
 Column = str | int
 Delimiter = Literal["auto", "comma", "semicolon", "tab", "bar"]

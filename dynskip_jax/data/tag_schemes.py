@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Bool
 
-from dynskip_jax.data.messages import quoted, shown
+from dynskip_jax.terminal.messages import quoted, shown
 
 Scheme = Literal["IOB1", "BIO2", "BIOES"]
 SCHEMES: tuple[str, ...] = get_args(Scheme)

@@ -12,12 +12,12 @@ from jaxtyping import Bool, Int
 
 from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
 from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file
-from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
 from dynskip_jax.data.notes import DataNotes, repeats
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import bad_file, bad_line, printable, shown
 
 Sentences = Sequence[TaggedSentence]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from dynskip_jax.data.files import PathLike, iter_lines, place
-from dynskip_jax.data.messages import bad_file, bad_line, checked_label, normalized, quoted
 from dynskip_jax.data.notes import COMMENTS, DataNotes
+from dynskip_jax.terminal.messages import bad_file, bad_line, checked_label, normalized, quoted
 
 Format = Literal["columns", "conllu"]
 

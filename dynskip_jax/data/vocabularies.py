@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.messages import quoted
 from dynskip_jax.data.tag_schemes import Scheme
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import quoted
 
 EOS = "<eos>"
 UNK = "<unk>"

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from dynskip_jax.data.files import PathLike, iter_lines
-from dynskip_jax.data.messages import bad_file, bad_line, quoted
 from dynskip_jax.data.numbers import read_number
+from dynskip_jax.terminal.messages import bad_file, bad_line, quoted
 
 _SIZES = re.compile(r"[0-9]{1,12} [0-9]{1,12}")
 _LOOKED_AT = 100  # number of lines that are examined for the width of the vectors

@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Count, For, Natural, Positive, Size
+from dynskip_jax.config.flags import Count, For, Natural, Positive, Size
+from dynskip_jax.config.settings import Settings
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
 from dynskip_jax.model_names import COPYING
-from dynskip_jax.settings import Settings
 
 # Training of the agents in presets that fit a CPU. They have their own Adam, because gradient
 # descent with the network's rate moves them by the whole clipping norm in each step.

@@ -13,15 +13,15 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.vocabularies import Vocabulary, character_table
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.language_config import LanguageSettings
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding, initializers
-from dynskip_jax.spec import ModelSpec
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import padded
-from dynskip_jax.trained import Trained
 
 # Filters of each width, from 1, and highway layers above.
 _CHARACTERS: Mapping[str, dict[str, Any]] = {

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
-from dynskip_jax.config import Layers, Natural, Rate, Weight
+from dynskip_jax.config.flags import Layers, Natural, Rate, Weight
+from dynskip_jax.config.settings import Model, Training
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Model, Training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

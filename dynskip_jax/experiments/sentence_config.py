@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Count, For, Rate, Size
+from dynskip_jax.config.flags import Count, For, Rate, Size
+from dynskip_jax.config.settings import Agent, Data, Settings
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
-from dynskip_jax.settings import Agent, Data, Settings
 
 # Presets that depart from the papers. The entropy does not outweigh the single reward of a long
 # text.

@@ -8,10 +8,9 @@ import numpy as np
 from flax import nnx
 from typing_extensions import override
 
-from dynskip_jax.console import say
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.sentences import Labelled, sentence_corpus
 from dynskip_jax.data.vocabularies import ClassVocabulary
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_config import SentenceSettings
 from dynskip_jax.experiments.vectors import (
     begin_with,
@@ -22,8 +21,9 @@ from dynskip_jax.experiments.vectors import (
 )
 from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.nn import initializers
-from dynskip_jax.spec import ModelSpec
+from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.classification import Classification
+from dynskip_jax.terminal.console import say
 
 _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
 _EMBEDDING_SCALE = 0.25  # of words without a vector

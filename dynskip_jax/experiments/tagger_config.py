@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Bounds, Rate, Size, Weight
+from dynskip_jax.config.flags import Bounds, Rate, Size, Weight
+from dynskip_jax.config.settings import Data, Settings
 from dynskip_jax.experiments.layers_config import AveragedTraining, LayersModel
-from dynskip_jax.settings import Data, Settings
 
 COMMANDS = ("predict", "explain", "gradients")
 

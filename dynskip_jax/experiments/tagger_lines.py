@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dynskip_jax.console import say
 from dynskip_jax.data import tag_schemes, tagged_files
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, LinesToTag
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.load import Trained
 from dynskip_jax.tasks.label_score import score_labels
-from dynskip_jax.trained import Trained
+from dynskip_jax.terminal.console import say
 
 
 def tag_lines(

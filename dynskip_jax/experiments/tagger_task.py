@@ -9,8 +9,8 @@ from flax import nnx
 from typing_extensions import override
 
 from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import with_buckets
-from dynskip_jax.data.messages import shares
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import allowed_transitions
 from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
@@ -22,7 +22,6 @@ from dynskip_jax.data.vocabularies import (
     normal_form,
     tagger_vocabulary,
 )
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_config import TaggerSettings
 from dynskip_jax.experiments.tagger_lines import tag_lines, written
 from dynskip_jax.experiments.vectors import (
@@ -35,9 +34,10 @@ from dynskip_jax.experiments.vectors import (
 from dynskip_jax.models.tagger import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN
 from dynskip_jax.nn.initializers import by_size
-from dynskip_jax.spec import ModelSpec
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.tagging import Tagging
-from dynskip_jax.trained import Trained
+from dynskip_jax.terminal.messages import shares
 
 _CHAR_FEATURES = 30
 _CHAR_OUTPUTS = 30

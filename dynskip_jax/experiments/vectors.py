@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data import batches
 from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.data.word_vectors import (
@@ -16,7 +17,6 @@ from dynskip_jax.data.word_vectors import (
     vector_width,
     vectors_of,
 )
-from dynskip_jax.experiment import Dataset
 
 
 def width_of_vectors(settings: Any) -> dict[str, int]:

@@ -40,15 +40,14 @@ from dynskip_jax.functional.dropout import dropout as dropout
 from dynskip_jax.functional.dropout import dropout_mask as dropout_mask
 from dynskip_jax.functional.dropout import zoneout as zoneout
 from dynskip_jax.functional.engine.history import oldest_first as oldest_first
-from dynskip_jax.functional.engine.memory import followed_in as followed_in
-from dynskip_jax.functional.engine.memory import observations_in as observations_in
-from dynskip_jax.functional.engine.product import product as product
 from dynskip_jax.functional.engine.unroll import unroll as unroll
 from dynskip_jax.functional.gated_window import WindowGates as WindowGates
 from dynskip_jax.functional.gated_window import gated_window as gated_window
 from dynskip_jax.functional.keys import rollouts as rollouts
 from dynskip_jax.functional.layers import cast_matrices as cast_matrices
 from dynskip_jax.functional.layers import shared_key as shared_key
+from dynskip_jax.functional.memory import followed_in as followed_in
+from dynskip_jax.functional.memory import observations_in as observations_in
 from dynskip_jax.functional.neural_cache import NO_WORD as NO_WORD
 from dynskip_jax.functional.neural_cache import CacheCarry as CacheCarry
 from dynskip_jax.functional.neural_cache import cached_log_likelihood as cached_log_likelihood
@@ -56,6 +55,7 @@ from dynskip_jax.functional.neural_cache import empty_cache as empty_cache
 from dynskip_jax.functional.policy import MODES as MODES
 from dynskip_jax.functional.policy import Policy as Policy
 from dynskip_jax.functional.pooling import pool_states as pool_states
+from dynskip_jax.functional.product import product as product
 from dynskip_jax.functional.relaxation import RELAXATIONS as RELAXATIONS
 from dynskip_jax.functional.relaxation import relaxed_weights as relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences as flip_sequences

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.engine.memory import Memory
-from dynskip_jax.functional.engine.product import affine, product, row, wider
+from dynskip_jax.functional.memory import Memory
+from dynskip_jax.functional.product import affine, product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 from dynskip_jax.functional.serialization import register_for_export
 

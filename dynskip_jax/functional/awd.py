@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from dynskip_jax.functional.engine.product import wider
+from dynskip_jax.functional.product import wider
 
 
 def activation_regularisation(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.engine.memory import Memory
+from dynskip_jax.functional.memory import Memory
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.serialization import register_for_export
 

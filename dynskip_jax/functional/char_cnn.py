@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.engine.product import affine, product, row
+from dynskip_jax.functional.product import affine, product, row
 from dynskip_jax.functional.serialization import register_for_export
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.keys import check_keys
 from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.product import wider
 
 IMPLEMENTATIONS = ("auto", "fused", "reference", "parallel")
 

@@ -25,10 +25,10 @@ from dynskip_jax.functional.checks import (
     known_values,
     valid_lengths,
 )
-from dynskip_jax.functional.engine.product import wider
-from dynskip_jax.functional.engine.sharding import explicit_spec, on_one_mesh
+from dynskip_jax.functional.product import wider
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 from dynskip_jax.functional.serialization import register_for_export
+from dynskip_jax.functional.sharding import explicit_spec, on_one_mesh
 
 # Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite
 # where all transitions to a tag are forbidden.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.engine.product import affine
+from dynskip_jax.functional.product import affine
 from dynskip_jax.functional.sequence import length_mask, where_each
 from dynskip_jax.functional.serialization import register_for_export
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.engine.sharding import match_batch
+from dynskip_jax.functional.sharding import match_batch
 
 
 def check_keys(key: Any) -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.engine.product import wider
+from dynskip_jax.functional.product import wider
 
 Pooling = Literal["last", "mean", "max"]
 

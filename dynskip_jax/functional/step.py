@@ -15,16 +15,16 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise
 from dynskip_jax.functional.carry import SkipCarry, where_carry
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.engine.sharding import (
-    features_together,
-    match_batch,
-    zeros_like_batch,
-)
 from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.relaxation import bounded_temperature
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.serialization import register_for_export
+from dynskip_jax.functional.sharding import (
+    features_together,
+    match_batch,
+    zeros_like_batch,
+)
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.time_skips.calls import decide, make_choice
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense

@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.engine.product import product, row
+from dynskip_jax.functional.product import product, row
 
 
 class HasModes(nnx.Module):

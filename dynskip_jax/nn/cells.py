@@ -22,7 +22,6 @@ from dynskip_jax.functional.checks import (
     check_resets,
     check_whole,
 )
-from dynskip_jax.functional.engine.product import wider
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import (
     LayerSpec,
@@ -30,6 +29,7 @@ from dynskip_jax.functional.layers import (
     initial_state,
     zoneout_mask,
 )
+from dynskip_jax.functional.product import wider
 from dynskip_jax.nn.base import HasModes, Weights
 from dynskip_jax.nn.calls import (
     Rngs,

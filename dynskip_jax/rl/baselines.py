@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import AgentParams, agent_logits, project_agent_input
 from dynskip_jax.functional.checks import check_number
-from dynskip_jax.functional.engine.product import wider
+from dynskip_jax.functional.product import wider
 
 
 def leave_one_out(

@@ -21,7 +21,7 @@ from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.agent import masked_logit
 from dynskip_jax.functional.checks import check_number, known_values
 from dynskip_jax.functional.decisions import DecisionTrace
-from dynskip_jax.functional.engine.product import wider
+from dynskip_jax.functional.product import wider
 from dynskip_jax.rl.baselines import leave_one_out
 
 Values = Num[Array | np.ndarray, "..."]  # (*batch,) or (*batch, time)

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Shaped
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Agent
 from dynskip_jax.training.sweep import ScheduledValues
 
 

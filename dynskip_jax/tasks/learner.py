@@ -12,17 +12,17 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 from typing_extensions import override
 
 from dynskip_jax import functional as F
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.devices.parallel import mean_over
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
-from dynskip_jax.settings import Agent
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
 from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated
-from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitResult, FitSettings, fit
+from dynskip_jax.training.mesh import mean_over
 from dynskip_jax.training.step import Trainable
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
 

@@ -12,11 +12,11 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, Parallel, batch_spec
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.training.folder import RunDir
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.training.interruptions import interruptions
+from dynskip_jax.training.mesh import PER_EXAMPLE, PER_SEED, Parallel, batch_spec
 from dynskip_jax.training.optimizer import Schedule
 from dynskip_jax.training.progress import Progress, compiling
 from dynskip_jax.training.resume import Saver, TrainProgress

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from rich import progress as rich_progress
 from rich.console import Console
 
-from dynskip_jax.console import LITERAL
+from dynskip_jax.terminal.console import LITERAL
 
 logger = logging.getLogger(__name__)
 

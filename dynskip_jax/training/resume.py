@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.folder import RunDir, read_checkpoint, read_progress
-from dynskip_jax.training.results import row_of
+from dynskip_jax.storage.folder import RunDir, read_checkpoint, read_progress
+from dynskip_jax.storage.results import row_of
+from dynskip_jax.training.mesh import Parallel
 from dynskip_jax.training.step import LAYOUT, PyTree, TrainState
 
 logger = logging.getLogger(__name__)

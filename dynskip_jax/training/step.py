@@ -10,10 +10,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from dynskip_jax.devices import parallel as devices
-from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, P, Parallel
 from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.training import mesh as devices
 from dynskip_jax.training.asgd import AveragedState, average_start, average_update
+from dynskip_jax.training.mesh import PER_EXAMPLE, PER_SEED, P, Parallel
 
 Sums = dict[str, Any]  # arrays, or trees of them
 Metrics = dict[str, np.ndarray]  # one value per seed

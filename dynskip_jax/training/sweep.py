@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynskip_jax import functional as F
-from dynskip_jax.settings import Agent
+from dynskip_jax.config.settings import Agent
 
 
 class ScheduledValues(NamedTuple):

@@ -20,8 +20,8 @@ from dynskip_jax.data.files import (
     stream_lines,
     tar_files,
 )
-from dynskip_jax.data.messages import bad_file, bad_line, printable, quoted, shown
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import bad_file, bad_line, printable, quoted, shown
 
 LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff"), max_size=5))
 

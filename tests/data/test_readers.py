@@ -17,12 +17,12 @@ from written import CONLL2003, CONLLU, archive, write
 from dynskip_jax.data import corpora, find_labelled_text, find_tagged_corpus, sentence_corpora
 from dynskip_jax.data.files import iter_lines
 from dynskip_jax.data.language import read_corpus
-from dynskip_jax.data.messages import printable
 from dynskip_jax.data.sentences import review_words, sentence_corpus
 from dynskip_jax.data.tagged import with_entities
 from dynskip_jax.data.tagged_files import lines_to_tag, tagged_lines
 from dynskip_jax.data.word_vectors import read_word_vectors
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import printable
 
 MEMORY = 64 << 20
 COLUMNS = f"# id 7\tdomain=en\n# # I-NP O\n\n{CONLL2003}"

@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
-from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
+from dynskip_jax.terminal.messages import printable
 
 CONLL2003 = """\
 -DOCSTART- -X- O O

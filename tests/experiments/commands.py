@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from dynskip_jax import cli
-from dynskip_jax.experiment import Experiment, find_experiment
-from dynskip_jax.failures import run_main
-from dynskip_jax.training.manifest import entry_of_file, write_manifest
+from dynskip_jax.cli import main as cli
+from dynskip_jax.config.experiment import Experiment, find_experiment
+from dynskip_jax.storage.manifest import entry_of_file, write_manifest
+from dynskip_jax.terminal.failures import run_main
 
 PTB, NUMBERS = find_experiment("ptb"), find_experiment("number_prediction")
 # The smallest networks: compilation takes nearly all of the time.

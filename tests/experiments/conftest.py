@@ -8,8 +8,8 @@ import pytest
 import quick
 from commands import NUMBERS, PTB, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
 
-from dynskip_jax import trained
 from dynskip_jax.data import agreement, number_prediction, recall, upstream
+from dynskip_jax.runs import load as trained
 
 TWO_SEEDS = ("--seeds", 2, "--epochs", 2, *SMALL_PTB)
 

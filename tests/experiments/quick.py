@@ -12,11 +12,11 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.config import Size
+from dynskip_jax.config.experiment import Dataset, Experiment
+from dynskip_jax.config.flags import Size
+from dynskip_jax.config.settings import Data, Settings
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Dataset, Experiment
-from dynskip_jax.settings import Data, Settings
 from dynskip_jax.tasks import ExampleTask, Forward
 
 

@@ -16,16 +16,16 @@ from learners import drawn_params, language_modelling, plain, together
 from pages import code_of, run_code
 
 from dynskip_jax import functional as F
+from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.source_code import code_tokens
 from dynskip_jax.data.vocabularies import FILE, CodeToken, code_vocabulary
-from dynskip_jax.experiment import find_experiment
 from dynskip_jax.experiments.code.reading import _read as read_part
 from dynskip_jax.experiments.code.reading import predictions
 from dynskip_jax.experiments.code.task import CodeModelling, ranks
+from dynskip_jax.runs.load import load_run
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.language import LanguageModelling, OfTargets
-from dynskip_jax.trained import load_run
-from dynskip_jax.training.folder import RunDir
 
 CODE = find_experiment("code")
 SMALL = (

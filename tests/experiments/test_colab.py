@@ -14,8 +14,8 @@ from commands import execute
 from packaging.requirements import Requirement
 
 import dynskip_jax
-from dynskip_jax.cli import read_training
-from dynskip_jax.experiment import find_experiment
+from dynskip_jax.cli.main import read_training
+from dynskip_jax.config.experiment import find_experiment
 
 ROOT = Path(dynskip_jax.__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
@@ -96,11 +96,11 @@ def test_a_jax_that_fits_is_left_alone(device, driver, there, jax):
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """Run `python -m dynskip_jax.cli <task>` in this process, on the tests' small data sets."""
+    """Run the command line of `<task>` in this process, on the tests' small data sets."""
     real = subprocess.Popen
 
     def start(arguments, **options):
-        if arguments[1:4] != ["-u", "-m", "dynskip_jax.cli"]:
+        if arguments[1:4] != ["-u", "-m", "dynskip_jax.cli.main"]:
             return real(arguments, **options)
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
             outcome = execute(find_experiment(arguments[4]), *arguments[5:])

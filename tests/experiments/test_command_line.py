@@ -10,10 +10,12 @@ import pytest
 from commands import assert_user_error, execute, finished_run, load, row_of, succeed
 from quick import Quick
 
-from dynskip_jax import cli, load_run, plan
-from dynskip_jax.cli import NAMES, TOOLS
+from dynskip_jax import load_run
+from dynskip_jax.cli import main as cli
+from dynskip_jax.cli.main import NAMES, TOOLS
+from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import find_experiment
+from dynskip_jax.runs import plan
 
 FAST = ("--devices", 1, "--epochs", 1)
 LONG = "9" * 5000
@@ -188,7 +190,7 @@ def test_data_that_are_not_there_are_found_before_jax_is_imported(name, tmp_path
     """Regression: a wrong path was an error after more than a minute, most of it imports."""
     code = (
         "import sys; sys.modules['jax'] = None\n"  # an import of it fails
-        "from dynskip_jax.cli import start; start()"
+        "from dynskip_jax.cli.main import start; start()"
     )
     words = [name, "--data", str(tmp_path / "absent")]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
@@ -210,7 +212,7 @@ def test_a_process_joins_the_others_before_it_can_fail(name, given, monkeypatch)
     def join(*_):
         raise UserError("all have joined")
 
-    monkeypatch.setattr("dynskip_jax.run.join", join)
+    monkeypatch.setattr("dynskip_jax.runs.train.join", join)
     together = ("--coordinator", "localhost:9", "--process", "1/2")
     assert_user_error(execute(find_experiment(name), *given, *together), "all have joined")
 

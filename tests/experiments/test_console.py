@@ -12,13 +12,13 @@ import quick
 from commands import PTB, execute, forge, load, tool
 from rich.cells import cell_len
 
-from dynskip_jax import console
 from dynskip_jax import functional as F
-from dynskip_jax.experiment import Dataset, Experiment, Published
-from dynskip_jax.failures import log_to_standard_output
-from dynskip_jax.results import print_results, row_name
-from dynskip_jax.settings import Settings, replace
-from dynskip_jax.spec import make_spec, variant_of
+from dynskip_jax.config.experiment import Dataset, Experiment, Published
+from dynskip_jax.config.settings import Settings, replace
+from dynskip_jax.runs.spec import make_spec, variant_of
+from dynskip_jax.runs.tables import print_results, row_name
+from dynskip_jax.terminal import console
+from dynskip_jax.terminal.failures import log_to_standard_output
 
 CONTROL = "\x1b]0;owned\x07\x1b[31m\u202e"
 ESCAPED = r"\x1b]0;owned\x07\x1b[31m\u202e"

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from commands import PTB, SMALL_PTB, load, row_of, succeed
 
-from dynskip_jax.evaluation import _modes, _scores
-from dynskip_jax.experiment import NAMES, find_experiment
+from dynskip_jax.config.experiment import NAMES, find_experiment
+from dynskip_jax.config.settings import replace
 from dynskip_jax.experiments.recall.task import Recall
-from dynskip_jax.settings import replace
-from dynskip_jax.spec import make_spec
-from dynskip_jax.trained import load_models
-from dynskip_jax.training.results import learnt_rates
+from dynskip_jax.runs.evaluate import _modes, _scores
+from dynskip_jax.runs.load import load_models
+from dynskip_jax.runs.spec import make_spec
+from dynskip_jax.storage.results import learnt_rates
 from dynskip_jax.training.step import seed_keys
 
 FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")

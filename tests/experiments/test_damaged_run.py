@@ -8,13 +8,14 @@ import pytest
 from commands import PTB, assert_user_error, execute, forge, load, succeed, tool
 from quick import Quick
 
-from dynskip_jax import load_run, trained
+from dynskip_jax import load_run
 from dynskip_jax.analysis import plots
 from dynskip_jax.data.vocabularies import TaggerVocabulary
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs import load as trained
+from dynskip_jax.storage.folder import RunDir
+from dynskip_jax.storage.manifest import entry_of
 from dynskip_jax.tasks import Learner
-from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.manifest import entry_of
 
 
 @pytest.fixture

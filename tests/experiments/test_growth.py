@@ -26,9 +26,9 @@ from commands import (
 )
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.load import load_models, load_run
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.trained import load_models, load_run
-from dynskip_jax.training.folder import RunDir
 
 
 @pytest.fixture

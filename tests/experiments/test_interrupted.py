@@ -11,8 +11,8 @@ from pathlib import Path
 SLOW_COMPILER = """
 import hashlib, sys
 import quick
-from dynskip_jax.cli import run_experiment
-from dynskip_jax.failures import run_main
+from dynskip_jax.cli.main import run_experiment
+from dynskip_jax.terminal.failures import run_main
 
 def forward(*args, **how):
     print("in the compiler", flush=True)

@@ -21,10 +21,10 @@ from commands import (
 from quick import Quick, QuickSettings
 
 from dynskip_jax import load_run
+from dynskip_jax.config.experiment import find_experiment
+from dynskip_jax.config.settings import names_in, replace
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import find_experiment
-from dynskip_jax.settings import names_in, replace
-from dynskip_jax.spec import make_spec
+from dynskip_jax.runs.spec import make_spec
 
 PIECES = """
     import dataclasses
@@ -113,7 +113,7 @@ def test_a_config_file_runs_no_code(pieces, name, finished_quick, tmp_path):
     assert not pieces.exists()
 
 
-@pytest.mark.parametrize("code", ["my_pieces:Near", "dynskip_jax.cli:start", None])
+@pytest.mark.parametrize("code", ["my_pieces:Near", "dynskip_jax.cli.main:start", None])
 def test_no_command_runs_code_that_a_folder_names(pieces, finished_ptb, code, tmp_path):
     folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
     config = load(folder / "config.json")

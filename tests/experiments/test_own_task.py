@@ -11,8 +11,8 @@ from commands import assert_user_error, execute, finished_run, load, row_of, suc
 from pages import code_of, run_code
 
 from dynskip_jax import load_run
+from dynskip_jax.config.experiment import Experiment, find_experiment
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Experiment, find_experiment
 
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 NAMES = ("seen_before", "same_ends")

@@ -3,8 +3,8 @@
 import pytest
 from commands import assert_user_error, execute, finished_run, succeed
 
-from dynskip_jax.cli import read_training
-from dynskip_jax.experiment import find_experiment
+from dynskip_jax.cli.main import read_training
+from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.experiments.classify.task import LabelledTexts
 
 CLASSIFY = find_experiment("classify")

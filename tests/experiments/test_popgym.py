@@ -20,15 +20,16 @@ from commands import (
 )
 from gymnasium import spaces
 
-from dynskip_jax import cli, plan
 from dynskip_jax.agents.environments import Environments, describe
 from dynskip_jax.agents.rollout import Episodes
 from dynskip_jax.agents.trainer import AgentLearner
+from dynskip_jax.cli import main as cli
+from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import find_experiment
 from dynskip_jax.rl import ppo
-from dynskip_jax.trained import load_run
-from dynskip_jax.training.folder import RunDir
+from dynskip_jax.runs import plan
+from dynskip_jax.runs.load import load_run
+from dynskip_jax.storage.folder import RunDir
 
 POPGYM = find_experiment("popgym")
 # Three updates of two episodes with a tiny network.

@@ -28,8 +28,8 @@ from benchmarks.choice import choice
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import EOS
-from dynskip_jax.learners import VOCABULARY
-from dynskip_jax.trained import load_models, load_run
+from dynskip_jax.runs.learner import VOCABULARY
+from dynskip_jax.runs.load import load_models, load_run
 
 TEXT = "a b b c h"  # other texts have the same length, which is compiled once
 

@@ -15,7 +15,7 @@ from pages import ROOT
 from scipy import stats
 
 from dynskip_jax.commands.report import report
-from dynskip_jax.results import summary
+from dynskip_jax.runs.tables import summary
 
 REPORT = tool("report")
 

@@ -9,7 +9,7 @@ from commands import assert_user_error, execute, load, succeed, tool
 from flags import flags_of
 
 from dynskip_jax.commands.reproduce import all_tables, commands_of
-from dynskip_jax.experiment import find_experiment
+from dynskip_jax.config.experiment import find_experiment
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLES, REPRODUCE = all_tables(), tool("reproduce")

@@ -13,14 +13,14 @@ import jax
 import numpy as np
 import pytest
 
-from dynskip_jax.config import Count, Rate, problem, read_value
+from dynskip_jax.config.experiment import NAMES, find_experiment
+from dynskip_jax.config.flags import Count, Rate, problem, read_value
+from dynskip_jax.config.settings import fields_of, replace, resolve
+from dynskip_jax.config.stored import from_config, to_config
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import ClassVocabulary, tagger_vocabulary
-from dynskip_jax.experiment import NAMES, find_experiment
-from dynskip_jax.learners import make_fit_settings, make_learner
-from dynskip_jax.settings import fields_of, replace, resolve
-from dynskip_jax.spec import make_spec
-from dynskip_jax.stored import from_config, to_config
+from dynskip_jax.runs.learner import make_fit_settings, make_learner
+from dynskip_jax.runs.spec import make_spec
 
 PRESETS = [(name, preset) for name in NAMES for preset in find_experiment(name).presets]
 SHRUNK = dict(features=4, agent_features=3, embedding_features=4, train_examples=8, mix=0.5)
@@ -174,7 +174,7 @@ def test_a_task_reads_every_setting_of_its_network(name, monkeypatch):
 
 
 def test_config_modules_need_no_jax():
-    code = "import sys\nfrom dynskip_jax.cli import list_experiments\nlist_experiments()\n"
+    code = "import sys\nfrom dynskip_jax.cli.main import list_experiments\nlist_experiments()\n"
     code += "assert not {'jax', 'flax', 'scipy', 'pandas', 'matplotlib'} & {*sys.modules}"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(found.stdout.splitlines()) > len(NAMES)

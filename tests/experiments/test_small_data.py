@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from commands import row_of, succeed
 
-from dynskip_jax import run
-from dynskip_jax.cli import read_training
-from dynskip_jax.experiment import find_experiment
-from dynskip_jax.settings import replace
-from dynskip_jax.small_data import RELAXED_UPDATES, fit_to_size
+from dynskip_jax.cli.main import read_training
+from dynskip_jax.config.experiment import find_experiment
+from dynskip_jax.config.settings import replace
+from dynskip_jax.config.small_data import RELAXED_UPDATES, fit_to_size
+from dynskip_jax.runs import train as run
 
 
 @pytest.mark.parametrize(

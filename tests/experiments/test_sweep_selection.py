@@ -8,8 +8,8 @@ import pytest
 import quick
 from commands import finished_run, records, row_of
 
-from dynskip_jax.experiment import Dataset
-from dynskip_jax.trained import load_run
+from dynskip_jax.config.experiment import Dataset
+from dynskip_jax.runs.load import load_run
 
 # A rate of 0 in float32 keeps all weights 0, so that class 0 is the answer.
 NOTHING, RATE = (

@@ -10,8 +10,8 @@ from commands import assert_picture, assert_user_error, execute, finished_run, r
 from pages import code_of, run_code
 
 from benchmarks import small_runs
+from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.data.tag_schemes import first_problem
-from dynskip_jax.experiment import find_experiment
 
 NER = find_experiment("conll2003")
 SMALL = (

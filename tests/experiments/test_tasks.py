@@ -5,11 +5,11 @@ from commands import NUMBERS, assert_user_error, execute, load, row_of, succeed
 
 from benchmarks import small_runs
 from dynskip_jax import load_run
+from dynskip_jax.config.experiment import find_experiment
+from dynskip_jax.config.settings import replace
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import find_experiment
-from dynskip_jax.learners import make_learner
-from dynskip_jax.settings import replace
-from dynskip_jax.spec import make_spec
+from dynskip_jax.runs.learner import make_learner
+from dynskip_jax.runs.spec import make_spec
 
 # A text to read, and a metric of test.
 TASKS = {

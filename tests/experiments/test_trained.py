@@ -27,11 +27,11 @@ from commands import (
 from compiled import compiled
 
 from dynskip_jax import functional as F
+from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import find_experiment
-from dynskip_jax.spec import make_spec
-from dynskip_jax.trained import Trained, load_run
+from dynskip_jax.runs.load import Trained, load_run
+from dynskip_jax.runs.spec import make_spec
 
 REPORT = tool("report")
 LINE = "3 1 4 1"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.engine.memory import Memory
+from dynskip_jax.functional.memory import Memory
 
 BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
 mixed, chosen = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood))

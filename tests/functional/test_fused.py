@@ -31,8 +31,8 @@ from recurrences import (
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.engine.deferred import activated
-from dynskip_jax.functional.engine.memory import Memory
-from dynskip_jax.functional.engine.product import activate, times_transposed
+from dynskip_jax.functional.memory import Memory
+from dynskip_jax.functional.product import activate, times_transposed
 
 # The default cases contain each transition, time skip and depth skip at least once, and one
 # transition without its output gate. The slow cases contain all pairs of two of the three.

@@ -1,6 +1,6 @@
 """Check that every time skip can be traced, with its gradient, for a batch on several devices.
 
-Nothing is compiled: `tests/devices/test_layers_on_devices.py` compares values. Tracing finds
+Nothing is compiled: `tests/nn/test_layers_on_devices.py` compares values. Tracing finds
 operations that have no rule for a sharded batch, also those that only another platform would run.
 """
 

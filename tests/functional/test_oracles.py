@@ -26,7 +26,7 @@ from recurrences import (
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.engine.memory import Memory
+from dynskip_jax.functional.memory import Memory
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

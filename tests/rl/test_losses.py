@@ -13,9 +13,9 @@ from flax import nnx
 
 from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import UserError
 from dynskip_jax.models.language_model import LanguageModelOutput
-from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
 from dynskip_jax.training.sweep import ScheduledValues, policy_mode
 

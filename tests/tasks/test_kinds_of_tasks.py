@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from learners import StepTask, classification, drawn_params, plain, together
 
+from dynskip_jax.config.experiment import NAMES
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.experiment import NAMES
 from dynskip_jax.experiments.code.task import CodeModelling
 from dynskip_jax.experiments.recall.task import OfAsked, Recall
 from dynskip_jax.tasks import Classification, ExampleTask, SentencePairs, Tagging, Task

@@ -10,11 +10,11 @@ from compiled import compiled
 from learners import drawn_params, language_modelling, scheduled_of, together
 
 from dynskip_jax import functional as F
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.data import make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.settings import Agent
 from dynskip_jax.tasks.language import CachedLanguageModelling
 
 KEYS = jax.random.split(jax.random.key(5), 1)

@@ -20,9 +20,9 @@ from learners import (
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.settings import Agent
 from dynskip_jax.tasks import Classification
 
 LONGEST = 8

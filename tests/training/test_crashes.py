@@ -8,9 +8,9 @@ import pytest
 from marks import and_slow
 from scripted import SGD, Scripted, shared_programs  # noqa: F401
 
-from dynskip_jax.training.folder import RunDir
+from dynskip_jax.storage.folder import RunDir
+from dynskip_jax.storage.results import row_of
 from dynskip_jax.training.loop import FitSettings, fit
-from dynskip_jax.training.results import row_of
 
 # Audit events that change the file system; `open` for writing is one, too.
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")

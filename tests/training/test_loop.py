@@ -16,11 +16,11 @@ from learners import classification, language_modelling, letters, symbols
 from marks import and_slow
 from scripted import NUM_BATCHES, Scripted, assert_identical, metrics, run, shared_programs  # noqa: F401
 
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Agent
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.asgd import ALL
-from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import seed_keys

@@ -10,12 +10,12 @@ import pytest
 from learners import classification, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
-from dynskip_jax.devices.parallel import make_parallel
+from dynskip_jax.config.settings import Agent, Settings
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import Agent, Settings
+from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.agents import agents_loss
-from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
+from dynskip_jax.training.mesh import make_parallel
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.sweep import ScheduledValues, Sweep, beta, policy_mode
 

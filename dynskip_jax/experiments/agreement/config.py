@@ -15,10 +15,10 @@ that is.
 import dataclasses
 from typing import ClassVar
 
-from dynskip_jax.experiment import Experiment
+from dynskip_jax.config.experiment import Experiment
+from dynskip_jax.config.settings import Agent, Settings, with_groups
 from dynskip_jax.experiments.layers_config import LayersModel
 from dynskip_jax.experiments.number_prediction.config import FAR, RelaxedTraining, SyntheticData
-from dynskip_jax.settings import Agent, Settings, with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

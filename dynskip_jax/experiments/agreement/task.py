@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data import agreement
 from dynskip_jax.data.batches import Examples, with_buckets
 from dynskip_jax.data.vocabularies import Vocabulary
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.number_prediction.task import SymbolClassification
 
 

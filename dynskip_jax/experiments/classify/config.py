@@ -13,11 +13,11 @@ are drawn from train.
 import dataclasses
 from typing import Annotated, Literal
 
-from dynskip_jax.config import Bounds
-from dynskip_jax.experiment import Experiment
+from dynskip_jax.config.experiment import Experiment
+from dynskip_jax.config.flags import Bounds
+from dynskip_jax.config.settings import with_groups
 from dynskip_jax.experiments.imdb.config import EXPERIMENT as IMDB
 from dynskip_jax.experiments.sentence_config import ReviewData, SentenceSettings
-from dynskip_jax.settings import with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from dynskip_jax.console import say
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.labelled import find_labelled_text
 from dynskip_jax.data.sentences import review_words
 from dynskip_jax.data.tables import DELIMITERS
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
+from dynskip_jax.terminal.console import say
 
 
 class LabelledTexts(TextClassification):

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from tyro.conf import Positional, arg
 
-from dynskip_jax.config import Count
-from dynskip_jax.console import print_table, say
-from dynskip_jax.data.messages import shortened
+from dynskip_jax.config.flags import Count
 from dynskip_jax.data.vocabularies import (
     NUMBER,
     NUMBERED_NAMES,
@@ -29,8 +27,10 @@ from dynskip_jax.experiments.code.reading import (
     read_code_file,
 )
 from dynskip_jax.experiments.code.reading import place as place_of
-from dynskip_jax.finished import FinishedRun
-from dynskip_jax.trained import Trained
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.terminal.console import print_table, say
+from dynskip_jax.terminal.messages import shortened
 
 # What is listed instead at a place inside what the model does not read.
 _COMPLETED = {

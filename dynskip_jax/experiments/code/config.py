@@ -16,10 +16,10 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from dynskip_jax.config import Bounds
-from dynskip_jax.experiment import Experiment, columns_of
+from dynskip_jax.config.experiment import Experiment, columns_of
+from dynskip_jax.config.flags import Bounds
+from dynskip_jax.config.settings import Data, with_groups
 from dynskip_jax.experiments.language_config import COPY_BY_CONTENT, LanguageSettings
-from dynskip_jax.settings import Data, with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,6 @@ from pygments.formatters import HtmlFormatter
 from pygments.token import STANDARD_TYPES
 from tyro.conf import Positional, arg
 
-from dynskip_jax.console import say
-from dynskip_jax.data.messages import printable, shown
 from dynskip_jax.data.source_code import lexed
 from dynskip_jax.data.vocabularies import CodeToken
 from dynskip_jax.errors import UserError
@@ -25,10 +23,12 @@ from dynskip_jax.experiments.code.reading import (
     predictions,
     read_code_file,
 )
-from dynskip_jax.finished import FinishedRun
-from dynskip_jax.trained import Trained
-from dynskip_jax.training.files import check_new, write_atomically
-from dynskip_jax.training.folder import file_name
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.storage.files import check_new, write_atomically
+from dynskip_jax.storage.folder import file_name
+from dynskip_jax.terminal.console import say
+from dynskip_jax.terminal.messages import printable, shown
 
 _STYLE = """
 :root { color-scheme: light; }

@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.files import read_file, read_standard_input
-from dynskip_jax.data.messages import bad_file
 from dynskip_jax.data.source_code import LARGEST_FILE, code_text, code_tokens, ends_inside
 from dynskip_jax.data.vocabularies import CodeToken, CodeVocabulary
-from dynskip_jax.trained import Trained
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.terminal.messages import bad_file
 
 _STEPS = 256  # read in one call
 

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.source_code import code_tokens, read_code
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.language_task import TextModelling
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.language import OfTargets

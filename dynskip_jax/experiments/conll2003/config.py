@@ -19,10 +19,10 @@ columns --scheme BIO2`.
 import dataclasses
 from typing import Annotated, Literal
 
-from dynskip_jax.config import Bounds
-from dynskip_jax.experiment import Experiment, Published, columns_of
+from dynskip_jax.config.experiment import Experiment, Published, columns_of
+from dynskip_jax.config.flags import Bounds
+from dynskip_jax.config.settings import with_groups
 from dynskip_jax.experiments.tagger_config import AGENT, COMMANDS, SMALL, TaggerData, TaggerSettings
-from dynskip_jax.settings import with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

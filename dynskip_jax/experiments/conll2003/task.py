@@ -4,8 +4,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.tagged import find_tagged_corpus, with_entities
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_task import SentenceTagging, dataset_of
 
 

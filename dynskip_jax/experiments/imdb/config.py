@@ -13,9 +13,9 @@ Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS
 upstream address. 15 % of train are held out as dev.
 """
 
-from dynskip_jax.experiment import Experiment, Published
+from dynskip_jax.config.experiment import Experiment, Published
+from dynskip_jax.config.settings import with_groups
 from dynskip_jax.experiments.sentence_config import SMALL, ReviewData, SentenceSettings
-from dynskip_jax.settings import with_groups
 
 EXPERIMENT = Experiment(
     name="imdb",

@@ -4,9 +4,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.sentences import review_words
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
 
 

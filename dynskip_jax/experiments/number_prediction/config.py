@@ -20,11 +20,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from dynskip_jax.config import Bounds, Count, Positive
+from dynskip_jax.config.experiment import Experiment, Published
+from dynskip_jax.config.flags import Bounds, Count, Positive
+from dynskip_jax.config.settings import Data, Settings, Training, with_groups
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Experiment, Published
 from dynskip_jax.experiments.layers_config import LayersModel
-from dynskip_jax.settings import Data, Settings, Training, with_groups
 
 TWO_HOPS = 21  # the length at which the task takes two hops
 

@@ -9,10 +9,10 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis import statistics
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data import number_prediction
 from dynskip_jax.data.batches import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.number_prediction.config import TWO_HOPS
 from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.tasks.classification import Classification

@@ -14,10 +14,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from dynskip_jax.config import Bounds, Count, For, Layers, Positive, Share, Weight
-from dynskip_jax.experiment import Experiment, columns_of
+from dynskip_jax.config.experiment import Experiment, columns_of
+from dynskip_jax.config.flags import Bounds, Count, For, Layers, Positive, Share, Weight
+from dynskip_jax.config.settings import Agent, Data, Model, Settings, Training, with_groups
 from dynskip_jax.model_names import CHOOSING, REWARDED
-from dynskip_jax.settings import Agent, Data, Model, Settings, Training, with_groups
 
 Steps = Annotated[int, Bounds(1, 10**9)]
 

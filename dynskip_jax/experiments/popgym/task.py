@@ -9,8 +9,8 @@ from typing_extensions import override
 from dynskip_jax.agents.actor_critic import ActorCritic
 from dynskip_jax.agents.environments import VERSIONS, describe
 from dynskip_jax.agents.trainer import PPOSettings
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.tasks.task import Task
 
 _SOLVED = 0.9  # return from which on the table counts an environment as solved

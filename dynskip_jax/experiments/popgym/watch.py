@@ -10,12 +10,12 @@ from dynskip_jax.agents.environments import Environments
 from dynskip_jax.agents.rollout import Player
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.config import Seed
-from dynskip_jax.console import print_table, say
-from dynskip_jax.finished import FinishedRun
+from dynskip_jax.config.flags import Seed
 from dynskip_jax.rl import ppo
-from dynskip_jax.trained import Trained
-from dynskip_jax.training.folder import file_name
+from dynskip_jax.runs.finished import FinishedRun
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.storage.folder import file_name
+from dynskip_jax.terminal.console import print_table, say
 
 
 def watch(run: FinishedRun, episode: Seed = 0) -> None:

@@ -19,9 +19,9 @@ names files of your own: a word on each line, its tag in the last column.
 import dataclasses
 from typing import Any, Literal
 
-from dynskip_jax.experiment import Experiment, Published
+from dynskip_jax.config.experiment import Experiment, Published
+from dynskip_jax.config.settings import with_groups
 from dynskip_jax.experiments.tagger_config import COMMANDS, SMALL, TaggerData, TaggerSettings
-from dynskip_jax.settings import with_groups
 
 _SMALL: dict[str, Any] = SMALL | dict(output="softmax", affixes=5, epochs=15, patience=3)
 _DEEP: dict[str, Any] = dict(num_layers=7, characters="none", depth_skip="gated_output")

@@ -4,9 +4,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.tagged import find_tagged_corpus
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.tagger_task import SentenceTagging, dataset_of
 
 

@@ -23,9 +23,9 @@ import dataclasses
 import functools
 from typing import Any
 
-from dynskip_jax.experiment import Experiment, Published, columns_of
+from dynskip_jax.config.experiment import Experiment, Published, columns_of
+from dynskip_jax.config.settings import Data
 from dynskip_jax.experiments.language_config import AGENT, COPY_BY_CONTENT, LanguageSettings
-from dynskip_jax.settings import Data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ import re
 import numpy as np
 from typing_extensions import override
 
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.corpora import PROSE_WORD, find_language_corpus
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.vocabularies import EOS
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.language_task import TextModelling
 from dynskip_jax.experiments.ptb.config import TextSettings
 

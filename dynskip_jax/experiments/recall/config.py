@@ -12,12 +12,12 @@ weighs all states; evaluation takes the most probable one.
 import dataclasses
 from typing import Annotated, Literal
 
-from dynskip_jax.config import For
-from dynskip_jax.experiment import ACCURACY, Experiment
+from dynskip_jax.config.experiment import ACCURACY, Experiment
+from dynskip_jax.config.flags import For
+from dynskip_jax.config.settings import Model, Settings, with_groups
 from dynskip_jax.experiments.agreement.config import MaskedAgent
 from dynskip_jax.experiments.number_prediction.config import RelaxedTraining, SyntheticData
 from dynskip_jax.model_names import COPYING
-from dynskip_jax.settings import Model, Settings, with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
 from dynskip_jax.analysis.reading import Reading
+from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, STEPS_OF_A_PAIR, load_recall
 from dynskip_jax.data.vocabularies import Vocabulary
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.language_task import read_words
 from dynskip_jax.functional import copied_log_probs
 from dynskip_jax.models.language_model import LanguageModel

@@ -12,7 +12,7 @@
 Without --data the pairs are looked for in $DYNSKIP_DATA_DIR/sick.
 """
 
-from dynskip_jax.experiment import Experiment, columns_of
+from dynskip_jax.config.experiment import Experiment, columns_of
 from dynskip_jax.experiments.sentence_config import SMALL, SentenceSettings
 
 EXPERIMENT = Experiment(

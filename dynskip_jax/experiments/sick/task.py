@@ -8,11 +8,11 @@ from flax import nnx
 from typing_extensions import override
 
 from dynskip_jax.analysis.reading import Reading
-from dynskip_jax.config import short
+from dynskip_jax.config.experiment import Dataset
+from dynskip_jax.config.flags import short
 from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.sentences import pair_inputs, treebank_words
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiment import Dataset
 from dynskip_jax.experiments.sentence_task import (
     embedding,
     load_sentences,

@@ -14,9 +14,9 @@ Without --data the trees are looked for in $DYNSKIP_DATA_DIR/sst.
 
 import dataclasses
 
-from dynskip_jax.experiment import Experiment
+from dynskip_jax.config.experiment import Experiment
+from dynskip_jax.config.settings import with_groups
 from dynskip_jax.experiments.sentence_config import SMALL, SentenceData, SentenceSettings
-from dynskip_jax.settings import with_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

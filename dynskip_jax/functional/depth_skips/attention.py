@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
-from dynskip_jax.functional.engine.product import row
+from dynskip_jax.functional.product import row
 from dynskip_jax.functional.serialization import register_for_export
 
 

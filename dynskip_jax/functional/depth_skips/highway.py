@@ -8,7 +8,7 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.depth_skips.base import DepthSkip
-from dynskip_jax.functional.engine.product import product, row
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.serialization import register_for_export
 
 

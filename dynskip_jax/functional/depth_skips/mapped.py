@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.base import DepthSkip
-from dynskip_jax.functional.engine.product import product
+from dynskip_jax.functional.product import product
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Dense, Transition
 

@@ -56,7 +56,6 @@ from dynskip_jax.functional.engine.forward import (
     observations_of_all,
 )
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
-from dynskip_jax.functional.engine.product import outer_products, times_transposed
 from dynskip_jax.functional.engine.step import (
     LoopInputs,
     Saved,
@@ -76,6 +75,7 @@ from dynskip_jax.functional.engine.trees import (
     without,
     zeros_like,
 )
+from dynskip_jax.functional.product import outer_products, times_transposed
 from dynskip_jax.functional.step import dropped
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
 from dynskip_jax.functional.time_skips.calls import make_choice

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.engine.product import activate, affine, check_addends
+from dynskip_jax.functional.product import activate, affine, check_addends
 
 
 @jax.tree_util.register_static

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
-from dynskip_jax.functional.engine.memory import Memory, followed_memory, observations_in
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
 from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
+from dynskip_jax.functional.memory import Memory, followed_memory, observations_in
 from dynskip_jax.functional.step import Recurrence, observation_of
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
 

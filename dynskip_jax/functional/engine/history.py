@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from dynskip_jax.functional.engine.sharding import (
+from dynskip_jax.functional.sharding import (
     explicit_spec,
     vary_along,
     varying_axes,

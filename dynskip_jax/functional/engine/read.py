@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
-from dynskip_jax.functional.engine.sharding import match_batch
+from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.transitions.base import Transition
 
 

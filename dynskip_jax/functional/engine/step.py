@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import with_value
-from dynskip_jax.functional.engine.memory import Memory, followed_memory
 from dynskip_jax.functional.engine.problem import Arguments, Flags, Layer
 from dynskip_jax.functional.engine.read import Read
-from dynskip_jax.functional.engine.sharding import match_batch
 from dynskip_jax.functional.engine.trees import added, combined, floats
+from dynskip_jax.functional.memory import Memory, followed_memory
 from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.step import dropped, mixed, observation_of
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
 from dynskip_jax.functional.time_skips.calls import make_choice

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from dynskip_jax.functional.engine import sharding
+from dynskip_jax.functional import sharding
 
 
 def floats(tree: Any) -> Any:

@@ -21,13 +21,13 @@ from dynskip_jax.functional.agent import (
     project_agent_input,
     where_allowed,
 )
-from dynskip_jax.functional.engine.sharding import explicit_spec, match_batch
 from dynskip_jax.functional.relaxation import (
     RELAXATIONS,
     bounded_temperature,
     policy_temperature,
     relaxed_weights,
 )
+from dynskip_jax.functional.sharding import explicit_spec, match_batch
 from dynskip_jax.functional.time_skips.base import (
     BufferSkip,
     Choice,

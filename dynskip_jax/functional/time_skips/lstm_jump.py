@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choose, entropy
-from dynskip_jax.functional.engine.product import affine
+from dynskip_jax.functional.product import affine
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
 

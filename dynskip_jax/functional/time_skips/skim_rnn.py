@@ -8,7 +8,7 @@ from jax.nn import log_softmax
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.agent import choose
-from dynskip_jax.functional.engine.product import product, row
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import relaxed_weights
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips.base import Choice, ReadingSkip

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_fields
-from dynskip_jax.functional.engine.product import activate, affine, product, wider
+from dynskip_jax.functional.product import activate, affine, product, wider
 
 Initializer = Callable[..., Any]
 Activation = str | Callable[[Array], Array]

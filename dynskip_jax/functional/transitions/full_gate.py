@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.engine.product import row
+from dynskip_jax.functional.product import row
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.peephole import Peephole

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.engine.product import product, row
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import (
     Activation,

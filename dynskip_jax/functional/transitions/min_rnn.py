@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn import log_sigmoid, sigmoid
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.engine.product import affine
+from dynskip_jax.functional.product import affine
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState

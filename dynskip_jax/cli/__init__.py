@@ -1,0 +1,1 @@
+"""The command line: which experiment or command runs, and with which flags."""

@@ -1,1 +1,0 @@
-"""Run on one device, several devices or several processes; memory and compilation cache."""

@@ -1,0 +1,1 @@
+"""One experiment, from its settings to its table: pieces, plan, train, evaluate, load."""

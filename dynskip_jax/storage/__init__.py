@@ -1,0 +1,1 @@
+"""Run folders: files, one manifest, checkpoints, and the results that are read from them."""

@@ -1,0 +1,1 @@
+"""What a user reads on the screen, and how a command ends."""
