@@ -296,7 +296,7 @@ PTB_EPOCHS = "log#copying-with-dropout"
 PAPER = "tagging#named-entities-conll-2003-gui-et-al-2019-table-2"
 
 CODE_TEST = {name: (CODE, name, "test") for name in (POINTER, "lstm", f"{POINTER}: its control")}
-CODE_TEST["cache"] = (CODE, "lstm and a neural cache of 500 tokens", "test")
+CODE_TEST["cache"] = (CODE, "lstm and a neural cache of 500 tokens, across files", "test")
 
 # Sentences of README and RESULTS whose numbers follow from rows: (page, text, numbers by a rule).
 DERIVED = [
