@@ -334,7 +334,7 @@ def lstm_jump_loop(recurrence, params, x, past, below, actions, mode, temperatur
     return rows
 
 
-LOOPS = dict(skip_rnn=skip_rnn_loop, skim_rnn=skim_rnn_loop, lstm_jump=lstm_jump_loop)
+LOOPS = {F.SkipRNN: skip_rnn_loop, F.SkimRNN: skim_rnn_loop, F.LSTMJump: lstm_jump_loop}
 
 
 def loop(
@@ -359,6 +359,6 @@ def loop(
     params, slots = jax.tree.map(np.asarray, (params, slots))
     K = recurrence.time_skip.max_skip
     past = [tuple(array[slot] for array in slots) for slot in reversed(range(K))]
-    run = LOOPS.get(recurrence.time_skip.name, buffer_loop)
+    run = LOOPS.get(type(recurrence.time_skip), buffer_loop)
     rows = run(recurrence, params, x, past, below, actions, mode, temperature, **options)
     return rows, [np.stack(arrays) for arrays in zip(*past[: -K - 1 : -1], strict=True)]

@@ -207,7 +207,7 @@ for mode, seen in itertools.product(("sample", "soft"), ("previous", "mean")):
 # c, of which not all K rows are returned, once got the gradient of its oldest row only.
 for skip, time in itertools.product((F.Dynamic(5, 0.0), F.Previous(5)), (3, TIME)):
     options = dict(policy=F.Policy("greedy"), return_cell_state=False, time=time)
-    SAME[f"carry after {time} steps of {skip.name}"] = F.Recurrence(skip), options
+    SAME[f"carry after {time} steps of {type(skip).__name__}"] = F.Recurrence(skip), options
 # Sequences that begin inside a row start from the initial state, whatever the skip reads and keeps.
 IDS = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 2, 2, 3, 3], [5, 5, 5, 5, 5, 5, 6]])
 STARTS = np.diff(IDS, axis=1, prepend=IDS[:, :1] - [[0], [1], [0]]) != 0  # one does not go on
@@ -249,7 +249,7 @@ for name, skip in DROPPED:
     options["actions"] = rng.integers(1, 4, size=(BATCH, TIME)) if skip == "dynamic" else None
     SAME[f"dropped {name}"] = recurrence, options
 USUAL = {"dropped lstm", "gumbel_softmax released"}
-USUAL |= {"content carried", "whole numbers in the carry", "carry after 3 steps of dynamic"}
+USUAL |= {"content carried", "whole numbers in the carry", "carry after 3 steps of Dynamic"}
 USUAL |= {"an update by all slots", "sees c, sample, previous", "sees c, soft, mean"}
 USUAL |= {f"packed {name}" for name in ("content", "dynamic", "attention", "skip-rnn")}
 

@@ -61,7 +61,7 @@ def carry(recurrence, batch):
     skip, state = recurrence.time_skip, recurrence.transition.state
     ring = state(*(floats(batch, skip.max_skip, HIDDEN) for _ in state._fields))
     rows = whole(0, skip.max_skip - 1, batch), whole(1, skip.max_skip, batch)
-    skip_state = floats(batch) if skip.name == "skip_rnn" else ()
+    skip_state = floats(batch) if isinstance(skip, F.SkipRNN) else ()
     return F.SkipCarry(ring, *rows, whole(0, 4, batch), keys(batch), skip_state)
 
 

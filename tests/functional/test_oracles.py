@@ -85,7 +85,7 @@ def check_case(
     params, carry, x, below = problem(recurrence)
     if not skip.writes_all:
         x, lengths = np.concatenate([x, -x, x[:, ::-1]], axis=1), (3 * TIME, 0, 8)
-    if skip.name == "skip_rnn":  # the gate opens seldom
+    if isinstance(skip, F.SkipRNN):  # the gate opens seldom
         params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
     mask = np.random.default_rng(1).integers(0, 2, (BATCH, HIDDEN)) * 2.0 if masked else None
     allowed = np.arange(skip.max_skip) != 1 if masked else None
