@@ -90,19 +90,6 @@ def folder_entries(folder: PathLike) -> list[Path]:
     return [own for own in entries if not _is_hidden(own.name)]
 
 
-def files_below(folder: Path) -> list[Path]:
-    """Return the files in a folder and its sub-folders, sorted by path, without hidden ones.
-
-    Links to folders are not followed, so that no circle can arise.
-    """
-    files = []
-    for path in sorted(folder.rglob("*")):
-        names = path.relative_to(folder).parts
-        if path.is_file() and not any(map(_is_hidden, names)):
-            files.append(path)
-    return files
-
-
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in _OF_SYSTEMS
 
@@ -118,13 +105,13 @@ def only_file(folder: Path, pattern: str) -> Path:
 
 
 def find_splits(
-    folder: PathLike, endings: Sequence[str], *, folders: bool = False
+    folder: PathLike, endings: Sequence[str], *, needed: Sequence[str] = SPLITS
 ) -> dict[str, Path]:
     """Return each split's file in `folder`: `train.txt`, `wiki.valid.tokens`, `eng.testa`, ….
 
     A name is one of `SPLIT_WORDS`, perhaps after other text and a dot, a hyphen or an underscore,
-    with one of the endings, in any case, perhaps with .gz. With `folders`, folders named by a word
-    count, too, and splits may be missing.
+    with one of the endings, in any case, perhaps with .gz. Splits that are not `needed` may be
+    missing.
     """
     entries = folder_entries(folder)
     found = {}
@@ -132,13 +119,11 @@ def find_splits(
     for split, words in SPLIT_WORDS.items():
         name = re.compile(rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE)
         chosen = [path for path in entries if path.is_file() and name.fullmatch(path.name)]
-        if folders:
-            chosen += [path for path in entries if path.is_dir() and path.name.lower() in words]
         if len(chosen) > 1:
             listed = ", ".join(shown(path.name) for path in chosen[:3])
             problem = f"has more than one file for the {split} split ({listed})"
             raise bad_file(folder, f"{problem}: keep one")
-        if not chosen and not folders:
+        if not chosen and split in needed:
             wanted = f"{words[0]}.{endings[0]} (or {', '.join(words[1:])}; perhaps with .gz)"
             problem = f"has no file for the {split} split"
             raise bad_file(folder, f"{problem}: put one there named {wanted}")

@@ -23,7 +23,7 @@ from dynskip_jax.data.labelled import LabelledText, labelled_words, read_labelle
 from dynskip_jax.data.numbers import read_number
 from dynskip_jax.data.prepared import find_records
 from dynskip_jax.data.sentences import Labelled, has_words, review_words, treebank_words
-from dynskip_jax.data.tables import read_table
+from dynskip_jax.data.tables import read_rows
 from dynskip_jax.data.upstream import NotAvailable, Upstream
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import bad_file, bad_line, quoted
@@ -211,7 +211,7 @@ def find_sick(data: PathLike | None) -> tuple[dict[str, list[Labelled]], str]:
 def read_pairs(path: PathLike) -> list[Labelled]:
     """Read rated pairs of sentences (Marelli et al. 2014): a table with tabs and a header."""
     pairs = []
-    for number, fields in read_table(path, _SICK_COLUMNS, header=True):
+    for number, fields in read_rows(path, _SICK_COLUMNS):
         first, second = map(treebank_words, fields[:2])
         if not first or not second:
             raise bad_line(path, number, "a sentence has no words: fetch the file again")

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Int
 
 from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
 from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file
-from dynskip_jax.data.notes import DataNotes, repeats
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
@@ -84,26 +83,23 @@ def find_tagged_corpus(
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
     """
     _check_tag(dataset, tag, tag_column)
-    notes = DataNotes()
-    read = functools.partial(read_columns, beside=beside, tag=tag_column, notes=notes)
+    read = functools.partial(read_columns, beside=beside, tag=tag_column)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
         path = data_folder(None, *archive) if data is None else Path(data)
         if not path.is_file():
             path /= "conll2000.zip"
         parts = [read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")]
-        return _with_drawn_dev(path, *parts, notes)
+        return _with_drawn_dev(path, *parts)
     if dataset == "conll2003":
         folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
         splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
-        return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1", notes.lines)
+        return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1")
     if dataset == "ud":
         folder = data_folder(
             data, "ud_ewt", "the treebank", ["files such as en_ewt-ud-train.conllu"]
         )
-        read = functools.partial(
-            read_columns, format="conllu", tag=CONLLU_COLUMNS[tag], notes=notes
-        )
+        read = functools.partial(read_columns, format="conllu", tag=CONLLU_COLUMNS[tag])
         endings = ["conllu"]
     elif data is None:
         raise UserError(
@@ -114,9 +110,7 @@ def find_tagged_corpus(
         endings = _ENDINGS
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
-    keys = {split: [tuple(sentence.words) for sentence in own] for split, own in splits.items()}
-    lines = [*notes.lines, *repeats(keys)]
-    return TaggedCorpus(name, f"the folder {folder}", splits, notes=lines)
+    return TaggedCorpus(name, f"the folder {folder}", splits)
 
 
 def _check_tag(dataset: str, tag: str, tag_column: int) -> None:
@@ -160,9 +154,7 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
     return found
 
 
-def _with_drawn_dev(
-    path: Path, train: Sentences, test: Sentences, notes: DataNotes
-) -> TaggedCorpus:
+def _with_drawn_dev(path: Path, train: Sentences, test: Sentences) -> TaggedCorpus:
     """Return CoNLL-2000 with a dev that is drawn from train, both in the order of the file."""
     size = min(_MOST_DRAWN, len(train) // 10)
     if not size:
@@ -171,7 +163,7 @@ def _with_drawn_dev(
     # CoNLL-2000 has no dev.
     dev, rest = ([train[i] for i in np.sort(part)] for part in np.split(order, [size]))
     splits = {"train": rest, "dev": dev, "test": test}
-    lines = [f"dev: {size:,} sentences of train, drawn at random", *notes.lines]
+    lines = [f"dev: {size:,} sentences of train, drawn at random"]
     return TaggedCorpus("conll2000", str(path), splits, "BIO2", lines)
 
 

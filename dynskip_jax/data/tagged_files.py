@@ -5,13 +5,11 @@ line ends a sentence. CoNLL-U has ten columns separated by tabs, and besides wor
 ranges (`2-3`) and empty nodes (`8.1`).
 """
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from dynskip_jax.data.files import PathLike, iter_lines, place
-from dynskip_jax.data.notes import COMMENTS, DataNotes
 from dynskip_jax.terminal.messages import bad_file, bad_line, checked_label, normalized, quoted
 
 Format = Literal["columns", "conllu"]
@@ -53,20 +51,16 @@ def lines_to_tag(
     *,
     beside: Sequence[int] = (),
     where: str = "standard input",
-    notes: DataNotes | None = None,
 ) -> Iterator[LinesToTag]:
     """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
 
-    A line of columns that begins with `#` is a comment only before the first word of a sentence,
-    and only if it looks like `# key = value` or `# id …`, or has another number of columns than the
-    first line that begins otherwise. `beside` are the other columns to read; their values are in
+    A line of columns is a comment only before the first word of a sentence, and only if it looks
+    like `# key = value` or `# id …`. `beside` are the other columns to read; their values are in
     NFC.
     """
-    notes = notes or DataNotes()
     columns = (_WORD_COLUMN[format], *beside)
     block = LinesToTag([], [], [], [])
     width = 0
-    usual, lines = _usual_width(lines)
     for number, line in enumerate(lines, 1):
         # A sentence ends at a blank line, or at the mark between documents.
         is_end = not line or _END.fullmatch(line) is not None
@@ -75,9 +69,6 @@ def lines_to_tag(
             fields = _conllu_columns(line, len(block.words) + 1, where, number)
         elif format == "columns" and not is_end and (block.words or not _KEYED_COMMENT.match(line)):
             fields = _columns(line)
-            if line.startswith("#") and not block.words and usual and len(fields) != usual:
-                notes.count(COMMENTS, where, number)
-                fields = None
         if fields is not None:
             # The first word's line tells how many columns all have.
             width = width or _checked_width(len(fields), columns, where, number)
@@ -97,20 +88,6 @@ def lines_to_tag(
             block = LinesToTag([], [], [], [], number + 1)
     if block.lines:
         yield block
-
-
-def _usual_width(lines: Iterable[str]) -> tuple[int, Iterator[str]]:
-    """Return the number of columns of the first line that has a word for certain, and all lines.
-
-    It is 0 if there is no such line.
-    """
-    lines = iter(lines)
-    seen: list[str] = []
-    for line in lines:
-        seen.append(line)
-        if not line.startswith("#") and not _END.fullmatch(line):
-            return len(_columns(line)), itertools.chain(seen, lines)
-    return 0, iter(seen)
 
 
 def _columns(line: str) -> list[str]:
@@ -191,7 +168,6 @@ def read_columns(
     format: Format = "columns",
     tag: int = -1,
     beside: Sequence[int] = (),
-    notes: DataNotes | None = None,
 ) -> list[TaggedSentence]:
     """Read a file with a word per line and its tag in a column; `beside` are other columns.
 
@@ -200,7 +176,7 @@ def read_columns(
     """
     where = place(path, member)
     sentences = []
-    how = dict(beside=(tag, *beside), where=where, notes=notes)
+    how = dict(beside=(tag, *beside), where=where)
     for block in lines_to_tag(iter_lines(path, member), format, **how):
         if not block.words:
             continue

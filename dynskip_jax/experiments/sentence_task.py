@@ -1,12 +1,10 @@
 """Data and models of all experiments on sentences."""
 
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flax import nnx
-from typing_extensions import override
 
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.sentences import Labelled, sentence_corpus
@@ -23,7 +21,6 @@ from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.nn import initializers
 from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.classification import Classification
-from dynskip_jax.terminal.console import say
 
 _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
 _EMBEDDING_SCALE = 0.25  # of words without a vector
@@ -127,21 +124,3 @@ class TextClassification(Classification):
         self.vocabulary = vocabulary
         # Texts that are read later are cropped as those of train were.
         self.most_words = getattr(settings.data, "max_length", None)
-
-    @override
-    def predict_lines(
-        self, trained: Any, lines: Iterable[str], format: str, score: bool
-    ) -> Iterator[tuple[str, bool]]:
-        unknown = 0
-
-        def counted() -> Iterator[str]:
-            nonlocal unknown
-            for line in lines:
-                words = self.split(line)
-                unknown += bool(words) and self.vocabulary.index.keys().isdisjoint(words)
-                yield line
-
-        yield from super().predict_lines(trained, counted(), format, score)
-        if unknown:
-            problem = "have no word that train has, so that predictions for them are guesses"
-            say(f"texts that {problem}: {unknown:,}", sys.stderr)

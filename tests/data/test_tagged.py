@@ -8,7 +8,6 @@ import pytest
 from written import CONLL2003, CONLLU, assert_refused, write
 
 from dynskip_jax.data import find_tagged_corpus
-from dynskip_jax.data.notes import DataNotes
 from dynskip_jax.data.tagged import with_entities
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, lines_to_tag, read_columns
 from dynskip_jax.errors import UserError
@@ -55,32 +54,11 @@ def test_comments_are_no_words_and_pound_signs_are(text, words):
     assert [word for block in lines_to_tag(text.split("\n")) for word in block.words] == words
 
 
-GERMEVAL = "#\tn-tv.de vom 26.02.2005 [2005-02-26]\nSchartau\tB-PER\tO\nsagte\tO\tO\n\n"
-
-
-def test_comments_of_other_columns_are_counted(tmp_path):
-    path = write(tmp_path / "x.tsv", GERMEVAL * 3 + "#\tO\tO\n")
-    notes = DataNotes()
-    found = read_columns(path, tag=1, notes=notes)
-    assert [own.words for own in found] == [["Schartau", "sagte"]] * 3 + [["#"]]
-    assert "comments, which begin with # (3; first " in notes.lines[0]
-    # Comments stay in the output of `predict --format columns`.
-    (block,) = lines_to_tag(GERMEVAL.split("\n")[:3])
-    assert block.lines == GERMEVAL.split("\n")[:3] and block.places == [1, 2]
-
-
 def test_tags_in_two_unicode_forms_are_one(tmp_path):
     for split, form in (("train", "NFC"), ("dev", "NFD"), ("test", "NFD")):
         write(tmp_path / f"{split}.txt", f"w {unicodedata.normalize(form, 'B-café')}\n\n")
     corpus = with_entities(find_tagged_corpus("columns", tmp_path))
     assert {tag[2:] for tag in corpus.entity_tags if tag != "O"} == {"café"}
-
-
-def test_sentences_of_train_in_other_splits_are_counted(tmp_path):
-    for split, words in (("train", "abcde"), ("dev", "fg"), ("test", "aaxe")):
-        write(tmp_path / f"{split}.txt", "".join(f"{word} X\nso Y\n\n" for word in words))
-    (note,) = find_tagged_corpus("columns", tmp_path).notes
-    assert note.endswith("same texts, which makes scores too good: 3 of 4 of test (2 distinct)")
 
 
 def read_conllu(path, tag="upos"):

@@ -1,4 +1,4 @@
-"""Your own texts with a class each: any labels, from TSV, CSV, JSON lines, or one folder per class.
+"""Your own texts with a class each: any labels, from TSV, CSV or JSON lines.
 
     python -m experiments.classify --data DIR
     python -m experiments.classify --data reviews.csv --text-column review --label-column stars
@@ -6,12 +6,11 @@
     python -m experiments.classify explain --run-dir DIR --text "not as bad as they say"
 
 DIR is a file, or holds files for train, dev and test in the usual names (train.tsv, valid.csv,
-test.jsonl), folders of these names with a folder per class, or a folder per class. Missing splits
-are drawn from train.
+test.jsonl). The first line of a table names its columns. Missing splits are drawn from train.
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated
 
 from dynskip_jax.config.experiment import Experiment
 from dynskip_jax.config.flags import Bounds
@@ -25,13 +24,9 @@ class ClassifyData(ReviewData):
     """The texts."""
 
     text_column: str = "text"
-    """Column or JSON key of the texts: a name, or a number from 0."""
+    """Column or JSON key of the texts."""
     label_column: str = "label"
     """Column or JSON key of the classes."""
-    header: Literal["auto", "yes", "no"] = "auto"
-    """Whether the first line of TSV and CSV names the columns; auto: if columns have names."""
-    delimiter: Literal["auto", "comma", "semicolon", "tab", "bar"] = "auto"
-    """What separates columns; auto: a tab in TSV, and in CSV what fits the first line."""
     dev_share: Annotated[float, Bounds(above=0, below=0.5)] = 0.1
     """Fraction of the texts that becomes dev, and likewise test, if there is none."""
 
