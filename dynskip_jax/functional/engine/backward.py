@@ -137,7 +137,6 @@ class Loop(NamedTuple):
 class Emitted(NamedTuple):
     """What each step of the backward loop emits, and after it (time, batch, ...)."""
 
-    d_inputs: Any  # gradients of the projected inputs; None for owned ones in the loop
     d_products: Any  # gradients of the products; None for those that own an input
     operands: Any  # operands of the products; None for h, which is a result of the forward loop
     # Gradients of the floats of the choice and of the time skip's new state
@@ -157,9 +156,10 @@ class BackwardCarry(NamedTuple):
     # Gradients of the dropout mask, λ, the initial state, and of vectors that are used in another
     # way than as an addend of a product
     d_shared: tuple[Any, ...]
-    # Up to row t, results that have overwritten projected inputs; then gradients of these inputs
-    buffers: list[Array]
-    rows: list[Array]  # row t of each buffer
+    # Up to row t, the projected inputs, or the results that have overwritten them; then gradients
+    # of these inputs
+    inputs: list[Array]
+    rows: list[Array]  # row t of each projected input
 
 
 def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents) -> Arguments:
@@ -176,12 +176,14 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
     if mask is not None:
         mask = mask[None]
     h_TBH = dropped(entering_TBH, mask, layer.recurrence.transition)[0]
-    d_matrices, d_params = _gradients_of_params(layer, args, d_params, h_TBH, emitted)
+    d_matrices, d_params = _gradients_of_params(
+        layer, args, d_params, h_TBH, carry.inputs, emitted
+    )
     d_skip, d_given, d_recent_inputs = _gradients_of_choices(
         layer, args, result, emitted.d_choice_probes
     )
     return Arguments(
-        inputs=tuple(emitted.d_inputs),
+        inputs=tuple(carry.inputs),
         matrices=d_matrices,
         params=d_params,
         newest=carry.d_newest,
@@ -204,14 +206,13 @@ def _run_loop(
     args, result, results, entering_TBH = residuals
     given, unpack = pack(args.given)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
-    owned = layer.input_of_product
 
     # What each step gets, (time, batch, ...): its inputs, its saved values, and the gradients that
     # the caller has for its results.
     d_newest, adjoints_RBH, d_new_TBH = _gradients_of_states(layer, args, result, d_result)
     newest_TBH = newest_of_all(args, result.histories)
     steps = (
-        LoopInputs(without(args.inputs, owned.values()), given, args.flags),
+        LoopInputs(None, given, args.flags),
         Saved(newest_TBH, entering_TBH, result.choices, result.before, results),
         StepCotangents(d_new_TBH, d_result.choices, d_result.before),
     )
@@ -219,16 +220,14 @@ def _run_loop(
     # What passes from a step to the one before it.
     d_shared = zeros_like((args.params, args.recurrent_mask, args.mix, args.initial))
     d_last = combined(d_result.last, zeros_like(floats(args.skip_state)))
-    buffers = [args.inputs[i] for i in owned.values()]
-    rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
+    inputs = list(args.inputs)
+    rows = [hist.at(array, args.time - 1) for array in inputs]
     last = jnp.full((), args.time - 1, jnp.int32)
-    start = BackwardCarry(last, d_newest, adjoints_RBH, d_last, d_shared, buffers, rows)
+    start = BackwardCarry(last, d_newest, adjoints_RBH, d_last, d_shared, inputs, rows)
 
     loop = Loop(layer, args, result.histories, transposes, unpack)
     carry, emitted = lax.scan(partial(_step_back, loop), start, steps, reverse=True)
-    # The buffers are now the gradients of the inputs that the forward loop has overwritten.
-    d_inputs = with_rows(emitted.d_inputs, owned.values(), time_slowest(carry.buffers))
-    return carry, emitted._replace(d_inputs=d_inputs)
+    return carry._replace(inputs=time_slowest(carry.inputs)), emitted
 
 
 def _gradients_of_states(
@@ -263,10 +262,11 @@ def _step_back(
     # The row of an owned input holds the result that overwrote it. It stands in both places: only
     # `dense` would read the input, and it takes the kept result instead.
     x = x._replace(
-        inputs=with_rows(x.inputs, owned.values(), carry.rows),
+        inputs=carry.rows,
         given=given_at(layer, args, t, loop.unpack(x.given), x.flags),
     )
-    saved = saved._replace(results=with_rows(saved.results, owned, carry.rows))
+    owned_rows = [carry.rows[i] for i in owned.values()]
+    saved = saved._replace(results=with_rows(saved.results, owned, owned_rows))
     d = d._replace(new=added(carry.d_newest, d.new))
     d_variables, operands = _undo_step(loop, t, x, saved, d, carry.d_after)
 
@@ -275,9 +275,8 @@ def _step_back(
     for product, d_product in zip(layer.products, d_variables.products, strict=True):
         if product.input is not None:
             d_inputs[product.input] = d_inputs[product.input] + d_product
-    owned_rows = [d_inputs[i] for i in owned.values()]
     # At step 0 the next row would be -1; it is not used.
-    buffers, rows = hist.overwrite(carry.buffers, owned_rows, t, -1)
+    inputs, rows = hist.overwrite(carry.inputs, dict(enumerate(d_inputs)), t, -1)
 
     # What this step sends to State(t-1), also by reads, and to older states. Row State(t-1) is now
     # complete: only steps t to t+K-1 read it, and all of them have run. So it becomes part of the
@@ -296,12 +295,11 @@ def _step_back(
     d_shared = jax.tree.map(jnp.add, carry.d_shared, d_variables.shared)
 
     emitted = Emitted(
-        d_inputs=without(d_inputs, owned.values()),
         d_products=without(d_variables.products, owned),
         operands=operands,
         d_choice_probes=d_variables.choice_probes,
     )
-    return BackwardCarry(t - 1, d_newest, adjoints_RBH, d_before, d_shared, buffers, rows), emitted
+    return BackwardCarry(t - 1, d_newest, adjoints_RBH, d_before, d_shared, inputs, rows), emitted
 
 
 def _undo_step(
@@ -451,7 +449,12 @@ def _gradient_of_first_rows(
 
 
 def _gradients_of_params(
-    layer: Layer, args: Arguments, d_params: Any, h_TBH: Array, emitted: Emitted
+    layer: Layer,
+    args: Arguments,
+    d_params: Any,
+    h_TBH: Array,
+    d_inputs: list[Array],
+    emitted: Emitted,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the gradients of the matrices and of the vectors, each from all steps at once."""
     matrices: list[Any] = [None] * len(args.matrices)
@@ -460,7 +463,7 @@ def _gradients_of_params(
     for product, d_product, operand in calls:
         d = d_product
         if product.owns_input:
-            d = emitted.d_inputs[product.input]
+            d = d_inputs[product.input]
         x = operand
         if product.of_h:
             x = h_TBH

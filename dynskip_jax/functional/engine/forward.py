@@ -13,7 +13,7 @@ from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
 from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
 from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
-from dynskip_jax.functional.engine.trees import swap_time_and_batch, with_rows, without
+from dynskip_jax.functional.engine.trees import swap_time_and_batch, without
 from dynskip_jax.functional.memory import Memory, followed_memory, observations_in
 from dynskip_jax.functional.step import Recurrence, observation_of
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
@@ -33,28 +33,30 @@ class ForwardCarry(NamedTuple):
 
     t: Int[Array, ""]  # number of the step
     newest: Any  # State(t-1)
-    # The states up to State(t-1), then zeros; None if a step reads State(t-1) only
+    # The states up to State(t-2), then zeros; None if a step reads State(t-1) only
     histories_RBH: Any
     before: Any  # state of the time skip before step t
-    # Up to row t - 1, results that are kept; then the projected inputs that they overwrite
-    buffers: list[Array]
-    rows: list[Array]  # row t of each buffer
+    # The projected inputs, (time, batch, ...) each; results that are kept have overwritten those
+    # that a product owns, up to row t - 1
+    inputs: list[Array]
+    rows: list[Array]  # row t of each projected input
 
 
 class Kept(NamedTuple):
     """What the forward loop keeps for the backward loop, beside its result."""
 
-    # Results of the products that overwrite no projected input; None if nothing is kept
-    results: Any
+    results: Any  # results of the products that overwrite no projected input
     # States that entered, (time, batch, hidden) each, if choices have `weights`; otherwise None
     entering: Any
-    overwritten: list[Array]  # the projected inputs that results of products have overwritten
+    inputs: list[Array]  # the projected inputs, with the results that have overwritten them
 
 
-def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept]:
-    """Run all steps; return the result, and what the backward loop needs if `keep`."""
+def run_forward(layer: Layer, args: Arguments) -> tuple[Result, Kept]:
+    """Run all steps; return the result, and what the backward loop needs.
+
+    The loop is the same if no gradient is asked for: XLA leaves out what nobody reads.
+    """
     given, unpack = pack(args.given)
-    owned = _owned_inputs(layer, keep)
 
     # What passes from step to step. Histories have K rows before the first step, and zeros where
     # the loop will write.
@@ -63,41 +65,45 @@ def run_forward(layer: Layer, args: Arguments, keep: bool) -> tuple[Result, Kept
         histories_RBH = jax.tree.map(
             lambda rows: jnp.pad(rows, ((0, args.time), (0, 0), (0, 0))), args.first_rows
         )
-    buffers = [args.inputs[i] for i in owned.values()]
-    rows = [hist.at(buffer, 0) for buffer in buffers]
+    inputs = list(args.inputs)
+    rows = [hist.at(array, 0) for array in inputs]
     first = jnp.zeros((), jnp.int32)
-    start = ForwardCarry(first, args.newest, histories_RBH, args.skip_state, buffers, rows)
+    start = ForwardCarry(first, args.newest, histories_RBH, args.skip_state, inputs, rows)
 
-    step = partial(_step_forward, layer, args, unpack, keep)
-    steps = LoopInputs(without(args.inputs, owned.values()), given, args.flags)
+    step = partial(_step_forward, layer, args, unpack)
+    steps = LoopInputs(None, given, args.flags)
     carry, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
 
     # If steps read State(t-1) only, the loop emits the states, and the histories are made of them.
-    histories_RBH = carry.histories_RBH
-    if not layer.reaches_back:
+    if layer.reaches_back:
+        histories_RBH = _with_newest(layer, args, carry, hist.write)
+    else:
         histories_RBH = jax.tree.map(
             lambda first, states: jnp.concatenate([first, states]), args.first_rows, states_TBH
         )
-    results, entering_TBH = kept or (None, None)
+    results, entering_TBH = kept
     result = Result(histories_RBH, choices, before, carry.before)
-    return result, Kept(results, entering_TBH, carry.buffers)
+    return result, Kept(results, entering_TBH, carry.inputs)
 
 
-def _owned_inputs(layer: Layer, keep: bool) -> dict[int, int]:
-    """Return which projected input the result of each product overwrites.
+def _with_newest(
+    layer: Layer, args: Arguments, carry: ForwardCarry, write: Callable[..., Array]
+) -> Any:
+    """Return the histories with State(t-1), by `write`."""
 
-    Nothing else reads these inputs, so that there is one array less to allocate.
-    """
-    if keep:
-        return layer.input_of_product
-    return {}
+    def add(rows: Array, newest: Array, first_rows_KBH: Array) -> Array:
+        # A state that is forgotten has been replaced in its row.
+        if args.flags.first is not None:
+            newest = jnp.where(carry.t > 0, newest, first_rows_KBH[-1])
+        return write(rows, carry.t + layer.K - 1, newest)
+
+    return jax.tree.map(add, carry.histories_RBH, carry.newest, args.first_rows)
 
 
 def _step_forward(
     layer: Layer,
     args: Arguments,
     unpack: Callable[[Any], SkipInputs],
-    keep: bool,
     carry: ForwardCarry,
     x: LoopInputs,
 ) -> tuple[ForwardCarry, tuple[Any, Choice, Any, Any]]:
@@ -106,10 +112,13 @@ def _step_forward(
     State(t) is None if it is written into the histories.
     """
     t = carry.t
-    histories_RBH = carry.histories_RBH
-    owned = _owned_inputs(layer, keep)
+    owned = layer.input_of_product
+    # The histories get State(t-1) before this step reads them.
+    histories_RBH = None
+    if layer.reaches_back:
+        histories_RBH = _with_newest(layer, args, carry, hist.write_first)
     x = x._replace(
-        inputs=with_rows(x.inputs, owned.values(), carry.rows),
+        inputs=carry.rows,
         given=given_at(layer, args, t, unpack(x.given), x.flags),
     )
 
@@ -121,24 +130,18 @@ def _step_forward(
     window_KBH = window_at(layer, histories_RBH, t)
     taken = take_step(layer, args, dense, x, carry.newest, window_KBH, carry.before, fetch)
 
-    # State(t) is written into the histories if later steps read it there.
+    # State(t) is emitted if later steps do not read it in the histories.
     emitted = taken.new
     if layer.reaches_back:
-        histories_RBH = jax.tree.map(
-            lambda rows, row: hist.write(rows, t + layer.K, row), histories_RBH, taken.new
-        )
         emitted = None
-    kept = None
-    buffers = carry.buffers
-    rows = carry.rows
-    if keep:
-        buffers, rows = hist.overwrite(buffers, [results[n] for n in owned], t, 1)
-        # A state that was chosen is read from the histories again; an average is kept.
-        average = None
-        if taken.choice.weights is not None:
-            average = taken.entering
-        kept = (without(results, owned), average)
-    carry = ForwardCarry(t + 1, taken.new, histories_RBH, taken.after, buffers, rows)
+    owned_rows = {i: results[n] for n, i in owned.items()}
+    inputs, rows = hist.overwrite(carry.inputs, owned_rows, t, 1)
+    # A state that was chosen is read from the histories again; an average is kept.
+    average = None
+    if taken.choice.weights is not None:
+        average = taken.entering
+    kept = (without(results, owned), average)
+    carry = ForwardCarry(t + 1, taken.new, histories_RBH, taken.after, inputs, rows)
     return carry, (emitted, taken.choice, taken.before, kept)
 
 

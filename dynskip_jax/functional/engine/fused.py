@@ -31,7 +31,7 @@ from dynskip_jax.functional.engine.problem import (
     make_clock,
     prepare,
 )
-from dynskip_jax.functional.engine.trees import swap_time_and_batch, time_slowest, with_rows
+from dynskip_jax.functional.engine.trees import swap_time_and_batch, time_slowest
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
@@ -144,7 +144,7 @@ def _is_inert(recurrence: Recurrence, mix: Any, carry: SkipCarry) -> bool:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(layer: Layer, args: Arguments) -> Result:
-    result, _ = run_forward(layer, args, keep=False)
+    result, _ = run_forward(layer, args)
     return result
 
 
@@ -154,9 +154,9 @@ def _forward(layer: Layer, args: Arguments) -> tuple[Result, Residuals]:
         return isinstance(leaf, CustomVJPPrimal)
 
     args = jax.tree.map(lambda primal: primal.value, args, is_leaf=is_primal)
-    result, kept = run_forward(layer, args, keep=True)
-    inputs = with_rows(args.inputs, layer.input_of_product.values(), kept.overwritten)
-    return result, Residuals(args._replace(inputs=inputs), result, kept.results, kept.entering)
+    result, kept = run_forward(layer, args)
+    args = args._replace(inputs=kept.inputs)
+    return result, Residuals(args, result, kept.results, kept.entering)
 
 
 def _backward(layer: Layer, residuals: Residuals, d_result: Result) -> tuple[Arguments]:

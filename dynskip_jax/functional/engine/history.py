@@ -5,7 +5,7 @@ before the first step, then one state per step. State(t-k) is row t + K - k, and
 State(t-1-s), is row t + K - 1 - s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,8 +36,9 @@ def oldest_first(
 
 
 # Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is
-# written while an earlier version is still read. So each addition also returns the row State(t-1),
-# which the next iteration needs.
+# written while an earlier version is still read. So a step writes first and then reads the new
+# version: `write_first` in the forward loop; in the backward loop each addition also returns the
+# row State(t-1), which the next iteration needs.
 
 
 def at(array: Array, row: Int[Array, ""] | int) -> Array:
@@ -50,15 +51,29 @@ def write(array: Array, row: Int[Array, ""] | int, value: Array) -> Array:
     return lax.dynamic_update_index_in_dim(array, value, row, axis=0)
 
 
-def overwrite(
-    buffers: Sequence[Array], rows: Sequence[Array], t: Int[Array, ""], ahead: int
-) -> tuple[Any, Any]:
-    """Write row t of each buffer; then read the rows that the next iteration needs, at t + `ahead`.
+def write_first(array: Array, row: Int[Array, ""] | int, value: Array) -> Array:
+    """Return the array with one row replaced and zeros in the next; later reads do not copy it.
 
-    XLA copies a whole array if a loop writes to it and still reads the old version.
+    XLA computes a write of one row again inside its readers, which thus read the old version. It
+    does not do that for two rows, an update with as many axes larger than 1 as the array.
     """
-    buffers = [write(buffer, t, row) for buffer, row in zip(buffers, rows, strict=True)]
-    return buffers, [at(buffer, t + ahead) for buffer in buffers]
+    two_rows = jnp.pad(value[None], [(0, 1), *[(0, 0)] * value.ndim])
+    return lax.dynamic_update_slice_in_dim(array, two_rows, row, axis=0)
+
+
+def overwrite(
+    arrays: Sequence[Array], rows: Mapping[int, Array], t: Int[Array, ""], ahead: int
+) -> tuple[list[Array], list[Array]]:
+    """Replace row t of the arrays that `rows` names; return all arrays, and their rows t + `ahead`.
+
+    The next iteration needs these rows. On a CPU they are read here, not there, for two reasons: XLA
+    copies an array that a loop writes while its old version is read, and a kernel that also reads a
+    row by its index computes activations without vector instructions.
+    """
+    arrays = list(arrays)
+    for i, row in rows.items():
+        arrays[i] = write(arrays[i], t, row)
+    return arrays, [at(array, t + ahead) for array in arrays]
 
 
 def read_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int) -> Array:
