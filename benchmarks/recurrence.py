@@ -2,8 +2,9 @@
 
     python -m benchmarks.recurrence --parts layers,growth --out bench/
 
-A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The
-part `growth` has growing T, K, H and B, and `training` whole steps of `experiments.ptb` on
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32; the
+part `forward` computes the loss only, beside the gradient. The part `growth` has growing T, K, H
+and B, then all skips at λ = 1 with growing T, and `training` whole steps of `experiments.ptb` on
 synthetic words.
 """
 
@@ -22,13 +23,13 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks import layers, report, training_step
-from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, TINY, Layer, Shape
+from benchmarks.layers import FAR, FORWARD_SHAPES, GROWTH_BASE, SHAPES, TINY, Layer, Shape
 from benchmarks.report import number
 from dynskip_jax.config.flags import Count, call
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.failures import run_main
 
-Part = Literal["layers", "transitions", "skips", "growth", "training"]
+Part = Literal["layers", "transitions", "forward", "skips", "growth", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)
 TORCH = "torch.nn.LSTM"
 GROWTH = {
@@ -37,6 +38,7 @@ GROWTH = {
     "hidden": (64, 128, 256, 512, 1024),
     "batch": (1, 4, 16, 64, 256),
 }
+LONG = (400, 1600, 6400)  # numbers of steps of every skip
 
 
 class Step(NamedTuple):
@@ -57,10 +59,14 @@ class Measured(NamedTuple):
 Candidates = Mapping[str, Callable[[], Step]]
 
 
-def compiled(make: Callable[[], Layer]) -> Step:
-    """Return a layer's compiled gradient. Its arrays are arguments, or XLA would fold them."""
+def compiled(make: Callable[[], Layer], with_gradient: bool = True) -> Step:
+    """Return a layer's compiled loss, and its gradient.
+
+    Its arrays are arguments, or XLA would fold them.
+    """
     layer = make()
-    program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
+    function = layer.gradient if with_gradient else layer.loss
+    program = jax.jit(function).lower(*layer.arguments).compile()
     plan = program.memory_analysis()
     size = None
     if plan is not None:
@@ -94,6 +100,16 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
                     name: of(layers.transitions, shape) for name, shape in shapes.items()
                 }
             }
+        case "forward":
+            columns = {}
+            for shape in (TINY,) if tiny else FORWARD_SHAPES:
+                found = layers.forward(shape)
+                columns[f"{shape}, forward only"] = {
+                    name: partial(compiled, make, with_gradient=False)
+                    for name, make in found.items()
+                }
+                columns[f"{shape}, gradient"] = of(layers.forward, shape)
+            return {"forward only": columns}
         case "skips":
             shape = TINY if tiny else FAR
             return {"skips over time": {str(shape): of(layers.time_skips, shape)}}
@@ -107,6 +123,11 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
                     shape = dataclasses.replace(shape, features=shape.hidden)
                     columns[f"{size:,}"] = of(layers.layers, shape, ("lstm", "dynamic:k", TORCH))
                 tables[f"growth of {axis} ({base})"] = columns
+            columns = {}
+            for time_steps in LONG[:1] if tiny else LONG:
+                shape = dataclasses.replace(base, time=time_steps, mix=1.0)
+                columns[f"{time_steps:,}"] = of(layers.time_skips, shape)
+            tables[f"growth of time, every skip ({base}, λ=1)"] = columns
             return tables
         case "training":
             models = training_step.MODELS

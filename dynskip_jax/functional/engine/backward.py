@@ -176,9 +176,7 @@ def run_backward(layer: Layer, residuals: Residuals, d_result: ResultCotangents)
     if mask is not None:
         mask = mask[None]
     h_TBH = dropped(entering_TBH, mask, layer.recurrence.transition)[0]
-    d_matrices, d_params = _gradients_of_params(
-        layer, args, d_params, h_TBH, carry.inputs, emitted
-    )
+    d_matrices, d_params = _gradients_of_params(layer, args, d_params, h_TBH, carry.inputs, emitted)
     d_skip, d_given, d_recent_inputs = _gradients_of_choices(
         layer, args, result, emitted.d_choice_probes
     )

@@ -66,9 +66,9 @@ def overwrite(
 ) -> tuple[list[Array], list[Array]]:
     """Replace row t of the arrays that `rows` names; return all arrays, and their rows t + `ahead`.
 
-    The next iteration needs these rows. On a CPU they are read here, not there, for two reasons: XLA
-    copies an array that a loop writes while its old version is read, and a kernel that also reads a
-    row by its index computes activations without vector instructions.
+    The next iteration needs these rows. On a CPU they are read here for two reasons: XLA copies an
+    array that a loop writes while its old version is read, and a kernel that also reads a row by
+    its index computes activations without vector instructions.
     """
     arrays = list(arrays)
     for i, row in rows.items():
