@@ -52,6 +52,7 @@ class PPOSettings(NamedTuple):
     gae_lambda: float  # λ of GAE
     clip: float  # ε of the surrogate objective
     passes: int  # over an update's episodes
+    minibatches: int  # of a pass, each of whole episodes
     value_coef: float
     entropy_coef: float
     choice_coef: float  # of the log-probability of sampled choices in the ratio: 1, or 0
@@ -192,20 +193,24 @@ class AgentLearner(Learner):
             before, old_log_probs = self._read(state.params, episodes, policy)
             advantages, targets = _credit(episodes, before.values, settings)
             gradient = jax.grad(self._loss, has_aux=True)
+            # Episodes are drawn independently, so a pass need not shuffle them.
+            cut = lambda rows: rows.reshape(settings.minibatches, -1, *rows.shape[1:])
+            minibatches = jax.tree.map(cut, (episodes, old_log_probs, advantages, targets))
 
-            def one_pass(carry, _):
+            def one_step(carry, minibatch):
                 params, opt_state = carry
-                grads, losses = gradient(
-                    params, episodes, policy, old_log_probs, advantages, targets
-                )
+                grads, losses = gradient(params, policy, *minibatch)
                 directions, opt_state = optimizer.update(grads, opt_state, params)
                 params = jax.tree.map(lambda p, d: p - rate.astype(p.dtype) * d, params, directions)
                 squares = (jnp.square(leaf).sum() for leaf in jax.tree.leaves(grads))
                 return (params, opt_state), losses | {"gradient_norm": jnp.sqrt(sum(squares))}
 
+            def one_pass(carry, _):
+                return jax.lax.scan(one_step, carry, minibatches)
+
             start = (state.params, state.opt_state)
             (params, opt_state), losses = jax.lax.scan(one_pass, start, length=settings.passes)
-            losses = jax.tree.map(lambda of_passes: of_passes.mean(0), losses)
+            losses = jax.tree.map(jnp.mean, losses)
             return state._replace(params=params, opt_state=opt_state), losses
 
         return jax.jit(jax.vmap(update), donate_argnums=0)
@@ -233,8 +238,8 @@ class AgentLearner(Learner):
     def _loss(
         self,
         params: nnx.State,
-        episodes: Episodes,
         policy: F.Policy,
+        episodes: Episodes,
         old_log_probs: ppo.Steps,
         advantages: ppo.Steps,
         targets: ppo.Steps,

@@ -33,7 +33,7 @@ from dynskip_jax.storage.folder import RunDir
 
 POPGYM = find_experiment("popgym")
 # Three updates of two episodes with a tiny network.
-SMALL = ("--features", 4, "--batch-size", 2, "--passes", 1)
+SMALL = ("--features", 4, "--batch-size", 2, "--passes", 1, "--minibatches", 2)
 THREE_UPDATES = ("--env", "Short-v0", "--steps", 24, *SMALL)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from dynskip_jax.config.experiment import Experiment, columns_of
 from dynskip_jax.config.flags import Bounds, Count, For, Layers, Positive, Share, Weight
 from dynskip_jax.config.settings import Agent, Data, Model, Settings, Training, with_groups
+from dynskip_jax.errors import UserError
 from dynskip_jax.model_names import CHOOSING, REWARDED
 
 Steps = Annotated[int, Bounds(1, 10**9)]
@@ -88,10 +89,20 @@ class PPO(Training):
     """Episodes in an update."""
     passes: Count = 4
     """Passes over the episodes of an update, PPO's epochs."""
+    minibatches: Count = 4
+    """Minibatches of a pass, each of whole episodes."""
     clip_ratio: Positive = 0.2
     """ε, by which PPO clips the ratio of probabilities."""
     value_coef: Weight = 5.0
     """Weight of the squared error of the value."""
+
+    def __post_init__(self) -> None:
+        """Refuse episodes that cannot be divided evenly."""
+        if self.batch_size % self.minibatches:
+            raise UserError(
+                f"--batch-size {self.batch_size} is no multiple of --minibatches "
+                f"{self.minibatches}: change one of them"
+            )
 
 
 # The reward of a step does not depend on earlier actions in the environments that ask for what was

@@ -55,6 +55,7 @@ class PopGym(Task):
             gae_lambda=self._agent.gae_lambda,
             clip=training.clip_ratio,
             passes=training.passes,
+            minibatches=training.minibatches,
             value_coef=training.value_coef,
             entropy_coef=self._agent.entropy_coef,
             choice_coef=0.0 if spec.is_untrained else self._agent.rl_coef,
