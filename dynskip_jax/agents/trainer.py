@@ -194,8 +194,10 @@ class AgentLearner(Learner):
             advantages, targets = _credit(episodes, before.values, settings)
             gradient = jax.grad(self._loss, has_aux=True)
             # Episodes are drawn independently, so a pass need not shuffle them.
-            cut = lambda rows: rows.reshape(settings.minibatches, -1, *rows.shape[1:])
-            minibatches = jax.tree.map(cut, (episodes, old_log_probs, advantages, targets))
+            minibatches = jax.tree.map(
+                lambda rows: rows.reshape(settings.minibatches, -1, *rows.shape[1:]),
+                (episodes, old_log_probs, advantages, targets),
+            )
 
             def one_step(carry, minibatch):
                 params, opt_state = carry
