@@ -72,6 +72,15 @@ def describe(name: str) -> EnvironmentInfo:
     return EnvironmentInfo(id, made.observation_space, space, sizes, limit)
 
 
+class Stepped(NamedTuple):
+    """What follows from the actions in all environments."""
+
+    observations: Float[np.ndarray, "count features"]
+    rewards: Float[np.ndarray, " count"]
+    terminated: Bool[np.ndarray, " count"]
+    truncated: Bool[np.ndarray, " count"]
+
+
 class Environments:
     """Environments of one kind that step together, each through one whole episode after a reset.
 
@@ -91,18 +100,8 @@ class Environments:
         observations, _ = self._attempt("failed in reset", lambda: self._vector.reset(seed=given))
         return observations.astype(np.float32)
 
-    def step(
-        self, actions: Int[np.ndarray, "count parts"]
-    ) -> tuple[
-        Float[np.ndarray, "count features"],
-        Float[np.ndarray, " count"],
-        Bool[np.ndarray, " count"],
-        Bool[np.ndarray, " count"],
-    ]:
-        """Return the next observations, rewards, and which episodes terminated or were truncated.
-
-        Parts of actions count from 0.
-        """
+    def step(self, actions: Int[np.ndarray, "count parts"]) -> Stepped:
+        """Take actions, whose parts count from 0."""
         given = actions + self._first
         if isinstance(self.info.action_space, spaces.Discrete):
             given = given[:, 0]
@@ -114,7 +113,8 @@ class Environments:
             raise UserError(
                 f"expected finite rewards of {self.info.id}, got {wrong}: mend the environment"
             )
-        return observations.astype(np.float32), rewards.astype(np.float32), terminated, truncated
+        numbers = (observations.astype(np.float32), rewards.astype(np.float32))
+        return Stepped(*numbers, terminated, truncated)
 
     def _attempt(self, what: str, call: Callable[[], Any]) -> Any:
         return _attempt(self.info.id, what, call)

@@ -102,13 +102,12 @@ class Player:
             if not alive.any():  # what was observed last
                 steps.append((seen, actions, choices, rewards, ended, alive))
                 return _stacked(steps)
-            observations, rewards, terminated, truncated = self._environments.step(
-                actions.reshape(-1, len(self._sizes))
-            )
-            rewards = rewards.reshape(self._shape)
-            ended = terminated.reshape(self._shape)
+            after = self._environments.step(actions.reshape(-1, len(self._sizes)))
+            observations = after.observations
+            rewards = after.rewards.reshape(self._shape)
+            ended = after.terminated.reshape(self._shape)
             steps.append((seen, actions, choices, rewards, ended, alive))
-            alive = alive & ~ended & ~truncated.reshape(self._shape)
+            alive = alive & ~ended & ~after.truncated.reshape(self._shape)
 
     def _begin(self, params: nnx.State, key: Key[Array, ""]) -> Any:
         """Return one seed's carry, with whose keys choices are sampled."""

@@ -152,11 +152,13 @@ class AgentLearner(Learner):
                     if run_dir is not None:
                         run_dir.log(_record(progress, episodes, losses, policy))
                     shown = {
-                        "return": float(returns.mean()),
+                        "return": returns.mean(),
                         "acting steps/s": len(self.seeds) * steps / (acted - started),
                         "steps/s": len(self.seeds) * steps / (learned - started),
                     }
-                    bar.advance(steps, **{name: _constant(of) for name, of in shown.items()})
+                    bar.advance(
+                        steps, **{name: functools.partial(float, of) for name, of in shown.items()}
+                    )
 
                     stopping = interrupted() or should_stop(progress.step)
                     if stopping or saver.is_due() or progress.step >= total:
@@ -294,18 +296,15 @@ class AgentLearner(Learner):
         the most probable actions are taken; otherwise they are sampled.
         """
         mode = mode or self.evaluation_mode
-        rounds = _ROUNDS[split]
-        returns = []
-        lengths = []
-        for number in range(rounds):
-            policy = self.policy(mode)
-            episodes = self._play(params, split, number, keys, policy, greedy=mode == "greedy")
-            returns.append(episodes.returns)
-            lengths.append(episodes.lengths)
-            advance(1 / rounds)
+        policy = self.policy(mode)
+        played = [
+            self._play(params, split, number, keys, policy, greedy=mode == "greedy")
+            for number in range(_ROUNDS[split])
+        ]
+        advance(1)
         return {
-            f"{split}_return": np.concatenate(returns, axis=1).mean(1),
-            f"{split}_length": np.concatenate(lengths, axis=1).mean(1),
+            f"{split}_return": np.mean([episodes.returns.mean(1) for episodes in played], axis=0),
+            f"{split}_length": np.mean([episodes.lengths.mean(1) for episodes in played], axis=0),
         }
 
 
@@ -354,7 +353,3 @@ def _check_finite(losses: dict[str, np.ndarray], seeds: tuple[int, ...]) -> None
             f"loss or gradient of seed {', '.join(wrong)} is not finite: lower --learning-rate "
             "or set --clip"
         )
-
-
-def _constant(value: float) -> Callable[[], float]:
-    return lambda: value

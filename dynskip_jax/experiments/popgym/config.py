@@ -105,16 +105,16 @@ class PPO(Training):
             )
 
 
-# The reward of a step does not depend on earlier actions in the environments that ask for what was
-# seen. So γ = 0 is the right credit, for all models alike.
+# Credit of a step's own reward only. In the environments that ask for what was seen, no action
+# changes what follows.
 _OWN_STEP: dict[str, Any] = dict(discount=0.0, gae_lambda=0.0)
 _PLAYED_BACK = _OWN_STEP | dict(time=True)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "RepeatPreviousEasy": _OWN_STEP | dict(steps=400_000),
-    "RepeatPreviousMedium": _OWN_STEP | dict(steps=2_000_000),
-    "RepeatPreviousHard": _OWN_STEP | dict(steps=2_000_000),
+    "RepeatPreviousEasy": _OWN_STEP | dict(steps=200_000),
+    "RepeatPreviousMedium": _OWN_STEP | dict(steps=1_000_000),
+    "RepeatPreviousHard": _OWN_STEP | dict(steps=1_000_000),
     "AutoencodeEasy": _PLAYED_BACK | dict(steps=4_000_000, cool_after=2_000_000),
     "AutoencodeMedium": _PLAYED_BACK | dict(steps=5_000_000, cool_after=3_500_000),
     "AutoencodeHard": _PLAYED_BACK | dict(steps=7_000_000, cool_after=5_000_000),
