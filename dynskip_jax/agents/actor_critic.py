@@ -48,9 +48,7 @@ class ActorCritic(nnx.Module):
         choices = sum(action_sizes)
         in_features = observation_features + choices + 1 + 2 * len(_frequencies(longest))
         self.stack = SkipLSTM(in_features, hidden_features, rngs=rngs, **layers)
-        # Small, so that the first policy is nearly uniform.
-        small = nnx.initializers.orthogonal(0.01)
-        self.logits = nnx.Linear(hidden_features, choices, kernel_init=small, rngs=rngs)
+        self.logits = nnx.Linear(hidden_features, choices, rngs=rngs)
         self.value = nnx.Linear(hidden_features, 1, rngs=rngs)
 
     def __call__(
