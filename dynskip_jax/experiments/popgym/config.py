@@ -71,7 +71,7 @@ class PolicyAgent(Agent):
     """Weight of the entropy of actions and of sampled choices."""
     cool_after: Steps | None = None
     """Environment steps after which the temperature of relaxed choices falls; none: never."""
-    halving_steps: Steps = 500_000
+    halving_steps: Steps = 250_000
     """Environment steps in which that temperature halves."""
 
 
@@ -113,11 +113,11 @@ _PLAYED_BACK = _OWN_STEP | dict(time=True)
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "RepeatPreviousEasy": _OWN_STEP | dict(steps=200_000),
-    "RepeatPreviousMedium": _OWN_STEP | dict(steps=1_000_000),
-    "RepeatPreviousHard": _OWN_STEP | dict(steps=1_000_000),
-    "AutoencodeEasy": _PLAYED_BACK | dict(steps=4_000_000, cool_after=2_000_000),
-    "AutoencodeMedium": _PLAYED_BACK | dict(steps=5_000_000, cool_after=3_500_000),
-    "AutoencodeHard": _PLAYED_BACK | dict(steps=7_000_000, cool_after=5_000_000),
+    "RepeatPreviousMedium": _OWN_STEP | dict(steps=500_000),
+    "RepeatPreviousHard": _OWN_STEP | dict(steps=500_000),
+    "AutoencodeEasy": _PLAYED_BACK | dict(steps=1_500_000, cool_after=750_000),
+    "AutoencodeMedium": _PLAYED_BACK | dict(steps=2_500_000, cool_after=1_500_000),
+    "AutoencodeHard": _PLAYED_BACK | dict(steps=4_000_000, cool_after=2_500_000),
     "ConcentrationEasy": _OWN_STEP | dict(steps=5_000_000),
     "CountRecallEasy": _OWN_STEP | dict(steps=5_000_000),
 }
