@@ -137,6 +137,30 @@ def test_the_page_on_own_pieces_makes_candidates_and_a_skip_that_its_command_nam
     assert {*np.unique(out.decisions[0].action).tolist()} == {1, 2, 5, 10}
 
 
+def test_an_agent_of_ones_own_samples_replays_and_learns():
+    with jax.numpy_rank_promotion("allow"):  # as users have it
+        skip = run_code("docs/own_pieces.md")["LinearAgent"]()
+    rnn = SkipLSTM(4, 3, skip=skip, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (8, 12, 4))
+
+    @nnx.jit
+    def read(rnn, actions):
+        def loss(rnn):
+            out = rnn(x, actions=actions)
+            return rl.agent_loss(out, jnp.arange(8.0)), out
+
+        return nnx.grad(loss, has_aux=True)(rnn)
+
+    sampled = nnx.jit(SkipLSTM.__call__)(rnn, x, rngs=jax.random.key(0))
+    gradient, replayed = read(rnn, [sampled.decisions[0].action])
+    for name in ("action", "log_prob", "entropy"):
+        of_both = [getattr(out.decisions[0], name) for out in (sampled, replayed)]
+        np.testing.assert_allclose(*of_both, rtol=1e-5)
+    assert {*np.unique(sampled.decisions[0].action).tolist()} == {1, 2, 3, 4, 5}
+    agent = gradient["cells"][0]["agent"]
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(agent))
+
+
 # --- Commands ---
 
 

@@ -111,6 +111,17 @@ def tracing(decide):
     return stack(skip=[own(F.TimeSkip, fixed_slot=1, trace=trace)(2)])(X)
 
 
+def agent(policy=None, choose=lambda *_: (F.Choice(slot=whole(2)), ()), **attributes):
+    """Return what layers compute with an agent of one's own, by default of two slots."""
+    methods = dict(
+        init=lambda *_: F.LSTMState(X[0], X[0]),
+        choose=choose,
+        trace=lambda _, params, inputs, *__: F.Decision(*[jnp.zeros(inputs.step.shape)] * 3),
+    )
+    skip = own(F.TimeSkip, **methods, **attributes)(4)
+    return stack(skip=[skip])(X, rngs=None if skip.num_choices == 0 else KEY, policy=policy)
+
+
 def multiplying(*addends, **how):
     """Return what layers compute with a transition of one's own that calls `dense` like this."""
     step = lambda _, params, x, s, dense, hook: (dense(params.w_h, s.h, *addends, **how), s.c)
@@ -204,6 +215,15 @@ REFUSED = {
     "size of sources": (lambda: stack([8, 4], depth_skip=F.AttentionToOutput()), r"of one size, got \[8\]"),
     "small gates": (lambda: cell(transition=F.SkimLSTM(2), depth_skip=F.ToGates()), "of another size"),
     "no choice": (choosing, "a slot or weights from Own.choose, got neither"),
+    "no options": (agent, "Own.choose, got a slot, which trains no parameters: declare `num_choices`"),
+    "a slot as weights": (
+        lambda: agent(F.Policy("soft"), num_choices=4),
+        "expected weights from Own.choose in mode 'soft', got a slot: return weights, or write `mode_of`",
+    ),
+    "no entropy": (
+        lambda: tracing(lambda zeros: F.Decision(zeros.astype(int), zeros, None)),
+        r"entropy of Own.trace to be floating \(2, 6\), got",
+    ),
     "only a choice": (lambda: choosing(None, slot=whole(2)), "a Choice and the skip's state, got a Choice"),
     "a number as slot": (lambda: choosing(slot=2), r"slot of Own.choose to be integer \(2,\), got a int"),
     "weights of 3": (lambda: choosing(weights=filled((2, 3))), r"floating \(2, 4\), got float32 \(2, 3\)"),
@@ -331,6 +351,15 @@ def test_is_refused_in_one_sentence(name):
         attempt()
     assert "\n" not in str(error.value)
     assert isinstance(error.value, ValueError)
+
+
+def test_an_error_in_a_method_of_ones_own_says_which_inputs_are_missing_and_why():
+    with pytest.raises(TypeError) as error:
+        agent(choose=lambda _, params, inputs, *__: inputs.projected + params.h)
+    assert error.value.__notes__[:2] == [
+        "inputs.projected is None: Own has no method `project`",
+        "inputs.noise is None: Own declares no `num_choices`",
+    ]
 
 
 WHOLE = {

@@ -1,5 +1,7 @@
 """How steps call a time skip: its results are checked, and cut off from gradients they lack."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -7,6 +9,7 @@ import jax.numpy as jnp
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.time_skips.base import Choice, Decision, SkipInputs, TimeSkip
 
 
@@ -19,8 +22,11 @@ def make_choice(
     mode: ActionMode,
 ) -> tuple[Choice, Any]:
     """Return the result of `skip.choose`, checked."""
-    made = skip.choose(params, inputs, observation, skip_state, mode)
+    with _naming_what_is_missing(skip, inputs):
+        made = skip.choose(params, inputs, observation, skip_state, mode)
     _check_choice(skip, made, inputs.step.shape)
+    if inputs.action is None:
+        _check_trainable(skip, made[0], mode)
     choice, skip_state = made
     # Slots of a distribution over the K states are among them, and each operation of a step has its
     # price on a TPU.
@@ -40,7 +46,8 @@ def decide(
     mode: ActionMode,
 ) -> Decision:
     """Return `skip.trace`, without credit for a first step that uses the carried state."""
-    decision = skip.trace(params, inputs, observation, choice, mode)
+    with _naming_what_is_missing(skip, inputs):
+        decision = skip.trace(params, inputs, observation, choice, mode)
     lead = inputs.step.shape
     _check_arrays(f"{type(skip).__name__}.trace", decision, Decision(lead, lead, lead, lead))
     if not skip.forgets_carried:
@@ -48,6 +55,39 @@ def decide(
     first = inputs.step == 0
     nothing = Decision(1, 0, 0)
     return jax.tree.map(lambda new, old: jnp.where(first, new, old), nothing, decision)
+
+
+@contextlib.contextmanager
+def _naming_what_is_missing(skip: TimeSkip, inputs: SkipInputs) -> Iterator[None]:
+    """Add to an error in a method of `skip` which inputs are None, and why."""
+    try:
+        yield
+    except Exception as error:
+        name = type(skip).__name__
+        if inputs.projected is None:
+            error.add_note(f"inputs.projected is None: {name} has no method `project`")
+        if inputs.noise is None and skip.num_choices == 0:
+            error.add_note(f"inputs.noise is None: {name} declares no `num_choices`")
+        elif inputs.noise is None:
+            error.add_note("inputs.noise is None: choices are greedy or replayed")
+        raise
+
+
+def _check_trainable(skip: TimeSkip, choice: Choice, mode: ActionMode) -> None:
+    """Check that something trains the parameters by which `skip` has chosen a slot."""
+    if not skip.has_agent or choice.weights is not None:
+        return
+    name = type(skip).__name__
+    if skip.num_choices == 0:
+        raise UserError(
+            f"expected weights from {name}.choose, got a slot, which trains no parameters: declare "
+            "`num_choices`, and sample the slot with inputs.noise"
+        )
+    if skip.mode_of(mode) in RELAXATIONS:
+        raise UserError(
+            f"expected weights from {name}.choose in mode {mode!r}, got a slot: return weights, or "
+            "write `mode_of`, so that it is sampled instead"
+        )
 
 
 def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
@@ -72,13 +112,13 @@ def _check_choice(skip: TimeSkip, made: Any, lead: tuple[int, ...]) -> None:
 
 
 def _check_arrays(name: str, made: Any, shapes: Choice | Decision) -> None:
-    """Check the arrays of what the method `name` has returned; None passes."""
+    """Check the arrays of what the method `name` has returned; what is optional may be None."""
     if not isinstance(made, type(shapes)):
         raise UserError(
             f"expected {name} to return a {type(shapes).__name__}, got {described(made)}"
         )
     for field, value, shape in zip(made._fields, made, shapes, strict=True):
-        if value is None:
+        if value is None and (isinstance(made, Choice) or field == "update"):
             continue
         kind = jnp.floating
         if field in ("slot", "action"):
