@@ -51,13 +51,15 @@ _MARKUP = str.maketrans(
 )
 
 
-def find_language_corpus(data: PathLike | None, dataset: str | None = None) -> LanguageCorpus:
+def find_language_corpus(
+    data: PathLike | None, dataset: str | None = None, *, or_embedded: bool = True
+) -> LanguageCorpus:
     """Load a corpus from the first of these places that has one.
 
     1. `data`, a folder or a file of the user's, see `read_corpus`; `dataset` is then its name;
     2. the sub-folder `dataset` of `$DYNSKIP_DATA_DIR`, or ptb if `dataset` is None;
     3. PTB in the TFDS cache, or its upstream archive; without a network, this fails at once;
-    4. the embedded corpus "pydoc-topics", unless `dataset` names another.
+    4. the embedded corpus "pydoc-topics", unless `dataset` names another or `or_embedded` is False.
 
     A corpus named "ptb" must be the published text, word for word.
     """
@@ -77,11 +79,11 @@ def find_language_corpus(data: PathLike | None, dataset: str | None = None) -> L
     try:
         records, source = find_records(PTB_UPSTREAM, SPLITS)
     except NotAvailable as error:
-        if dataset is not None:
+        if dataset is not None or not or_embedded:
             names = "ptb.train.txt, ptb.valid.txt and ptb.test.txt"
-            remedy = f"put {names} into a folder and name it with --data DIR"
-            remedy = f"{remedy}, or into ${DATA_VARIABLE}/ptb"
-            raise UserError(f"the dataset {dataset!r} was not found ({error}): {remedy}") from None
+            remedy = f"put {names} of {PTB_URL} into ${DATA_VARIABLE}/ptb, or give --data DIR"
+            remedy = f"{remedy}, or train on another text: --dataset {PYDOC_TOPICS}"
+            raise UserError(f"the dataset {PTB!r} was not found ({error}): {remedy}") from None
         corpus = embedded_corpus()
         return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
     lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 _REDRAW_SECONDS = 0.25  # in a terminal
 _LINE_SECONDS = 30  # elsewhere
+_FIRST_LINE_SECONDS = 5  # after the first step, which is compiled: then the time left is known
 _ESTIMATE_SECONDS = 3600  # the estimate rests on the steps of the last hour: some take minutes
 
 
@@ -62,12 +63,14 @@ class Progress:
         )
         self._task = self._bar.add_task(description, total=total, completed=start, text="")
         self._metrics: dict[str, Callable[[], float]] = {}
-        self._next_draw = time.monotonic() + self._interval
+        self._next_draw: float | None = None  # before the first step
 
     def advance(self, n: float = 1, **metrics: Callable[[], float]) -> None:
         """Count `n` steps, which may be a fraction; metrics are functions, called only to draw."""
         self._metrics = metrics
         self._bar.advance(self._task, n)
+        if self._next_draw is None:
+            self._next_draw = time.monotonic() + min(self._interval, _FIRST_LINE_SECONDS)
         if time.monotonic() >= self._next_draw:
             self._draw()
 

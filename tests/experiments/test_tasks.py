@@ -81,6 +81,7 @@ def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
         ("pos", ("--dataset", "columns"), "--data"),
         ("conll2003", (), "was not found: put eng.train"),
         ("conll2003", ("--dataset", "conll2000"), "conll2000.zip"),
+        ("ptb", ("--preset", "paper"), "--dataset pydoc-topics"),
         ("ptb", ("--dropout", "0.1,0.2"), "--dropout takes one rate"),
         ("ptb", ("--dropout", "0.1,0.2,0.3,0.4"), "--dropout of a language model"),
         ("ptb", ("--model", "lstm", "--copy", "expected"), "--copy has no effect"),

@@ -24,11 +24,11 @@ def test_elsewhere_metrics_are_computed_and_printed_now_and_then_and_at_the_end(
         for step in range(100):
             clock[0] += 1
             progress.advance(perplexity=lambda step=step: fetched.append(step) or 200.0 - step)
-    assert fetched == [29, 59, 89, 99]
+    assert fetched == [5, 35, 65, 95, 99]
     lines = file.getvalue().splitlines()
-    assert [line.split()[2] for line in lines] == ["30/100", "60/100", "90/100", "100/100"]
+    assert [line.split()[2] for line in lines] == ["6/100", "36/100", "66/100", "96/100", "100/100"]
     assert all(line.startswith("train [x]") and "ETA" in line for line in lines)
-    assert lines[0].split()[-2:] == ["perplexity", "171"]
+    assert lines[0].split()[-2:] == ["perplexity", "195"]
 
 
 def test_the_last_state_is_drawn_when_the_loop_fails():

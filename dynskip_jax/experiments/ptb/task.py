@@ -10,7 +10,7 @@ from dynskip_jax.data.corpora import PROSE_WORD, find_language_corpus
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.vocabularies import EOS
 from dynskip_jax.experiments.language_task import TextModelling
-from dynskip_jax.experiments.ptb.config import TextSettings
+from dynskip_jax.experiments.ptb.config import LARGE_PRESETS, TextSettings
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -23,7 +23,8 @@ class WordModelling(TextModelling):
     def load(settings: TextSettings) -> Dataset:
         """Load the text."""
         data = settings.data
-        corpus = find_language_corpus(data.data, data.dataset)
+        or_embedded = settings.run.preset not in LARGE_PRESETS
+        corpus = find_language_corpus(data.data, data.dataset, or_embedded=or_embedded)
         about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
         return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=corpus.about)
 
