@@ -25,10 +25,10 @@ PAGES = [
     str(page.relative_to(ROOT))
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ]
-# Pages whose code has its own test: README, own_model and own_pieces below, the others in
+OWN_MODEL = "docs/own_model.md"
+# Pages whose code has its own test: own_model and own_pieces below, the others in
 # tests/experiments/.
 TESTED_APART = (
-    "README.md",
     "docs/experiments/code.md",
     *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")),
 )
@@ -60,18 +60,18 @@ def test_the_code_of_a_page_runs(page):
     jax.eval_shape(lambda: run_code(page) and None)
 
 
-def readmes_example():
-    """Return README's first example in two parts: definitions, and the training."""
-    (code, *_) = code_of("README.md")
+def example_of_an_agent():
+    """Return the first example of the page on own models: definitions, and the training."""
+    (code, *_) = code_of(OWN_MODEL)
     start = code.index("for step, key in")
     return code[:start], code[start:]
 
 
-def test_a_step_of_the_readmes_example_is_traced():
-    definitions, _ = readmes_example()
+def test_a_step_of_the_example_of_an_agent_is_traced():
+    definitions, _ = example_of_an_agent()
 
     def step(key):
-        names = run_code("README.md", definitions)
+        names = run_code(OWN_MODEL, definitions)
         names["train_step"](names["model"], names["optimizer"], key, F.Policy("sample"))
         return names["pointers"](key, 10)
 
@@ -81,19 +81,20 @@ def test_a_step_of_the_readmes_example_is_traced():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(seed):
-    definitions, training = readmes_example()
+def test_the_agent_of_the_example_solves_its_task_and_a_plain_lstm_does_not(seed):
+    definitions, training = example_of_an_agent()
     definitions = definitions.replace("nnx.Rngs(0)", f"nnx.Rngs({10 * seed})")
     training = training.replace("jax.random.key(0)", f"jax.random.key({seed})")
     plain = definitions.replace('F.Dynamic(8, agent="both")', "F.Previous()")
     assert "F.Previous()" in plain
-    assert run_code("README.md", definitions, training)["accuracy"] >= 0.99
-    assert run_code("README.md", plain, training)["accuracy"] < 0.95
+    assert run_code(OWN_MODEL, definitions, training)["accuracy"] >= 0.99
+    assert run_code(OWN_MODEL, plain, training)["accuracy"] < 0.95
 
 
 @pytest.mark.slow
 def test_the_page_on_own_models_runs():
-    page, codes = "docs/own_model.md", code_of("docs/own_model.md")
+    page = OWN_MODEL
+    _, *codes = code_of(page)  # the first one is tested above
     names = run_code(page, *[code for code in codes if "import torch" not in code])
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
     assert names["out"].h.shape == names["replayed"].h.shape == (16, 12, 16)
