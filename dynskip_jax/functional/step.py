@@ -475,7 +475,7 @@ def cell_step(
         kept = transition.state(*inputs.zoneout_mask)
         new = jax.tree.map(lambda new, old, mask: new + mask * (old - new), new, previous, kept)
 
-    # A token that is read only in part leaves the rest of what an unread one leaves.
+    # A token that is read in part: the new state and that of an unread token, mixed.
     if update is None:
         return new
     unread = transition.unread_state(

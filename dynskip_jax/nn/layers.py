@@ -159,7 +159,7 @@ class SkipLayers(HasModes):
 
     @property
     def num_feature_axes(self) -> int:
-        """Refuse to be the cell of an `nnx.RNN`, which asks for this number."""
+        """Raise an error: an `nnx.RNN`, which asks for this number, takes cells."""
         raise NoCell("these layers run over time: call them without nnx.RNN, which runs a SkipCell")
 
     @property

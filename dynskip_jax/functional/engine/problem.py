@@ -72,7 +72,7 @@ def make_clock(carry: SkipCarry, inputs: StepInputs, K: int) -> Clock:
 
 
 class Flags(NamedTuple):
-    """What is special about a step, (batch,), or about all, (time, batch); None if nothing is."""
+    """Flags of a step, (batch,), or of all, (time, batch); None where all steps are alike."""
 
     valid: Bool[Array, "*time batch"] | None = None  # False past the end of a sequence
     # True where the carried state enters and is forgotten afterwards (`TimeSkip.forgets_carried`)
@@ -99,7 +99,7 @@ class Arguments(NamedTuple):
     # Recurrent dropout mask of the h that enters a step
     recurrent_mask: Float[Array, "batch hidden"] | None
     initial: Any  # initial state of the sequences that begin inside a packed row
-    flags: Flags  # what is special about each step
+    flags: Flags  # of each step
     # Inputs that choices observe, oldest first: K - 1 before the first step, then one per step
     recent_inputs: Float[Array, "rows batch in"] | None = None
 

@@ -28,7 +28,7 @@ class LoopInputs(NamedTuple):
 
     inputs: Sequence[Any]  # projected inputs
     given: Any  # inputs of the choice that need no state (`SkipInputs`)
-    flags: Flags  # what is special about the step
+    flags: Flags  # of the step
 
 
 class Saved(NamedTuple):

@@ -154,8 +154,8 @@ class TimeSkip:
             raise TypeError(
                 f"{cls.__name__} samples with parameters: return log π of the choice in `trace`"
             )
-        # Histories have another state in place of the forgotten one. Loops mend what enters the
-        # first step and State(t-1), but no update or state that depends on older states.
+        # Histories have the initial state in place of the forgotten one. Loops replace it at the
+        # first step, but not where an update or a state depends on older states.
         has_state = cls.init_skip_state is not TimeSkip.init_skip_state
         if self.forgets_carried and kind != "previous" and (has_state or not self.writes_all):
             raise UserError(
