@@ -257,6 +257,7 @@ def project_inputs(
         if recurrence.depth_skip.enters == "gates":
             inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
         depth = recurrence.depth_skip.project(params.depth, x, below)
+    inputs = recurrence.transition.prepared(inputs)
     time_skip = recurrence.time_skip
     skip = time_skip.project(params.skip, x)
     observed_x = None

@@ -55,12 +55,13 @@ from dynskip_jax.functional.engine.forward import (
     newest_of_all,
     observations_of_all,
 )
-from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
+from dynskip_jax.functional.engine.problem import Arguments, Layer
 from dynskip_jax.functional.engine.step import (
     LoopInputs,
     Saved,
     enter,
     given_at,
+    loop_inputs,
     newest_or_initial,
     replay_step,
     window_at,
@@ -70,7 +71,6 @@ from dynskip_jax.functional.engine.trees import (
     combined,
     floats,
     swap_time_and_batch,
-    time_slowest,
     with_rows,
     without,
     zeros_like,
@@ -131,7 +131,6 @@ class Loop(NamedTuple):
     args: Arguments
     histories_RBH: Any  # states, (K + time, batch, hidden) each
     transposes: list[Callable[[Array], Array]]  # the function d -> d wᵀ of each matrix
-    unpack: Callable[[Any], SkipInputs]  # of `pack`
 
 
 class Emitted(NamedTuple):
@@ -202,7 +201,6 @@ def _run_loop(
 ) -> tuple[BackwardCarry, Emitted]:
     """Run the steps from the last to the first."""
     args, result, results, entering_TBH = residuals
-    given, unpack = pack(args.given)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
 
     # What each step gets, (time, batch, ...): its inputs, its saved values, and the gradients that
@@ -210,7 +208,7 @@ def _run_loop(
     d_newest, adjoints_RBH, d_new_TBH = _gradients_of_states(layer, args, result, d_result)
     newest_TBH = newest_of_all(args, result.histories)
     steps = (
-        LoopInputs(None, given, args.flags),
+        loop_inputs(args),
         Saved(newest_TBH, entering_TBH, result.choices, result.before, results),
         StepCotangents(d_new_TBH, d_result.choices, d_result.before),
     )
@@ -223,9 +221,9 @@ def _run_loop(
     last = jnp.full((), args.time - 1, jnp.int32)
     start = BackwardCarry(last, d_newest, adjoints_RBH, d_last, d_shared, inputs, rows)
 
-    loop = Loop(layer, args, result.histories, transposes, unpack)
+    loop = Loop(layer, args, result.histories, transposes)
     carry, emitted = lax.scan(partial(_step_back, loop), start, steps, reverse=True)
-    return carry._replace(inputs=time_slowest(carry.inputs)), emitted
+    return carry, emitted
 
 
 def _gradients_of_states(
@@ -261,7 +259,7 @@ def _step_back(
     # `dense` would read the input, and it takes the kept result instead.
     x = x._replace(
         inputs=carry.rows,
-        given=given_at(layer, args, t, loop.unpack(x.given), x.flags),
+        given=given_at(layer, args, t, x.given, x.flags),
     )
     owned_rows = [carry.rows[i] for i in owned.values()]
     saved = saved._replace(results=with_rows(saved.results, owned, owned_rows))

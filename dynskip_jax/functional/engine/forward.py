@@ -11,12 +11,18 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import keep_results
-from dynskip_jax.functional.engine.problem import Arguments, Layer, pack
-from dynskip_jax.functional.engine.step import LoopInputs, given_at, take_step, window_at
+from dynskip_jax.functional.engine.problem import Arguments, Layer
+from dynskip_jax.functional.engine.step import (
+    LoopInputs,
+    given_at,
+    loop_inputs,
+    take_step,
+    window_at,
+)
 from dynskip_jax.functional.engine.trees import swap_time_and_batch, without
 from dynskip_jax.functional.memory import Memory, followed_memory, observations_in
 from dynskip_jax.functional.step import Recurrence, observation_of
-from dynskip_jax.functional.time_skips import Choice, SkipInputs
+from dynskip_jax.functional.time_skips import Choice
 
 
 class Result(NamedTuple):
@@ -56,8 +62,6 @@ def run_forward(layer: Layer, args: Arguments) -> tuple[Result, Kept]:
 
     The loop is the same if no gradient is asked for: XLA leaves out what nobody reads.
     """
-    given, unpack = pack(args.given)
-
     # What passes from step to step. Histories have K rows before the first step, and zeros where
     # the loop will write.
     histories_RBH = None
@@ -70,8 +74,8 @@ def run_forward(layer: Layer, args: Arguments) -> tuple[Result, Kept]:
     first = jnp.zeros((), jnp.int32)
     start = ForwardCarry(first, args.newest, histories_RBH, args.skip_state, inputs, rows)
 
-    step = partial(_step_forward, layer, args, unpack)
-    steps = LoopInputs(None, given, args.flags)
+    step = partial(_step_forward, layer, args)
+    steps = loop_inputs(args)
     carry, (states_TBH, choices, before, kept) = lax.scan(step, start, steps)
 
     # If steps read State(t-1) only, the loop emits the states, and the histories are made of them.
@@ -103,7 +107,6 @@ def _with_newest(
 def _step_forward(
     layer: Layer,
     args: Arguments,
-    unpack: Callable[[Any], SkipInputs],
     carry: ForwardCarry,
     x: LoopInputs,
 ) -> tuple[ForwardCarry, tuple[Any, Choice, Any, Any]]:
@@ -119,7 +122,7 @@ def _step_forward(
         histories_RBH = _with_newest(layer, args, carry, hist.write_first)
     x = x._replace(
         inputs=carry.rows,
-        given=given_at(layer, args, t, unpack(x.given), x.flags),
+        given=given_at(layer, args, t, x.given, x.flags),
     )
 
     def fetch(choice: Choice) -> Any:

@@ -31,7 +31,7 @@ from dynskip_jax.functional.engine.problem import (
     make_clock,
     prepare,
 )
-from dynskip_jax.functional.engine.trees import swap_time_and_batch, time_slowest
+from dynskip_jax.functional.engine.trees import swap_time_and_batch
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
@@ -165,7 +165,7 @@ def _backward(layer: Layer, residuals: Residuals, d_result: Result) -> tuple[Arg
             return None
         return leaf
 
-    d_result = time_slowest(jax.tree.map(none_if_zero, d_result))
+    d_result = jax.tree.map(none_if_zero, d_result)
     return (run_backward(layer, residuals, ResultCotangents(*d_result)),)
 
 

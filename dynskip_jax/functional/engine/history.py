@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.functional.sharding import (
-    explicit_spec,
     vary_along,
     varying_axes,
     zeros_like_batch,
@@ -87,42 +85,13 @@ def add_window(
     """Add `d` to the K states before step t; return the history and its row State(t-1)."""
     window = read_window(history, t, d.shape[0]) + d
     history = lax.dynamic_update_slice_in_dim(history, window, t, axis=0)
-
-    def of_history(history, window, t):
-        return at(history, t + d.shape[0] - 1)
-
-    def of_window(history, window, t):
-        return window[-1]
-
-    # TPU: the sum is at hand, so its last row costs nothing (docs/results/log.md has XLA's
-    # estimates). A CPU would copy the history if the sum were still read after it has been written.
-    newest = lax.platform_dependent(history, window, t, tpu=of_window, default=of_history)
-    return history, newest
+    # XLA would copy the history if the sum were still read after it has been written.
+    return history, at(history, t + d.shape[0] - 1)
 
 
-# Rows that differ between examples are read and added to in three ways:
-#
-# * `compare` looks at all K slots. It is for a TPU and K up to _COMPARED: a TPU's gathers and
-#   scatters take one row after the other.
-# * `index` is a gather or scatter of (row, example) pairs. It is for a TPU and more slots. XLA
-#   estimates a tenth of the time of the third way, but JAX cannot infer its explicit sharding.
-# * `gather` and `scatter` have the batch as an axis of the operation, so that a sharded batch stays
-#   on its devices. They are for CPUs and GPUs, and for every batch with explicit sharding.
-#
-# The tenth is an estimate of XLA's compiler for TPUs. None of the three has been timed on one.
-_COMPARED = 32
+# Rows that differ between examples are gathered and scattered with the batch as an axis of the
+# operation, so that a sharded batch stays on its devices.
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-
-
-def _way_of_tpu(
-    history: Array, K: int, has_one_slot: bool, compare: Any, index: Any, batched: Any
-) -> Any:
-    """Return which of the three ways a TPU takes; every platform traces it."""
-    if has_one_slot and K <= _COMPARED:
-        return compare
-    if explicit_spec(history) is not None:
-        return batched
-    return index
 
 
 def read_slots(
@@ -132,26 +101,15 @@ def read_slots(
     slot: Int[Array, "batch *n"],
 ) -> Float[Array, "batch *n hidden"]:
     """Return State(t-1-slot), for one slot of each example or for n."""
-
-    def compare(history, t, slot):
-        is_slot_KBH = _is_slot(slot, K, history.shape[1:])
-        return jnp.sum(jnp.where(is_slot_KBH, read_window(history, t, K), 0), axis=0)
-
-    def index(history, t, slot):
-        row = t + K - 1 - slot
-        return history.at[row, _examples(row)].get(mode="promise_in_bounds")
-
-    def gather(history, t, slot):
-        row = t + K - 1 - slot
-        places = dict(collapsed_slice_dims=(0,), start_index_map=(0,), offset_dims=(row.ndim,))
-        batching = dict(operand_batching_dims=(1,), start_indices_batching_dims=(0,))
-        numbers = lax.GatherDimensionNumbers(**places, **batching)
-        return lax.gather(
-            history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS
-        )
-
-    on_tpu = _way_of_tpu(history, K, slot.ndim == 1, compare, index, gather)
-    return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
+    row = t + K - 1 - slot
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(row.ndim,),
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+        operand_batching_dims=(1,),
+        start_indices_batching_dims=(0,),
+    )
+    return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS)
 
 
 def add_slots(
@@ -162,35 +120,18 @@ def add_slots(
     d: Array,
 ) -> tuple[Array, Array]:
     """Add `d` to State(t-1-slot), see `read_slots`; return the history and its row State(t-1)."""
-    unique = slot.ndim == 1  # several slots of an example may be the same
-
-    def compare(history, t, slot, d):
-        # Reading the row out of the new window would be an operation of its own.
-        row = at(history, t + K - 1) + jnp.where(slot[:, None] == 0, d, 0)
-        history, _ = add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
-        return history, row
-
-    def index(history, t, slot, d):
-        row = t + K - 1 - slot
-        places = history.at[row, _examples(row)]
-        history = places.add(d, mode="promise_in_bounds", unique_indices=unique)
-        return history, at(history, t + K - 1)
-
-    def scatter(history, t, slot, d):
-        row = t + K - 1 - slot
-        places = dict(
-            inserted_window_dims=(0,),
-            scatter_dims_to_operand_dims=(0,),
-            update_window_dims=(row.ndim,),
-        )
-        batching = dict(operand_batching_dims=(1,), scatter_indices_batching_dims=(0,))
-        numbers = lax.ScatterDimensionNumbers(**places, **batching)
-        options = dict(unique_indices=unique, mode=_IN_BOUNDS)
-        history = lax.scatter_add(history, row[..., None], d, numbers, **options)
-        return history, at(history, t + K - 1)
-
-    on_tpu = _way_of_tpu(history, K, unique, compare, index, scatter)
-    return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
+    row = t + K - 1 - slot
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(row.ndim,),
+        inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,),
+        operand_batching_dims=(1,),
+        scatter_indices_batching_dims=(0,),
+    )
+    # Several slots of an example may be the same.
+    options = dict(unique_indices=slot.ndim == 1, mode=_IN_BOUNDS)
+    history = lax.scatter_add(history, row[..., None], d, numbers, **options)
+    return history, at(history, t + K - 1)
 
 
 def read_slots_of_all(
@@ -198,32 +139,8 @@ def read_slots_of_all(
 ) -> Float[Array, "time batch hidden"]:
     """Return State(t-1-slot) of all steps t at once."""
     time = slot.shape[0]
-
-    def compare(history, slot):
-        starts = ((K - 1 - s, slot == s) for s in range(K))
-        return sum(jnp.where(is_it[..., None], history[i : i + time], 0) for i, is_it in starts)
-
-    def gather(history, slot):
-        rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
-        return jnp.take_along_axis(history, rows[..., None], axis=0, mode="promise_in_bounds")
-
-    # TPU: see the three ways above. There is no `index`: this gather is not in the loop.
-    on_tpu = compare if K <= _COMPARED else gather
-    return lax.platform_dependent(history, slot, tpu=on_tpu, default=gather)
-
-
-def _is_slot(
-    slot: Int[Array, " batch"], K: int, shape: tuple[int, int]
-) -> Bool[Array, "K batch hidden"]:
-    """Return which state of a window, oldest first, each example chose."""
-    # State r of the window is in slot K - 1 - r. A constant: a TPU would count in every step.
-    slots_K = np.arange(K - 1, -1, -1, dtype=slot.dtype)
-    slots_KBH = lax.broadcast_in_dim(slots_K, (K, *shape), (0,))
-    return slots_KBH == lax.broadcast_in_dim(slot, (K, *shape), (1,))
-
-
-def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
-    return jnp.arange(row.shape[0]).reshape(-1, *(1,) * (row.ndim - 1))
+    rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
+    return jnp.take_along_axis(history, rows[..., None], axis=0, mode="promise_in_bounds")
 
 
 def average(

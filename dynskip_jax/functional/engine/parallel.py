@@ -44,7 +44,7 @@ def parallel_unroll(
     `inputs` is the result of `project_inputs` for all steps, (time, batch, ...); `fits` must hold.
     """
     inputs = in_dtype_of(carry, inputs)
-    a, b = recurrence.transition.coefficients(inputs.transition)
+    a, b = inputs.transition
     # Padding passes the state on: h -> 1 h + 0.
     if inputs.valid is not None:
         a = where_each(inputs.valid, a, 1)

@@ -6,19 +6,17 @@ with K or R have the oldest state first. Slots, as those of a carry, are counted
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.engine import history as hist
 from dynskip_jax.functional.engine.deferred import Matrix, Product, find_products
 from dynskip_jax.functional.engine.read import Read
-from dynskip_jax.functional.engine.trees import floats, time_slowest, with_rows, without
 from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.step import (
@@ -252,33 +250,3 @@ def _products(layer: Layer, args: Arguments, carry: SkipCarry) -> tuple[Product,
         (args.params, carry.state, carry.recurrent_mask),
     )
     return find_products(layer.cell, args.matrices, params, at_a_step, state, state, update, mask)
-
-
-def pack(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
-    """Return the inputs of the choices as rows for a loop, and the function that unpacks a row.
-
-    Floats stand side by side in one array, because each row that a step reads has its price on a
-    TPU.
-    """
-    # Arrays (time, batch, features) of floats stand side by side, if they have one dtype. τ is the
-    # same at all steps, so the loop does not scan over it.
-    leaves, structure = jax.tree.flatten(given._replace(temperature=None))
-    wide = [i for i, leaf in enumerate(floats(leaves)) if leaf is not None and leaf.ndim == 3]
-    if len({leaves[i].dtype for i in wide}) != 1:
-
-        def with_temperature(row: SkipInputs) -> SkipInputs:
-            return row._replace(temperature=given.temperature)
-
-        return given._replace(temperature=None), with_temperature
-
-    others = without(leaves, wide)
-    ends = np.cumsum([leaves[i].shape[-1] for i in wide])[:-1]
-
-    def unpack(row: Any) -> SkipInputs:
-        together, others = row
-        parts = jnp.split(together, ends, axis=-1)
-        found = structure.unflatten(with_rows(others, wide, parts))
-        return found._replace(temperature=given.temperature)
-
-    together = time_slowest(jnp.concatenate([leaves[i] for i in wide], axis=-1))
-    return (together, others), unpack

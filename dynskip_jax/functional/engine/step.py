@@ -31,6 +31,11 @@ class LoopInputs(NamedTuple):
     flags: Flags  # of the step
 
 
+def loop_inputs(args: Arguments) -> LoopInputs:
+    """Return the inputs of all steps that both loops scan over; τ is the same at all steps."""
+    return LoopInputs(None, args.given._replace(temperature=None), args.flags)
+
+
 class Saved(NamedTuple):
     """Values of a step, or of all, that the backward loop knows from the forward loop."""
 
@@ -219,6 +224,7 @@ def given_at(
     layer: Layer, args: Arguments, t: Int[Array, ""], given: SkipInputs, flags: Flags
 ) -> SkipInputs:
     """Return the inputs of the choice at step t, with those that followed the K states before."""
+    given = given._replace(temperature=args.given.temperature)
     if args.recent_inputs is None:
         return given
     inputs_KBF = hist.read_window(args.recent_inputs, t, layer.K)

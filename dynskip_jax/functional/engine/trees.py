@@ -1,13 +1,10 @@
 """Trees of arrays as the loops use them: None stands for a gradient that is zero or missing."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from dynskip_jax.functional import sharding
 
@@ -82,20 +79,3 @@ def swap_time_and_batch(tree: Any) -> Any:
         return jnp.swapaxes(leaf, 0, 1)
 
     return jax.tree.map(exchange, tree)
-
-
-def time_slowest(tree: Any) -> Any:
-    """Return `tree`; on a TPU, time is the slowest axis in memory too.
-
-    A row of another layout, which code around the loop may want, costs a TPU up to four times as
-    much.
-    """
-
-    # A layout lists the axes from the slowest to the fastest in memory.
-    def constrain(leaf: Any) -> Any:
-        return with_layout_constraint(leaf, Layout(tuple(range(leaf.ndim))))
-
-    def unchanged(tree: Any) -> Any:
-        return tree
-
-    return lax.platform_dependent(tree, tpu=partial(jax.tree.map, constrain), default=unchanged)

@@ -1,7 +1,7 @@
 """minLSTM and minGRU (Feng et al. 2024): gates see only the input; steps run in parallel."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,12 +37,12 @@ class LinearTransition(Transition):
     def project(self, params: MinParams, x):
         return affine(x, params.w_x, params.b)
 
-    def coefficients(self, inputs: Any) -> tuple[Array, Array]:
-        """Return a and b, each (*batch, hidden), from the result of `project`."""
+    def prepared(self, inputs: Array) -> tuple[Array, Array]:
+        """Return a and b, each (*batch, hidden)."""
         raise NotImplementedError
 
     def step(self, params, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
-        a, b = self.coefficients(inputs)
+        a, b = inputs
         return GRUState(cell_hook(a * state.h + b))
 
 
@@ -60,7 +60,7 @@ class MinGRU(LinearTransition):
         b = init.biases(b_key, hidden, 2, forget_gate=0, sign=-1.0)
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 2), b)
 
-    def coefficients(self, inputs):
+    def prepared(self, inputs):
         z, n = jnp.split(inputs, 2, axis=-1)
         return sigmoid(-z), sigmoid(z) * n
 
@@ -79,7 +79,7 @@ class MinLSTM(LinearTransition):
         b = init.biases(b_key, hidden, 3, forget_gate=0)
         return MinParams(init.blocks(init.kernel, x_key, in_features, hidden, 3), b)
 
-    def coefficients(self, inputs):
+    def prepared(self, inputs):
         # f / (f + i) = σ(log f - log i), which no small gate divides by 0.
         f, i, n = jnp.split(inputs, 3, axis=-1)
         log_ratio = log_sigmoid(f) - log_sigmoid(i)
