@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
-from dynskip_jax.nn import SkipLSTM
+from dynskip_jax.nn import SkipRNN
 
 
 class AgentOutput(NamedTuple):
@@ -30,7 +30,7 @@ class ActorCritic(nnx.Module):
         action_sizes: Number of choices of each part of an action.
         hidden_features: Size of the state of every layer.
         longest: Number of steps of an episode, by which the time is measured; None: it is not read.
-        **layers: Arguments of `SkipLSTM`.
+        **layers: Arguments of `SkipRNN`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ActorCritic(nnx.Module):
         self.longest = longest
         choices = sum(action_sizes)
         in_features = observation_features + choices + 1 + 2 * len(_frequencies(longest))
-        self.stack = SkipLSTM(in_features, hidden_features, rngs=rngs, **layers)
+        self.stack = SkipRNN(in_features, hidden_features, rngs=rngs, **layers)
         self.logits = nnx.Linear(hidden_features, choices, rngs=rngs)
         self.value = nnx.Linear(hidden_features, 1, rngs=rngs)
 

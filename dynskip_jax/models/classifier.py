@@ -15,7 +15,7 @@ from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, as_rates, refuse
-from dynskip_jax.nn.layers import LayersOutput, SkipLSTM, count_layers
+from dynskip_jax.nn.layers import LayersOutput, SkipRNN, count_layers
 
 
 class ClassifierOutput(NamedTuple):
@@ -44,7 +44,7 @@ class PooledModel(nnx.Module):
         num_frequent: Words with this id or a larger one are rare.
         word_dropout: Probability of dropping all features of a word. Its position is kept.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
-        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and
+        **rnn_options: Arguments of `SkipRNN`, such as `num_layers`, `transition` and
             `bidirectional`.
     """
 
@@ -75,7 +75,7 @@ class PooledModel(nnx.Module):
         depth = count_layers(rnn_options.get("num_layers"), skip=skip)
         *rates, self.dropout = as_rates(dropout, depth + 1)
         rnn_options |= dict(skip=skip, dropout=(*rates, 0.0), dtype=dtype)
-        self.stack = SkipLSTM(in_features, hidden_features, **rnn_options, rngs=rngs)
+        self.stack = SkipRNN(in_features, hidden_features, **rnn_options, rngs=rngs)
 
         # Features of the backward direction end at the first step of a sequence.
         bidirectional = bool(rnn_options.get("bidirectional"))
@@ -151,7 +151,7 @@ class SequenceClassifier(PooledModel):
             one-hot.
         num_positions: Size of a one-hot vector of the step number that is concatenated to the
             symbol. 0 for none (the paper), otherwise at least the length of the longest sequence.
-        **options: All other arguments are those of `PooledModel` and `SkipLSTM`.
+        **options: All other arguments are those of `PooledModel` and `SkipRNN`.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class SentencePairModel(PooledModel):
         embedding: Module that maps token ids to features; see `SequenceClassifier`.
         num_ratings: Number of classes.
         similarity_features: Size of hₛ; 50 in the paper.
-        **options: All other arguments are those of `PooledModel` and `SkipLSTM`.
+        **options: All other arguments are those of `PooledModel` and `SkipRNN`.
     """
 
     def __init__(

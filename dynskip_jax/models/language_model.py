@@ -17,7 +17,7 @@ from dynskip_jax.models.copying import Copier, Copy, CopyCarry
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, policy_or_default, refuse
 from dynskip_jax.nn.initializers import Initializer
-from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key, policy_of_each
+from dynskip_jax.nn.layers import SkipRNN, count_layers, needs_key, policy_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LanguageModel(nnx.Module):
             (Zaremba et al. 2014, Section 3.2).
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
         weight_init: Initializer of every weight and bias outside of the recurrent layers.
-        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
+        **rnn_options: Arguments of `SkipRNN`, such as `num_layers`, `transition` and `depth_skip`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LanguageModel(nnx.Module):
             )
         self.embedding = embedding
 
-        self.stack = SkipLSTM(
+        self.stack = SkipRNN(
             embedding.features,
             features,
             skip=skip,

@@ -17,7 +17,7 @@ from dynskip_jax.nn.base import Linear, Weights
 from dynskip_jax.nn.calls import Rngs, refuse
 from dynskip_jax.nn.characters import CharFeatures
 from dynskip_jax.nn.initializers import Initializer, by_size
-from dynskip_jax.nn.layers import SkipLSTM
+from dynskip_jax.nn.layers import SkipRNN
 
 Allowed = tuple[Any, Any, Any]
 _lecun_normal = nnx.initializers.lecun_normal()
@@ -67,7 +67,7 @@ class Tagger(nnx.Module):
             (`forget_rare`).
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
-        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
+        **rnn_options: Arguments of `SkipRNN`, such as `num_layers`, `transition` and `depth_skip`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Tagger(nnx.Module):
         size = window * embedding_features + sum(module.features for module in others)
 
         rnn_options |= dict(skip=skip, bidirectional=bidirectional, dropout=dropout, dtype=dtype)
-        self.stack = SkipLSTM(size, features, **rnn_options, rngs=rngs)
+        self.stack = SkipRNN(size, features, **rnn_options, rngs=rngs)
         self.emissions = Linear(
             features * self.stack.num_directions, num_tags, dtype=dtype, rngs=rngs
         )

@@ -9,3 +9,4 @@ from .convert import to_torch as to_torch
 from .layers import LayersOutput as LayersOutput
 from .layers import SkipLayers as SkipLayers
 from .layers import SkipLSTM as SkipLSTM
+from .layers import SkipRNN as SkipRNN

@@ -84,7 +84,7 @@ class NoCell(UserError, AttributeError):
 class SkipLayers(HasModes):
     """Stacked recurrent layers that run cells over sequences, with dropout between the layers.
 
-    `SkipLSTM` makes the cells itself. Use this class for your own cells or for cells from
+    `SkipRNN` makes the cells itself. Use this class for your own cells or for cells from
     `nn.convert`.
 
     Args:
@@ -431,8 +431,8 @@ def policy_of_each(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Pol
     )
 
 
-class SkipLSTM(SkipLayers):
-    """Stacked recurrent layers with skips over time and depth; an LSTM by default.
+class SkipRNN(SkipLayers):
+    """Stacked recurrent layers of any transition, with skips over time and depth.
 
     Args:
         in_features: Size of the input.
@@ -458,7 +458,7 @@ class SkipLSTM(SkipLayers):
         >>> from flax import nnx
         >>> from dynskip_jax import functional as F
         >>> how = dict(num_layers=2, skip=F.Dynamic(5), bidirectional=True)
-        >>> rnn = SkipLSTM(3, 8, **how, rngs=nnx.Rngs(0))
+        >>> rnn = SkipRNN(3, 8, transition=F.GRU(), **how, rngs=nnx.Rngs(0))
         >>> out = rnn(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
         >>> out.h.shape, len(out.decisions), out.decisions[0].action.shape
         ((2, 7, 16), 4, (2, 7))
@@ -515,6 +515,10 @@ class SkipLSTM(SkipLayers):
             implementation=implementation,
             call_rngs=call_rngs,
         )
+
+
+class SkipLSTM(SkipRNN):
+    """A `SkipRNN` under the name of its default transition."""
 
 
 def _below(depth_skip: F.DepthSkip | None, i: int, sizes: Sequence[int]) -> dict[str, Any]:

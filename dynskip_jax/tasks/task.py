@@ -27,7 +27,7 @@ MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
 
 class Forward(NamedTuple):
-    """Result of a forward pass on a batch; decisions and observations are those of `SkipLSTM`."""
+    """Result of a forward pass on a batch; decisions and observations are those of `SkipRNN`."""
 
     log_probs: PyTree  # each leaf (rows, ...)
     decisions: tuple[F.DecisionTrace, ...]
@@ -59,7 +59,7 @@ class Task:
     split is `train`, `dev` or `test`.
 
     Args:
-        make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or
+        make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipRNN` or
             `SkipLayers`.
     """
 
