@@ -7,7 +7,10 @@ import functools
 import importlib
 import re
 import shlex
+import sys
+import types
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +29,10 @@ PAGES = [
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ]
 OWN_MODEL = "docs/own_model.md"
-# Pages whose code has its own test: own_model and own_pieces below, the others in
+# Pages whose code has its own test: agents, own_model and own_pieces below, the others in
 # tests/experiments/.
 TESTED_APART = (
+    "docs/agents.md",
     "docs/experiments/code.md",
     *(f"docs/own_{of}.md" for of in ("model", "pieces", "task", "analysis")),
 )
@@ -102,6 +106,58 @@ def test_the_page_on_own_models_runs():
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
     pytest.importorskip("torch")
     run_code(page, *[code for code in codes if "import torch" in code], **names)
+
+
+def codes_of_agents():
+    """Return the code of the page on agents: a loop of one's own, and recipes for libraries."""
+    codes = code_of("docs/agents.md")
+    recipes = [code for code in codes if re.search("memorax|nnx_ppo", code)]
+    return [code for code in codes if code not in recipes], recipes
+
+
+def test_the_loop_of_the_page_on_agents_is_traced():
+    own, _ = codes_of_agents()
+    jax.eval_shape(lambda: run_code("docs/agents.md", *own) and None)
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_page_on_agents_solves_its_task_and_replays_its_choices():
+    own, _ = codes_of_agents()
+    longer = [code.replace("updates = 2", "updates = 50") for code in own]
+    assert longer != own
+    names = run_code("docs/agents.md", *longer)
+    assert np.mean(names["returns"][-5:]) > 5.5  # of 6
+    np.testing.assert_allclose(names["log_ratio"], 0, atol=1e-4)
+    np.testing.assert_array_equal(names["replayed"].action, names["rollout"].choice)
+
+
+def test_the_recipes_for_other_libraries_act_and_reset(monkeypatch):
+    """The libraries' base classes have stand-ins: what is tested is how recipes call the layers."""
+    module = types.ModuleType("stand-in")
+    module.SequenceModel = flax.linen.Module
+    module.StatefulModule = nnx.Module
+    module.StatefulModuleOutput = lambda state, output, *_: (state, output)
+    for name in ("memorax.networks.sequence_models.sequence_model", "nnx_ppo.networks.types"):
+        monkeypatch.setitem(sys.modules, name, module)
+    own, recipes = codes_of_agents()
+    (first, *_) = own
+    x = jnp.ones((2, 3, 4))
+    begins = jnp.array([[True, False, True]] * 2)
+    skip = F.Dynamic(5, agent="both", mix=1.0)
+
+    def run():
+        names = run_code("docs/agents.md", first, *recipes)
+        memory = names["SkipMemory"](8, skip)
+        carry = memory.initialize_carry(None, (2, 4))
+        (_, by_rows), _ = memory.init_with_output(jax.random.key(0), x, begins, carry)
+        module = names["SkipModule"](4, 8, skip, rngs=nnx.Rngs(0))
+        state, h = module(module.initialize_state(2), x[:, 0])
+        reset = jax.vmap(module.reset_state)(state)
+        return by_rows, h, state, reset
+
+    by_rows, h, state, reset = jax.eval_shape(run)
+    assert by_rows.shape == (2, 3, 8) and h.shape == (2, 8)
+    assert state == reset
 
 
 @pytest.mark.slow
