@@ -14,7 +14,7 @@ from dynskip_jax.config.experiment import NAMES, find_experiment
 # Figures find theirs, or this fails.
 ROWS = runpy.run_path(str(ROOT / "docs" / "figures.py"))["ROWS"]
 PAGES = [page.stem for page in sorted((ROOT / "docs" / "results").glob("*.md"))]
-NUMBER = re.compile(r"(\d+\.\d+|\d+(?= %))(?: ± (\d+\.\d+))?")
+NUMBER = re.compile(r"(-?\d+\.\d+|\d+(?= %))(?: ± (\d+\.\d+))?")
 MODE = re.compile(r",? ?(?:\d+ samples )?\b(greedy|sampled|averaged)\b")
 SEED = re.compile(r", (?:one seed|seed 0)\b")
 SETTINGS = ("T", "seed", "size", "learning rate")  # columns that distinguish models
@@ -90,6 +90,7 @@ METRICS = {
     "loss": {"conll2003", "imdb", "number_prediction", "ptb", "sst"},  # in nats
     "loss difference": {"ptb"},
     "kappa": {"ptb"},
+    "return": {"popgym"},  # of an episode; the most is 1
 }
 
 

@@ -139,10 +139,9 @@ class AgentLearner(Learner):
 
                     started = time.monotonic()
                     episodes = self._play(state.params, "train", progress.epoch, keys.train, policy)
-                    acted = time.monotonic()
                     state, losses = update(state, episodes, rates, policy)
                     losses = jax.device_get(losses)
-                    learned = time.monotonic()
+                    seconds = time.monotonic() - started
 
                     _check_finite(losses, self.seeds)
                     returns = episodes.returns.mean(-1)
@@ -151,11 +150,7 @@ class AgentLearner(Learner):
                     progress.finish_epoch(returns, higher_is_better=True, patience=0)
                     if run_dir is not None:
                         run_dir.log(_record(progress, episodes, losses, policy))
-                    shown = {
-                        "return": returns.mean(),
-                        "acting steps/s": len(self.seeds) * steps / (acted - started),
-                        "steps/s": len(self.seeds) * steps / (learned - started),
-                    }
+                    shown = {"return": returns.mean(), "steps/s": steps * len(self.seeds) / seconds}
                     bar.advance(
                         steps, **{name: functools.partial(float, of) for name, of in shown.items()}
                     )
