@@ -8,7 +8,6 @@ number of environment steps of a seed so far.
 
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,8 +36,6 @@ from dynskip_jax.training.progress import Progress, compiling
 from dynskip_jax.training.resume import Saver, TrainProgress
 from dynskip_jax.training.step import TrainState, of_epoch, seed_keys
 from dynskip_jax.training.sweep import policy_mode
-
-logger = logging.getLogger(__name__)
 
 # Of the seeds of resets: what an episode is played for.
 _SPLITS = {"train": 0, "dev": 1, "test": 2}

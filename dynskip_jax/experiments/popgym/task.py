@@ -31,9 +31,7 @@ class PopGym(Task):
         read = "the observation, the previous action and whether it is the first step"
         if settings.data.time:
             read += ", and the time"
-        lines = [
-            f"γ {agent.discount:g}, λ of GAE {agent.gae_lambda:g}; an agent reads {read}",
-        ]
+        lines = [f"γ {agent.discount:g}, λ of GAE {agent.gae_lambda:g}; an agent reads {read}"]
         if agent.cool_after is not None:
             lines.append(
                 f"the temperature of relaxed choices halves every {agent.halving_steps:,} steps "
