@@ -50,7 +50,7 @@ gc.set_threshold(50_000)
 
 ROOT = Path(__file__).parents[1]
 # Fixtures of finished runs that several test files share; see `tests/experiments/conftest.py`.
-SHARED_RUNS = re.compile(r"\b(finished_ptb|compared_ptb|finished_numbers)\b")
+SHARED_RUNS = re.compile(r"\b(finished_ptb|compared_ptb)\b")
 
 
 def pytest_addoption(parser):

@@ -14,13 +14,12 @@ import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flags import flags_of
 from flax import nnx
 from pages import ROOT, anchor_of, code_of, run_code, text_of
 
-from dynskip_jax import SkipLSTM, rl
+from dynskip_jax import SkipLSTM
 from dynskip_jax import functional as F
 from dynskip_jax.config.flags import call
 
@@ -158,29 +157,6 @@ def test_the_recipes_for_other_libraries_act_and_reset(monkeypatch):
     by_rows, h, state, reset = jax.eval_shape(run)
     assert by_rows.shape == (2, 3, 8) and h.shape == (2, 8)
     assert state == reset
-
-
-@pytest.mark.slow
-def test_pieces_of_ones_own_train():
-    x = jax.random.normal(jax.random.key(0), (32, 12, 4))
-    target = jnp.cumsum(x[..., 0], axis=1)  # a running sum
-
-    @nnx.jit
-    def train_step(rnn, optimizer, key):
-        def loss_of(rnn):
-            out = rnn(x, rngs=key)
-            errors = (out.h[..., 0] - target) ** 2  # of each step
-            return rl.loss(out, errors, entropy_coef=0.01), errors.mean()
-
-        (_, error), gradient = nnx.value_and_grad(loss_of, has_aux=True)(rnn)
-        optimizer.update(rnn, gradient)
-        return error
-
-    with jax.numpy_rank_promotion("allow"):  # as users have it
-        rnn = run_code("docs/own_pieces.md")["rnn"]
-        optimizer = nnx.Optimizer(rnn, optax.adam(0.01), wrt=nnx.Param)
-        errors = [train_step(rnn, optimizer, jax.random.key(step)) for step in range(150)]
-    assert np.mean(errors[-10:]) < 0.35 * errors[0]
 
 
 def test_the_page_on_own_pieces_makes_candidates_and_a_skip_that_its_command_names():

@@ -5,7 +5,6 @@ import graphlib
 import importlib.metadata
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,6 @@ def test_names_are_imported_when_they_are_asked_for():
     heavy = "import sys, dynskip_jax; print([m for m in ('jax', 'flax') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
-
-
-def test_a_wheel_holds_the_library_alone():
-    setuptools = pytest.importorskip("setuptools")  # new environments of Python 3.12 have none
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    found = setuptools.find_packages(ROOT, include=settings["packages"]["find"]["include"])
-    folders = {
-        str(path.parent.relative_to(ROOT)) for path in (ROOT / "dynskip_jax").rglob("__init__.py")
-    }
-    assert {name.replace(".", "/") for name in found} == folders
 
 
 def test_the_version_is_the_same_everywhere():
@@ -104,32 +93,6 @@ def test_folders_import_downwards():
 
 def test_no_imports_go_in_a_circle():
     graphlib.TopologicalSorter({name: imports_of(name) for name in MODULES}).prepare()
-
-
-def test_a_run_loads_no_other_tasks_readers_and_models():
-    code = """
-import sys
-import dynskip_jax.cli.main, dynskip_jax.runs.train
-from dynskip_jax.config.experiment import find_experiment
-find_experiment("number_prediction").task_class
-print(*(name for name in sys.modules if name.startswith("dynskip_jax.")))
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    loaded = {name.removeprefix("dynskip_jax.") for name in run.stdout.split()}
-    of_others = {
-        "commands": {name for name in loaded if name.startswith("commands")},
-        "data": loaded & {"data.corpora", "data.language", "data.tagged", "data.vocabularies"},
-        "experiments": {
-            name
-            for name in loaded
-            if name.startswith("experiments.")
-            and not name.startswith(("experiments.number_prediction", "experiments.layers_config"))
-        },
-        "models": loaded & {"models.language_model", "models.tagger", "models.copying"},
-        "nn": loaded & {"nn.characters", "nn.convert"},
-        "tasks": loaded & {"tasks.language", "tasks.tagging"},
-    }
-    assert "runs.train" in loaded and not any(of_others.values()), (of_others, run.stderr)
 
 
 CORE = """

@@ -9,7 +9,6 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from dynskip_jax.analysis import arcs
 from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.plots import skip_color
 from dynskip_jax.analysis.reading import Reading
@@ -104,24 +103,6 @@ def test_nothing_overlaps_or_is_cut_off(tmp_path, figures):
     assert {"k = 5", "lstm"} <= {text.get_text() for text in texts}
     for box in (text.get_window_extent(renderer) for text in texts):
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-
-
-def test_long_texts_are_broken_into_rows(tmp_path, figures, monkeypatch):
-    monkeypatch.setattr(arcs, "_MOST_ROWS", 3)
-    words = [f"w{t}" for t in range(100)]
-    draw_arcs(Reading(words, [0] * 13 + [5] * 87), {}, tmp_path / "1.png", "T")
-    rows = [[word.get_text() for word in row] for row in word_rows(figures[0])]
-    assert len(rows) == 3 and [*itertools.chain(*rows)] == words[:39]
-    assert figures[0].texts[1].get_text() == "the first 39 words"
-    # All 100 words have eight rows of about the same length.
-    assert {len(row) for row in rows} == {13}
-    # An arc that crosses the break comes in at the right end of one row, and leaves the next one at
-    # its left end: both triangles point back.
-    for axes, places in zip(figures[0].axes[:4:2], ["r", "lr"], strict=True):
-        ends = dict(zip(axes.get_xlim(), "lr", strict=True))
-        marks = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "<"]
-        assert {ends[mark] for mark in marks} == set(places)
-        assert not any(line.get_marker() == ">" for line in axes.lines)
 
 
 def test_attention_is_drawn_by_its_weights(tmp_path, figures):

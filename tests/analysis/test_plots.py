@@ -80,11 +80,6 @@ def test_learning_curves_of_a_diverged_run(tmp_path, axes):
         curves_into(tmp_path / "1.png", {"lstm": bad}, ("a", "b"), log=log)
 
 
-def test_a_dollar_in_a_name_begins_no_mathematics(tmp_path, axes):
-    for name in ("$", r"$\frac{1}{", "{x}_1^2"):
-        curves_into(tmp_path / "1.png", {name: records()})
-
-
 # --- Heat maps ---
 
 

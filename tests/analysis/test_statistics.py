@@ -8,11 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dynskip_jax.analysis.statistics import (
-    paired_difference,
-    t_interval,
-    visited,
-)
+from dynskip_jax.analysis.statistics import paired_difference, t_interval, visited
 
 
 def test_intervals_are_those_of_scipy():

@@ -1,6 +1,5 @@
 """Check the losses of other choices against reading the text again with each of these choices."""
 
-import dataclasses
 import functools
 import itertools
 from typing import NamedTuple
@@ -10,16 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled
-from learners import CLASSES, StepTask, classification, drawn_params, language_modelling, letters
-from marks import and_slow
+from learners import drawn_params, language_modelling, letters
 
 from benchmarks import choice
 from benchmarks.choice import Reader
 from dynskip_jax import functional as F
-from dynskip_jax.data import Examples
-from dynskip_jax.data.batches import Batch
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.tasks import Classification
 
 ROWS, K = 2, 3
 GREEDY = F.Policy("greedy")
@@ -63,40 +58,11 @@ def stream_reader(learner, params):
     return nll_of_stream
 
 
-COPYING = dict(
-    skips=("lstm", F.Dynamic(K, 0.0, agent="content")), model={"copy": "chosen"}, init_scale=2.0
-)
-# With copying, a text is read once for all choices, which say only what is copied.
-LANGUAGE = {"enters the state": dict(mix=0.7), "says what is copied": COPYING}
-
-
 @functools.cache
-def language(kind="enters the state"):
-    learner = language_modelling(letters(6), **LANGUAGE[kind])
+def language():
+    learner = language_modelling(letters(6), mix=0.7)
     params = drawn_params(learner, 5, scale=1.5)
     return learner, params, stream_reader(learner, params)
-
-
-@pytest.mark.parametrize("kind", and_slow(LANGUAGE, lambda kind: kind == "enters the state"))
-def test_one_choice_of_a_language_model(kind):
-    learner, params, nll_of_stream = language(kind)
-    differences = []
-    reader = Reader(learner, [params], GREEDY, "dev", ROWS)
-    found = list(choice.with_last_states(reader, 1, K, choice.single_choices(reader, 1)))
-    for row, t in ((0, 0), (0, 4), (1, 9)):
-        losses = np.asarray(found[t].losses[row, 0])
-        expected = [nll_of_stream(row, {t: k})[t] for k in range(1, K + 1)]
-        np.testing.assert_allclose(losses, expected, rtol=1e-5)
-        own = losses[found[t].taken[row, 0] - 1]
-        np.testing.assert_allclose(own, nll_of_stream(row, {})[t], rtol=1e-5)
-        differences.append(np.ptp(expected))
-    assert max(differences) > 1e-3
-    # Every token of the split is counted once.
-    assert sum(int(piece.counts.sum()) for piece in found) == len(learner.task.tokens("dev"))
-    # State t-k is the state before step t-k+1.
-    for t, k in itertools.product((0, 3, 7), range(1, K + 1)):
-        before = found[t - k + 1].before[:, 0, 0] if t >= k - 1 else np.zeros((ROWS, 6))
-        np.testing.assert_array_equal(found[t].before[:, 0, k - 1], before)
 
 
 def test_every_choice_of_a_language_model_replaced():
@@ -128,105 +94,7 @@ def test_every_choice_of_a_language_model_replaced():
     assert np.ptp(counted[..., 0]) and np.ptp(counted, axis=-1).any()
 
 
-# --- Sequences ---
-
-
-def of_lengths(lengths, per_step=False):
-    """Return a split of random sequences of the given lengths, padded with zeros."""
-    rng, lengths = np.random.default_rng(4), np.array(lengths, np.int32)
-    x = rng.integers(1, 6, (len(lengths), lengths.max())).astype(np.int32)
-    x *= np.arange(x.shape[1]) < lengths[:, None]
-    targets = rng.integers(CLASSES, size=x.shape if per_step else len(x)).astype(np.int32)
-    return Examples(x, targets, lengths)
-
-
-def row_reader(learner, params, split, layer):
-    """Return a function: loss of one row of `split`, read alone with given choices of `layer`."""
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def losses(row, actions):
-        length = int(split.seq_lengths[row])
-        given = [actions[None, :length] if i == layer else None for i in range(len(learner.skips))]
-        targets = split.targets[[row], :length] if split.targets.ndim > 1 else split.targets[[row]]
-        batch = Batch(jnp.asarray(split.inputs[[row], :length]), jnp.asarray(targets))
-        how = dict(
-            policy=GREEDY,
-            rngs=jax.random.key(0),
-            shared_key=None,
-            deterministic=True,
-            actions=given,
-        )
-        read = learner.task.forward(learner.model(params), batch, (), **how)
-        return learner.task.compute_loss(read.log_probs, batch).nll.sum()
-
-    return lambda row, actions: float(losses(row, jnp.asarray(actions)))
-
-
-@pytest.mark.parametrize(
-    ("task", "layer"),
-    and_slow(
-        [(Classification, 0), (Classification, 1), (StepTask, 0)],
-        lambda task, layer: task is StepTask,
-    ),
-    ids=["last", "last of the backward layer", "each"],
-)
-def test_one_choice_of_a_sequence(task, layer):
-    """With one loss, the last choice is examined: at the first word if the layer reads from the
-    end.
-    """
-    split = of_lengths([5, 2, 4], per_step=task is StepTask)
-    model = {"bidirectional": True} if task is Classification else {}
-    learner = classification({"dev": split}, mix=1.0, model=model, task=task)
-    params = drawn_params(learner, 3)
-    loss_of = row_reader(learner, params, split, layer)
-    pieces = choice.single_choices(Reader(learner, [params], GREEDY, "dev", 2), layer)
-    counts, taken, losses = whole(pieces, ("counts", "taken", "losses"), axis=0)
-    for row, length in enumerate(split.seq_lengths.tolist()):
-        expected = {StepTask: range(length), Classification: [0 if layer else length - 1]}[task]
-        assert np.flatnonzero(counts[row]).tolist() == list(expected)
-        for t in expected:
-            ways = [[*taken[row, :t], k, *taken[row, t + 1 :]] for k in range(1, K + 1)]
-            alone = [loss_of(row, way) for way in ways]
-            np.testing.assert_allclose(losses[row, t], alone, rtol=1e-5)
-    assert np.ptp(losses[counts], axis=1).max() > 1e-4 and not counts[3:].any()
-
-
-def test_short_sequences_are_not_read_first():
-    learner = classification(
-        {"dev": dataclasses.replace(of_lengths([8, 16] * 40), buckets=(8, 16))}, mix=1.0
-    )
-    read = lambda models, carries, batch, key: (carries, batch.seq_lengths)
-    found = np.concatenate(
-        [*Reader(learner, [drawn_params(learner, 3)], GREEDY, "dev", 4).batches(read)]
-    )
-    assert {*found[:40].tolist()} == {*found[40:].tolist()} == {8, 16}
-
-
-@pytest.mark.slow
-def test_choices_of_another_row_where_lengths_differ():
-    split = of_lengths([6, 3, 6, 3, 6])
-    learner = classification({"dev": split}, mix=1.0)
-    params = drawn_params(learner, 3)
-    loss_of = row_reader(learner, params, split, 0)
-    found = choice.every_choice(Reader(learner, [params], GREEDY, "dev", 3), 0, ())
-    losses, actions, counts = whole(found, ("losses", "actions", "counts"), axis=0)
-    taken = actions[..., 0]
-    assert counts.tolist() == [1, 1, 1, 1, 1, 0]
-    # The last batch has two rows, and one that fills it.
-    for row, other in enumerate([1, 2, 0, 4, 3]):
-        over_and_over = np.tile(taken[other, : split.seq_lengths[other]], 3)
-        np.testing.assert_allclose(losses[row, 2], loss_of(row, over_and_over[:6]), rtol=1e-5)
-        np.testing.assert_allclose(losses[row, 0], loss_of(row, taken[row]), rtol=1e-5)
-    assert len(np.unique(taken)) > 1
-
-
 # --- Words that are copied ---
-
-SKIPS = {
-    "dynamic": F.Dynamic(K, 0.0, agent="content"),
-    "dynamic, λ": F.Dynamic(K, 0.7, agent="content"),
-    "attention": F.Attention(K, 0.5, agent="content"),
-}
 
 
 def nll_of_copies(weights, copies, softmax, targets):
@@ -237,12 +105,13 @@ def nll_of_copies(weights, copies, softmax, targets):
     return -np.log((weights * copied).sum(axis=-1))
 
 
-@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name == "dynamic"))
-def test_copied_words_by_hand(name):
+def test_copied_words_by_hand():
     sure, rows = uniform(4.0), 3
     cell = dict(kernel_init=sure, recurrent_kernel_init=sure, agent_init=F.Initializers(sure))
     how = dict(model={"copy": "expected"}, init_scale=4.0, cell=cell)
-    learner = language_modelling(letters(6), skips=("lstm", SKIPS[name]), **how)
+    learner = language_modelling(
+        letters(6), skips=("lstm", F.Dynamic(K, 0.0, agent="content")), **how
+    )
     several = [drawn_params(learner, seed, scale=4.0) for seed in (3, 4)]
     found = choice.copied_words(Reader(learner, several, GREEDY, "dev", rows))
     counts, losses, of_each, likeliest = whole(found, ("counts", "losses", "of_each", "likeliest"))

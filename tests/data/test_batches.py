@@ -121,17 +121,12 @@ def examples_of(count, num_buckets=0, seed=0, longest=11):
         ),
         (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
         (lambda: pad_sequences([]), "each split needs some"),
-        (lambda: num_segments(9, 10**400, 10**400), "^.{0,250}$"),
-        (
-            lambda: train_batch_sizes(examples_of(6)[1], 10**400, 0),
-            "^6 examples .{0,100} --batch-size$",
-        ),
         *(
             (
                 lambda bad=bad: Examples(np.zeros((2, 8)), np.zeros(2), np.array([5, 2]), bad),
                 "buckets grow",
             )
-            for bad in [(3, 4), (8, 5), (5, 5, 8)]
+            for bad in [(3, 4), (8, 5)]
         ),
     ],
 )

@@ -21,7 +21,7 @@ from dynskip_jax.data.files import (
     tar_files,
 )
 from dynskip_jax.errors import UserError
-from dynskip_jax.terminal.messages import bad_file, bad_line, printable, quoted, shown
+from dynskip_jax.terminal.messages import printable, quoted
 
 LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff"), max_size=5))
 
@@ -51,11 +51,8 @@ LONG = b"ok\n" + b"x" * 300_000
 BAD = {
     "absent": (None, "cannot be read (No such file"),
     "cut.gz": (CUT, "fetch it again"),
-    "text.gz": (b"plain", "is damaged, or not what its name says"),
     "latin": (b"ok\r\n\ra \xff", "line 3: no UTF-8 text: convert the file"),
-    "late": (b"abc\n" * 9999 + b"\xff", "line 10000: no UTF-8"),
     "cut": ("é".encode()[:1], "line 1: no UTF-8 text"),
-    "long": (LONG, "line 2: more than 100,000 characters"),
     "long.gz": (gzip.compress(LONG), "line 2: more than 100,000 characters: break it into lines"),
 }
 
@@ -144,13 +141,6 @@ def test_named_folders_stay_below_their_root(tmp_path, monkeypatch):
         assert named_folder(name) is None, name
 
 
-@given(st.text(max_size=2000), st.text(max_size=2000))
-def test_messages_are_short_and_printable(where, problem):
-    for error in (bad_file(where, problem), bad_line(where, 10**9, problem)):
-        assert len(str(error)) < 300 and printable(error) == str(error)
-    assert len(quoted(where)) <= 80 and len(shown(problem)) <= 40
-
-
 def test_scripts_stay_and_controls_do_not():
     words = "naïve 日本語 सत्र می‌خواهم 👩‍👧 ÅÅ"
     assert printable(words) == words
@@ -158,9 +148,3 @@ def test_scripts_stay_and_controls_do_not():
         printable("a\x1b[31m\u202e\u2028\ufeff\ud800\n") == r"a\x1b[31m\u202e\u2028\ufeff\ud800\n"
     )
     assert len(quoted({"a": ["x" * 10**6]})) <= 60
-
-
-def test_the_home_of_an_unknown_user_is_refused(monkeypatch):
-    monkeypatch.setenv("DYNSKIP_DATA_DIR", "~nosuchuser/x")
-    with pytest.raises(UserError, match="~nosuchuser/x begins with the home folder of an unknown"):
-        named_folder("ptb")

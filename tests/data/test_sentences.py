@@ -56,11 +56,7 @@ def test_joined_emoji_are_one_word():
 def test_texts_are_numbered_by_train_alone():
     corpus = sentence_corpus(TEXTS, max_length=3)
     # The fourth word of the first text is cropped.
-    assert corpus.vocabulary.tokens == (
-        "<unk>",
-        "a",
-        "b",
-    )
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "b")
     train = corpus.splits["train"]
     test = corpus.splits["test"]
     np.testing.assert_array_equal(train.inputs, [[1, 2, 1], [2, 0, 0]])

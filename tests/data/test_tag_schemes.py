@@ -97,18 +97,14 @@ def test_allowed_transitions_make_the_valid_sequences(scheme, has_types):
         ("B-X I-Y I-Y", [("X", 0, 1), ("Y", 1, 3)]),
         ("B-X I-X E-Y O", [("X", 0, 2), ("Y", 2, 3)]),
         # BIOES entities that are cut short or out of order are read as in BIO2.
-        ("B-X I-X O", [("X", 0, 2)]),
-        ("E-X E-X", [("X", 0, 2)]),
         ("S-X E-X", [("X", 0, 2)]),
         ("B-X S-X", [("X", 0, 1), ("X", 1, 2)]),
         # Prefixes that no scheme has continue an entity or begin one. Even a following B does not
         # end it.
         ("O U-X B-X O", [("X", 1, 3)]),
-        ("B-X U-X U-Y", [("X", 0, 2), ("Y", 2, 3)]),
         ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
         ("B I O I", [("", 0, 2), ("", 3, 4)]),
         ("PER O", []),
-        ("B-X PER", [("X", 0, 1), ("", 1, 2)]),
         ("B-X . I-X", [("X", 0, 1), ("X", 2, 3)]),
         ("", []),
     ],
@@ -122,11 +118,8 @@ def test_conllevals_reading(text, expected):
     [
         ("BIO2", "O I-X", 1, "I-X cannot stand after O in BIO2"),
         ("BIO2", "I-X", 0, "I-X cannot stand at the start of a sentence"),
-        ("BIO2", "B-X E-X", 1, "'E-X' is no tag of BIO2, which has O, and B, I"),
         ("BIOES", "O B-X", 1, "B-X cannot end a sentence in BIOES"),
         ("IOB1", "I-", 0, "'I-' is no tag of IOB1"),
-        ("BIO2", "-X", 0, "'-X' is no tag"),
-        ("BIO2", "x" * 5_000_000, 0, "'xxx"),
         ("BIO2", "O I-\x1b[31m", 1, "I-\\x1b[31m cannot stand after O"),
     ],
 )
@@ -145,13 +138,10 @@ def test_the_first_problem_is_named(scheme, text, place, phrase):
         ),
         (SAME["BIO2"], "BIO2", "BIO2: entities begin with B"),
         (SAME["BIOES"], "BIOES", "BIOES: entities end with E or S"),
-        (BARE["IOB1"], "IOB1", "IOB1: entities begin with I"),
         ("B-X|O B-Y I-Y|O I-X", "BIO2", "BIO2"),
         ("I-X O I-X|O B-X", "IOB1", "IOB1"),  # as in two sentences of CoNLL-2003's train
         ("O O O", None, "there is no tag but O"),
-        ("NN VB O", None, "'NN' is no tag of IOB1, BIO2, BIOES"),
         ("B-X I", None, "some tags have a type and some have none"),
-        ("", None, "no scheme"),
     ],
 )
 def test_schemes_are_detected(text, scheme, says):

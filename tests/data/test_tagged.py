@@ -79,15 +79,12 @@ def test_conllu_has_syntactic_words(tmp_path):
 DO = "1\tDo\tdo\tAUX"
 BAD = [
     (read_columns, "EU NNP O\nrejects O\n", "line 2: 2 columns, but the first line has 3"),
-    (read_columns, "so\tO\tO\n#\tO\nlong\tO\tO\n", "line 2: 2 columns, but the first line has 3"),
     (
         read_columns,
         "1\tSchartau\tB-PER\n2\tsagte\tO\n\n",
         "line 1: the first column has the numbers of the words",
     ),
     (read_columns, "\tB-PER\n", "line 1: the word in column 0 is empty"),
-    (read_columns, "EU\n", "line 1: 1 column, but words and tags need 2"),
-    (read_columns, "a b\t\n", "line 1: the tag is empty"),
     (
         read_columns,
         "a \x1b]0;x\x07\n",
@@ -100,9 +97,7 @@ BAD = [
         CONLLU.replace("1\tDo", "1 Do"),
         "line 4: 9 columns separated by tabs, but CoNLL-U has 10",
     ),
-    (read_conllu, CONLLU.replace(DO, "1\t \tdo\tAUX"), "line 4: the word in column 1 is empty"),
     (read_conllu, CONLLU.replace("\n\n\n", "\n"), "line 10: word 5 has the id '1'"),
-    (read_conllu, CONLLU.replace(DO, "١\tDo\tdo\tAUX"), "line 4: word 1 has the id '١'"),
     (
         read_conllu,
         CONLLU.replace(DO, "1\tDo\tdo\t_"),

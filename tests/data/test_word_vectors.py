@@ -51,10 +51,7 @@ LONG = "x" * 5_000_000
         ("3 50\nthe" + " 1" * 50, "embeddings have 3: give --embedding-features 50"),
         (COW + "the 1 2\n", "line 4: 2 numbers after the word, but 3 are wanted on each line"),
         (COW + "the 1 two 3\n", "line 4: the vector of 'the' has 'two', which is no finite number"),
-        (COW + "the 1 nan 3\n", "line 4: the vector of 'the' has 'nan'"),
-        (COW + "the 1e99 0 0\n", "line 4: the vector of 'the' has '1e99'"),
         ("\n\n", "holds no word vector"),
-        ("the cat sat\n", "has no numbers after most words"),
         (f"{COW}{LONG} 1 {LONG} 3\n", "line 4: the vector of 'xxx"),
     ],
 )
@@ -63,40 +60,14 @@ def test_broken_files_are_named(tmp_path, text, problem):
     assert_refused(read, write(tmp_path / "vectors.txt", text), problem)
 
 
-NO_NUMBERS = [
-    *(
-        [
-            "1_0",
-            "１",
-            "٣",
-            "½",
-            "0x1",
-            "1,5",
-            "1e",
-            "1e1_0",
-            ".",
-            "-",
-            "--1",
-            "1.2.3",
-            "nan",
-            "inf",
-            "1d5",
-            "(1)",
-            "1j",
-        ]
-    ),
-    "1\u00a0",
-]
-
-
-@pytest.mark.parametrize(
-    "number", ["1", "-1", "+1.5", ".5", "5.", "1e-3", "1E+05", "-0", "007", "1e-99"]
-)
+@pytest.mark.parametrize("number", ["1", "+1.5", ".5", "5.", "1E+05", "-0", "007", "1e-99"])
 def test_decimal_numbers_are_read(number):
     assert read_number(number) == float(number)
 
 
-@pytest.mark.parametrize("number", NO_NUMBERS)
+@pytest.mark.parametrize(
+    "number", ["1_0", "１", "½", "0x1", "1,5", "1e", "--1", "nan", "inf", "1j", "1\u00a0"]
+)
 def test_no_other_form_is_a_number(number):
     assert read_number(number) is None
 

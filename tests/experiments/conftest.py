@@ -6,7 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 import quick
-from commands import NUMBERS, PTB, SMALL_NUMBERS, SMALL_PTB, Finished, finished_run
+from commands import PTB, SMALL_PTB, Finished, finished_run
 
 from dynskip_jax.data import agreement, number_prediction, recall, upstream
 from dynskip_jax.runs import load as trained
@@ -91,15 +91,6 @@ def finished_ptb(corpus_folder, compared_ptb):
     """Return the finished run of a plain LSTM of `letters` in this comparison."""
     arguments = ("--data", corpus_folder, "--model", "lstm", *TWO_SEEDS)
     return Finished(compared_ptb.folder / "lstm", arguments, compared_ptb.outcome)
-
-
-@pytest.fixture(scope="session")
-def finished_numbers(small_generated_data, tmp_path_factory):
-    """Return a finished run of number prediction that samples choices: two seeds, two epochs."""
-    folder = tmp_path_factory.mktemp("numbers") / "run"
-    small = (*SMALL_NUMBERS, "--agent-features", 2)
-    arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *small)
-    return finished_run(NUMBERS, folder, *arguments)
 
 
 @pytest.fixture(scope="session")

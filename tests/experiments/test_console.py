@@ -1,15 +1,10 @@
 """Check what is printed: tables are never cut, and users' names and texts are printed literally."""
 
 import io
-import json
 import logging
 import re
-import shutil
-from pathlib import Path
 
 import pytest
-import quick
-from commands import PTB, execute, forge, load, tool
 from rich.cells import cell_len
 
 from dynskip_jax import functional as F
@@ -97,22 +92,10 @@ def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal
     assert "where a column names no mode, choices are greedy" in text
 
 
-@pytest.mark.parametrize("folder", [None, "docs"])
-@pytest.mark.parametrize("name", ["known", "docs"])
-def test_that_nothing_is_published_is_not_said_of_own_data(folder, name):
-    published = Published("known", ["test_f1"], [("", "theirs", 1.0)], when={"model": ("lstm",)})
-    experiment = Experiment("fixture", "", "", published=(published,))
-    settings = replace(Settings(), data=folder and Path(folder))
-    _, note = experiment.published_rows(settings, Dataset(name, {}, "", "", None), ["gru"])
-    assert (note == "") == (folder is not None and name == "docs")
-
-
 @pytest.mark.parametrize(
     ("model", "given", "reach", "shown"),
     [
         ("lstm", {"transition": "ulstm"}, 1, "ulstm"),
-        ("previous", {"transition": "gru"}, 1, "gru"),
-        ("previous", {}, 1, "lstm"),
         ("sparse:10", {"top": 3}, 10, "sparse:10, top 3"),
         ("fixed:3", {"agent": "content", "control": "untrained"}, 3, "fixed:3"),
         (
@@ -135,32 +118,6 @@ def test_what_a_model_is_made_with_is_part_of_its_name(model, given, reach, show
 
 
 # --- Text ---
-
-
-def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
-    folder = shutil.copytree(finished_ptb.folder, tmp_path / f"run{CONTROL}")
-    dataset = json.dumps(f"[/red]:smile:{CONTROL}")  # markup is printed as it is
-    for name in ("config.json", "result.json"):
-        text = json.dumps(load(folder / name))
-        (folder / name).write_text(text.replace('"letters"', dataset))
-    forge(folder)
-    text = f"a {CONTROL}"
-    outcomes = [
-        execute(tool("report"), folder, tmp_path / f"no{CONTROL}", "--csv", tmp_path / "t.csv"),
-        execute(PTB, "explain", "--run-dir", folder, "--text", text),
-        execute(PTB, "evaluate", "--run-dir", folder, "--data", f"no{CONTROL}"),
-        execute(PTB, "--run-dir", f"no\0{CONTROL}"),
-        execute(PTB, "--data", f"no{CONTROL}", "--print-config"),
-        execute(
-            quick.Quick, "--epochs", 1, "--devices", 1, "--run-dir", tmp_path / f"new{CONTROL}"
-        ),
-    ]
-    assert "[/red]:smile:" in outcomes[0].out
-    for outcome in outcomes:
-        assert not {"\x1b", "\x07", "\u202e"} & {*outcome.out, *outcome.err}, outcome
-        assert ESCAPED in outcome.out + outcome.err, outcome
-    written = (tmp_path / "t.csv").read_text()
-    assert ESCAPED in written and not {"\x1b", "\u202e"} & {*written}
 
 
 def test_control_sequences_in_the_log_are_escaped(capsys):

@@ -4,84 +4,16 @@ shows.
 
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
-from commands import PTB, SMALL_PTB, load, row_of, succeed
+from commands import PTB, row_of
 
 from dynskip_jax.config.experiment import NAMES, find_experiment
 from dynskip_jax.config.settings import replace
 from dynskip_jax.experiments.recall.task import Recall
-from dynskip_jax.runs.evaluate import _modes, _scores
-from dynskip_jax.runs.load import load_models
+from dynskip_jax.runs.evaluate import _scores
 from dynskip_jax.runs.spec import make_spec
 from dynskip_jax.storage.results import learnt_rates
-from dynskip_jax.training.step import seed_keys
-
-FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")
-
-
-@pytest.fixture(scope="module")
-def trained(corpus_folder, tmp_path_factory):
-    """Return a function that trains a model of PTB, and returns its folder and the output."""
-
-    def train(*flags):
-        folder = tmp_path_factory.mktemp("controls") / "run"
-        outcome = succeed(
-            PTB, "--data", corpus_folder, *FAR, *SMALL_PTB, *flags, "--run-dir", folder
-        )
-        return folder, " ".join(outcome.out.split())
-
-    return train
-
-
-@pytest.fixture(scope="module")
-def copying(trained):
-    return trained()
-
-
-@pytest.mark.slow
-def test_a_model_that_copies_is_trained_explained_and_writes(copying):
-    folder, out = copying
-    assert "dynamic:4" in out and row_of(folder)["copy"] == "expected"
-    np.testing.assert_allclose(
-        sum(row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]), 1, rtol=1e-5
-    )
-    succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c a b")
-    written = succeed(PTB, "generate", "--run-dir", folder, "--words", 5)
-    assert written.out.split()
-
-
-@pytest.mark.slow
-def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(trained, copying):
-    untrained, out = trained("--control", "untrained")
-    assert "control: untrained" in out
-    for folder, learns in ((copying[0], True), (untrained, False)):
-        (found,) = load_models(folder).values()
-        drawn = found.learner.init(seed_keys((0,)).init[0])
-        agents = [params["stack"]["cells"][0]["agent"] for params in (found.params, drawn)]
-        moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
-        assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
-
-
-@pytest.mark.slow
-def test_hard_choices_go_on_from_expected_ones(trained, copying):
-    hard = ("--copy", "chosen", "--mix", 0, "--rl-coef", 0, "--zoneout", 0.1)
-    folder, out = trained(*hard, "--start-from", copying[0])
-    assert "dynamic:4, by content, copies: chosen" in out.replace("│ ", "").replace("  ", " ")
-    row = row_of(folder)["metrics"]
-    # Λ is 0, but the choice determines what is copied.
-    assert row["test_perplexity_sampled"]["mean"] > 1
-
-
-@pytest.mark.slow
-def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(trained, copying):
-    folder, _ = trained("--control", "histogram", "--control-of", copying[0])
-    shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
-    settings = load(folder / "config.json")["settings"]
-    np.testing.assert_allclose(settings["agent"]["control_of"], shares, atol=1e-6)
-    # Reading the control needs no flag for the other run.
-    succeed(PTB, "explain", "--run-dir", folder, "--text", "a b c")
 
 
 def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb):

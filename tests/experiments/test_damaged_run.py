@@ -9,7 +9,6 @@ from commands import PTB, assert_user_error, execute, forge, load, succeed, tool
 from quick import Quick
 
 from dynskip_jax import load_run
-from dynskip_jax.analysis import plots
 from dynskip_jax.data.vocabularies import TaggerVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs import load as trained
@@ -57,11 +56,8 @@ def test_a_run_folder_of_any_name_is_read_again_or_refused_before_training(
 
 
 REMOVED = {
-    "with a record": (RunDir, "log", 1),
     "in an evaluation": (Learner, "evaluate", 2),
     "while a checkpoint is written": (RunDir, "save", 2),
-    "while its models are drawn": (plots, "learning_curves", 1),
-    "before its result": (RunDir, "write_result", 1),
 }
 
 
@@ -88,23 +84,14 @@ def test_a_run_folder_that_is_removed_while_it_trains(
 
 # Entries of the right syntax in a folder with a fitting manifest: the file, the place, the value.
 EDITED = [
-    ("config.json", "experiment", ["ptb"]),
     ("config.json", "models", [5]),
     ("config.json", "about", [{"paths": 5}]),
-    ("config.json", "settings", 5),
     ("config.json", "settings.model.features", "x"),
-    ("config.json", "settings.training.learning_rate", {"a": 1}),
-    ("config.json", "settings.run.seeds", "two"),
     ("config.json", "dataset.fingerprint", 5),
-    ("result.json", "rows", []),
     ("result.json", "rows.0.metrics", {}),
-    ("result.json", "rows.0.metrics.dev_perplexity", {}),
     ("result.json", "rows.0.metrics.dev_perplexity.per_seed", ["x"]),
-    ("result.json", "rows.0.seeds", [7]),
     *(("result.json", "rows.0.seeds", wrong) for wrong in (10**15, [10**400], [0] * 10**5)),
     ("result.json", "rows.0.model", ".."),
-    ("result.json", "rows.0.selected", 5),
-    ("vocabulary.json", "", 5),
     ("vocabulary.json", "", {"words": "[" * 900 + "]" * 900}),
 ]
 
@@ -127,28 +114,17 @@ def test_a_strangers_json(name, place, value, folder, finished_ptb):
 TAGGER = TaggerVocabulary(("<unk>", "a"), 1, ("a",), ("O",), True, "keep", 20, (("x",),), "BIO2")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        *(
-            {"words": [1, 2]},
-            {"words": "ab"},
-            {"words": [["a"]]},
-            {"tags": [None]},
-            {"characters": [1]},
-        ),
-        *({"num_frequent": "1"}, {"num_frequent": -1}, {"word_length": 2.5}, {"word_length": None}),
-        *(
-            {"lowercase": 1},
-            {"digits": "ten"},
-            {"columns": [[1]]},
-            {"columns": ["x"]},
-            {"scheme": "BMES"},
-        ),
-        *({"kind": "int"}, {"kind": [1]}, {"more": 1}),
-    ],
-    ids=str,
-)
+CHANGED = [{"words": [1, 2]}, {"words": "ab"}, {"tags": [None]}, {"num_frequent": -1}]
+CHANGED += [
+    {"word_length": None},
+    {"lowercase": 1},
+    {"columns": ["x"]},
+    {"kind": "int"},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED, ids=str)
 def test_a_vocabulary_of_anything_but_words(changed, tmp_path):
     """Regression: a tagger's vocabulary of numbers was read."""
 

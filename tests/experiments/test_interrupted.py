@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 SLOW_COMPILER = """
 import hashlib, sys
 import quick
@@ -24,6 +26,7 @@ run_main(lambda: run_experiment(quick.Quick, sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_answered_while_a_program_is_compiled(tmp_path):
     """Regression: nothing was printed for minutes, and a second Ctrl-C ended nothing either."""
     command = [sys.executable, "-c", SLOW_COMPILER, "--run-dir", tmp_path / "run", "--devices", "1"]

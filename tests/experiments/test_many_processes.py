@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PTB, finished_run, records, row_of, succeed
+from commands import PTB, finished_run, records, row_of
 
 import dynskip_jax
 
@@ -108,18 +108,6 @@ def test_two_processes_train_as_one_does(one_process, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("--model", "dynamic:3", "--seeds", 4), ("--compare", "lstm,dynamic:3")]
-)
-def test_processes_with_seeds_of_their_own_and_several_models(options, corpus_folder, tmp_path):
-    arguments = ("--data", corpus_folder, *SMALL, *options, "--run-dir")
-    succeed(PTB, *arguments, tmp_path / "one")
-    finish(*arguments, tmp_path / "two")
-    for folder in ("lstm", "dynamic-3") if "--compare" in options else ("",):
-        assert_same_result(tmp_path / "two" / folder, tmp_path / "one" / folder)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_process, tmp_path):
     folder, arguments, _ = one_process
@@ -144,42 +132,6 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
     first, _ = finish(*long)
     assert "resuming after step" in first[0]
     assert_same_result(tmp_path / "run", folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)]
-)
-def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tmp_path):
-    folder, arguments, _ = one_process
-    run = start_two(*arguments, "--run-dir", tmp_path / "run")
-    wait_for_checkpoint(tmp_path / "run", run)
-    run[asked].send_signal(number)
-    first, second = outcomes(*run)
-    assert (first[0], second[0]) == (130, 130), (first[2], second[2])
-    assert "progress is saved" in first[2].splitlines()[-1]
-    # One process resumes the run that two processes began.
-    ((status, output, errors),) = outcomes(start(*arguments, "--run-dir", tmp_path / "run"))
-    assert status == 0 and "resuming after step" in output, errors
-    assert_same_result(tmp_path / "run", folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fails", [0, 1])
-def test_an_error_of_one_process_ends_both_with_one_line(fails, one_process, tmp_path):
-    folder, arguments, _ = one_process
-    if fails == 0:
-        run, part = start_two(*arguments, "--features", 9, "--run-dir", folder), "other settings"
-    else:
-        missing = ("--data", tmp_path / "nothing")
-        run, part = (
-            start_two(*arguments, "--run-dir", tmp_path / "run", second=missing),
-            "cannot be read",
-        )
-    for index, (status, _, errors) in enumerate(outcomes(*run)):
-        (line,) = own_lines(errors)
-        start = "error: " if index == fails else f"error: process {fails} has stopped: "
-        assert status == 2 and line.startswith(start) and part in line
 
 
 @pytest.mark.slow

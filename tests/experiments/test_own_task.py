@@ -85,13 +85,6 @@ def test_an_experiment_is_the_one_of_an_imported_module(own):
     assert find_experiment("ptb").about != "another"
 
 
-@pytest.mark.slow
-def test_a_score_that_is_no_metric_is_named(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(toy.task_class, "score", "f2")
-    outcome = execute(toy, "--run-dir", tmp_path / "run", *SMALL)
-    assert outcome.status == 2 and "error: the task has no metric 'dev_f2', only" in outcome.err
-
-
 # --- Pages ---
 
 

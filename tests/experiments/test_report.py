@@ -3,19 +3,13 @@ errors.
 """
 
 import csv
-import json
 import shutil
-import statistics
-from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_user_error, execute, forge, load, succeed, tool, unfinish
+from commands import assert_user_error, execute, forge, load, succeed, tool
 from pages import ROOT
 from scipy import stats
-
-from dynskip_jax.commands.report import report
-from dynskip_jax.runs.tables import summary
 
 REPORT = tool("report")
 
@@ -91,21 +85,6 @@ def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(
     ]
 
 
-def test_a_control_of_an_older_version_that_sampled_is_shown_in_both_modes(compared_ptb, tmp_path):
-    """Its usual metrics are sampled ones, beside which a trained agent's greedy ones mislead."""
-    folder = shutil.copytree(compared_ptb.folder / "dynamic-3", tmp_path / "control")
-    result = load(folder / "result.json")
-    metrics = result["rows"][0]["metrics"]
-    metrics["test_perplexity"] = metrics["test_perplexity_sampled"]
-    forge(folder, result=result)
-    said = " ".join(succeed(REPORT, folder, compared_ptb.folder / "dynamic-3").out.split())
-    assert "test, greedy on" in said and "test, sampled on" in said
-    for name in [name for name in metrics if name.endswith(("_greedy", "_sampled"))]:
-        del metrics[name]  # as before there were modes
-    forge(folder, result=result)
-    assert "test perplexity on" in " ".join(succeed(REPORT, folder).out.split())
-
-
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
     swept_quick, finished_ptb, tmp_path
 ):
@@ -116,13 +95,6 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
     # Of the selected value of each model.
     assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2
-
-
-def test_the_spread_of_a_result_is_that_of_a_sample_of_seeds():
-    values = [0.2, 0.5, 0.9]
-    found = summary(values)
-    assert found["mean"] == pytest.approx(statistics.mean(values))
-    assert found["std"] == pytest.approx(statistics.stdev(values))
 
 
 def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, tmp_path):
@@ -142,41 +114,3 @@ def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, 
     (high,) = {row["high"] for row in table_of(tmp_path / "t.csv", "test_accuracy")}
     (low,) = {row["low"] for row in table_of(tmp_path / "t.csv", "dev_accuracy")}
     assert (float(low), float(high)) == (0, 1)
-
-
-def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, tmp_path):
-    folder, damaged, empty = tmp_path / "compared", tmp_path / "damaged", tmp_path / "empty"
-    shutil.copytree(compared_ptb.folder, folder)
-    unfinish(folder / "dynamic-3")
-    unfinish(folder)
-    shutil.copytree(finished_ptb.folder, damaged)
-    empty.mkdir()
-    for damage in ("", "[]", '{"seeds": [0', '{"rows": null}', '{"rows": [{"model": "lstm"}]}'):
-        (damaged / "result.json").write_text(damage)
-        forge(damaged)
-        outcome = succeed(REPORT, folder, empty, damaged)
-        notes = [line for line in outcome.out.splitlines() if line.endswith("left out")]
-        assert notes[0] == f"{folder}: dynamic:3: not finished, after 2 epochs, left out"
-        assert "not a run folder" in notes[1] and "result.json" in notes[2]
-        assert f"{folder}: lstm" in "".join(outcome.out.split("\n"))
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
-def test_no_cell_of_a_csv_file_is_a_formula(start, finished_quick, swept_quick, here):
-    shutil.copytree(finished_quick.folder, f"{start}1+1")
-    report((Path(f"{start}1+1"), swept_quick.folder), csv=Path("t.csv"))
-    row, *_ = table_of("t.csv", "test_accuracy")
-    assert row["model"].startswith("'") and float(row["mean"]) > 0  # numbers stay numbers
-
-
-def test_corpora_of_one_name_have_tables_of_their_own(finished_quick, tmp_path):
-    other = shutil.copytree(finished_quick.folder, tmp_path / "other")
-    config = load(other / "config.json")
-    config["dataset"]["fingerprint"] = "2" * 64
-    (other / "config.json").write_text(json.dumps(config))
-    forge(other)
-    said = succeed(REPORT, finished_quick.folder, other, "--csv", tmp_path / "t.csv").out
-    assert said.count("on digits (test_accuracy), data") == 2 and "data 22222222" in said
-    assert {row["difference_pairs"] for row in table_of(tmp_path / "t.csv", "test_accuracy")} == {
-        "0"
-    }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import assert_user_error, execute, load, succeed, tool
 from flags import flags_of
+from marks import and_slow
 
 from dynskip_jax.commands.reproduce import all_tables, commands_of
 from dynskip_jax.config.experiment import find_experiment
@@ -15,21 +16,41 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLES, REPRODUCE = all_tables(), tool("reproduce")
 
 
+def covering(lines):
+    """Return the lines in which an experiment has a flag or a command that no earlier one has."""
+    seen, found = set(), []
+    for name, *words in lines:
+        pairs = {(name, word) for word in words if word.startswith("--")} | {(name, words[0])}
+        if not pairs <= seen:
+            seen |= pairs
+            found.append([name, *words])
+    return found
+
+
+LINES = [line for table in TABLES.values() for line in commands_of(table)]
+
+
+@pytest.mark.parametrize("line", and_slow(LINES, covering(LINES).__contains__), ids=" ".join)
+def test_a_command_can_be_read(line):
+    found = flags_of(line[0], line[1:])
+    if line[1].startswith("--") and line[0] != "benchmarks.choice":
+        assert found.settings.run.run_dir.parts[:2] == ("runs", "reproduce")
+
+
 @pytest.mark.parametrize("name", TABLES)
-def test_each_command_can_be_read(name):
-    begun = {None}
+def test_each_command_reads_a_folder_that_an_earlier_one_wrote(name):
     assert "vectors" not in TABLES[name].runs  # that is the file of word vectors
+    begun = set()
     for line in commands_of(TABLES[name]):
-        found = flags_of(line[0], line[1:])
-        if line[0] == "benchmarks.choice":
-            assert found["run_dir"] in begun
-        elif line[1].startswith("--"):
-            run = found.settings
-            assert run.agent.control_of in begun and run.run.run_dir not in begun
-            assert run.run.run_dir.parts[:2] == ("runs", "reproduce")
-            begun.add(run.run.run_dir)
-        else:  # a command over an earlier run
-            assert getattr(found.get("run"), "run_dir", None) in begun
+        folder = line[line.index("--run-dir") + 1] if "--run-dir" in line else None
+        is_training = line[0] != "benchmarks.choice" and line[1].startswith("--")
+        if is_training:
+            assert folder not in begun
+            begun.add(folder)
+        elif folder is not None:
+            assert folder in begun
+        for flag in {"--control-of", "--start-from"} & {*line}:
+            assert line[line.index(flag) + 1] in begun
 
 
 @pytest.mark.parametrize("name", TABLES)

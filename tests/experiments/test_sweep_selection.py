@@ -12,10 +12,7 @@ from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.runs.load import load_run
 
 # A rate of 0 in float32 keeps all weights 0, so that class 0 is the answer.
-NOTHING, RATE = (
-    1e-300,
-    0.01,
-)
+NOTHING, RATE = (1e-300, 0.01)
 SWEPT = ("--model", "lstm", "--learning-rate", f"{NOTHING},{RATE}", "--seeds", "3", "--devices", 1)
 
 

@@ -186,32 +186,3 @@ def test_gradients_reach_back_as_far_as_the_last_word(tagged, corpus):
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
     assert (shares[2, 1:] > shares[0, 1:]).all()  # networks forget after little training
     assert_picture(tagged.folder / "plots" / "gradients.png")
-
-
-@pytest.mark.slow
-def test_columns_beside_the_words_are_read(predict, tmp_path):
-    """The words are independent of the tags here; the second column determines them."""
-    rng = np.random.default_rng(0)
-
-    def lines(count):
-        pairs = [
-            [(rng.choice(["a", "b", "c"]), rng.integers(2)) for _ in range(6)] for _ in range(count)
-        ]
-        texts = [
-            "".join(f"{w} {'NN' if n else 'VB'} {'B-N' if n else 'O'}\n" for w, n in s)
-            for s in pairs
-        ]
-        return "\n".join(texts)
-
-    for name, count in (("train", 40), ("dev", 10), ("test", 10)):
-        (tmp_path / f"{name}.txt").write_text(lines(count))
-    folder, data = tmp_path / "run", ("--dataset", "columns", "--data", tmp_path)
-    learn = ("--characters", "none", "--epochs", 15, "--learning-rate", 0.05, "--model", "lstm")
-    succeed(NER, *data, "--columns", 1, *SMALL, *learn, "--run-dir", folder)
-    assert row_of(folder)["metrics"]["test_f1"]["mean"] == 1
-    found = predict("a NN\na VB\n\nb VB\n", "--format", "columns", folder=folder).out
-    assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
-    assert_user_error(predict("a NN\n", folder=folder), "--format columns")
-    assert_user_error(
-        predict("", "--format", "conllu", folder=folder), "(--columns 1), which CoNLL-U"
-    )

@@ -60,36 +60,22 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
             run.read("9999")
 
 
-@pytest.mark.slow
-def test_a_batch_has_no_more_rows_than_there_are_examples(trained):
-    assert "in place of 1000000" in trained("classify", "--batch-size", 1_000_000)
-
-
 @pytest.mark.parametrize(
     ("name", "flags", "part"),
     [
-        ("agreement", ("--data", "x"), "--data"),
         ("agreement", ("--length", 4), "lengths from 5"),
         ("number_prediction", ("--length", 10), "use --length 21"),
-        ("recall", ("--data", "x"), "--data"),
-        ("recall", ("--length", 40), "--length is 32 or another multiple of 16"),
         *((name, (), "--data") for name in ("classify", "imdb", "sst", "sick")),
         *(
             (name, ("--data", "nowhere"), "nowhere")
             for name in ("code", "imdb", "sst", "sick", "conll2003", "ptb")
         ),
-        ("pos", ("--dataset", "columns"), "--data"),
-        ("conll2003", (), "was not found: put eng.train"),
         ("conll2003", ("--dataset", "conll2000"), "conll2000.zip"),
         ("ptb", ("--preset", "paper"), "--dataset pydoc-topics"),
-        ("ptb", ("--dropout", "0.1,0.2"), "--dropout takes one rate"),
         ("ptb", ("--dropout", "0.1,0.2,0.3,0.4"), "--dropout of a language model"),
-        ("ptb", ("--model", "lstm", "--copy", "expected"), "--copy has no effect"),
         ("sst", ("--no-train-embeddings",), "--train-embeddings"),
-        ("imdb", ("--max-jump", 3), "--max-jump has no effect on dynamic:3"),
         # Names are checked before data are looked for.
         ("imdb", ("--model", "dynamik:3"), "unknown model 'dynamik:3'"),
-        ("imdb", ("--transition", "lstn"), "'lstn'"),
     ],
 )
 def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):

@@ -3,7 +3,6 @@ gradients.
 """
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,6 @@ from dynskip_jax.functional.agent import choice_noise, choose
 
 K = 4
 SKIP = F.Dynamic(K, 0.5)
-IMPLEMENTATIONS = and_slow(["fused", "reference"], "fused".__eq__)
 
 
 def normal(seed, *shape):
@@ -106,10 +104,7 @@ def test_only_the_papers_agent_begins_with_a_preference_for_distances():
 
 TEMPERED = [
     F.Dynamic(K, 0.5),
-    F.Dynamic(K, 0.5, agent="content"),
-    F.Dynamic(K, 0.5, agent="both"),
-    F.Dynamic(K, 0.5, among=F.Every(2)),
-    F.Attention(K, 0.5),
+    F.Dynamic(K, 0.5, agent="both", among=F.Every(2)),
     F.SparseAttention(K, 0.5, top=2),
 ]
 
@@ -120,12 +115,9 @@ def of_tau(log_probs, tau):
     return powers - np.logaddexp.reduce(powers, axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("skip", TEMPERED, ids=str)
 @pytest.mark.parametrize("tau", [0.25, 4.0])
-def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entropies(
-    skip, tau, implementation
-):
+def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entropies(skip, tau):
     """Regression: samples ignored it, and so did the entropies of soft choices."""
     x = jnp.asarray(np.repeat(normal(3, 1, 1, INPUT), 4000, axis=0))
     seen = F.observations_in(jnp.zeros((4000, K, HIDDEN)), skip.observation_kind, K, 1)
@@ -141,7 +133,7 @@ def test_a_temperature_divides_the_logits_of_samples_log_probabilities_and_entro
     entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)))
     for mode in ("sample", "greedy", "soft"):
         policy = F.Policy(mode, temperature=tau)
-        decision = run(x, skip, policy=policy, implementation=implementation)[1].decision
+        decision = run(x, skip, policy=policy)[1].decision
         np.testing.assert_allclose(decision.entropy, entropy, atol=1e-4)
         if mode == "soft" or not skip.is_stochastic:
             continue
@@ -168,12 +160,11 @@ def test_a_temperature_lets_no_masked_skip_in():
     np.testing.assert_allclose(decision.entropy, np.log(2), rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16], ids=str)
-def test_no_temperature_makes_values_or_gradients_nan(dtype):
+def test_no_temperature_makes_values_or_gradients_nan():
     """Regression: 1e-20 made gradients of relaxed choices NaN, and 1e-40 those of all modes."""
     recurrence = F.Recurrence(F.Dynamic(K, agent="both"))
-    params, carry, x, _ = problem(recurrence, dtype)
-    modes = ("sample", "greedy", "soft", "gumbel_softmax", "straight_through", "reinmax")
+    params, carry, x, _ = problem(recurrence, np.float16)  # the narrowest range
+    modes = ("sample", "soft", "straight_through", "reinmax")
 
     def loss(params, x, tau, mode):
         policy = F.Policy(mode, temperature=tau)
@@ -216,28 +207,18 @@ def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
     np.testing.assert_allclose((one.decision.log_prob, one.decision.entropy), 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
+def test_where_masks_leave_nothing_the_previous_state_enters():
     """Regression: if masked empty slots and a policy mask forbade all states, no state was
     masked.
     """
     policy = F.Policy(mask=np.array([False, False, True, False]))
     skip = F.Dynamic(K, 1.0, empty_slots="masked")
-    _, out = run(normal(4, 50, 4, INPUT), skip, policy=policy, implementation=implementation)
+    _, out = run(normal(4, 50, 4, INPUT), skip, policy=policy)
     np.testing.assert_array_equal(out.decision.action, np.tile([1, 1, 3, 3], (50, 1)))
     np.testing.assert_allclose(out.decision.entropy, 0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "mode"),
-    and_slow(
-        itertools.product(
-            ("float16", "bfloat16", "float32", "float64"),
-            ("sample", "soft", "gumbel_softmax", "reinmax"),
-        ),
-        lambda dtype, mode: (dtype, mode) in {("float16", "sample"), ("bfloat16", "soft")},
-    ),
-)
+@pytest.mark.parametrize(("dtype", "mode"), [("float16", "sample"), ("bfloat16", "soft")])
 def test_an_empty_slot_has_probability_0_in_every_dtype(dtype, mode):
     """Regression: in float16, -1e9 became minus infinity, and entropies were NaN."""
     with jax.enable_x64(dtype == "float64"):
@@ -340,17 +321,14 @@ def test_equal_slots_are_one_candidate(agent, mask):
         assert len(allowed) > 1 or abs(decision.log_prob[0, t]) < 1e-6
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementation):
+def test_what_a_carried_first_step_forgets_becomes_the_initial_state():
     """The initial state may be learned. Regression: the forgotten slots became zeros."""
     recurrence = F.Recurrence(F.Dynamic(3, 1.0, first_step="carried"))
     initial = F.LSTMState(jnp.full((2, HIDDEN), 0.25), jnp.full((2, HIDDEN), -0.5))
     carry = F.initial_carry(keys(2), recurrence, initial)
     carried = carry.with_newest(jax.tree.map(lambda state: jnp.full_like(state, 9.0), initial))
     x = jnp.ones((2, 1, INPUT))
-    end, _ = unroll(
-        layer(recurrence.time_skip), carried, x, recurrence, implementation=implementation
-    )
+    end, _ = unroll(layer(recurrence.time_skip), carried, x, recurrence)
     np.testing.assert_array_equal(end.slots.h[:, 1:], 0.25)
     np.testing.assert_array_equal(end.slots.c[:, 1:], -0.5)
 

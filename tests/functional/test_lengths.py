@@ -87,17 +87,10 @@ def test_the_last_element_of_an_empty_sequence_is_zeros():
     [
         (X[:1], LABELS, r"tags .*\(1, 3\), got int32 \(2, 3\)"),  # was once broadcast to two values
         (X[0], LABELS, r"emissions of shape \(batch, time, tags\)"),
-        (X[..., :3], LABELS, "different tag sets"),
         # Once counted as the last tag.
-        (
-            X,
-            LABELS.at[0, 1].set(-1),
-            "tags lie between 0 and 3, got -1",
-        ),
+        (X, LABELS.at[0, 1].set(-1), "tags lie between 0 and 3, got -1"),
         (X, LABELS.at[1, 1].set(7), r"tags lie between 0 and 3, got \d to 7"),  # once gave NaN
-        (X, LABELS.astype(jnp.float32), "tags to be an array of whole numbers"),
     ],
-    ids=["batch", "rank", "tag sets", "negative", "beyond", "floats"],
 )
 def test_tags_and_emissions_that_do_not_fit_are_refused_in_one_line(emissions, tags, message):
     with pytest.raises(UserError, match=message):

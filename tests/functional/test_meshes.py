@@ -5,7 +5,6 @@ operations that have no rule for a sharded batch, also those that only another p
 """
 
 import contextlib
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,39 +12,24 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from marks import and_slow
-from recurrences import BATCH, OPTIONS, TIME, TIME_SKIPS, problem
+from recurrences import BATCH, TIME, TIME_SKIPS, problem
 
 from dynskip_jax import functional as F
 
 # A TPU compares the slots of up to 32 states, and indexes more of them.
-SKIPS = {
-    **TIME_SKIPS,
-    **OPTIONS,
-    "far": F.Dynamic(40, 0.5),
-    "far, attention": F.Attention(40, 0.5),
-    "far, sparse": F.SparseAttention(40, 0.5, top=2),
-    "far, followed": F.Dynamic(40, 0.5, agent="content", agent_keys="followed"),
-    "far, both": F.Dynamic(40, 0.5, agent="both", agent_keys="followed"),
-}
+SKIPS = TIME_SKIPS | {"far": F.Dynamic(40, 0.5)}
 IDS = np.repeat([[0, 0, 0, 1, 1, 2, 2]], BATCH, axis=0)
-WAYS = ("explicit", "automatic", "shard_map")
-CASES = itertools.product(WAYS, SKIPS, (False, True))
 # Regression: on an explicit mesh the first six raised: JAX could not infer the sharding of an
 # indexed read, and the state of a skip in a new sequence of a packed row had none.
-BY_DEFAULT = [
-    ("explicit", name, False) for name in ("far", "log-attention", "log-dynamic", "sparse")
-]
-BY_DEFAULT += [("explicit", "skip-rnn", True), ("explicit", "dynamic-followed", True)]
-BY_DEFAULT += [("shard_map", "sparse", False)]
+CASES = [("explicit", name, False) for name in ("far", "log-attention", "log-dynamic", "sparse")]
+CASES += [("explicit", "skip-rnn", True), ("explicit", "dynamic-followed", True)]
+CASES += [("shard_map", "sparse", False)]
 
 
-@pytest.mark.parametrize(
-    ("way", "name", "is_packed"), and_slow(CASES, lambda *case: case in BY_DEFAULT)
-)
+@pytest.mark.parametrize(("way", "name", "is_packed"), CASES)
 def test_a_skip_is_traced_for_several_devices(way, name, is_packed):
-    kind = AxisType.Explicit if way == "explicit" else AxisType.Auto
-    mesh = jax.make_mesh((BATCH,), ("batch",), axis_types=(kind,), devices=jax.devices()[:BATCH])
+    kinds = (AxisType.Explicit if way == "explicit" else AxisType.Auto,)
+    mesh = jax.make_mesh((BATCH,), ("batch",), axis_types=kinds, devices=jax.devices()[:BATCH])
     recurrence = F.Recurrence(SKIPS[name])
     params, carry, x, _ = problem(recurrence, np.float32)
     lengths = np.array([TIME, 0, 1], np.int32)

@@ -16,7 +16,6 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choose
 from dynskip_jax.nn import SkipCell, SkipLSTM
-from dynskip_jax.nn.base import Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +104,6 @@ def test_products_of_one_unit_are_not_taken_for_those_inside_transformations():
     jax.eval_shape(lambda: layer(jnp.ones((3, 4, 2)), rngs=jax.random.key(0)).h)
 
 
-def test_a_named_tuple_in_a_named_tuple_stays_one():
-    inner = F.LSTMState(jnp.ones(2), jnp.zeros(2))
-    assert isinstance(Weights(F.LSTMState(inner, None)).read().h, F.LSTMState)
-
-
 def test_what_a_transition_does_not_declare_is_said():
     with pytest.raises(TypeError, match="set averages = 'own'"):
         type("Wrong", (F.Transition,), {"mix_states": F.SLSTM.mix_states})
@@ -122,27 +116,6 @@ def test_what_a_transition_does_not_declare_is_said():
         UserError, match="unknown gate_fn 'sigmoids': use a function or sigmoid, tanh, relu"
     ):
         F.LSTM(gate_fn="sigmoids")
-
-
-# Agent, distribution, samples: what follows from the parts that a skip has.
-DERIVED = {
-    "previous": (False, False, False),
-    "fixed:4": (False, False, False),
-    "mean:4": (False, True, False),
-    "random:4": (False, True, True),
-    "attention:4": (True, True, False),
-    "dynamic:4": (True, True, True),
-    "sparse:4": (True, True, False),
-    "skip_rnn": (False, False, False),
-    "skim_rnn": (False, False, False),
-    "lstm_jump": (False, False, True),
-}
-
-
-@pytest.mark.parametrize("name", DERIVED)
-def test_what_a_skip_is_follows_from_its_parts(name):
-    skip = F.parse_time_skip(name)
-    assert (skip.has_agent, skip.has_distribution, skip.is_stochastic) == DERIVED[name]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,11 @@
 """Check language models, with and without copying: probabilities, carries and choices."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, drawn
 from flax import nnx
-from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import distribution
@@ -22,9 +19,6 @@ SKIPS = {
     "by content": F.Dynamic(K, 0.5, agent="content"),
     "by an MLP": F.Dynamic(K, 0.5),
     "by what followed": F.Dynamic(K, 0.5, agent="content", agent_keys="followed"),
-    "attention": F.Attention(K, 0.5, agent="content"),
-    "random": F.Random(K, 0.5, rates=(1.0, 2.0, 3.0, 0.0)),
-    "mean": F.Mean(K, 0.5),
 }
 TOKENS = np.random.default_rng(1).integers(VOCABULARY, size=(BATCH, TIME)).astype(np.int32)
 KEY = jax.random.key(3)
@@ -41,10 +35,7 @@ def model(skip, copy, *, training=True, **options):
 
 @pytest.mark.parametrize(
     ("copy", "name"),
-    and_slow(
-        itertools.product(["none", "chosen", "expected"], SKIPS),
-        lambda *case: case in (("chosen", "by content"), ("expected", "by what followed")),
-    ),
+    [("none", "by an MLP"), ("chosen", "by content"), ("expected", "by what followed")],
 )
 def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(name, copy):
     trained = model(SKIPS[name], copy, training=False)
@@ -71,17 +62,11 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
 
 
 @pytest.mark.parametrize(
-    ("copy", "name"),
-    and_slow(
-        itertools.product(["none", "chosen", "expected"], SKIPS),
-        lambda *case: case in (("chosen", "by what followed"), ("expected", "by content")),
-    ),
+    ("copy", "name"), [("chosen", "by what followed"), ("expected", "by content")]
 )
 @pytest.mark.parametrize("learned", [False, True])
 def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
     """A stream of documents, cut anywhere, gives what each document gives when it is read alone."""
-    if name == "random":
-        pytest.skip("each row draws with its own key")
     documents = [[0, 3, 1, 3, 1], [0, 5], [0, 3, 2, 3, 1], [0, 4]]
     trained = model(SKIPS[name], copy, training=False, restart_token=0, learnable_carry=learned)
     read = compiled(trained)
@@ -97,11 +82,8 @@ def test_nothing_reaches_from_one_document_into_another(name, copy, learned):
         np.testing.assert_allclose(found, np.concatenate(alone), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", and_slow(["by content", "by an MLP", "attention"], "by content".__eq__)
-)
-def test_what_is_expected_is_the_agents_own_distribution(name):
-    trained = model(SKIPS[name], "expected")
+def test_what_is_expected_is_the_agents_own_distribution():
+    trained = model(SKIPS["by content"], "expected")
     output = compiled(trained)(TOKENS, rngs=KEY)
     own = jax.jit(lambda observation: distribution(trained.stack.cells[-1], observation))
     observations = jax.tree.map(np.asarray, output.observations[-1])
@@ -164,9 +146,8 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     np.testing.assert_allclose(log_likelihood(output), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("copy", and_slow(["chosen", "expected"], "chosen".__eq__))
-def test_a_gradient_reaches_the_agent_through_what_is_copied(copy):
-    graphdef, params = nnx.split(model(SKIPS["by content"], copy))
+def test_a_gradient_reaches_the_agent_through_what_is_copied():
+    graphdef, params = nnx.split(model(SKIPS["by content"], "chosen"))
 
     def loss(params):
         tokens = jnp.asarray(TOKENS)
@@ -177,13 +158,9 @@ def test_a_gradient_reaches_the_agent_through_what_is_copied(copy):
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize(
-    "options",
-    and_slow([{"agent": "content"}, {"agent_input": "mean"}], lambda options: "agent" in options),
-    ids=str,
-)
-def test_after_a_restart_it_has_forgotten_the_words_and_copies_by_the_agents_distribution(options):
-    trained = model(F.Dynamic(K, 0.5, first_step="carried", **options), "expected", training=False)
+def test_after_a_restart_it_has_forgotten_the_words_and_copies_by_the_agents_distribution():
+    skip = F.Dynamic(K, 0.5, first_step="carried", agent="content")
+    trained = model(skip, "expected", training=False)
     read = compiled(trained)
     carry, _ = read(TOKENS, initial_carry=trained.initialize_carry(BATCH), return_carry=True)
     assert (np.asarray(carry.words) == TOKENS[:, -(K - 1) :]).all()

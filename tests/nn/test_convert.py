@@ -213,60 +213,29 @@ def test_linens_cells(name):
 def refused():
     """Return calls that raise an error, each with a part of its message."""
     state = torch_state("lstm")
-    without = lambda name: {n: a for n, a in state.items() if n != name}
     of_torch = nn.from_torch(state).cells[0]
     hard = cell_of(transition=F.LSTM(gate_fn=nnx.hard_sigmoid))
-    before = cell_of(transition=F.GRU("before"))
-    ulstm = cell_of(transition=F.ULSTM())
     deep = cell_of(depth_skip=F.ToOutput())
     reverse = nn.SkipLayers([of_torch], reverse=True)
-    learned = cell_of(learnable_carry=True)
     zoned = cell_of(zoneout=0.5)
     two_gates = {"weight_hh_l0": normal(0, 8, HIDDEN), "weight_ih_l0": normal(0, 8, INPUT)}
-    # Fmt: skip.
     return {
-        "projection": (
-            lambda: nn.from_torch({**state, "weight_hr_l0": 0}),
-            "weight_hr_l0 does not belong",
-        ),
         "nothing": (lambda: nn.from_torch({}), "weight_hh_l0 is missing"),
-        "missing": (lambda: nn.from_torch(without("bias_hh_l0")), "bias_hh_l0 is missing"),
         "one direction": (
             lambda: nn.from_torch({**state, "weight_ih_l0_reverse": 0}),
             "reverse is missing",
-        ),
-        "a layer": (
-            lambda: nn.from_torch({n[:-1] + "1": a for n, a in state.items()}),
-            "l1 does not belong",
-        ),
-        "layers": (
-            lambda: nn.from_torch(state, num_layers=2),
-            "of 1 layers and directions do not fill 2",
         ),
         "two gates": (lambda: nn.from_torch(two_gates), "have 2 gates"),
         "shapes": (
             lambda: nn.from_torch({**state, "weight_ih_l0": normal(0, 8, 3)}),
             "expected weights",
         ),
-        "no rngs": (
-            lambda: nn.from_torch(state, skip=F.Dynamic(3)),
-            "of Dynamic are drawn: pass rngs=",
-        ),
+        "no rngs": (lambda: nn.from_torch(state, skip=F.Dynamic(3)), "are drawn: pass rngs="),
         "torch bias": (lambda: nn.to_torch(of_torch, bias=False), "bias_ih_l0 is not 0"),
-        "ulstm": (lambda: nn.to_torch(ulstm), "torch.nn has no layer with the transition ULSTM"),
-        "before": (lambda: nn.to_torch(before), "torch.nn has no layer with the transition GRU"),
-        "activation": (
-            lambda: nn.to_torch(hard),
-            "torch.nn has no layer with the transition LSTM.*hard_sigmoid",
-        ),
+        "activation": (lambda: nn.to_torch(hard), "with the transition LSTM.*hard_sigmoid"),
         "reverse": (lambda: nn.to_torch(reverse), "no layer with reverse=True"),
         "depth": (lambda: nn.to_torch(deep), "torch.nn has no layer with a skip over depth"),
-        "learned": (lambda: nn.to_torch(learned), "no layer with a learned initial state"),
         "zoneout": (lambda: nn.to_torch(zoned), "no layer with zoneout"),
-        "flax": (
-            lambda: nn.from_flax({"dense": {"kernel": normal(0, 2, 2)}}),
-            "weights of Flax's LSTM or",
-        ),
     }
 
 

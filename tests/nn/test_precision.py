@@ -7,7 +7,6 @@ import pytest
 from compiled import drawn
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
-from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.vocabularies import TokenIds
@@ -17,8 +16,7 @@ from dynskip_jax.nn.base import Linear
 
 CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
 TOKENS = np.zeros((4, 8), np.int32)
-SKIPS = (F.Previous(), F.Fixed(2, 0.5), F.Attention(3, 0.5), F.Dynamic(3, 0.5))
-DYNAMIC = SKIPS[-1]
+DYNAMIC = F.Dynamic(3, 0.5)
 
 
 def language_model(rngs, skip, **options):
@@ -62,10 +60,11 @@ def matrix_products(jaxpr):
 
 @pytest.mark.parametrize(
     ("make", "skip"),
-    and_slow(
-        [(make, skip) for make in (language_model, classifier, tagger) for skip in SKIPS],
-        lambda make, skip: skip == DYNAMIC and make is not tagger,
-    ),
+    [
+        (language_model, DYNAMIC),
+        (classifier, DYNAMIC),
+        pytest.param(tagger, F.Attention(3, 0.5), marks=pytest.mark.slow),
+    ],
     ids=lambda given: getattr(given, "__name__", str(given)),
 )
 @pytest.mark.usefixtures("as_users")

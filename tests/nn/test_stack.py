@@ -1,13 +1,10 @@
 """Check that a stack equals its layers, called by hand one after the other."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
 from compiled import compiled, drawn, unroll
 from flax import nnx
-from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.layers import drop_recurrent_weights
@@ -41,14 +38,9 @@ def below_of(skip, outputs, i, ways):
     return np.concatenate(sources[i % ways : nearest + 1 : ways], axis=-1)
 
 
-DEPTH_SKIPS = (None, F.ToOutput(gated=True), F.Highway(), F.DenseToGates(), F.AttentionToOutput())
-
-
 @pytest.mark.parametrize(
     ("depth_skip", "bidirectional"),
-    and_slow(
-        itertools.product(DEPTH_SKIPS, (False, True)), lambda *case: case == (F.Highway(), True)
-    ),
+    [(F.Highway(), True), pytest.param(F.AttentionToOutput(), False, marks=pytest.mark.slow)],
     ids=str,
 )
 def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):

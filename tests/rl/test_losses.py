@@ -17,7 +17,7 @@ from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import UserError
 from dynskip_jax.models.language_model import LanguageModelOutput
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.training.sweep import ScheduledValues, policy_mode
+from dynskip_jax.training.sweep import ScheduledValues
 
 ROWS = 6
 TIME = 4
@@ -197,24 +197,6 @@ def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_
             np.testing.assert_allclose(found, losses.mean(), rtol=1e-5, err_msg=mode)
 
 
-def test_a_loss_of_a_row_and_the_same_one_at_its_last_step_have_the_same_scale():
-    """Regression: the mean over steps was 1/T of what the agents' part is."""
-    last = np.arange(TIME) == LENGTHS[:, None] - 1
-    of_rows = np.abs(np.asarray(rewards_like(False)))
-    of_steps = np.where(last, of_rows[:, None], 0).astype(np.float32)
-    for mode in ("sample", "soft", "greedy"):
-        losses = lambda entropy, log_prob, nll, mode=mode: rl.loss(
-            dataclasses.replace(
-                trace_of(mode=mode, valid=jnp.asarray(VALID)), entropy=entropy, log_prob=log_prob
-            ),
-            nll,
-            baseline=None,
-        )
-        both = jax.jit(jax.value_and_grad(losses, (0, 1)))
-        found = [both(trace_of().entropy, trace_of().log_prob, nll) for nll in (of_rows, of_steps)]
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), *found)
-
-
 def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs():
     """LSTM-Jump is greedy in relaxed modes."""
     greedy = trace_of(1, mode="greedy")
@@ -229,22 +211,6 @@ def test_layers_that_are_greedy_have_no_part_in_the_loss_and_others_keep_theirs(
 
 
 # --- Baselines and VIMCO
-
-
-@pytest.mark.parametrize("time_major", [False, True])
-def test_a_baseline_has_rows_or_steps_beside_rewards_of_rows_or_steps(time_major):
-    log_prob = trace_of().log_prob
-    values = trace_of(1).log_prob
-    turn = lambda leaf: leaf.T if time_major else leaf
-    trace = jax.tree.map(turn, dataclasses.replace(trace_of(), time_major=time_major))
-    for per_step, baseline in itertools.product((False, True), (values[:, 0], values)):
-        each, reward = (of.reshape(ROWS, -1) for of in (baseline, rewards_like(per_step)))
-        returns = reward
-        if per_step:
-            returns = np.cumsum(reward[:, ::-1], axis=1)[:, ::-1]
-        returns = np.broadcast_to(returns - each, (ROWS, TIME))
-        found = rl.reinforce(trace, turn(rewards_like(per_step)), baseline=turn(baseline))
-        np.testing.assert_allclose(found, -(log_prob * returns).sum(axis=1).mean(), rtol=1e-5)
 
 
 OF_ROWS = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -293,13 +259,6 @@ def test_every_pair_of_rows_and_steps_is_weighed_by_a_loop_or_refused(values, we
     np.testing.assert_allclose(
         rl.entropy(trace, weights=weights), (every * entropy).sum() / 4, rtol=1e-5
     )
-
-
-@pytest.mark.parametrize("dtype", [bool, np.complex64])
-@pytest.mark.parametrize("function", [rl.loss, rl.network_loss, rl.reinforce, rl.agent_loss])
-def test_losses_and_rewards_are_real_numbers(function, dtype):
-    with pytest.raises(UserError, match="to be real numbers, got"):
-        function(trace_of(), np.ones(ROWS, dtype))
 
 
 def test_long_sums_do_not_overflow():
@@ -546,35 +505,6 @@ def test_decisions_know_how_they_were_made(skip, mode, made, says):
 
 
 # --- Settings of the experiments
-
-SETTINGS = {
-    "exact": dict(entropy="exact", entropy_coef=0.3),
-    "batch": dict(baseline="batch", discount=0.9, rl_coef=0.5, update_cost=0.1),
-    "rollouts": dict(baseline="rollouts", rollouts=ROLLOUTS, entropy="exact"),
-    "relaxed": dict(relaxation="soft", relaxed_epochs=1),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_rows_that_fill_a_batch_are_as_none(name):
-    """Rows of weight 0 change loss and gradients only through the number of rows in the mean."""
-    objective = Agent(**SETTINGS[name])
-    mode = policy_mode(objective, 0)
-    scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
-
-    def loss(log_prob, nll, count):
-        trace = trace_of(1, mode=mode, valid=jnp.asarray(VALID))
-        trace = dataclasses.replace(trace, log_prob=log_prob)
-        rewards = rewards_of(objective, -nll)
-        weights = jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS)
-        given = ([trace], nll, rewards, weights)
-        *given, weights = jax.tree.map(lambda leaf: leaf[:count], given)
-        return count * agents_loss(objective, scheduled, *given, weights=weights)
-
-    both = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)
-    full, alone = (both(trace_of().log_prob, -rewards_like(False), n) for n in (ROWS, ROLLOUTS))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), full, alone)
-    assert not any(np.any(gradient[ROLLOUTS:]) for gradient in full[1])
 
 
 def test_rewards_of_each_kind():

@@ -43,16 +43,6 @@ def test_advantages_are_those_of_a_loop_over_episodes():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_with_lambda_1_an_advantage_is_the_return_minus_the_value():
-    rewards, values = rng_of(2, TIME)
-    following = np.append(values[1:], 0.0)
-    discounts = np.full(TIME, 0.9)
-    discounts[-1] = 0
-    found = ppo.generalized_advantages(rewards, discounts, np.ones(TIME), values, following)
-    returns = [sum(0.9**i * r for i, r in enumerate(rewards[t:])) for t in range(TIME)]
-    np.testing.assert_allclose(found, np.array(returns) - values, rtol=1e-5)
-
-
 def test_the_surrogate_is_that_of_a_loop():
     log_ratios, advantages = rng_of(2, 5, TIME)
     found = ppo.clipped_surrogate(log_ratios, advantages, 0.2)

@@ -10,7 +10,6 @@ from compiled import compiled
 from learners import drawn_params, language_modelling, scheduled_of, together
 
 from dynskip_jax import functional as F
-from dynskip_jax.config.settings import Agent
 from dynskip_jax.data import make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
@@ -155,25 +154,6 @@ def test_evaluation_samples_only_if_asked_and_with_the_given_keys(usual):
     perplexity = lambda keys, **mode: evaluate(keys, **mode)["dev_perplexity"]
     assert perplexity(KEYS) == perplexity(other) == perplexity(KEYS, mode="greedy")
     assert perplexity(KEYS, mode="sample") != perplexity(other, mode="sample")
-
-
-@pytest.mark.slow
-def test_rollouts_of_a_stream_are_streams_of_their_own():
-    # Three rollouts of each of 3 streams equal 9 streams in which each text is read three times.
-    objective = Agent(rollouts=3, baseline="rollouts", discount=0.5)
-    learner = learner_of(("lstm", "dynamic:3"), objective=objective, model={"dropout": 0.4})
-    params = drawn_params(learner)
-    carry = learner.initial_carry(params, jax.random.key(3))
-    batch, keys = train_batches(learner)[0], jax.random.split(jax.random.key(1), 3)
-    _, (end, sums) = jax.jit(learner.loss)(params, carry, batch, keys, scheduled_of(learner))
-    tokens, targets = (jnp.repeat(leaf, 3, axis=0) for leaf in (batch.inputs, batch.targets))
-    how = dict(initial_carry=carry, rngs=jnp.repeat(keys, 3), return_carry=True)
-    expected, output = compiled(learner.model(params))(tokens, **how)
-    np.testing.assert_allclose(sums["nll"].total, nll_of(output.logits, targets).sum(), rtol=1e-5)
-    np.testing.assert_allclose(end[1].slots.h, expected[1].slots.h, rtol=1e-5, atol=1e-6)
-    chosen = output.decisions[1].action.tolist()
-    # Rollouts choose separately.
-    assert any(len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6))
 
 
 def test_averaged_predictions_are_means_of_probabilities(usual):

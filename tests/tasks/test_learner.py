@@ -133,27 +133,6 @@ def test_steps_that_are_masked_are_no_part_of_the_loss():
     np.testing.assert_allclose(loss(batch._replace(mask=mask)), loss(short), rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_a_task_may_reward_another_log_likelihood():
-    class Squared(Classification):
-        def compute_loss(self, log_probs, batch):
-            scored = super().compute_loss(log_probs, batch)
-            return scored._replace(rewarded=-2 * scored.nll)
-
-    found, how = [], dict(objective=Agent(entropy_coef=0.0))
-    for task in (Classification, Squared):
-        learner = learner_of("classes", {"train": examples_of("classes")}, task=task, **how)
-        given = (), first_batch(learner), KEYS[1], scheduled_of(learner)
-        gradient = jax.jit(
-            jax.grad(lambda params, of=learner, given=given: of.loss(params, *given)[0])
-        )
-        found.append(gradient(drawn_params(learner))["stack"]["cells"][0]["agent"])
-    jax.tree.map(
-        lambda one, two: np.testing.assert_allclose(2 * one, two, rtol=1e-4, atol=1e-7), *found
-    )
-    assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(found[0])) > 1e-4
-
-
 # --- Evaluation ---
 
 

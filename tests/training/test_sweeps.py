@@ -15,7 +15,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.agents import agents_loss
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
-from dynskip_jax.training.mesh import make_parallel
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.sweep import ScheduledValues, Sweep, beta, policy_mode
 
@@ -95,14 +94,6 @@ def test_what_models_are_told_that_differ_in_their_objective():
             ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6
         )
         np.testing.assert_allclose(ours.update_cost, [0, 0.3], rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_sweep_over_devices_is_the_same(tmp_path):
-    task = classifiers((0, 1) * 2, sweep=Sweep(mix=(0.1, 0.1, 1.0, 1.0)))
-    ways = [make_parallel(n, num_seeds=4, batch_size=8) for n in (1, 2)]
-    found = [train(task, tmp_path / str(n), parallel=way).params for n, way in enumerate(ways)]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)
 
 
 @pytest.mark.slow
