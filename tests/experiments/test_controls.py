@@ -14,6 +14,7 @@ from dynskip_jax.experiments.recall.task import Recall
 from dynskip_jax.runs.evaluate import _scores
 from dynskip_jax.runs.spec import make_spec
 from dynskip_jax.storage.results import learnt_rates
+from dynskip_jax.tasks.learner import Learner
 
 
 def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb):
@@ -59,7 +60,8 @@ def test_averaged_scores_are_of_as_many_samples_as_the_results_say(name):
     spec = SimpleNamespace(evaluation_mode="greedy", choices_matter=lambda: True)
     parts = dict(learner=learner, spec=spec, experiment=find_experiment(name))
     trained = SimpleNamespace(all_params=None, keys=None, **parts)
-    _scores(trained, "test", _modes(trained), advance=lambda _: None)
+    modes = Learner.modes(learner, spec, trained.experiment.samples)
+    _scores(trained, "test", modes, advance=lambda _: None)
     assert asked == [("greedy", 1), ("sample", 1), ("sample", SAMPLES.get(name, 16))]
 
 
