@@ -19,7 +19,7 @@ from flags import flags_of
 from flax import nnx
 from pages import ROOT, anchor_of, code_of, run_code, text_of
 
-from dynskip_jax import SkipLSTM
+from dynskip_jax import SkipLSTM, rl
 from dynskip_jax import functional as F
 from dynskip_jax.config.flags import call
 
