@@ -41,7 +41,9 @@ def generalized_advantages(
         return advantage, advantage
 
     by_time = (jnp.moveaxis(deltas, -1, 0), jnp.moveaxis(decays, -1, 0))
-    _, advantages = jax.lax.scan(back, jnp.zeros_like(deltas[..., 0]), by_time, reverse=True)
+    _, advantages = jax.lax.scan(
+        back, jnp.zeros(deltas.shape[:-1], deltas.dtype), by_time, reverse=True
+    )
     return jnp.moveaxis(advantages, 0, -1)
 
 

@@ -61,7 +61,8 @@ def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(
     assert "test, sampled" in said and "test, greedy" not in said  # greedy is the usual mode
     rows = load(tmp_path / "rows.json")
     with open(ROOT / "docs" / "results" / "rows.csv", newline="", encoding="utf-8") as file:
-        assert {tuple(row) for row in rows} == {tuple(next(csv.reader(file)))}
+        fields = {*next(csv.reader(file))}
+    assert all(row.keys() <= fields for row in rows)
     own = [
         row
         for row in rows
