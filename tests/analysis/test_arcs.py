@@ -1,6 +1,5 @@
 """Check the table, the picture and the HTML page of the skips at each word of a text."""
 
-import itertools
 import math
 
 import numpy as np
@@ -80,29 +79,6 @@ def test_a_picture_shows_the_words_and_their_arcs(tmp_path, figures):
     assert len(arcs_of(figures[0])) == 11
     assert {line.get_color() for line in arcs_of(figures[0])} == {skip_color(k) for k in SKIPS if k}
     assert len({skip_color(k) for k in range(1, 21)}) == 20
-
-
-def test_nothing_overlaps_or_is_cut_off(tmp_path, figures):
-    words = ["x" * 80, "$", "$a$", "\n", "日本"] * 5
-    skips = [(7 * t) % 6 for t in range(25)]
-    names = ["lstm", *(f"attention over the last {k} states" for k in range(2, 6))]
-    probabilities = {name: [1e-12] * len(words) for name in names} | {"none": [0.0] * len(words)}
-    draw_arcs(
-        Reading(words, skips),
-        probabilities,
-        tmp_path / "1.png",
-        "A long title " * 20,
-        "note $ " * 20,
-    )
-    (figure,) = figures
-    renderer = figures[0].canvas.get_renderer()
-    for row in word_rows(figure):
-        boxes = [word.get_window_extent(renderer) for word in row]
-        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
-    texts = [*figure.texts, *figure.legends[0].get_texts()]
-    assert {"k = 5", "lstm"} <= {text.get_text() for text in texts}
-    for box in (text.get_window_extent(renderer) for text in texts):
-        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
 
 
 def test_attention_is_drawn_by_its_weights(tmp_path, figures):

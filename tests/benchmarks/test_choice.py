@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -164,15 +163,3 @@ def test_a_probe_finds_what_there_is_to_learn():
     losses[np.arange(3000), right] = 0.1
     found = choice.probe(seen, losses[:2100], seen[2100:])
     assert np.mean(found == right[2100:]) > 0.75
-
-
-def test_steps_of_a_text_stand_one_stream_after_another():
-    steps = np.arange(12).reshape(2, 6)
-
-    class Piece(NamedTuple):
-        counts: np.ndarray
-        values: np.ndarray
-
-    pieces = (Piece(np.ones((2, 1), bool), steps[:, [t]]) for t in range(6))
-    (found,) = choice.counted(pieces, 10, is_text=True)
-    assert found.tolist() == [*range(5), *range(6, 11)]  # two steps of each piece

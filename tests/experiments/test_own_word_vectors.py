@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from commands import assert_user_error, execute, succeed, tool
 
-from dynskip_jax.commands import word_vectors
 from dynskip_jax.data.word_vectors import read_word_vectors
 
 pytest.importorskip("gensim", reason="word vectors are made by gensim, which is not installed")
@@ -34,21 +33,6 @@ def test_words_in_like_company_are_alike(tmp_path):
         return one @ other / np.sqrt((one @ one) * (other @ other))
 
     assert alike("cat", "dog") > alike("cat", "99") and alike("9999", "99") > alike("dog", "99")
-
-
-def test_training_texts_are_found(tmp_path, monkeypatch):
-    tagged = {f"eng.{split}": f"{split} NNP I-NP I-ORG\n" for split in ("train", "testa", "testb")}
-    wiki = {"wiki.train.tokens": " = A Title = \n\n state @-@ of @-@ the <unk> 1 @,@ 000\n"}
-    for name, texts in {"wikitext2": wiki, "conll2003": tagged}.items():
-        (tmp_path / name).mkdir()
-        for file, content in texts.items():
-            (tmp_path / name / file).write_text(content)
-    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
-    found = word_vectors.known_texts()
-    assert found.keys() == {"wikitext2", "conll2003"}
-    sentences = [words for words in found["wikitext2"] if words]
-    assert sentences == [["=", "A", "Title", "="], ["state-of-the", "1,000"]]
-    assert [list(words) for words in found["conll2003"]] == [["train"]]
 
 
 def test_what_is_wrong_is_said_in_one_line(tmp_path):

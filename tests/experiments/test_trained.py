@@ -4,7 +4,6 @@ import io
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,11 +12,10 @@ import quick
 from commands import PTB, assert_user_error, execute, row_of, snapshot, tool
 from compiled import compiled
 
-from dynskip_jax import functional as F
 from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.load import Trained, load_run
+from dynskip_jax.runs.load import load_run
 from dynskip_jax.runs.spec import make_spec
 
 REPORT = tool("report")
@@ -122,18 +120,6 @@ def test_explain_writes_through_no_link(compared_ptb, tmp_path):
     (folder / "plots").symlink_to(tmp_path / "elsewhere")
     assert_user_error(execute(*explain), "plots", "link")
     assert not any((tmp_path / "elsewhere").iterdir())
-
-
-def test_a_skip_without_an_agent_shows_its_choices_if_there_are_any():
-    """An own skip whose `decide` returns k has no agent. A fixed k is no choice."""
-    layer = SimpleNamespace(skips=[F.Fixed(3, mix=0.5)], top_layers={"forward": 0}, reverse=[False])
-
-    def shown(*actions):
-        decisions = (F.Decision(np.array(actions), np.zeros(4), np.zeros(4)),)
-        return Trained.choices(SimpleNamespace(learner=layer), decisions, None, 4)["skips"]
-
-    assert shown(3, 3, 3, 3) == [0, 0, 0, 0]
-    assert shown(1, 2, 1, 3) == [1, 2, 1, 3]
 
 
 def task_of(name, vocabulary=None):

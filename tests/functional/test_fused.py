@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import on_device, unroll
+from compiled import on_device
 from marks import and_slow
 from recurrences import (
     BATCH,
@@ -363,16 +363,6 @@ def test_the_ways_to_multiply_by_the_transpose_are_one():
         w, d = (rng.normal(size=(n, 4 * hidden)).astype(np.float32) for n in (hidden, rows))
         found = jax.jit(lambda w, d, rows=rows: times_transposed(w, rows)(d))(w, d)
         np.testing.assert_allclose(found, d @ w.T, rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["dynamic", "packed skip-rnn"])
-def test_no_steps_at_all_change_nothing(double_precision, name):
-    recurrence = SAME[name][0] if name in SAME else F.Recurrence(TIME_SKIPS[name])
-    params, carry, x, _ = problem(recurrence)
-    segments = np.zeros((BATCH, 0), int) if name in SAME else None
-    end, out = unroll(params, carry, np.asarray(x)[:, :0], recurrence, segment_ids=segments)
-    assert out.h.shape == (BATCH, 0, HIDDEN) and out.decision.action.shape == (BATCH, 0)
-    jax.tree.map(np.testing.assert_array_equal, (end.slots, end.step), (carry.slots, carry.step))
 
 
 @pytest.mark.parametrize("name", ["dynamic-content"])

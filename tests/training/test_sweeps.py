@@ -14,7 +14,7 @@ from dynskip_jax.config.settings import Agent, Settings
 from dynskip_jax.errors import UserError
 from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.agents import agents_loss
-from dynskip_jax.training.loop import FitSettings, Stopped, fit
+from dynskip_jax.training.loop import FitSettings, fit
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.sweep import ScheduledValues, Sweep, beta, policy_mode
 
@@ -94,24 +94,6 @@ def test_what_models_are_told_that_differ_in_their_objective():
             ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6
         )
         np.testing.assert_allclose(ours.update_cost, [0, 0.3], rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(tmp_path):
-    objective = dataclasses.replace(
-        EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2
-    )
-    task = classifiers((0, 1), objective, epochs=4)
-    whole = train(task, tmp_path / "whole", epochs=4).params
-    for stop in (7, 12):  # in the second epoch of 5 steps (relaxed) and in the third (sampled)
-        with pytest.raises(Stopped):
-            train(
-                task, tmp_path / "parts", epochs=4, should_stop=lambda step, stop=stop: step == stop
-            )
-    resumed = train(task, tmp_path / "parts", epochs=4).params
-    jax.tree.map(np.testing.assert_array_equal, resumed, whole)
-    sampled = train(classifiers((0, 1), epochs=4), tmp_path / "sampled", epochs=4).params
-    assert not all(jax.tree.leaves(jax.tree.map(np.allclose, sampled, whole)))
 
 
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
