@@ -301,8 +301,11 @@ def test_traced_candidates_beyond_k_are_none_in_both_unrolls(skip):
     assert ((k == 1) | ((k == named) & (named >= 1) & (named <= K))).all()
 
 
-@pytest.mark.parametrize("mask", [np.arange(3) >= 0, np.arange(8) >= 0, np.arange(8) == 7], ids=str)
-@pytest.mark.parametrize("agent", ["mlp", "content"])
+@pytest.mark.parametrize(
+    ("agent", "mask"),
+    [("mlp", np.arange(3) >= 0), ("content", np.arange(8) >= 0), ("mlp", np.arange(8) == 7)],
+    ids=str,
+)
 def test_equal_slots_are_one_candidate(agent, mask):
     """Regression: the log-probability was the sum of theirs, so that REINFORCE had a wrong
     gradient.
