@@ -41,9 +41,8 @@ def generalized_advantages(
         return advantage, advantage
 
     by_time = (jnp.moveaxis(deltas, -1, 0), jnp.moveaxis(decays, -1, 0))
-    _, advantages = jax.lax.scan(
-        back, jnp.zeros(deltas.shape[:-1], deltas.dtype), by_time, reverse=True
-    )
+    none = jnp.zeros_like(deltas, shape=deltas.shape[:-1])
+    _, advantages = jax.lax.scan(back, none, by_time, reverse=True)
     return jnp.moveaxis(advantages, 0, -1)
 
 
