@@ -60,6 +60,20 @@ def test_cells_train_with_flags_that_the_commands_have(cell, parameters, flags):
 # --- What would be installed ---
 
 
+def test_pip_installs_what_is_named_or_the_checkout_around_or_the_newest_file(here):
+    functions = namespace_of("install-functions")
+    find = functions["find_source"]
+    with pytest.raises(functions["Hint"], match="Fill in REPOSITORY"):
+        find()
+    (here / "dynskip_jax-1.0.tar.gz").touch()
+    assert find() == f"{here}/dynskip_jax-1.0.tar.gz[experiments]"
+    (here / "dynskip_jax").mkdir()
+    (here / "dynskip_jax" / "__init__.py").touch()
+    assert find() == f"{here}[experiments]"
+    functions["REPOSITORY"] = "https://host/project.git"
+    assert find() == "dynskip_jax[experiments] @ git+https://host/project.git"
+
+
 # --- Training cells ---
 
 
@@ -84,7 +98,6 @@ def in_this_process(monkeypatch):
 
 TINY = dict(
     QUICK=False,
-    SOURCE=None,
     OWN_EPOCHS=6,
     EPOCHS=1,
     MORE_FLAGS="--features 4 --batch-size 20 --train-examples 60",
