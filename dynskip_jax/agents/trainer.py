@@ -75,16 +75,17 @@ class AgentLearner(Learner):
 
     @override
     def policy(self, mode: str | None = None) -> F.Policy:
-        """Return the policy of the models in this mode; `train` is that at the end of training."""
-        mode = mode or self.evaluation_mode
-        if mode != "train":
-            return super().policy(mode)
-        return self._training_policy(self.task.total_steps)
+        """Return the policy of the models in this mode, with the temperature at the end.
 
-    def _training_policy(self, steps: int) -> F.Policy:
-        """Return the policy of the update that begins after so many environment steps."""
-        policy = super().policy(policy_mode(self.objective, 0))
-        if policy.mode == "sample":
+        `train`, the default, chooses as in training.
+        """
+        return self._policy_at(self.task.total_steps, mode or self.evaluation_mode)
+
+    def _policy_at(self, steps: int, mode: str = "train") -> F.Policy:
+        """Return the policy after so many environment steps."""
+        in_training = policy_mode(self.objective, 0)
+        policy = super().policy(in_training if mode == "train" else mode)
+        if in_training == "sample":
             return policy
         temperature = np.float32(self.task.temperature(steps))
         return dataclasses.replace(policy, temperature=policy.temperature * temperature)
@@ -130,7 +131,7 @@ class AgentLearner(Learner):
             total = settings.epochs
             with Progress(max(total, progress.step), "training", start=progress.step) as bar:
                 while progress.step < total:
-                    policy = self._training_policy(progress.step)
+                    policy = self._policy_at(progress.step)
                     rates = settings.learning_rate(progress.epoch, -progress.history)
                     rates = jnp.broadcast_to(jnp.asarray(rates, jnp.float32), len(self.seeds))
 

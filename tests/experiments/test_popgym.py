@@ -116,9 +116,19 @@ def test_a_finished_run_may_have_more_steps_and_no_other_passes(finished):
     assert_user_error(execute(POPGYM, *arguments, "--passes", 2), "passes")
 
 
+def test_the_temperature_falls_after_some_steps_and_stays_for_evaluation():
+    flags = ("--model", "dynamic:3", "--cool-after", 8, "--halving-steps", 8)
+    learner, *_ = built(*flags)
+    assert [float(learner._policy_at(steps).temperature[0]) for steps in (0, 8, 16)] == [1, 1, 0.5]
+    for mode in ("train", "greedy", "sample"):
+        assert float(learner.policy(mode).temperature[0]) == 0.25
+    sampled, *_ = built(*flags, "--relaxation", "none")
+    assert float(sampled.policy().temperature[0]) == 1
+
+
 def test_an_agent_learns_what_it_saw_at_the_first_step(tmp_path):
     """Random actions have a return of 1.33."""
-    flags = ("--env", "Short-v0", "--steps", 8000, "--batch-size", 16, "--features", 16)
+    flags = ("--env", "Short-v0", "--steps", 6000, "--batch-size", 16, "--features", 16)
     succeed(POPGYM, *flags, "--model", "dynamic:4", "--learning-rate", 0.01, "--run-dir", tmp_path)
     metrics = row_of(tmp_path)["metrics"]
     assert metrics["test_return_greedy"]["mean"] > 3.5
