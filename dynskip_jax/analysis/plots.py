@@ -5,11 +5,9 @@ In all functions, `path` is that of the PNG file, and `note` is a line below the
 
 import functools
 import io
-import logging
 import math
 import re
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,15 +28,11 @@ with needs("experiments"):
     from matplotlib.text import Text
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-logger = logging.getLogger(__name__)
-
 _LINE_STYLES = ("-", "--", ":", "-.")
 _MOST_LABELLED = 16  # with more rows, numbers do not fit into the cells of a heat map
-_MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _OTHER_SCRIPTS = re.compile(
     "CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun"
 )
-_MOST_LABELS = 20  # rows of a confusion matrix
 _LAST_COLOR = 20  # all k from here on have the same colour
 
 
@@ -119,15 +113,6 @@ def action_distribution(
     _heat_map(shares, path, title, note, what="share of decisions", most=most, **labels)
 
 
-def policy_over_training(
-    records: Sequence[Mapping[str, Any]], metric: str, path: str | Path, title: str, note: str = ""
-) -> None:
-    """Draw how often the agent chose each k after each epoch: means of a `metric` over seeds."""
-    shares = np.array([np.asarray(record[metric], np.float64).mean(axis=0) for record in records]).T
-    labels = dict(x="epoch", y="chosen skip k", x_names=len(records), y_names=len(shares))
-    _heat_map(shares, path, title, note, what="share of choices", most=shares.max(), **labels)
-
-
 def action_against_truth(
     actions: Int[np.ndarray, "*shape"],
     truth: Int[np.ndarray, "*shape"],
@@ -145,20 +130,6 @@ def action_against_truth(
     labels = dict(x="chosen skip k", y="right skip k", x_names=num_actions, y_names=num_actions)
     what = "share of decisions with that right skip"
     _heat_map(_shares(counts), path, f"{title} ({exact})", note, what=what, write=True, **labels)
-
-
-def confusion(truth: Sequence[str], predicted: Sequence[str], path: str | Path, title: str) -> None:
-    """Draw a confusion matrix, normalized over each true label; rare labels share a row."""
-    counts = Counter({**dict.fromkeys(predicted, 0), **Counter(truth)})
-    names = sorted(counts)
-    if len(names) > _MOST_LABELS:
-        frequent = sorted(name for name, _ in counts.most_common(_MOST_LABELS - 1))
-        names = [*frequent, f"{len(names) - len(frequent)} others"]
-    index = {name: i for i, name in enumerate(names)}
-    ids = ([index.get(name, len(names) - 1) for name in side] for side in (truth, predicted))
-    labels = dict(x="predicted", y="true", x_names=names, y_names=names)
-    shares = _shares(_counted(*ids, len(names)))
-    _heat_map(shares, path, title, what="share of the true ones", write=True, **labels)
 
 
 @style.context("default")  # whatever a matplotlibrc says
@@ -252,7 +223,7 @@ def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write or replace a PNG file atomically; log one warning for all characters that no font has.
+    """Write or replace a PNG file atomically.
 
     "$" does not start a formula, because it may occur in names of models, folders and corpora.
     """
@@ -265,23 +236,11 @@ def save(figure: Figure, path: str | Path) -> None:
         if not text.get_text().isascii():
             text.set_fontfamily(font_families())
     data = io.BytesIO()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        # Boxes are drawn for characters that no font has.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         # Without the version of Matplotlib in the metadata, equal plots give equal files.
         figure.savefig(data, format="png", metadata={"Software": None})
-    missing: dict[str, None] = {}
-    for warning in caught:
-        if glyph := _MISSING.match(str(warning.message)):
-            missing[chr(int(glyph[1]))] = None
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-    if missing:
-        logger.warning(
-            "no font here has %s: boxes are drawn for them; install one, such as Noto Sans",
-            " ".join(missing),
-        )
     Path(path).parent.mkdir(exist_ok=True)
     write_atomically(Path(path), data.getvalue())
 

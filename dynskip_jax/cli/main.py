@@ -26,7 +26,6 @@ TOOLS = {
     "demo": "Train agents beside plain LSTMs, and show which earlier states they chose.",
     "report": "Show runs, of one model or of several, side by side.",
     "reproduce": "Print the commands behind results tables.",
-    "word_vectors": "Train word vectors by a skip-gram model of texts at hand.",
 }
 
 

@@ -14,24 +14,22 @@ from dynskip_jax.storage.results import progress_of, runs_of_models
 from dynskip_jax.terminal.console import print_table, say
 
 
-def explain(run: FinishedRun, text: str | None = None, raw_text: bool = False) -> None:
+def explain(run: FinishedRun, text: str | None = None) -> None:
     """Show to which earlier word the agent connects each word of a text, and what it predicts.
 
     Args:
         text: Words as the data writes them, separated by spaces; by default a sample.
-        raw_text: Tokenize and lowercase the text as the data is.
     """
     models = run.models("explain")
     for name, other in runs_of_models(run.run_dir).items():
         if other.result() is None:
             say(f"{name}: {progress_of(other)}, left out")
     first = next(iter(models.values()))
-    text = _text_to_read(first, text, raw_text)
+    text = _text_to_read(first, text)
     readings = {name: trained.read(text) for name, trained in models.items()}
     unknown = dict.fromkeys(readings[first.name].unknown)  # all models of a run have one vocabulary
     if unknown:
-        typed = "" if raw_text else " (--raw-text reads a text as people type it)"
-        say(f"not known, and read as {UNK}: {', '.join(unknown)}{typed}")
+        say(f"not known, and read as {UNK}: {', '.join(unknown)}")
 
     choosing = [
         name for name, found in readings.items() if any(found.skips) or any(found.backward or ())
@@ -53,13 +51,10 @@ def explain(run: FinishedRun, text: str | None = None, raw_text: bool = False) -
         say(f"{name}: {found.prediction}")
 
 
-def _text_to_read(trained: Trained, text: str | None, is_raw: bool) -> str:
-    """Return the text as the data would write it; by default the experiment's sample."""
+def _text_to_read(trained: Trained, text: str | None) -> str:
+    """Return the text; by default the experiment's sample."""
     if text is None:
         text = trained.experiment.sample_text
-    if text is not None and is_raw:
-        text = trained.learner.task.tokenize(text)
-        say(f"read as the data writes it: {text}")
     if text is None or not trained.split(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")
     return text

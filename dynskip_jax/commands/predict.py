@@ -10,23 +10,21 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.finished import FinishedRun
 from dynskip_jax.terminal.console import say, write
 
-Format = Literal["text", "words", "columns", "conllu"]
+Format = Literal["text", "words", "columns"]
 
 
-def predict(run: FinishedRun, format: Format = "text", score: bool = False) -> None:
+def predict(run: FinishedRun, format: Format = "text") -> None:
     """Read one text per line, and write a prediction for each; taggers write a tag for each word.
 
     It reads standard input: `predict --run-dir DIR < FILE`. Tags of entities and chunks are written
     in BIO2.
 
     Args:
-        format: Taggers: text (a sentence per line), words (the same, separated by spaces), columns
-            (a word per line, an empty line after each sentence) or conllu.
-        score: Taggers: compare with the tags in the input (columns or conllu), and print scores to
-            stderr.
+        format: Taggers: text (a sentence per line), words (the same, separated by spaces) or
+            columns (a word per line, an empty line after each sentence).
     """
     trained = run.last("predict")
-    predicted = trained.learner.task.predict_lines(trained, input_lines(), format, score)
+    predicted = trained.learner.task.predict_lines(trained, input_lines(), format)
     count = 0
     for text, is_empty in predicted:
         if not count and not is_empty:  # now, so that an error in the input is the only message

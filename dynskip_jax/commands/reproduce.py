@@ -67,7 +67,7 @@ def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) ->
             raise UserError(f"{name} has no reduced size: choose {others}, or leave out --reduced")
         lines = list(commands_of(tables[name], reduced=reduced))
         if any(_VECTORS in line for line in lines):
-            say(f"test -e {_VECTORS} || {program('word_vectors')} --output {_VECTORS}")
+            say(f"test -e {_VECTORS} || python docs/word_vectors.py {_VECTORS}")
         if any(_GLOVE in line for line in lines):
             say(f"ls {_GLOVE}")  # with `sh -e` the end, if it is missing
         # A command over an earlier run trains nothing, and is no row of the report.

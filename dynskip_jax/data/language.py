@@ -21,8 +21,6 @@ from dynskip_jax.data.vocabularies import (
 )
 from dynskip_jax.terminal.messages import bad_file, printable, shares
 
-# Fraction of a split's tokens above which `<unk>` makes its perplexity misleading.
-_MANY_UNKNOWN = 0.1
 # Where a single file is cut into train, dev and test, as fractions of its tokens.
 _CUTS = (0.8, 0.9)
 
@@ -35,7 +33,6 @@ class LanguageCorpus:
 
     Attributes:
         min_count: Tokens that occur less often in the training text are `<unk>`; 1 keeps all.
-        own_ends: Number of lines that ended with an `<eos>` of their own, which is counted once.
     """
 
     name: str
@@ -45,7 +42,6 @@ class LanguageCorpus:
     vocabulary: Vocabulary
     source: str
     min_count: int = 1
-    own_ends: int = 0
 
     @property
     def splits(self) -> dict[str, Ids]:
@@ -66,27 +62,10 @@ class LanguageCorpus:
         return {split: float(np.mean(ids == unknown)) for split, ids in self.splits.items()}
 
     @property
-    def about(self) -> list[str]:
-        """Lines for messages: what the tokens are, and whether too many of them are `<unk>`."""
-        unit = self.vocabulary.unit
-        lines = []
-        if self.own_ends:
-            lines.append(
-                f"{self.own_ends:,} lines end with an {EOS} of their own, which is counted once"
-            )
-        if UNK not in self.vocabulary.index:
-            return [*lines, f"train has every {unit} of dev and test: no {UNK}"]
-        seen = "once" if self.min_count == 2 else f"fewer than {self.min_count} times"
-        rare = f"{unit}s seen {seen} in train are {UNK}"
-        if self.min_count == 1:  # it keeps all that train has
-            rare = f"{UNK} as in the text of train"
-        lines.append(f"{rare}: {shares(self.unknown)}")
-        many = {split: share for split, share in self.unknown.items() if share > _MANY_UNKNOWN}
-        if many:
-            problem = "which is easy to predict: perplexities are low"
-            problem = f"{problem}, and cannot be compared between splits"
-            lines.append(f"{shares(many)} is {UNK}, {problem}")
-        return lines
+    def about(self) -> str:
+        """Line for messages: the share of unknown tokens."""
+        rare = f", seen fewer than {self.min_count} times in train" * (self.min_count > 1)
+        return f"{UNK}{rare}: {shares(self.unknown)}"
 
     @property
     def fingerprint(self) -> str:
@@ -102,12 +81,11 @@ def make_corpus(name: str, lines: Mapping[str, Iterable[str]], source: str) -> L
     of train become `<unk>`, so that its probability is learned; their share estimates that of
     unseen words (Good 1953). `source` says in messages where the text was found.
     """
-    words, ids, own_ends = _numbered(lines)
+    words, ids = _numbered(lines)
     if ids.keys() == {"train"}:
         ids = _cut(name, ids["train"])
     vocabulary, ids, min_count = _with_vocabulary(words, ids)
-    about = dict(vocabulary=vocabulary, source=source, min_count=min_count, own_ends=own_ends)
-    return LanguageCorpus(name, **ids, **about)
+    return LanguageCorpus(name, **ids, vocabulary=vocabulary, source=source, min_count=min_count)
 
 
 def corpus_name(path: Path) -> str:
@@ -152,26 +130,24 @@ def text_lines(path: PathLike) -> Iterator[str]:
         raise bad_file(path, "is empty: fetch it again, each split needs some text")
 
 
-def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Ids], int]:
-    """Return each text's tokens as numbers (int32), and the number of lines with an `<eos>`.
+def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Ids]]:
+    """Return the distinct tokens, and each text's tokens as numbers (int32).
 
     Numbers are in the order of first occurrence, and there is one `<eos>`, 0, after each line.
     """
     numbers = {EOS: 0}
     ids = {}
-    own_ends = 0
     for split, lines in texts.items():
         found = array.array("i")
         for line in lines:
             words = line.split()
             # Some corpora have written it; it is not counted twice.
             if words[-1:] == [EOS]:
-                own_ends += 1
                 words.pop()
             found.extend([numbers.setdefault(word, len(numbers)) for word in words])
             found.append(0)
         ids[split] = np.array(found, np.int32)
-    return list(numbers), ids, own_ends
+    return list(numbers), ids
 
 
 def _cut(name: str, ids: Ids) -> dict[str, Ids]:

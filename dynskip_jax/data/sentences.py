@@ -70,8 +70,6 @@ class SentenceCorpus:
     vocabulary: Vocabulary  # `<unk>`, the words of train, and other known words of dev and test
     num_frequent: int  # first id of the rare words, which occur at most once in train
     splits: Mapping[str, Examples]
-    # Number of texts in each split that were cropped to the maximum length.
-    cropped: Mapping[str, int]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -91,7 +89,7 @@ class SentenceCorpus:
 
     @property
     def about(self) -> str:
-        """One line for messages: unknown words (%) and cropped texts in each split."""
+        """One line for messages: unknown words (%) in each split."""
         unknown = {}
         for name, split in self.splits.items():
             tokens = split.inputs
@@ -99,11 +97,7 @@ class SentenceCorpus:
                 tokens = tokens["tokens"]
             # `<unk>` and padding are 0.
             unknown[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
-        line = f"words outside the vocabulary of {len(self.vocabulary):,}: {shares(unknown)}"
-        cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
-        if not any(self.cropped.values()):
-            return line
-        return f"{line}; texts cropped: {cropped}"
+        return f"words outside the vocabulary of {len(self.vocabulary):,}: {shares(unknown)}"
 
 
 def sentence_corpus(
@@ -123,12 +117,10 @@ def sentence_corpus(
         known: Function that returns the words of dev and test to add to the vocabulary.
     """
     read = {}  # words, number of words of the first sentence, and label
-    cropped = dict.fromkeys(splits, 0)
     for split, texts in splits.items():
         read[split] = []
         for text in texts:
             first = text.words[:max_length]
-            cropped[split] += len(first) < len(text.words)
             # Each distinct word is kept once.
             words = [sys.intern(word) for word in (*first, *text.second)]
             read[split].append((words, len(first), text.label))
@@ -154,8 +146,7 @@ def sentence_corpus(
             inputs = {"tokens": inputs, "sentences": is_second.astype(np.int32)}
         kind = np.int32 if labels.dtype.kind == "i" else np.float32
         examples[split] = Examples(inputs, labels.astype(kind), lengths)
-    examples = with_buckets(examples, batch_size)
-    return SentenceCorpus(vocabulary, num_frequent, examples, cropped)
+    return SentenceCorpus(vocabulary, num_frequent, with_buckets(examples, batch_size))
 
 
 def pair_inputs(

@@ -11,9 +11,7 @@ If there is only one kind of entity, tags may be plain letters: `B`, `I`, `O`. T
 empty.
 """
 
-import itertools
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -27,7 +25,6 @@ SCHEMES: tuple[str, ...] = get_args(Scheme)
 _LETTERS = {"IOB1": "BI", "BIO2": "BI", "BIOES": "BIES"}
 _Tag = tuple[str, str]
 _OUTSIDE: _Tag = ("O", "")
-_TAG = re.compile(r"O|[BIES](?:-.+)?", re.DOTALL)
 # Pairs of letters (previous tag, this tag) at which conlleval always begins, or ends, an entity.
 _BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
 _ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
@@ -113,34 +110,6 @@ def convert_tags(tags: Sequence[str], target: Scheme) -> list[str]:
 def tag_of(letter: str, kind: str) -> str:
     """Return the tag of a letter and a type, or only the letter if the type is empty."""
     return f"{letter}-{kind}" if kind else letter
-
-
-def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[Scheme | None, str]:
-    """Return the scheme of tags, None if they mark no entities, and the evidence.
-
-    Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with
-    a B that IOB1 does not need, and BIO2 if not.
-    """
-    sentences = list(sentences)
-    tags = sorted(set(itertools.chain(*sentences)))
-    kinds = {tag.partition("-")[2] for tag in tags if tag != "O"}
-    other = next((tag for tag in tags if not _TAG.fullmatch(tag)), None)
-    if other is not None:
-        return None, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}"
-    if not kinds or (len(kinds) > 1 and "" in kinds):
-        problem = "some tags have a type and some have none" if kinds else "there is no tag but O"
-        return None, f"no scheme: {problem}"
-    letters = []  # of the words at which the type changes
-    for sentence in sentences:
-        kind_of = {tag: tag[2:] for tag in sentence if tag != "O"}
-        types = [None, *map(kind_of.get, sentence)]
-        changes = (now != before for before, now in itertools.pairwise(types))
-        letters += [tag[0] for tag in itertools.compress(sentence, changes)]
-    if any(tag[0] in "ES" for tag in tags):
-        return "BIOES", "BIOES: entities end with E or S"
-    if letters.count("I") > letters.count("B"):
-        return "IOB1", "IOB1: entities begin with I, and with B after one of the same type"
-    return "BIO2", "BIO2: entities begin with B"
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:

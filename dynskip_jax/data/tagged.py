@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 
 from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
 from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file
-from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
+from dynskip_jax.data.tag_schemes import Scheme, convert_tags, first_problem, tag_of
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
 from dynskip_jax.errors import UserError
@@ -34,7 +34,7 @@ class TaggedCorpus:
     splits: Mapping[str, Sentences]
     # Of the tags in the files; None if unknown, or if they do not mark entities.
     scheme: Scheme | None = None
-    notes: Sequence[str] = ()  # lines for messages: what was left out, and what looks wrong
+    notes: Sequence[str] = ()  # lines for messages
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -125,25 +125,17 @@ def _check_tag(dataset: str, tag: str, tag_column: int) -> None:
 
 
 def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedCorpus:
-    """Return a corpus of entities with tags of BIOES; an unknown scheme is detected from train."""
-    scheme = scheme or corpus.scheme
+    """Return a corpus of entities with tags of BIOES, from its own scheme, or else BIO2."""
+    scheme = scheme or corpus.scheme or "BIO2"
     splits = {}
-    notes = corpus.notes
-    if scheme is None:
-        train = corpus.splits["train"]
-        scheme, says = detect_scheme([sentence.tags for sentence in train])
-        if scheme is None:
-            raise bad_file(
-                train[0].file, f"has no tags of entities ({says}): name another --tag-column"
-            )
-        notes = [*notes, f"tags of train: {says}"]
     for split, sentences in corpus.splits.items():
         splits[split] = []
         for sentence in sentences:
             if problem := first_problem(sentence.tags, scheme):
-                raise bad_line(sentence.file, sentence.lines[problem[0]], problem[1])
+                remedy = f"{problem[1]}: give another --scheme, or --tag-column"
+                raise bad_line(sentence.file, sentence.lines[problem[0]], remedy)
             splits[split].append(sentence._replace(tags=convert_tags(sentence.tags, "BIOES")))
-    found = dataclasses.replace(corpus, splits=splits, scheme=scheme, notes=notes)
+    found = dataclasses.replace(corpus, splits=splits, scheme=scheme)
     known = {*found.entity_tags}
     pairs = (zip(corpus.splits[split], splits[split], strict=True) for split in ("dev", "test"))
     for sentence, converted in itertools.chain(*pairs):

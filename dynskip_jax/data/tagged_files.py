@@ -14,12 +14,10 @@ from dynskip_jax.terminal.messages import bad_file, bad_line, checked_label, nor
 
 Format = Literal["columns", "conllu"]
 
-CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "misc": 9}
-UNSPECIFIED = "_"
+CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+_UNSPECIFIED = "_"
 _WORD_COLUMN = {"columns": 0, "conllu": 1}
-_ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
 _END = re.compile(r"[ \t]*|-DOCSTART-(?:[ \t].*)?")
-_NUMBERS = [str(number) for number in range(1, 1000)]
 _NO_WORD = re.compile(r"[0-9]{1,9}[-.][0-9]{1,9}")  # id of a range or an empty node
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
@@ -124,41 +122,13 @@ def _checked_width(width: int, columns: Sequence[int], where: str, number: int) 
     return width
 
 
-def tagged_lines(
-    block: LinesToTag,
-    tags: Sequence[str],
-    format: Format = "columns",
-    *,
-    column: int = CONLLU_COLUMNS["upos"],
-) -> list[str]:
-    """Return all lines of a block, with a tag added to the line of each word.
-
-    `columns` adds a column. `conllu` replaces the contents of `column`; in MISC (9), only the entry
-    `NER=…`.
-    """
+def tagged_lines(block: LinesToTag, tags: Sequence[str]) -> list[str]:
+    """Return all lines of a block, with a column for the tag added to the line of each word."""
     lines = list(block.lines)
     for at, tag in zip(block.places, tags, strict=True):
         line = lines[at]
-        if format == "columns":
-            lines[at] = f"{line}\t{tag}" if "\t" in line else f"{line.rstrip(' ')} {tag}"
-            continue
-        fields = line.split("\t")
-        if column == CONLLU_COLUMNS["misc"]:
-            entries = [
-                e
-                for e in fields[column].split("|")
-                if e != UNSPECIFIED and not e.startswith(_ENTITY)
-            ]
-            tag = "|".join([*entries, f"{_ENTITY}{tag}"])
-        fields[column] = tag
-        lines[at] = "\t".join(fields)
+        lines[at] = f"{line}\t{tag}" if "\t" in line else f"{line.rstrip(' ')} {tag}"
     return lines
-
-
-def entity_of_misc(misc: str) -> str:
-    """Return the tag in the entry `NER=…` of CoNLL-U's column MISC; `_` if there is none."""
-    tags = [entry.removeprefix(_ENTITY) for entry in misc.split("|") if entry.startswith(_ENTITY)]
-    return tags[0] if tags else UNSPECIFIED
 
 
 def read_columns(
@@ -183,15 +153,11 @@ def read_columns(
         lines = [block.start + at for at in block.places]
         tags = [first for first, *_ in block.columns]
         for word, tag_of_word, line in zip(block.words, tags, lines, strict=True):
-            if format == "conllu" and tag_of_word == UNSPECIFIED:
+            if format == "conllu" and tag_of_word == _UNSPECIFIED:
                 raise bad_line(where, line, f"the word {quoted(word)} has no tag in column {tag}")
             checked_label(tag_of_word, "tag", where, line)
         others = [tuple(rest) for _, *rest in block.columns] if beside else ()
         sentences.append(TaggedSentence(block.words, tags, lines, others, where))
     if not sentences:
         raise bad_file(where, "holds no sentence: is it the right file?")
-    has_numbers = all(own.words == _NUMBERS[: len(own.words)] for own in sentences)
-    if has_numbers and len(sentences[0].words) > 1:
-        problem = "the first column has the numbers of the words, and not the words"
-        raise bad_line(where, sentences[0].lines[0], f"{problem}: cut it off (cut -f 2-)")
     return sentences

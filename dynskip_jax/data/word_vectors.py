@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from dynskip_jax.data.numbers import read_number
 from dynskip_jax.terminal.messages import bad_file, bad_line, quoted
 
 _SIZES = re.compile(r"[0-9]{1,12} [0-9]{1,12}")
-_LOOKED_AT = 100  # number of lines that are examined for the width of the vectors
 
 
 class WordVectors(NamedTuple):
@@ -25,17 +23,13 @@ class WordVectors(NamedTuple):
 
 
 def vector_width(path: PathLike) -> int:
-    """Return the size of the vectors: that in a first line of sizes, or that of most lines."""
-    rows = [fields for _, fields in itertools.islice(_lines(path), _LOOKED_AT)]
-    if not rows:
-        raise bad_file(path, "holds no word vector: is it the right file?")
-    if _SIZES.fullmatch(" ".join(rows[0])) and (len(rows) == 1 or len(rows[1]) > 2):
-        return int(rows[0][1])
-    # How many of the last columns are numbers, without the first column.
-    counts = [sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1])) for fields in rows]
-    width = min(statistics.multimode(counts))
+    """Return the size of the vectors: that in a first line of sizes, or that of the first line."""
+    _, fields = next(_lines(path), (0, []))
+    if _SIZES.fullmatch(" ".join(fields)):
+        return int(fields[1])
+    width = sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1]))
     if not width:
-        problem = "has no numbers after most words: expected a word and its vector on each line"
+        problem = "has no numbers in its first line: expected a word and its vector on each line"
         raise bad_file(path, problem)
     return width
 
@@ -45,31 +39,24 @@ def read_word_vectors(
 ) -> dict[str, Float[np.ndarray, " width"]]:
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
-    A first line of two whole numbers, as in word2vec's files, is the number of words and `width`.
-    Words may contain spaces: the last `width` columns are the vector. The first vector of a word
-    counts. Only the vectors of given words are checked.
+    A first line of two whole numbers, as in word2vec's files, is skipped. Words may contain spaces:
+    the last `width` columns are the vector. The first vector of a word counts. Only the vectors of
+    given words are checked.
     """
     given = vector_width(path)
     if given != width:
         problem = f"has vectors of {given} numbers, but the model's embeddings have {width}"
         raise bad_file(path, f"{problem}: give --embedding-features {given}")
     found: dict[str, np.ndarray] = {}
-    promised = 0
-    count = 0
     for number, fields in _lines(path):
-        if not count and not promised and width > 1 and _SIZES.fullmatch(" ".join(fields)):
-            promised = int(fields[0])
+        if number == 1 and _SIZES.fullmatch(" ".join(fields)):
             continue
         if len(fields) - 1 < width:
             problem = f"{len(fields) - 1} numbers after the word"
             raise bad_line(path, number, f"{problem}, but {width} are wanted on each line")
-        count += 1
         word = " ".join(fields[:-width])
         if word in words and word not in found:
             found[word] = _vector(path, number, word, fields[-width:])
-    if count < promised:
-        problem = f"has {count:,} words, but its first line promises {promised:,}"
-        raise bad_file(path, f"{problem}: it may be cut, fetch it again")
     return found
 
 

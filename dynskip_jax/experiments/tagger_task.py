@@ -11,7 +11,6 @@ from typing_extensions import override
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import with_buckets
-from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import allowed_transitions
 from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
 from dynskip_jax.data.vocabularies import (
@@ -140,31 +139,11 @@ class SentenceTagging(Tagging):
         self.vocabulary = vocabulary
 
     @override
-    def final_metrics(self, trained: Trained) -> dict[str, np.ndarray]:
-        """Return precision, recall, F1 and support of each entity type or each frequent tag."""
-        found = {}
-        for split in ("dev", "test"):
-            predictions = trained.learner.predictions(trained.all_params, split, trained.keys)
-            rows = [self.label_metrics(split, of_seed) for of_seed in predictions]
-            found |= {f"{split}_{name}": np.array([row[name] for row in rows]) for name in rows[0]}
-        return found
-
-    @override
     def draw(self, trained: Trained) -> None:
-        """Log the scores of each type or tag on dev; draw the confusion matrix and the skips."""
-        from dynskip_jax.tasks.pictures import draw_confusion, draw_skips
+        """Draw which k the agent chooses at each tag."""
+        from dynskip_jax.tasks.pictures import draw_skips
 
-        has_entities = self.scheme is not None
-        of_all = trained.learner.predictions(trained.all_params, "dev", trained.keys)
-        labels = (self.gold["dev"], self.predicted_tags(of_all[trained.member]))
-        what = "type" if has_entities else "tag"
-        draw_confusion(trained, "dev", what, *labels, has_entities=has_entities)
         draw_skips(trained, "tag", "targets", self.tags)
-
-    @override
-    def tokenize(self, text: str) -> str:
-        """Separate the words of a text by spaces; the model reads characters unchanged."""
-        return " ".join(treebank_words(text, lowercase=False))
 
     @override
     def encode(self, text: str) -> tuple[TokenIds, list[str]]:
@@ -193,9 +172,9 @@ class SentenceTagging(Tagging):
 
     @override
     def predict_lines(
-        self, trained: Trained, lines: Iterable[str], format: str, score: bool
+        self, trained: Trained, lines: Iterable[str], format: str
     ) -> Iterator[tuple[str, bool]]:
-        return tag_lines(trained, lines, format, score)
+        return tag_lines(trained, lines, format)
 
 
 def _make_model(

@@ -50,7 +50,7 @@ def evaluate(
         by_value[selected] |= of_test
 
         # The agents' choices are drawn of the first seed, with the selected value.
-        _draw_training(trained, data.name, selected)
+        _draw_training(trained, data.name)
         check()
         shown = dataclasses.replace(trained, member=selected * len(trained.spec.seeds))
         trained.learner.task.draw(shown)
@@ -107,8 +107,8 @@ def _by_value(
     return rows
 
 
-def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
-    """Draw logged metrics, and the agents' policies with the selected value of a sweep."""
+def _draw_training(trained: Trained, data_name: str) -> None:
+    """Draw logged metrics."""
     spec = trained.spec
     folder = trained.run.plots
     curves = curves_of(spec.name, trained.run.records(), spec.values)
@@ -117,17 +117,6 @@ def _draw_training(trained: Trained, data_name: str, selected: int) -> None:
     metrics = [metric, metric.replace("dev_", "train_", 1)]
     path = folder / "learning_curve.png"
     plots.learning_curves(curves, trained.learner.axis, metrics, path, f"{title}: {spec.name}")
-    label, records = list(curves.items())[selected]
-    names = {name for record in records for name in record if name.startswith("dev_agent_share_")}
-    for name in sorted(names):
-        layer = name.removeprefix("dev_agent_share_")
-        plots.policy_over_training(
-            [record for record in records if name in record],
-            name,
-            folder / f"policy_{layer}.png",
-            f"{title}: {label}, the policy of layer {layer}",
-            f"dev, {spec.evaluation_mode}, mean over seeds",
-        )
 
 
 def _failed(metrics: Mapping[str, np.ndarray], trained: Trained, result: FitResult) -> np.ndarray:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +24,13 @@ from dynskip_jax.runs.learner import VOCABULARY, make_learner
 from dynskip_jax.runs.pieces import NotImported
 from dynskip_jax.runs.spec import ModelSpec, make_spec
 from dynskip_jax.storage.folder import RunDir
-from dynskip_jax.storage.results import FinishedModel, finished_runs, metrics_table
+from dynskip_jax.storage.results import FinishedModel, finished_runs
 from dynskip_jax.storage.schema import read_json
 from dynskip_jax.tasks.learner import Learner, padded
 from dynskip_jax.training.resume import selected_params
 from dynskip_jax.training.step import evaluation_keys
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,11 +112,6 @@ class Trained:
         learner = make_learner(self.experiment, self.settings, spec, data, self.vocabulary)
         params = jax.tree.map(lambda leaf: leaf[of_all], self.all_params)
         return dataclasses.replace(self, spec=spec, learner=learner, all_params=params)
-
-    @property
-    def metrics(self) -> "pandas.DataFrame":
-        """Logged and final metrics of the run, as `training.results.metrics_table` returns them."""
-        return metrics_table(self.run)
 
     # --- Data ---
 

@@ -31,7 +31,6 @@ class PlannedModel(NamedTuple):
     learner: Learner
     fit: FitSettings
     variant: Mapping[str, Any]  # what distinguishes its row from others of its name
-    warnings: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +135,6 @@ def _plan_model(
         learner,
         make_fit_settings(settings, spec, learner),
         variant_of(spec, settings),
-        learner.task.warnings(spec, settings.training.epochs),
     )
 
 

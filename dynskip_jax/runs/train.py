@@ -83,9 +83,6 @@ def run(plan: Plan, processes: Processes) -> None:
     if several:
         top = _open(plan, run_dir, {"models": plan.names})
     logger.info("run folder: %s", run_dir)
-    for model in plan.models:
-        for line in model.warnings:
-            logger.warning("%s: %s", model.spec.name, line)
 
     # From here on a signal is only noted: the run stops at the next step that looks for it.
     rows: list[dict[str, Any]] = []
@@ -167,8 +164,6 @@ def _row(
 ) -> dict[str, Any]:
     """Return the row of a model, which is trained and evaluated unless it is finished."""
     row = _finished_row(run_dir, model)
-    if row is None:
-        _warn_of_changes(run_dir, plan.about)
     vocabulary = plan.data.vocabulary
     if vocabulary is not None:
         text = json.dumps(vocabulary.to_json(), ensure_ascii=False)
@@ -213,7 +208,6 @@ def _run_model(
 
     # `metrics` has an entry for each value of a sweep.
     metrics, selected = evaluate(trained, plan.data, fitted, check)
-    _warn_of_constant(model.learner, name, metrics[selected])
     seconds = fitted.seconds + time.monotonic() - trained_at
     row = _new_row(model, fitted, metrics, selected) | {
         "wall_seconds": round(seconds, 1),
@@ -276,35 +270,6 @@ def _log_model(model: PlannedModel) -> None:
 def _num_parameters(learner: Learner) -> int:
     """Return the number of one model's parameters."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(learner.abstract_params()))
-
-
-def _warn_of_constant(learner: Learner, name: str, metrics: Mapping[str, Any]) -> None:
-    """Warn if a model is no better than one that always gives the same answer."""
-    constant = learner.task.constant_score("test")
-    score = metrics[f"test_{learner.task.score}"]["mean"]
-    if constant is not None and score <= constant:
-        logger.warning(
-            "%s: test %s %.2f %% is not above the %.2f %% of always the same answer: "
-            "nothing was learned",
-            name,
-            learner.task.score,
-            100 * score,
-            100 * constant,
-        )
-
-
-def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
-    """Warn if a run is resumed with another commit or JAX version, which may change rounding."""
-    last = (run_dir.config()["about"] or [{}])[-1]
-    for name in ("commit", "jax"):
-        if last.get(name) not in (None, about[name]):
-            logger.warning(
-                "this run was last trained with %s %s, now it is %s: results may not be the same "
-                "bit for bit",
-                name,
-                last[name],
-                about[name],
-            )
 
 
 # --- Results ---

@@ -2,19 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynskip_jax.errors import UserError, needs
+from dynskip_jax.errors import UserError
 from dynskip_jax.storage.folder import RunDir, file_name, is_model_name
 from dynskip_jax.storage.manifest import NAME
 
-if TYPE_CHECKING:
-    import pandas
-
-# The entries of a logged record that are not metrics.
-_NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 _MOST_SECONDS = 10**10
 
 
@@ -98,36 +93,3 @@ def progress_of(run: RunDir) -> str:
     if not epochs:
         return "not begun"
     return f"not finished, after {epochs:.4g} epochs"
-
-
-def metrics_table(run: RunDir) -> "pandas.DataFrame":
-    """Return the logged and the final metrics of a finished run of one model.
-
-    The columns are `model`, `seed`, `epoch`, `split`, and one for each metric that is a number.
-    `epoch` is NaN in the rows of the final evaluation. With a sweep, all rows are those of the
-    selected value.
-    """
-    with needs("experiments"):
-        import pandas
-    final = row_of(run)
-    values = [of["value"] for of in final.get("sweep", ())]
-    # A logged list has the seeds of the sweep's first value, then those of the second, and so on.
-    first = len(final["seeds"]) * values.index(final["selected"]) if values else 0
-    metrics = [
-        (metric, record[metric][first:], record.get("epoch"))
-        for record in run.records()
-        for metric in record
-        if metric not in _NO_METRICS and isinstance(record[metric], list)
-    ]
-    metrics += [(metric, of["per_seed"], None) for metric, of in final["metrics"].items()]
-    rows: dict[tuple, dict[str, Any]] = {}
-    for metric, numbers, epoch in metrics:
-        split, _, name = metric.partition("_")
-        if split not in ("train", "dev", "test"):
-            split = "train"
-            name = metric
-        for seed, value in zip(final["seeds"], numbers, strict=False):
-            if not isinstance(value, list):  # one number for each k
-                row = {"model": final["model"], "seed": seed, "epoch": epoch, "split": split}
-                rows.setdefault((seed, epoch, split), row)[name] = value
-    return pandas.DataFrame(rows.values()).astype({"epoch": float})  # None becomes NaN

@@ -53,13 +53,6 @@ class Classification(ExampleTask):
         return {"macro_f1": score_labels([truth], [predicted], has_entities=False).macro_f1}
 
     @override
-    def constant_score(self, split: str) -> float | None:
-        if self.score != "accuracy":
-            return None
-        targets = self.splits[split].targets
-        return np.bincount(targets).max(initial=0) / max(1, len(targets))
-
-    @override
     def forward(
         self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any
     ) -> Forward:

@@ -47,15 +47,6 @@ class LabelScore(NamedTuple):
             return 0.0
         return float(np.mean([counts.f1 for counts in self.by_label.values()]))
 
-    def lines(self, heading: str) -> list[str]:
-        """Return a text table with precision, recall, F1 and support of each label and of all."""
-        size = max(map(len, (heading, "all", *self.by_label)))
-        lines = [f"{heading:{size}}  precision   recall       F1    support"]
-        for name, counts in (*self.by_label.items(), ("all", self.overall)):
-            scores = f"{counts.precision:9.2%}  {counts.recall:7.2%}  {counts.f1:7.2%}"
-            lines.append(f"{name:{size}}  {scores}  {counts.gold:9,}")
-        return lines
-
 
 def score_labels(
     gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool
@@ -80,14 +71,6 @@ def score_labels(
             for kind in sorted({**found, **true})
         },
     )
-
-
-def word_labels(sentences: Sequence[Tags], *, has_entities: bool) -> list[Any]:
-    """Return the label of each word: its entity's type (`entity` without types), `O` or tag."""
-    tags = [tag for sentence in sentences for tag in sentence]
-    if not has_entities:
-        return tags
-    return ["O" if tag == "O" else tag.partition("-")[2] or "entity" for tag in tags]
 
 
 def _spans(

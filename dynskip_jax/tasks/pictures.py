@@ -1,6 +1,5 @@
-"""Draw what trained models of a task choose and confuse, into the run folder."""
+"""Draw what trained models of a task choose, into the run folder."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,10 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.tasks.label_score import Tags, score_labels, word_labels
 from dynskip_jax.tasks.rows import where_counted
-
-logger = logging.getLogger(__name__)
 
 _MOST_GROUPS = 20  # rows of a picture, the most frequent ones
 
@@ -73,19 +69,3 @@ def draw_last_choice(
         f"{trained.name}: the last choice against the right one",
         trained.note,
     )
-
-
-def draw_confusion(
-    trained: Any, split: str, what: str, *labels: Sequence[Tags], has_entities: bool = False
-) -> None:
-    """Log the score of each label, and draw which are confused; `what` is the name of a label.
-
-    `labels` are the true and the predicted ones, as `score_labels` takes them.
-    """
-    logger.info("%s: scores on %s, seed %d", trained.name, split, trained.seed)
-    scores = score_labels(*labels, has_entities=has_entities)
-    for line in scores.lines(what):  # a record is one line
-        logger.info("%s", line)
-    title = f"{trained.name}: true and predicted {what} on {split}, seed {trained.seed}"
-    words = (word_labels(of, has_entities=has_entities) for of in labels)
-    plots.confusion(*words, trained.run.plots / "confusion.png", title)

@@ -1,6 +1,5 @@
 """Train taggers, with a CRF or a softmax at each word, and score entities or words."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,10 +12,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
 from dynskip_jax.models import Tagger
-from dynskip_jax.tasks.label_score import LabelScore, score_labels
+from dynskip_jax.tasks.label_score import score_labels
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
-
-_MOST_LABELS = 50  # largest number of tags with separate metrics
 
 
 class OfTags(NamedTuple):
@@ -159,28 +156,9 @@ class Tagging(ExampleTask):
         """Return F1, precision and recall of entities, in [0, 1]; nothing for other tags."""
         if self.scheme is None:
             return {}
-        whole = self.score_labels(split, predictions).overall
+        predicted = [[self.tags[tag] for tag in tags] for tags in predictions]
+        whole = score_labels(self.gold[split], predicted, has_entities=True).overall
         return {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall}
-
-    def predicted_tags(self, predictions: Sequence[Any]) -> list[list[str]]:
-        """Return the tags of each sentence from predicted ids."""
-        return [[self.tags[tag] for tag in tags] for tags in predictions]
-
-    def score_labels(self, split: str, predictions: Sequence[Any]) -> LabelScore:
-        """Return the score of each type of entity, or of each tag without entities."""
-        tags = self.predicted_tags(predictions)
-        return score_labels(self.gold[split], tags, has_entities=self.scheme is not None)
-
-    def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """Return precision, recall, F1 and support of each type, or of the most frequent tags."""
-        score = self.score_labels(split, predictions).by_label
-        metrics = {}
-        support = Counter({label: counts.gold for label, counts in score.items() if counts.gold})
-        for label, count in sorted(support.most_common(_MOST_LABELS)):
-            for name in ("precision", "recall", "f1"):
-                metrics[f"{name}_{label}"] = getattr(score[label], name)
-            metrics[f"support_{label}"] = float(count)
-        return metrics
 
 
 def _of_each(

@@ -154,37 +154,11 @@ class Task:
         """Return metrics, (seeds, ...), from the means of counted values; by default these."""
         return dict(means)
 
-    def constant_score(self, split: str) -> float | None:
-        """Return the best score of one same answer for all; None if that is not known."""
-        return None
-
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
         """Return metrics of one model's predictions, unpadded and in order, such as F1."""
         return {}
 
     # --- A run; `trained` is a `Trained` model ---
-
-    def warnings(self, spec: Any, epochs: int) -> list[str]:
-        """Return a line for each setting of a model that is valid but probably unintended."""
-        skip = spec.skip
-        lines = []
-        samples = skip.is_stochastic and skip.has_agent
-        if samples and spec.objective.relaxed_epochs >= epochs:
-            lines.append(
-                f"all {epochs} epochs use relaxed choices, but evaluation uses sampled or hard "
-                "ones: raise --epochs or lower --relaxed-epochs"
-            )
-        if skip.is_stochastic and not spec.choices_matter() and spec.copy != "expected":
-            lines.append(
-                f"λ = 0: no state enters by a choice of {spec.name}, which changes nothing; give "
-                "--mix, or, in language models, --copy"
-            )
-        if self.max_length is not None and skip.max_skip > self.max_length:
-            lines.append(
-                f"K = {skip.max_skip} is beyond every sequence of train, the longest of which has "
-                f"{self.max_length} steps: what lies before a sequence is the initial state"
-            )
-        return lines
 
     def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
         """Return metrics of the final evaluation besides those of `metrics`, each (seeds,)."""
@@ -201,10 +175,6 @@ class Task:
     def split(self, text: str) -> list[str]:
         """Return the words of a line of text, as they were found in train."""
         return text.split()
-
-    def tokenize(self, text: str) -> str:
-        """Convert text as people type it into a line that `encode` can read."""
-        return " ".join(self.split(text))
 
     def encode(self, text: str) -> tuple[Any, list[str]]:
         """Return the ids of a line of text, as arrays of shape (time, ...), and each id's word.
@@ -238,11 +208,11 @@ class Task:
         return f"{shown}  ({probability:.3f})"
 
     def predict_lines(
-        self, trained: Any, lines: Iterable[str], format: str, score: bool
+        self, trained: Any, lines: Iterable[str], format: str
     ) -> Iterator[tuple[str, bool]]:
         """Yield what `predict` writes for each text, and whether the text has no words."""
-        if format != "text" or score:
-            raise UserError("--format and --score are for taggers: leave them out")
+        if format != "text":
+            raise UserError("--format is for taggers: leave it out")
         for line in lines:
             # An empty line has an empty prediction, so that lines of input and output agree.
             if self.split(line):

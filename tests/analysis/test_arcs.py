@@ -89,9 +89,3 @@ def test_attention_is_drawn_by_its_weights(tmp_path, figures):
     of_two = [line for line in arcs_of(figures[0]) if line.get_color() == skip_color(2)]
     assert [line.get_linewidth() for line in of_two] == [pytest.approx(1.92), pytest.approx(1.2)]
     assert table_of_choices(reading, {})[0] == ["word", "k", "weight", "from"]
-
-
-def test_letters_that_no_font_has_are_one_warning(tmp_path, caplog):
-    draw_arcs(Reading(["\U00013000\U00013001"], [9]), {"lstm": [NONE]}, tmp_path / "1.png", "")
-    (record,) = caplog.records
-    assert record.getMessage().startswith("no font here has \U00013000 \U00013001: ")

@@ -11,9 +11,7 @@ from matplotlib.figure import Figure
 from dynskip_jax.analysis.plots import (
     action_against_truth,
     action_distribution,
-    confusion,
     learning_curves,
-    policy_over_training,
     visited_positions,
 )
 
@@ -83,18 +81,13 @@ def test_learning_curves_of_a_diverged_run(tmp_path, axes):
 # --- Heat maps ---
 
 
-def test_choices_at_each_position_and_over_training(tmp_path, axes):
+def test_choices_at_each_position(tmp_path, axes):
     counts = np.array([[1, 1], [3000, 1000], [0, 0]])
     action_distribution(counts, tmp_path / "1.png", "choices", "embedded corpus")
     np.testing.assert_allclose(shares_of(axes[0]), [[0.5, 0.75, np.nan], [0.5, 0.25, np.nan]])
     assert axes[0].images[0].get_clim() == (0, 0.75)  # the largest share has the darkest colour
     action_distribution(np.zeros((2, 2), int), tmp_path / "2.png", "no choices", rows=["a", "the"])
     assert np.isnan(shares_of(axes[1])).all() and texts(axes[1].get_xticklabels()) == ["a", "the"]
-    rates = np.random.default_rng(0).dirichlet(np.ones(200), (4, 2))  # (epochs, seeds, K)
-    records = [{"epoch": e, "share": of} for e, of in enumerate(rates.tolist(), 1)]
-    policy_over_training(records, "share", tmp_path / "policy.png", "PTB")
-    np.testing.assert_allclose(shares_of(axes[2]), rates.mean(axis=1).T)
-    assert texts(axes[2].get_xticklabels()) == list("1234")
 
 
 def test_choices_against_right_ones(tmp_path, axes):
@@ -113,17 +106,6 @@ def test_choices_against_right_ones(tmp_path, axes):
     visited_positions(visited, truth, tmp_path / "3.png", "toy", "a note")
     assert axes[2].get_title() == "toy (50.0% of chains visit the right position)\n"
     np.testing.assert_allclose(shares_of(axes[2]), [[0.25, 0.5, 0, 1], [np.nan] * 4, [0, 0, 1, 1]])
-
-
-def test_rare_labels_are_one_row_of_a_confusion_matrix(tmp_path, axes):
-    confusion(["b", "b", "a", "a"], ["b", "c", "a", "b"], tmp_path / "1.png", "T")
-    np.testing.assert_allclose(shares_of(axes[0]), [[0.5, 0.5, 0], [0, 0.5, 0.5], [np.nan] * 3])
-    assert texts(axes[0].get_yticklabels()) == ["a", "b", "c"]
-    # The first ones are the most frequent.
-    many = [f"{i:02}" for i in range(25) for _ in range(25 - i)]
-    confusion(many, many[1:] + many[:1], tmp_path / "2.png", "T")
-    assert texts(axes[1].get_yticklabels()) == [*(f"{i:02}" for i in range(19)), "6 others"]
-    np.testing.assert_allclose(shares_of(axes[1])[-1], [1 / 21, *[0] * 18, 20 / 21])
 
 
 def test_pictures_are_drawn_with_defaults_whatever_a_matplotlibrc_says(tmp_path):

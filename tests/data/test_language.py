@@ -68,7 +68,6 @@ def test_what_a_token_is(tmp_path):
         "x", {"train": ["a b <eos>", "<eos>", "a <eos> b"], "dev": ["a"], "test": ["b"]}, ""
     )
     assert corpus.vocabulary.decode(corpus.train) == ["a", "b", EOS, EOS, "a", EOS, "b", EOS]
-    assert corpus.about[0] == "2 lines end with an <eos> of their own, which is counted once"
 
 
 @settings(deadline=None, max_examples=60)
@@ -88,24 +87,19 @@ def test_no_corpus_has_an_unk_that_is_not_trained(words):
 @pytest.mark.parametrize(
     ("train", "dev", "tokens", "line"),
     [
-        ("a <unk> <unk>", "b", f"{UNK} {EOS} a", "<unk> as in the text of train: 50 %"),
-        ("a b", "b", f"{EOS} a b", "train has every word of dev and test: no <unk>"),
-        ("a a b c the the", "d a", f"{UNK} a the {EOS}", "words seen once in train are <unk>: 2"),
+        ("a <unk> <unk>", "b", f"{UNK} {EOS} a", "<unk>: 50 %"),
+        ("a b", "b", f"{EOS} a b", "<unk>: 0 %"),
         (
             "a a b b b b",
             "d",
             f"b {UNK} {EOS}",
-            "words seen fewer than 3 times in train are <unk>: 28.6",
+            "<unk>, seen fewer than 3 times in train: 28.6",
         ),
     ],
 )
 def test_rare_words_become_unknown_where_it_is_needed(train, dev, tokens, line):
     corpus = corpus_of(train, dev, train)
-    assert corpus.vocabulary.tokens == tuple(tokens.split()) and corpus.about[0].startswith(line)
-    many = {split for split, share in corpus.unknown.items() if share > 0.1}
-    # Perplexities of texts with many unknown words are low.
-    assert len(corpus.about) == 1 + bool(many)
-    assert all(name in corpus.about[-1] for name in many)
+    assert corpus.vocabulary.tokens == tuple(tokens.split()) and corpus.about.startswith(line)
 
 
 def test_the_fingerprint_depends_on_content_alone():

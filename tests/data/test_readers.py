@@ -66,10 +66,10 @@ def splits(template, text, names=("train", "dev", "test")):
     return {template.format(name): text for name in names}
 
 
-def tag_again(path, format):
+def tag_again(path):
     lines = list(iter_lines(path))
-    blocks = list(lines_to_tag(lines, format, where=str(path)))
-    tagged = [tagged_lines(block, ["T"] * len(block.words), format) for block in blocks]
+    blocks = list(lines_to_tag(lines, where=str(path)))
+    tagged = [tagged_lines(block, ["T"] * len(block.words)) for block in blocks]
     assert sum(map(len, tagged)) == len(lines)
 
 
@@ -89,7 +89,7 @@ def tagged(dataset, path):
 
 
 CASES = {  # files, and what reads them
-    "conllu to tag": ({"x.conllu": CONLLU}, lambda path: tag_again(path / "x.conllu", "conllu")),
+    "columns to tag": ({"x.txt": COLUMNS}, lambda path: tag_again(path / "x.txt")),
     "entities": (splits("{}.conll.gz", COLUMNS), lambda path: tagged("columns", path)),
     "conll2000.zip": (
         {"c.zip": zipped("conll2000/train.txt", COLUMNS)},

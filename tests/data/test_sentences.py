@@ -63,10 +63,7 @@ def test_texts_are_numbered_by_train_alone():
     np.testing.assert_array_equal(train.seq_lengths, [3, 1])
     np.testing.assert_array_equal(train.targets, [1, 0])
     np.testing.assert_array_equal(test.inputs, [[1, 0, 0]])
-    assert (
-        "vocabulary of 3: 0 % of train, 50 % of dev, 66.7 % of test; texts cropped: 1 of"
-        in corpus.about
-    )
+    assert corpus.about.endswith("vocabulary of 3: 0 % of train, 50 % of dev, 66.7 % of test")
     assert corpus.sizes == {"train": 2, "dev": 1, "test": 1, "vocabulary": 3}
     other = sentence_corpus(TEXTS, max_length=4)
     assert (

@@ -9,7 +9,6 @@ from dynskip_jax.data.tag_schemes import (
     Entity,
     allowed_transitions,
     convert_tags,
-    detect_scheme,
     entities,
     first_problem,
     write_tags,
@@ -126,24 +125,3 @@ def test_conllevals_reading(text, expected):
 def test_the_first_problem_is_named(scheme, text, place, phrase):
     found, message = first_problem(text.split(), scheme)
     assert found == place and phrase in message and len(message) < 200 and message.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("text", "scheme", "says"),
-    [
-        (
-            SAME["IOB1"],
-            "IOB1",
-            "IOB1: entities begin with I, and with B after one of the same type",
-        ),
-        (SAME["BIO2"], "BIO2", "BIO2: entities begin with B"),
-        (SAME["BIOES"], "BIOES", "BIOES: entities end with E or S"),
-        ("B-X|O B-Y I-Y|O I-X", "BIO2", "BIO2"),
-        ("I-X O I-X|O B-X", "IOB1", "IOB1"),  # as in two sentences of CoNLL-2003's train
-        ("O O O", None, "there is no tag but O"),
-        ("B-X I", None, "some tags have a type and some have none"),
-    ],
-)
-def test_schemes_are_detected(text, scheme, says):
-    found, evidence = detect_scheme([sentence.split() for sentence in text.split("|")])
-    assert found == scheme and says in evidence

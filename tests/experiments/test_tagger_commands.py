@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, execute, finished_run, row_of, succeed
+from commands import assert_picture, assert_user_error, execute, finished_run, succeed
 from pages import code_of, run_code
 
 from benchmarks import small_runs
@@ -74,21 +74,6 @@ def predict(tagged):
     )
 
 
-# --- Training ---
-
-
-def test_scores_of_each_type_are_shown_and_stored(tagged):
-    folder, said = tagged.folder, tagged.outcome.out
-    metrics = {name: of["mean"] for name, of in row_of(folder)["metrics"].items()}
-    p, r = metrics["test_precision_LOC"], metrics["test_recall_LOC"]
-    assert metrics["test_f1_LOC"] == pytest.approx(2 * p * r / max(p + r, 1e-9))
-    assert metrics["test_support_LOC"] == 5 and metrics["dev_support_PER"] == 1
-    lines = [line.split() for line in said.splitlines()]
-    assert ["type", "precision", "recall", "F1", "support"] in lines
-    assert [row[-1] for row in lines if row[:1] == ["ORG"] and len(row) == 5] == ["2"]
-    assert_picture(folder / "plots" / "confusion.png")
-
-
 # --- predict ---
 
 
@@ -116,44 +101,6 @@ def test_predict_columns_keeps_what_it_reads(predict):
     assert tags == [
         line.split(" ")[1] for line in predict("Peter saw\nBonn\n").out.splitlines() if line
     ]
-
-
-def test_predict_conllu_and_its_score(predict):
-    lines = [
-        "# sent_id = 1",
-        "1\tPeter\tPeter\tPROPN\tNNP\t_\t2\tnsubj\t_\tSpaceAfter=No|NER=B-LOC",
-        "2\tsaw\tsee\tVERB\tVBD\t_\t0\troot\t_\t_",
-        "3\tBonn\tBonn\tPROPN\tNNP\t_\t2\tobj\t_\tSpaceAfter=No",
-    ]
-    conllu = "\n".join(lines) + "\n"
-    written = predict(conllu, "--format", "conllu").out
-    found = [line.split("\t") for line in written.splitlines()]
-    assert [row[:9] for row in found] == [line.split("\t")[:9] for line in lines]
-    assert [row[9].partition("NER=")[0] for row in found[1:]] == [
-        "SpaceAfter=No|",
-        "",
-        "SpaceAfter=No|",
-    ]
-    again = predict(written, "--format", "conllu", "--score")
-    assert again.out == written and again.err.splitlines()[-1].split()[:3] == [
-        "all",
-        "100.00%",
-        "100.00%",
-    ]
-    refused = predict(conllu, "--format", "conllu", "--score")
-    assert refused.status == 2 and "some words of the input have no tag (_)" in refused.err
-
-
-def test_predict_scores_what_has_tags(predict, tagged, corpus):
-    outcome = predict((corpus / "eng.testa").read_text(), "--format", "columns", "--score")
-    overall, f1 = (
-        outcome.err.splitlines()[-1].split(),
-        row_of(tagged.folder)["metrics"]["dev_f1"]["mean"],
-    )
-    assert overall[0] == "all" and overall[3] == f"{f1:.2%}" and f1 > 0
-    assert_user_error(predict("", "--score"), "--format columns")
-    wrong = predict("Peter I-NP\nsaw NN\n", "--format", "columns", "--score")
-    assert "expected tags of entities" in wrong.err and "found no scheme" in wrong.err
 
 
 # --- Other commands ---

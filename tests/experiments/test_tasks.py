@@ -1,15 +1,12 @@
 """Check each task from its files to its table: it trains, is resumed, and reads a text."""
 
 import pytest
-from commands import NUMBERS, assert_user_error, execute, load, row_of, succeed
+from commands import assert_user_error, execute, load, row_of, succeed
 
 from benchmarks import small_runs
 from dynskip_jax import load_run
 from dynskip_jax.config.experiment import find_experiment
-from dynskip_jax.config.settings import replace
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.learner import make_learner
-from dynskip_jax.runs.spec import make_spec
 
 # A text to read, and a metric of test.
 TASKS = {
@@ -81,22 +78,3 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
 def test_what_a_task_cannot_do_is_said_in_one_line(name, flags, part, here):
     assert_user_error(execute(find_experiment(name), *flags), part)
     assert not list(here.iterdir())
-
-
-def test_a_k_that_cannot_reach_every_answer_is_warned_of():
-    for length, warned in ((11, False), (15, True)):
-        settings = replace(NUMBERS.settings(), length=length)
-        spec = make_spec("dynamic:10", settings)
-        learner = make_learner(NUMBERS, settings, spec, None, None)
-        lines = learner.task.warnings(spec, settings.training.epochs)
-        assert any("beyond K = 10: K = 14 reaches all" in line for line in lines) == warned
-
-
-@pytest.mark.parametrize("name", ["dynamic:5", "random:5"])
-def test_only_agents_need_epochs_that_sample(name):
-    """Regression: of a skip without an agent it was said that its choices are relaxed."""
-    settings = replace(NUMBERS.settings(), relaxation="soft", relaxed_epochs=3, epochs=3)
-    spec = make_spec(name, settings)
-    learner = make_learner(NUMBERS, settings, spec, None, None)
-    lines = learner.task.warnings(spec, 3)
-    assert any("use relaxed choices" in line for line in lines) == (name == "dynamic:5")

@@ -43,10 +43,6 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
         nll = -log_probs[np.arange(len(words)), tokens[1:]].mean()
         metrics = row_of(compared_ptb.folder / model.replace(":", "-"))["metrics"]
         assert np.exp(nll) == pytest.approx(metrics["test_perplexity"]["per_seed"][1], rel=1e-5)
-        table = found.metrics
-        final = table[table.epoch.isna() & (table.split == "test")]
-        assert final.perplexity.tolist() == metrics["test_perplexity"]["per_seed"]
-        assert final.seed.tolist() == [0, 1] and set(table.split) == {"train", "dev", "test"}
 
 
 def test_the_data_of_a_run_is_found_again_named_and_checked(finished_ptb, tmp_path, caplog):
@@ -88,7 +84,7 @@ def test_predict_writes_a_line_for_each_line_until_an_error(predict, finished_qu
     assert said == "predictions by lstm, seed 0\n"
     assert_user_error(outcome._replace(err=error), "a text has 4 digits", "'1 2 3")
     assert_user_error(predict(text="\n\n"), "standard input has no text")
-    assert_user_error(predict("--score", text=LINE), "--format and --score are for taggers")
+    assert_user_error(predict("--format", "words", text=LINE), "--format is for taggers")
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
@@ -127,11 +123,6 @@ def task_of(name, vocabulary=None):
     experiment = find_experiment(name)
     settings = experiment.settings()
     return experiment.task_class(make_spec("lstm", settings), settings, None, vocabulary)
-
-
-def test_two_sentences_as_typed_stay_two():
-    typed = task_of("sick").tokenize("A dog runs.\tIt's a cat.")
-    assert typed == "a dog runs .\tit 's a cat ."
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,3 @@ class LabelledTexts(TextClassification):
     @override
     def split(self, text: str) -> list[str]:
         return review_words(text)
-
-    @override
-    def draw(self, trained: Any) -> None:
-        """Draw the usual, log the scores of each class on test, and draw the confusion matrix."""
-        from dynskip_jax.tasks.pictures import draw_confusion
-
-        super().draw(trained)
-        of_all = trained.learner.predictions(trained.all_params, "test", trained.keys)
-        both = (self.splits["test"].targets, of_all[trained.member])
-        # Each text counts as one "word" of one long sentence.
-        names = ([[self.class_names[i] for i in ids]] for ids in both)
-        draw_confusion(trained, "test", "class", *names)

@@ -34,7 +34,7 @@ class EntityData(TaggerData):
     columns: tuple[Annotated[int, Bounds(0, 1000)], ...] | None = None
     """Other columns that are read, counted from 0; 1: CoNLL's parts of speech."""
     scheme: Literal["IOB1", "BIO2", "BIOES"] | None = None
-    """Scheme of the files' tags; by default the corpus's own, or detected (columns)."""
+    """Scheme of the files' tags; by default the corpus's own, or BIO2 (columns)."""
 
 
 _CONLL2003 = {"train": 14_041, "dev": 3_250, "test": 3_453}

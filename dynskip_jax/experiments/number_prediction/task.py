@@ -70,18 +70,6 @@ class NumberPrediction(SymbolClassification):
         super().__init__(spec, settings, splits, self.num_symbols, 10, **options)
 
     @override
-    def warnings(self, spec: Any, epochs: int) -> list[str]:
-        """Also warn of an agent that cannot reach every answer, with one hop."""
-        lines = super().warnings(spec, epochs)
-        back = self.length - 1
-        K = spec.skip.max_skip
-        if spec.skip.has_agent and self.length != TWO_HOPS and back > K:
-            lines.append(
-                f"the answer may stand {back} steps back, beyond K = {K}: K = {back} reaches all"
-            )
-        return lines
-
-    @override
     def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
         """Return how often the agent's choices are correct.
 

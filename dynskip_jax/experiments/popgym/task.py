@@ -86,11 +86,6 @@ class PopGym(Task):
         return max(_COLDEST, 0.5 ** ((steps - after) / self._agent.halving_steps))
 
     @override
-    def warnings(self, spec: Any, epochs: int) -> list[str]:
-        """Return none: relaxed choices until the end, and a K beyond an episode, are meant."""
-        return []
-
-    @override
     def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
         """Return what the table says of the training, each (seeds,); NaN for never."""
         records = trained.run.records()

@@ -104,11 +104,6 @@ class Recall(ExampleTask):
         return ()
 
     @override
-    def warnings(self, spec: Any, epochs: int) -> list[str]:
-        """Return none: relaxed choices in every epoch, and a K beyond the rows, are meant."""
-        return []
-
-    @override
     def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
         """Return the accuracy on rows of twice the length, in each mode if choices matter."""
         modes = {"": None}

@@ -60,11 +60,6 @@ class Similarity(SentencePairs):
         return treebank_words(text)
 
     @override
-    def tokenize(self, text: str) -> str:
-        """Separate the words of each of the two sentences by spaces."""
-        return "\t".join(" ".join(self.split(part)) for part in text.split("\t"))
-
-    @override
     def encode(self, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
         """Return the ids of two sentences, and the words that they stand for."""
         sentences = [self.split(part) for part in text.split("\t")]
