@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from dynskip_jax.config.experiment import imported
 from dynskip_jax.data.files import stream_lines
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.finished import FinishedRun
@@ -24,7 +25,7 @@ def predict(run: FinishedRun, format: Format = "text") -> None:
             columns (a word per line, an empty line after each sentence).
     """
     trained = run.last("predict")
-    predicted = trained.learner.task.predict_lines(trained, input_lines(), format)
+    predicted = imported(trained.experiment.write)(trained, input_lines(), format)
     count = 0
     for text, is_empty in predicted:
         if not count and not is_empty:  # now, so that an error in the input is the only message

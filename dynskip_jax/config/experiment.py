@@ -82,6 +82,12 @@ class Experiment:
     columns: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=lambda: ACCURACY)
     # Commands that read a finished run; `NAME.command` is a module beside the experiment NAME.
     commands: tuple[str, ...] = ("predict", "explain")
+    # Functions of a `Trained`, or where they are, `module:function`: the `Reading` of a text; what
+    # `predict` writes for each line; more metrics, each (seeds,); and pictures.
+    read: Any = "dynskip_jax.runs.texts:read_text"
+    write: Any = "dynskip_jax.runs.texts:predict_lines"
+    measure: Any = None
+    draw: Any = "dynskip_jax.runs.pictures:draw_positions"
     published: tuple[Published, ...] = ()
     sample_text: str | None = None  # read by `explain` by default
     samples: int = 16  # number of predictions that are averaged in the final evaluation
@@ -93,12 +99,12 @@ class Experiment:
     @property
     def task_class(self) -> Any:
         """The class of the task, which is imported now if need be."""
-        return _imported(self.task) if isinstance(self.task, str) else self.task
+        return imported(self.task)
 
     @property
     def learner_class(self) -> Any:
         """The class of the learner, which is imported now."""
-        return _imported(self.learner)
+        return imported(self.learner)
 
     def published_rows(
         self, settings: Settings, data: Dataset, models: Sequence[str]
@@ -129,8 +135,10 @@ class Experiment:
         return [], f"{data.name}: no published results to compare with"
 
 
-def _imported(place: str) -> Any:
-    """Return the class at `module:Class`."""
+def imported(place: Any) -> Any:
+    """Return what is at `module:name`, which is imported now; what is no text, as it is."""
+    if not isinstance(place, str):
+        return place
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -10,6 +10,12 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
 from dynskip_jax.model_names import COPYING
 
+# What all language models have.
+LANGUAGE: dict[str, Any] = dict(
+    read="dynskip_jax.experiments.language_task:read_words",
+    draw="dynskip_jax.experiments.language_task:draw_words",
+)
+
 # Training of the agents in presets that fit a CPU. They have their own Adam, because gradient
 # descent with the network's rate moves them by the whole clipping norm in each step.
 AGENT: dict[str, Any] = dict(

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading
@@ -19,6 +18,7 @@ from dynskip_jax.experiments.language_config import LanguageSettings
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding, initializers
 from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.pictures import draw_skips
 from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import padded
@@ -50,18 +50,6 @@ class TextModelling(LanguageModelling):
         )
         self.vocabulary = vocabulary
 
-    @override
-    def draw(self, trained: Trained) -> None:
-        """Draw which k the agent chooses at the most frequent words of dev."""
-        from dynskip_jax.tasks.pictures import draw_skips
-
-        vocabulary = self.vocabulary
-        draw_skips(trained, vocabulary.unit, "inputs", list(vocabulary.tokens))
-
-    @override
-    def read_text(self, trained: Trained, text: str) -> Reading:
-        return read_words(trained, text)
-
 
 def read_words(trained: Trained, text: str) -> Reading:
     """Read a text; `probabilities` are those of each word, given the words before it."""
@@ -86,6 +74,12 @@ def read_words(trained: Trained, text: str) -> Reading:
         prediction=f"next {vocabulary.unit} {listed}",
         **trained.choices(*choices, len(words)),
     )
+
+
+def draw_words(trained: Trained) -> None:
+    """Draw which k the agent chooses at the most frequent words of dev."""
+    vocabulary = trained.vocabulary
+    draw_skips(trained, vocabulary.unit, "inputs", list(vocabulary.tokens))
 
 
 def _make_model(

@@ -8,7 +8,13 @@ from dynskip_jax.config.flags import Bounds, Rate, Size, Weight
 from dynskip_jax.config.settings import Data, Settings
 from dynskip_jax.experiments.layers_config import AveragedTraining, LayersModel
 
-COMMANDS = ("predict", "explain", "gradients")
+# What all taggers have.
+TAGGER: dict[str, Any] = dict(
+    commands=("predict", "explain", "gradients"),
+    read="dynskip_jax.experiments.tagger_task:read_tags",
+    write="dynskip_jax.experiments.tagger_lines:tag_lines",
+    draw="dynskip_jax.experiments.tagger_task:draw_tags",
+)
 
 # Training of agents in presets for two cores: an Adam of their own, and rewards compared between
 # sentences.

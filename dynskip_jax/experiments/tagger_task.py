@@ -1,6 +1,6 @@
 """Data, model, tables and texts of all taggers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from dynskip_jax.data.vocabularies import (
     tagger_vocabulary,
 )
 from dynskip_jax.experiments.tagger_config import TaggerSettings
-from dynskip_jax.experiments.tagger_lines import tag_lines, written
+from dynskip_jax.experiments.tagger_lines import written
 from dynskip_jax.experiments.vectors import (
     begin_with,
     having,
@@ -34,6 +34,7 @@ from dynskip_jax.models.tagger import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN
 from dynskip_jax.nn.initializers import by_size
 from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.pictures import draw_skips
 from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.tagging import Tagging
 from dynskip_jax.terminal.messages import shares
@@ -139,42 +140,35 @@ class SentenceTagging(Tagging):
         self.vocabulary = vocabulary
 
     @override
-    def draw(self, trained: Trained) -> None:
-        """Draw which k the agent chooses at each tag."""
-        from dynskip_jax.tasks.pictures import draw_skips
-
-        draw_skips(trained, "tag", "targets", self.tags)
-
-    @override
     def encode(self, text: str) -> tuple[TokenIds, list[str]]:
         """Return the ids of the words of a text, and the words, which are read by characters."""
         words = text.split()
         return self.vocabulary.encode(words), words
 
-    @override
-    def read_text(self, trained: Trained, text: str) -> Reading:
-        """Read a text; `probabilities` are the marginal probabilities of each word's tag."""
-        inputs, words = self.encode(text)
-        found, best = trained.learner.read(trained.params, inputs, len(words), trained.policy)
-        # The best sequence as a whole: its tags may not be the most probable ones word by word.
-        best = np.asarray(best)
-        marginals = np.asarray(found.log_probs.marginals)
-        probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
-        tags = written([self.tags[tag] for tag in best], self.scheme)
-        pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
-        return Reading(
-            pairs,
-            unknown=[word for word in dict.fromkeys(words) if not self.vocabulary.knows(word)],
-            probabilities=probabilities.tolist(),
-            prediction=f"{' '.join(pairs)}  ({probabilities.min():.3f})",
-            **trained.choices(found.decisions, found.observations, len(words)),
-        )
 
-    @override
-    def predict_lines(
-        self, trained: Trained, lines: Iterable[str], format: str
-    ) -> Iterator[tuple[str, bool]]:
-        return tag_lines(trained, lines, format)
+def read_tags(trained: Trained, text: str) -> Reading:
+    """Read a text; `probabilities` are the marginal probabilities of each word's tag."""
+    task = trained.learner.task
+    inputs, words = task.encode(text)
+    found, best = trained.learner.read(trained.params, inputs, len(words), trained.policy)
+    # The best sequence as a whole: its tags may not be the most probable ones word by word.
+    best = np.asarray(best)
+    marginals = np.asarray(found.log_probs.marginals)
+    probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
+    tags = written([task.tags[tag] for tag in best], task.scheme)
+    pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+    return Reading(
+        pairs,
+        unknown=[word for word in dict.fromkeys(words) if not trained.vocabulary.knows(word)],
+        probabilities=probabilities.tolist(),
+        prediction=f"{' '.join(pairs)}  ({probabilities.min():.3f})",
+        **trained.choices(found.decisions, found.observations, len(words)),
+    )
+
+
+def draw_tags(trained: Trained) -> None:
+    """Draw which k the agent chooses at each tag."""
+    draw_skips(trained, "tag", "targets", trained.learner.task.tags)
 
 
 def _make_model(

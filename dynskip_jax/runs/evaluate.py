@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.config.experiment import Dataset
+from dynskip_jax.config.experiment import Dataset, imported
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.load import Trained
 from dynskip_jax.runs.tables import curves_of, summary
@@ -44,7 +44,9 @@ def evaluate(
             tested = trained.of_value(selected, data)
             failed = np.split(failed, count)[selected]
         found = _scores(tested, "test", modes, advance)
-        found |= tested.learner.task.final_metrics(tested)
+        experiment = trained.experiment
+        if experiment.measure is not None:
+            found |= imported(experiment.measure)(tested)
         advance()
         (of_test,) = _by_value(found, failed, 1)
         by_value[selected] |= of_test
@@ -53,7 +55,8 @@ def evaluate(
         _draw_training(trained, data.name)
         check()
         shown = dataclasses.replace(trained, member=selected * len(trained.spec.seeds))
-        trained.learner.task.draw(shown)
+        if experiment.draw is not None:
+            imported(experiment.draw)(shown)
         progress.advance()
     return by_value, selected
 

@@ -15,7 +15,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
-from dynskip_jax.config.experiment import Dataset, Experiment, experiment_of
+from dynskip_jax.config.experiment import Dataset, Experiment, experiment_of, imported
 from dynskip_jax.config.flags import hints_of, problem
 from dynskip_jax.config.settings import Settings, replace
 from dynskip_jax.config.stored import from_config
@@ -160,7 +160,7 @@ class Trained:
 
     def read(self, text: str) -> Reading:
         """Read a text, and return the model's prediction and choices."""
-        return self.learner.task.read_text(self, text)
+        return imported(self.experiment.read)(self, text)
 
     def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
         """Return the fields of `Reading` with the top layer's choices at `count` words.

@@ -1,7 +1,6 @@
-"""Define the interface of a task: data, model, loss, score, texts and pictures, with defaults."""
+"""Define the interface of a task: data, model, loss, score and words of texts, with defaults."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,6 @@ from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.data.batches import (
     Batch,
     Examples,
@@ -21,7 +19,6 @@ from dynskip_jax.data.batches import (
     train_batch_sizes,
     train_batches,
 )
-from dynskip_jax.errors import UserError
 
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
@@ -51,7 +48,7 @@ class LossOutput(NamedTuple):
 
 
 class Task:
-    """Base class of tasks: data, model, batches, loss, score, texts and pictures.
+    """Base class of tasks: data, model, batches, loss, score and words of texts.
 
     Subclass it to add a task. The class of an experiment's task has a `load`, and is called with
     `(spec, settings, data, vocabulary)`; without data (None), the task only reads single texts.
@@ -158,18 +155,6 @@ class Task:
         """Return metrics of one model's predictions, unpadded and in order, such as F1."""
         return {}
 
-    # --- A run; `trained` is a `Trained` model ---
-
-    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
-        """Return metrics of the final evaluation besides those of `metrics`, each (seeds,)."""
-        return {}
-
-    def draw(self, trained: Any) -> None:
-        """Draw pictures into the run folder; by default each k's frequency at each position."""
-        from dynskip_jax.tasks.pictures import draw_skips  # needs an extra
-
-        draw_skips(trained, "position")
-
     # --- Texts ---
 
     def split(self, text: str) -> list[str]:
@@ -183,42 +168,6 @@ class Task:
         """
         tokens = self.vocabulary.encode(self.split(text)[: self.most_words])
         return tokens, self.vocabulary.decode(tokens)
-
-    def read_text(self, trained: Any, text: str) -> Reading:
-        """Read a text with a trained model, and return its prediction and its choices."""
-        inputs, words = self.encode(text)
-        found, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
-        certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
-        # A text may be longer than the model reads, so `words` may be shorter.
-        typed = zip(self.split(text), words, strict=False)
-        return Reading(
-            words,
-            unknown=[word for word, known in typed if word != known],
-            probabilities=[math.nan] * (len(words) - len(certain)) + certain.tolist(),
-            prediction=self.format_prediction(predicted, float(certain.min())),
-            **trained.choices(found.decisions, found.observations, len(words)),
-        )
-
-    def format_prediction(self, predicted: Any, probability: float) -> str:
-        """Return a prediction, and the probability of the least certain of its classes."""
-        if self.class_names:
-            shown = self.class_names[int(predicted)]
-        else:
-            shown = " ".join(map(str, np.atleast_1d(predicted)))
-        return f"{shown}  ({probability:.3f})"
-
-    def predict_lines(
-        self, trained: Any, lines: Iterable[str], format: str
-    ) -> Iterator[tuple[str, bool]]:
-        """Yield what `predict` writes for each text, and whether the text has no words."""
-        if format != "text":
-            raise UserError("--format is for taggers: leave it out")
-        for line in lines:
-            # An empty line has an empty prediction, so that lines of input and output agree.
-            if self.split(line):
-                yield f"{self.read_text(trained, line).prediction}\n", False
-            else:
-                yield "\n", True
 
 
 class ExampleTask(Task):

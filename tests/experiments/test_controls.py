@@ -10,7 +10,7 @@ from commands import PTB, row_of
 
 from dynskip_jax.config.experiment import NAMES, find_experiment
 from dynskip_jax.config.settings import replace
-from dynskip_jax.experiments.recall.task import Recall
+from dynskip_jax.experiments.recall.task import measure_longer
 from dynskip_jax.runs.evaluate import _scores
 from dynskip_jax.runs.spec import make_spec
 from dynskip_jax.storage.results import learnt_rates
@@ -80,7 +80,7 @@ def test_recall_of_longer_rows_is_measured_in_both_modes():
         modes.clear()
         parts = dict(learner=SimpleNamespace(evaluate=evaluate), all_params=None, keys=None)
         spec = SimpleNamespace(choices_matter=lambda matter=matter: matter)
-        found = Recall.final_metrics(None, SimpleNamespace(spec=spec, **parts))
+        found = measure_longer(SimpleNamespace(spec=spec, **parts))
         assert modes == [("twice", None), ("twice", "greedy"), ("twice", "sample")][:count]
         names = [f"test_accuracy_twice{suffix}" for suffix in ("", "_greedy", "_sampled")]
         assert found == {name: i + 1 for i, name in enumerate(names[:count])}

@@ -13,6 +13,7 @@ import pytest
 import quick
 from commands import PTB, assert_user_error, execute, load, records, row_of, snapshot, succeed
 
+from dynskip_jax.runs import pictures
 from dynskip_jax.runs.load import load_models, load_run
 from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.learner import Learner
@@ -73,16 +74,16 @@ def test_a_signal_in_the_final_evaluation_stops_in_one_line(
 ):
     """Regression: Ctrl-C ended at once with a traceback or without a word, and SIGTERM silently."""
     arguments = (*finished_quick.arguments, "--compare", "lstm,fixed:2", "--run-dir", tmp_path)
-    of_class = Learner if place == "evaluate" else quick.ClassOfDigits
-    usual = getattr(of_class, place)
+    owner, name = {"evaluate": (Learner, "evaluate"), "draw": (pictures, "draw_positions")}[place]
+    usual = getattr(owner, name)
 
-    def and_signal(of, first, *rest, **options):
-        if place != "evaluate" or rest[0] == "test":
+    def and_signal(*given, **options):
+        if place == "draw" or given[2] == "test":
             signal.raise_signal(number)
-            monkeypatch.setattr(of_class, place, usual)
-        return usual(of, first, *rest, **options)
+            monkeypatch.setattr(owner, name, usual)
+        return usual(*given, **options)
 
-    monkeypatch.setattr(of_class, place, and_signal)
+    monkeypatch.setattr(owner, name, and_signal)
     stopped = execute(quick.Quick, *arguments)
     where = "before fixed:2" if place == "draw" else "in the evaluation of lstm"
     assert stopped.status == 130 and "Traceback" not in stopped.out + stopped.err

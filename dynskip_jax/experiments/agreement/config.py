@@ -46,6 +46,8 @@ EXPERIMENT = Experiment(
         | dict(agent="content", agent_features=64, relaxed_epochs=4, clip=1.0, epochs=6)
     },
     model="dynamic:49",
+    measure="dynskip_jax.experiments.agreement.task:measure_choices",
+    draw="dynskip_jax.experiments.agreement.task:draw_choices",
     sample_text="w1 a3 w0 b2 w5 )b w4 c7 w2 )c )a",
     samples=4,
 )

@@ -10,6 +10,8 @@ from dynskip_jax.data import agreement
 from dynskip_jax.data.batches import Examples, with_buckets
 from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.experiments.number_prediction.task import SymbolClassification
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.pictures import draw_last_choice
 
 
 class Agreement(SymbolClassification):
@@ -33,25 +35,23 @@ class Agreement(SymbolClassification):
         super().__init__(spec, settings, splits, *sizes, cell=spec.cell_options)
         self.vocabulary = vocabulary
 
-    @override
-    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
-        """Return how often the agent's last choice is the state right after the opening word."""
-        if not trained.spec.skip.is_stochastic:
-            return {}
-        chosen, right = _last_choices(trained, "test")
-        return {"test_exact_decisions": (chosen == right).mean(axis=1)}
 
-    @override
-    def draw(self, trained: Any) -> None:
-        """Draw the agent's last choice against the correct one."""
-        from dynskip_jax.tasks.pictures import draw_last_choice
-
-        if trained.spec.skip.is_stochastic:
-            chosen, right = _last_choices(trained, "dev")
-            draw_last_choice(trained, chosen[trained.member], right)
+def measure_choices(trained: Trained) -> dict[str, np.ndarray]:
+    """Return how often the agent's last choice is the state right after the opening word."""
+    if not trained.spec.skip.is_stochastic:
+        return {}
+    chosen, right = _last_choices(trained, "test")
+    return {"test_exact_decisions": (chosen == right).mean(axis=1)}
 
 
-def _last_choices(trained: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+def draw_choices(trained: Trained) -> None:
+    """Draw the agent's last choice against the correct one."""
+    if trained.spec.skip.is_stochastic:
+        chosen, right = _last_choices(trained, "dev")
+        draw_last_choice(trained, chosen[trained.member], right)
+
+
+def _last_choices(trained: Trained, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the last k chosen greedily, (seeds, examples), and the correct k, (examples,)."""
     found = []
     right = []

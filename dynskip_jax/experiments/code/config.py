@@ -19,7 +19,7 @@ from typing import Annotated
 from dynskip_jax.config.experiment import Experiment, columns_of
 from dynskip_jax.config.flags import Bounds
 from dynskip_jax.config.settings import Data, with_groups
-from dynskip_jax.experiments.language_config import COPY_BY_CONTENT, LanguageSettings
+from dynskip_jax.experiments.language_config import COPY_BY_CONTENT, LANGUAGE, LanguageSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,5 +52,6 @@ EXPERIMENT = Experiment(
         "test_names_top5": ("top-5, names", ".1%"),
         "test_new_names_accuracy": ("top-1, new names", ".1%"),
     },
+    **LANGUAGE,
     commands=("code.complete", "code.explain", "evaluate"),
 )

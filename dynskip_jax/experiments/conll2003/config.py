@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 from dynskip_jax.config.experiment import Experiment, Published, columns_of
 from dynskip_jax.config.flags import Bounds
 from dynskip_jax.config.settings import with_groups
-from dynskip_jax.experiments.tagger_config import AGENT, COMMANDS, SMALL, TaggerData, TaggerSettings
+from dynskip_jax.experiments.tagger_config import AGENT, SMALL, TAGGER, TaggerData, TaggerSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
         | dict(batch_size=10, epochs=100, patience=20),
     },
     columns=columns_of("f1", "F1", ".2%") | {"test_accuracy": ("test accuracy", ".2%")},
-    commands=COMMANDS,
+    **TAGGER,
     published=(
         Published(
             "conll2003",

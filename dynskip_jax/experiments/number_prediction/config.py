@@ -138,5 +138,7 @@ EXPERIMENT = Experiment(
         Published(f"number_prediction/length_{length}", ["dev_accuracy", "test_accuracy"], rows)
         for length, rows in _PUBLISHED.items()
     ),
+    measure="dynskip_jax.experiments.number_prediction.task:measure_choices",
+    draw="dynskip_jax.experiments.number_prediction.task:draw_choices",
     sample_text="3 1 4 1 5 9 2 6 5 3 4",
 )

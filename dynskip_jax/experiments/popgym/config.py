@@ -148,6 +148,8 @@ EXPERIMENT = Experiment(
     default_preset=preset_of,
     model="dynamic:8",
     commands=("popgym.watch",),
+    measure="dynskip_jax.experiments.popgym.task:measure_training",
+    draw=None,  # `watch` draws an episode
     columns=columns_of("return", "return", ".3f")
     | {
         "train_return_best": ("best in training", ".3f"),

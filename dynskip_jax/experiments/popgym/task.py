@@ -11,6 +11,7 @@ from dynskip_jax.agents.environments import VERSIONS, describe
 from dynskip_jax.agents.trainer import PPOSettings
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.load import Trained
 from dynskip_jax.tasks.task import Task
 
 _SOLVED = 0.9  # return from which on the table counts an environment as solved
@@ -85,16 +86,12 @@ class PopGym(Task):
             return 1.0
         return max(_COLDEST, 0.5 ** ((steps - after) / self._agent.halving_steps))
 
-    @override
-    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
-        """Return what the table says of the training, each (seeds,); NaN for never."""
-        records = trained.run.records()
-        returns = np.array([record["train_return"] for record in records])
-        solved = returns >= _SOLVED
-        first = np.where(solved.any(0), solved.argmax(0), -1)
-        steps = np.array([record["step"] for record in records] + [np.nan])
-        return {"train_return_best": returns.max(0), "train_steps_to_0.9": steps[first]}
 
-    @override
-    def draw(self, trained: Any) -> None:
-        """Draw nothing; `watch` draws an episode."""
+def measure_training(trained: Trained) -> dict[str, np.ndarray]:
+    """Return what the table says of the training, each (seeds,); NaN for never."""
+    records = trained.run.records()
+    returns = np.array([record["train_return"] for record in records])
+    solved = returns >= _SOLVED
+    first = np.where(solved.any(0), solved.argmax(0), -1)
+    steps = np.array([record["step"] for record in records] + [np.nan])
+    return {"train_return_best": returns.max(0), "train_steps_to_0.9": steps[first]}

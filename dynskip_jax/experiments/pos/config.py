@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from dynskip_jax.config.experiment import Experiment, Published
 from dynskip_jax.config.settings import with_groups
-from dynskip_jax.experiments.tagger_config import COMMANDS, SMALL, TaggerData, TaggerSettings
+from dynskip_jax.experiments.tagger_config import SMALL, TAGGER, TaggerData, TaggerSettings
 
 _SMALL: dict[str, Any] = SMALL | dict(output="softmax", affixes=5, epochs=15, patience=3)
 _DEEP: dict[str, Any] = dict(num_layers=7, characters="none", depth_skip="gated_output")
@@ -58,7 +58,7 @@ EXPERIMENT = Experiment(
         | dict(dropout=(0.25, 0.5, 0.0, 0.5), unknown_rate=0.0, optimizer="sgd", learning_rate=0.02)
         | dict(clip=None, batch_size=1, epochs=30, patience=5),
     },
-    commands=COMMANDS,
+    **TAGGER,
     # UDPipe on English EWT, with the treebank's words (UD 2.3; the treebank has changed since).
     published=tuple(
         Published(

@@ -25,7 +25,12 @@ from typing import Any
 
 from dynskip_jax.config.experiment import Experiment, Published, columns_of
 from dynskip_jax.config.settings import Data
-from dynskip_jax.experiments.language_config import AGENT, COPY_BY_CONTENT, LanguageSettings
+from dynskip_jax.experiments.language_config import (
+    AGENT,
+    COPY_BY_CONTENT,
+    LANGUAGE,
+    LanguageSettings,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,7 @@ EXPERIMENT = Experiment(
         | dict(evaluation_mode="sample"),
     },
     columns=columns_of("perplexity", "perplexity", ".2f"),
+    **LANGUAGE,
     commands=("explain", "generate", "evaluate"),
     published=(
         _published(

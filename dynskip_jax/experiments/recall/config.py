@@ -57,6 +57,8 @@ EXPERIMENT = Experiment(
     },
     model="dynamic:128",
     commands=("explain",),
+    read="dynskip_jax.experiments.language_task:read_words",
+    measure="dynskip_jax.experiments.recall.task:measure_longer",
     columns=ACCURACY
     | {
         "test_accuracy_twice": ("test, twice as long", ".2%"),

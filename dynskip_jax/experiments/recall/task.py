@@ -10,15 +10,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from typing_extensions import override
 
-from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.recall import NOT_ASKED, NUM_WORDS, STEPS_OF_A_PAIR, load_recall
 from dynskip_jax.data.vocabularies import Vocabulary
-from dynskip_jax.experiments.language_task import read_words
 from dynskip_jax.functional import copied_log_probs
 from dynskip_jax.models.language_model import LanguageModel
 from dynskip_jax.nn import initializers
+from dynskip_jax.runs.load import Trained
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput
 
 
@@ -103,21 +102,17 @@ class Recall(ExampleTask):
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
         return ()
 
-    @override
-    def final_metrics(self, trained: Any) -> dict[str, np.ndarray]:
-        """Return the accuracy on rows of twice the length, in each mode if choices matter."""
-        modes = {"": None}
-        if trained.spec.choices_matter():
-            modes |= {"_greedy": "greedy", "_sampled": "sample"}
-        found = {}
-        for suffix, mode in modes.items():
-            scores = trained.learner.evaluate(trained.all_params, "twice", trained.keys, mode=mode)
-            found[f"test_accuracy_twice{suffix}"] = scores["twice_accuracy"]
-        return found
 
-    @override
-    def read_text(self, trained: Any, text: str) -> Reading:
-        return read_words(trained, text)
+def measure_longer(trained: Trained) -> dict[str, np.ndarray]:
+    """Return the accuracy on rows of twice the length, in each mode if choices matter."""
+    modes = {"": None}
+    if trained.spec.choices_matter():
+        modes |= {"_greedy": "greedy", "_sampled": "sample"}
+    found = {}
+    for suffix, mode in modes.items():
+        scores = trained.learner.evaluate(trained.all_params, "twice", trained.keys, mode=mode)
+        found[f"test_accuracy_twice{suffix}"] = scores["twice_accuracy"]
+    return found
 
 
 def _places(batch: Batch) -> tuple[Int[Array, "rows 1"], Int[Array, "rows places"]]:

@@ -33,5 +33,6 @@ EXPERIMENT = Experiment(
     columns=columns_of("pearson", "r", ".4f")
     | {"test_spearman": ("test ρ", ".4f"), "test_mse": ("test MSE", ".4f")}
     | {"test_read_fraction": ("words read", ".1%")},
+    read="dynskip_jax.experiments.sick.task:read_pair",
     sample_text="a man is playing a guitar\ta man is not playing a guitar",
 )

@@ -21,6 +21,8 @@ from dynskip_jax.experiments.sentence_task import (
 )
 from dynskip_jax.experiments.vectors import width_of_vectors
 from dynskip_jax.models.classifier import SentencePairModel
+from dynskip_jax.runs.load import Trained
+from dynskip_jax.runs.texts import read_text
 from dynskip_jax.tasks.classification import SentencePairs
 
 _SIMILARITY_FEATURES = 50  # of the layer that compares two sentences (Tai et al. 2015)
@@ -68,27 +70,21 @@ class Similarity(SentencePairs):
         inputs = pair_inputs(*map(self.vocabulary.encode, sentences))
         return inputs, self.vocabulary.decode(inputs["tokens"])
 
-    @override
-    def format_prediction(self, predicted: Any, probability: float) -> str:
-        """Return the predicted rating."""
-        return f"{float(predicted):.2f}"
 
-    @override
-    def read_text(self, trained: Any, text: str) -> Reading:
-        """Show a choice that reaches into the other sentence as one outside of the text.
+def read_pair(trained: Trained, text: str) -> Reading:
+    """Show a choice that reaches into the other sentence as one outside of the text.
 
-        Probabilities of each k are left out: near the other sentence, they would be shown at its
-        words.
-        """
-        reading = super().read_text(trained, text)
-        # The row has the words of both sentences, those of the first one before the others.
-        first = int((self.encode(text)[0]["sentences"] == 0).sum())
-        end = len(reading.words)
-        # k = t + 1 is the state before the text.
-        skips = [t + 1 if t >= first > t - k else k for t, k in enumerate(reading.skips)]
-        backward = reading.backward
-        if backward is not None:
-            backward = [end - t if t < first <= t + k else k for t, k in enumerate(backward)]
-        return dataclasses.replace(
-            reading, skips=skips, weights=None, backward=backward, backward_weights=None
-        )
+    Probabilities of each k are left out: near the other sentence, they would be shown at its words.
+    """
+    reading = read_text(trained, text, lambda task, rating, _: f"{float(rating):.2f}")
+    # The row has the words of both sentences, those of the first one before the others.
+    first = int((trained.encode(text)[0]["sentences"] == 0).sum())
+    end = len(reading.words)
+    # k = t + 1 is the state before the text.
+    skips = [t + 1 if t >= first > t - k else k for t, k in enumerate(reading.skips)]
+    backward = reading.backward
+    if backward is not None:
+        backward = [end - t if t < first <= t + k else k for t, k in enumerate(backward)]
+    return dataclasses.replace(
+        reading, skips=skips, weights=None, backward=backward, backward_weights=None
+    )

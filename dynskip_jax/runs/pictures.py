@@ -1,18 +1,23 @@
 """Draw what trained models of a task choose, into the run folder."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.analysis import plots
+from dynskip_jax.runs.load import Trained
 from dynskip_jax.tasks.rows import where_counted
 
 _MOST_GROUPS = 20  # rows of a picture, the most frequent ones
 
 
-def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -> None:
+def draw_positions(trained: Trained) -> None:
+    """Draw how often one model's agent chooses each k at each position."""
+    draw_skips(trained, "position")
+
+
+def draw_skips(trained: Trained, by: str, of: str = "", names: Sequence[str] = ()) -> None:
     """Draw how often one model's agent chooses each k in each group of steps.
 
     `by` is the name of a group, such as `word`. The field `of` of a batch numbers the groups,
@@ -42,7 +47,7 @@ def draw_skips(trained: Any, by: str, of: str = "", names: Sequence[str] = ()) -
         )
 
 
-def _times_chosen(trained: Any, layer: int, of: str) -> Int[np.ndarray, "groups K"]:
+def _times_chosen(trained: Trained, layer: int, of: str) -> Int[np.ndarray, "groups K"]:
     """Return how often one model's agent chooses each k in each group of steps."""
     counts = np.zeros((1, trained.learner.skips[layer].max_skip), int)
     read = trained.learner.choices(trained.all_params, "dev", trained.keys, layer=layer)
@@ -58,7 +63,7 @@ def _times_chosen(trained: Any, layer: int, of: str) -> Int[np.ndarray, "groups 
 
 
 def draw_last_choice(
-    trained: Any, chosen: Int[np.ndarray, " examples"], right: Int[np.ndarray, " examples"]
+    trained: Trained, chosen: Int[np.ndarray, " examples"], right: Int[np.ndarray, " examples"]
 ) -> None:
     """Draw the k chosen at the last step of each example against the right one."""
     plots.action_against_truth(
