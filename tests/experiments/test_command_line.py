@@ -186,11 +186,10 @@ def test_a_list_of_seeds_trains_these_seeds(tmp_path):
     assert of_all["per_seed"][1] == of_one["mean"]
 
 
-def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypatch):
+def test_resumes_are_recorded_with_their_commits(tmp_path, monkeypatch):
     arguments = ("--devices", 1, "--run-dir", tmp_path / "run")
     succeed(Quick, "--epochs", 1, *arguments)
     monkeypatch.setattr(plan, "_commit", lambda: "another")
-    outcome = succeed(Quick, "--epochs", 2, *arguments)
-    assert "not be the same bit for bit" in outcome.out
+    succeed(Quick, "--epochs", 2, *arguments)
     entries = load(tmp_path / "run" / "config.json")["about"]
     assert len(entries) == 2 and entries[1]["commit"] == "another" != entries[0]["commit"]
