@@ -52,7 +52,7 @@ def test_a_control_is_evaluated_in_the_modes_of_the_agent_it_is_compared_with(na
 SAMPLES = {"ptb": 10, "sst": 10, "agreement": 4, "classify": 4, "imdb": 4}
 
 
-@pytest.mark.parametrize("name", SUPERVISED)
+@pytest.mark.parametrize("name", WITH_MODES)
 def test_averaged_scores_are_of_as_many_samples_as_the_results_say(name):
     asked = []
 
