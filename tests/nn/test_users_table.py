@@ -313,6 +313,12 @@ def same(a, b, **tolerance):
         np.testing.assert_allclose(x, y, **tolerance)
 
 
+def test_evaluation_needs_no_key():
+    rates = dict(recurrent_dropout=0.5, weight_dropout=0.5, zoneout=0.5)
+    module = evaluated(SkipLayers([cell(**rates)], dropout=0.5))
+    assert jax.eval_shape(lambda: module(X).h).shape == (2, 6, 8)
+
+
 def test_a_model_that_is_made_in_a_transformation_has_the_same_static_part():
     make = lambda: SkipLSTM(3, 4, skip=F.Dynamic(2), rngs=nnx.Rngs(0))
     assert nnx.graphdef(nnx.eval_shape(make)) == nnx.graphdef(make())
