@@ -208,14 +208,14 @@ def commands_of(page):
     spans = re.findall(r"`(python -m (?:experiments|benchmarks)\.[^`]*)`", text_of(page))
     spans = [" ".join(span.split()) for span in spans]
     return [
-        *filter(None, lines),
+        *filter(str.strip, lines),
         *(span for span in spans if not re.search(r"…|λ|NAME|MODEL|SEED|<", span)),
     ]
 
 
 def read_command(line):
     """Parse `line`, such as `… -m module arguments`, as the module would."""
-    words = shlex.split(line.partition(" < ")[0])
+    words = shlex.split(re.split(" [<|] ", line)[0])
     if "-m" not in words:
         assert words[0].rpartition("/")[2] in {"pip", "ruff", "mkdocs", "run", "check_wheel"}, line
         return

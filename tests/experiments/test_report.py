@@ -94,8 +94,9 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
     rows = table_of(tmp_path / "t.csv", "dev_accuracy")
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
-    # Of the selected value of each model.
-    assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2
+    # Of the selected value of each model; the difference is printed in points.
+    (_, other) = table_of(tmp_path / "t.csv", "test_accuracy")
+    assert f"{100 * float(other['difference_mean']):+.2f}" in outcome.out
 
 
 def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, tmp_path):
