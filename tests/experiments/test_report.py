@@ -11,6 +11,8 @@ from commands import assert_user_error, execute, forge, load, succeed, tool
 from pages import ROOT
 from scipy import stats
 
+from dynskip_jax.commands.report import _cells
+
 REPORT = tool("report")
 
 
@@ -94,9 +96,14 @@ def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their
     rows = table_of(tmp_path / "t.csv", "dev_accuracy")
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
     assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
-    # Of the selected value of each model; the difference is printed in points.
-    (_, other) = table_of(tmp_path / "t.csv", "test_accuracy")
-    assert f"{100 * float(other['difference_mean']):+.2f}" in outcome.out
+    # Of the selected value of each model.
+    assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2
+
+
+def test_a_difference_of_percentages_is_in_points():
+    row = dict(model="m", seeds=2, mean=0.5, sd=0.1, low=0.4, high=0.6, difference_pairs=2)
+    row |= dict(difference_mean=0.05, difference_low=-0.01, difference_high=0.11)
+    assert _cells(row, ".2%")[4:] == ["+5.00", "-1.00 to +11.00", "2"]
 
 
 def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, tmp_path):
