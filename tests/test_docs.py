@@ -215,7 +215,8 @@ def commands_of(page):
 
 def read_command(line):
     """Parse `line`, such as `… -m module arguments`, as the module would."""
-    words = shlex.split(re.split(" [<|] ", line)[0])
+    parts = re.split(" [<|] ", line)
+    words = shlex.split(next((part for part in parts if " -m " in part), parts[0]))
     if "-m" not in words:
         assert words[0].rpartition("/")[2] in {"pip", "ruff", "mkdocs", "run", "check_wheel"}, line
         return
