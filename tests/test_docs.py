@@ -5,6 +5,7 @@ targets.
 import doctest
 import functools
 import importlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -227,6 +228,8 @@ def read_command(line):
     if package == "experiments":
         flags_of(name, arguments)
         return
+    if module == "benchmarks.transformer" and not importlib.util.find_spec("torch"):
+        return  # the extra `bench` has PyTorch
     found = importlib.import_module(module)
     if not hasattr(found, "call"):  # a package that is run
         found = importlib.import_module(f"{module}.__main__")
