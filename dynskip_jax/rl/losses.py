@@ -144,7 +144,7 @@ def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array
 
 def critic_loss(
     decisions: Any,
-    value: Float[Array, "*batch time"],
+    value: Float[Array | np.ndarray, "*batch time"],
     reward: Values,
     *,
     discount: float = 1.0,
