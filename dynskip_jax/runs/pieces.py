@@ -30,8 +30,10 @@ def check_names(names: Sequence[str], settings: Settings) -> None:
 def make_time_skip(name: str, settings: Settings, may_import: bool) -> F.TimeSkip:
     """Create the time skip that a model's name describes, before a control replaces it."""
     agent = settings.agent
-    # A skip has the settings of agents that are fields of its class.
-    options = {field.name: getattr(agent, field.name) for field in dataclasses.fields(agent)}
+    # A skip has the settings of agents that are fields of its class, also those without a flag.
+    kinds = type(agent).__mro__
+    names = {name for kind in kinds for name in vars(kind).get("__annotations__", {})}
+    options = {name: getattr(agent, name) for name in names}
     options["mix"] = first(agent.mix)
     if settings.model.recipe == "released":
         options |= dict(agent_input="mean", first_step="carried")

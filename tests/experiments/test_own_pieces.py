@@ -15,6 +15,7 @@ from dynskip_jax import load_run
 from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.config.settings import names_in, replace
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.pieces import make_time_skip
 from dynskip_jax.runs.spec import make_spec
 
 PIECES = """
@@ -129,3 +130,10 @@ def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(piec
     assert "restore" not in refused.err  # nothing is wrong with the folder
     assert "my_pieces" not in sys.modules
     succeed(numbers, *reading, "--code", "my_pieces")
+
+
+@pytest.mark.parametrize("task", ["agreement", "recall"])
+def test_settings_without_a_flag_reach_the_skip(task):
+    """Regression: agents chose among the states before the text, which these tasks mask."""
+    settings = find_experiment(task).settings()
+    assert make_time_skip("dynamic:5", settings, may_import=False).empty_slots == "masked"
