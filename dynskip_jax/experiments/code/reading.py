@@ -52,7 +52,7 @@ class CodeBefore(NamedTuple):
 
     @property
     def unread_line(self) -> str:
-        """What is said of a line that cannot be read."""
+        """Message that names the line that cannot be read."""
         return f"line {self.unread} cannot be read: the model reads what is before it"
 
 
