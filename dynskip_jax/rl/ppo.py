@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from dynskip_jax.functional.agent import entropy
+
 Steps = Float[Array, "*batch time"]
 
 
@@ -75,11 +77,7 @@ def action_log_prob(
 
 def action_entropy(logits: Float[Array, "*batch time choices"], sizes: Sequence[int]) -> Steps:
     """Return the entropy of the actions' distribution in nats, the sum over their parts."""
-    total = 0.0
-    for of_part in _by_part(logits, sizes):
-        log_probs = jax.nn.log_softmax(of_part)
-        total -= (jnp.exp(log_probs) * log_probs).sum(-1)
-    return total
+    return sum(entropy(jax.nn.log_softmax(of_part)) for of_part in _by_part(logits, sizes))
 
 
 def sample_actions(
