@@ -16,16 +16,15 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading, connections, distribution
 from dynskip_jax.config.experiment import Dataset, Experiment, experiment_of, imported
-from dynskip_jax.config.flags import hints_of, problem
 from dynskip_jax.config.settings import Settings, replace
 from dynskip_jax.config.stored import from_config
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.learner import VOCABULARY, make_learner
 from dynskip_jax.runs.pieces import NotImported
 from dynskip_jax.runs.spec import ModelSpec, make_spec
+from dynskip_jax.storage.files import read_json
 from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.storage.results import FinishedModel, finished_runs
-from dynskip_jax.storage.schema import read_json
 from dynskip_jax.tasks.learner import Learner, padded
 from dynskip_jax.training.resume import selected_params
 from dynskip_jax.training.step import evaluation_keys
@@ -275,26 +274,4 @@ def _vocabulary(run: RunDir) -> Any:
         return None
     from dynskip_jax.data.vocabularies import Vocabulary  # only tasks of words have one
 
-    path = run.path / VOCABULARY
-    try:
-        vocabulary = Vocabulary.from_json(read_json(path, {}))
-        _check_vocabulary(vocabulary)
-        return vocabulary
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
-
-
-def _check_vocabulary(vocabulary: Any) -> None:
-    """Raise a `ValueError` if a field of a vocabulary is not of its type."""
-    for name, hint in hints_of(type(vocabulary)).items():
-        values = [getattr(vocabulary, name)]
-        if name == "columns":
-            values = [tuple(column) for column in vocabulary.columns if not isinstance(column, str)]
-            hint = tuple[str, ...]
-            if len(values) < len(vocabulary.columns):
-                raise ValueError("a column takes a list of words")
-        for value in values:
-            is_negative = isinstance(value, int) and value < 0
-            wrong = "is negative" if is_negative else problem(value, hint)
-            if wrong is not None:
-                raise ValueError(f"{name} {wrong}")
+    return Vocabulary.from_json(read_json(run.path / VOCABULARY))

@@ -82,11 +82,11 @@ def run(plan: Plan, processes: Processes) -> None:
     top = None
     if several:
         top = _open(plan, run_dir, {"models": plan.names})
+        top.go_on()
     logger.info("run folder: %s", run_dir)
 
     # From here on a signal is only noted: the run stops at the next step that looks for it.
     rows: list[dict[str, Any]] = []
-    runs: list[RunDir] = []
     curves: dict[str, Any] = {}
     try:
         with interruptions() as interrupted:
@@ -94,8 +94,7 @@ def run(plan: Plan, processes: Processes) -> None:
                 name = model.spec.name
                 _stop_if(interrupted, processes, f"before {name}")
                 folder = run_dir / file_name(name) if several else run_dir
-                here = _open(plan, folder, {"model": name}, within=top)
-                runs.append(here)
+                here = _open(plan, folder, {"model": name})
                 rows.append(_row(plan, model, here, parallel, interrupted))
                 curves |= curves_of(name, here.records(), model.spec.values)
     except (Stopped, KeyboardInterrupt) as stopped:
@@ -104,8 +103,7 @@ def run(plan: Plan, processes: Processes) -> None:
         raise type(stopped)(going_on) from None
     if top is not None:
         _draw_comparison(plan, top, curves)
-        top.go_on()  # a finished model may be new to this comparison
-        top.write_result(_result(plan, rows), runs)
+        top.write_result(_result(plan, rows))
     processes.agree(None)  # there are no more models
     mode = plan.settings.agent.evaluation_mode
     print_results(plan.experiment, plan.data, rows, plan.published, mode)
@@ -147,12 +145,10 @@ def _follow(models: Sequence[PlannedModel], parallel: Parallel) -> None:
 # --- A model ---
 
 
-def _open(
-    plan: Plan, folder: Path, models: Mapping[str, Any], within: RunDir | None = None
-) -> RunDir:
+def _open(plan: Plan, folder: Path, models: Mapping[str, Any]) -> RunDir:
     """Start or resume the run of one model, or of all of them, in its folder."""
     config = {**plan.config, **models}
-    return RunDir.open(folder, config, about=plan.about, may_grow=plan.may_grow, within=within)
+    return RunDir.open(folder, config, about=plan.about, may_grow=plan.may_grow)
 
 
 def _row(

@@ -2,8 +2,6 @@
 
 import contextlib
 import datetime
-import errno
-import hashlib
 import itertools
 import json
 import os
@@ -15,34 +13,27 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from dynskip_jax.data.files import read_file
 from dynskip_jax.errors import UserError, needs
 from dynskip_jax.storage import checkpoint
-from dynskip_jax.storage.files import check_regular, write_atomically
+from dynskip_jax.storage.files import (
+    from_json,
+    read_json,
+    read_json_lines,
+    to_json,
+    write_atomically,
+)
 from dynskip_jax.storage.manifest import (
     METRICS,
     NAME,
     RESULT,
-    Entry,
     Files,
     checkpoint_step,
-    entries_below,
+    entries_of,
     entry_of,
-    entry_of_file,
     other_format,
     read_manifest,
     write_manifest,
 )
-from dynskip_jax.storage.schema import (
-    CONFIG,
-    PROGRESS,
-    RECORD,
-    from_json,
-    parse_json,
-    read_json,
-    to_json,
-)
-from dynskip_jax.storage.schema import RESULT as RESULT_FORM
 
 with needs("experiments"):
     import filelock
@@ -50,9 +41,6 @@ with needs("experiments"):
 _CONFIG = "config.json"
 _PROGRESS = "progress.json"
 _LOCK = ".lock"
-_MARKER = ".running"
-_NO_LOCKS = (None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_MOST_RECORDS = 2**28  # bytes of metrics.jsonl
 
 
 class RunDir:
@@ -69,12 +57,8 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         self.plots = self.path / "plots"
         self.files: Files = {}  # what the manifest names, as this process read or wrote it
-        # The records so far, as this process read or wrote them.
-        self._records_size = 0
-        self._records_sha256 = hashlib.sha256()
         self._new_config: str | None = None
         self._lock: filelock.BaseFileLock | None = None
-        self._within: RunDir | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "RunDir":
@@ -95,17 +79,15 @@ class RunDir:
         *,
         about: Mapping[str, Any] | None = None,
         may_grow: Sequence[str] = (),
-        within: "RunDir | None" = None,
     ) -> "RunDir":
         """Start a run in a new or empty folder, or resume the run of the same settings, `config`.
 
         A folder with other settings, with files but no run, or in use by another process is
         refused. `about` is how the run was started. The settings named in `may_grow`, such as
         `settings.training.epochs`, may have larger numbers or longer lists than in the folder.
-        `go_on` writes them. `within` is a run of several models that contains this one.
+        `go_on` writes them.
         """
         run = cls(path)
-        run._within = within
         with _naming(run.path):
             check_usable(run.path)
             run.path.mkdir(parents=True, exist_ok=True)
@@ -133,22 +115,12 @@ class RunDir:
 
     def config(self) -> dict[str, Any]:
         """Return the configuration of the run."""
-        config = read_json(self.path / _CONFIG, CONFIG)
-        names = config.get("models", [config.get("model", "model")])
-        if not names or not all(map(is_model_name, names)):
-            raise UserError(f"{self.path / _CONFIG} names no models: restore it, or train again")
-        return config
+        return read_json(self.path / _CONFIG)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the logged records, without an incomplete last line of a run that was killed."""
         path = self.path / METRICS
-        if not path.exists():
-            return []
-        lines = read_file(path, _MOST_RECORDS).split(b"\n")[:-1]
-        return [
-            parse_json(line, RECORD, f"line {number} of {path}")
-            for number, line in enumerate(lines, 1)
-        ]
+        return read_json_lines(path) if path.exists() else []
 
     @property
     def is_finished(self) -> bool:
@@ -157,7 +129,7 @@ class RunDir:
 
     def result(self) -> dict[str, Any] | None:
         """Return the result; None if the run is not finished."""
-        return read_json(self.path / RESULT, RESULT_FORM) if self.is_finished else None
+        return read_json(self.path / RESULT) if self.is_finished else None
 
     @property
     def checkpoint(self) -> Path | None:
@@ -168,20 +140,21 @@ class RunDir:
     # --- Writing ---
 
     def go_on(self) -> None:
-        """Start or resume the run, and the one that contains it, once all that it needs is read.
+        """Start or resume the run, once all that it needs is read.
 
         Remove the result, which will no longer be that of the checkpoint, and what a process that
         was killed has written after it. Write grown settings and the new `about`.
         """
-        if self._within is not None:
-            self._within.go_on()
         kept = {name: entry for name, entry in self.files.items() if _outlasts(name)}
         if self._new_config is not None:
             kept.pop(_CONFIG, None)
         if kept != self.files:
             self._commit(kept)
         (self.path / RESULT).unlink(missing_ok=True)
-        self._rewind()
+        # Remove the records after those of the checkpoint.
+        if (self.path / METRICS).exists():
+            size = self.files[METRICS].bytes if METRICS in self.files else 0
+            os.truncate(self.path / METRICS, size)
         self._remove_other_checkpoints()
         if self._new_config is not None:
             self._write_config()
@@ -198,13 +171,10 @@ class RunDir:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a record, whose arrays become lists, and wait until it is on disk."""
-        line = f"{json.dumps(to_json(record))}\n".encode()
         with open(self.path / METRICS, "ab") as file:
-            file.write(line)
+            file.write(f"{json.dumps(to_json(record))}\n".encode())
             file.flush()
             os.fsync(file.fileno())
-        self._records_size += len(line)
-        self._records_sha256.update(line)
 
     def save(self, step: int, state: PyTree, progress: Mapping[str, Any]) -> None:
         """Save a checkpoint and the records so far, in place of the last checkpoint."""
@@ -216,18 +186,14 @@ class RunDir:
         checkpoint.save(folder / "state", state)
         write_atomically(folder / _PROGRESS, json.dumps(to_json(progress)) + "\n")
         others = {name: entry for name, entry in self.files.items() if "/" not in name}
-        self._commit({**others, **entries_below(self.path, folder), **self._records_entry()})
+        self._commit({**others, **entries_of(self.path, folder), **self._records_entry()})
         self._remove_other_checkpoints()
 
-    def write_result(self, result: Mapping[str, Any], parts: Sequence["RunDir"] = ()) -> None:
-        """Write the result, as the last action; `parts` are the runs that this one contains."""
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write the result, as the last action."""
         text = json.dumps(to_json(result), indent=2) + "\n"
         write_atomically(self.path / RESULT, text)
-        entries = {RESULT: entry_of(text), **self._records_entry()}
-        for part in parts:
-            path = part.path / NAME
-            entries[path.relative_to(self.path).as_posix()] = entry_of_file(path)
-        self._commit({**self.files, **entries})
+        self._commit({**self.files, RESULT: entry_of(text), **self._records_entry()})
 
     def _commit(self, files: Files) -> None:
         """Write the manifest: from now on, these are the files of the run."""
@@ -240,19 +206,7 @@ class RunDir:
         self._new_config = None
 
     def _records_entry(self) -> Files:
-        if self._records_size == 0:
-            return {}
-        return {METRICS: Entry(self._records_size, self._records_sha256.hexdigest())}
-
-    def _rewind(self) -> None:
-        """Remove the records after those of the checkpoint."""
-        path = self.path / METRICS
-        self._records_size = self.files[METRICS].bytes if METRICS in self.files else 0
-        content = b""
-        if path.exists():
-            os.truncate(path, self._records_size)
-            content = path.read_bytes()
-        self._records_sha256 = hashlib.sha256(content)
+        return entries_of(self.path, self.path / METRICS)
 
     def _remove_other_checkpoints(self) -> None:
         """Remove older checkpoints, and those of which the manifest does not know yet."""
@@ -268,7 +222,7 @@ def read_checkpoint(folder: Path, like: PyTree, *, partial: bool = False) -> PyT
 
 def read_progress(folder: Path) -> dict[str, Any]:
     """Return the progress in the folder of a checkpoint."""
-    return read_json(folder / _PROGRESS, PROGRESS)
+    return read_json(folder / _PROGRESS)
 
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
@@ -285,17 +239,10 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
 def check_usable(path: Path) -> None:
     """Refuse a run folder that cannot be written, before long work begins; change nothing."""
     with _naming(path):
-        absolute = os.fsencode(path.absolute())
         # TensorStore takes paths in UTF-8, and reads a backslash as a slash.
-        absolute.decode()
-        if b"\\" in absolute:
+        if "\\" in os.fsencode(path.absolute()).decode():
             raise ValueError("a backslash in its path")
         _holds_run(path)
-        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-        if not nearest.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def file_name(model: str) -> str:
@@ -303,13 +250,11 @@ def file_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)
 
 
-def is_model_name(value: Any) -> bool:
-    """Return whether a value is the name of a model, whose folder lies in the run's."""
-    return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
-
-
 def _outlasts(name: str) -> bool:
-    """Return whether a file stays as it is where a finished run goes on."""
+    """Return whether a file stays as it is where a finished run goes on.
+
+    Older versions named the manifests of a comparison's models, too.
+    """
     return name != RESULT and not name.endswith(f"/{NAME}")
 
 
@@ -328,23 +273,16 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> filelock.BaseFileLock:
-    """Lock a run folder for this process; the system releases the lock if the process is killed.
-
-    On a file system without locks, a file that only one process can create is the lock.
-    """
-    remedy = "stop it, or choose another --run-dir"
-    for kind, name in ((filelock.FileLock, _LOCK), (filelock.SoftFileLock, _MARKER)):
-        try:
-            lock = kind(path / name, timeout=0, is_singleton=True)  # one lock a process
-            lock.acquire()
-            return lock
-        except filelock.Timeout:
-            problem = f"another process is running in {path}"
-            raise UserError(f"{problem}: wait for it, or {remedy}") from None
-        except (NotImplementedError, OSError) as error:
-            if kind is filelock.SoftFileLock or getattr(error, "errno", None) not in _NO_LOCKS:
-                raise
-        remedy = f"delete {path / _MARKER} if it was killed"
+    """Lock a run folder for this process; the system releases the lock if the process is killed."""
+    lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one lock a process
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise UserError(
+            f"another process is running in {path}: wait for it, stop it, or choose another "
+            "--run-dir"
+        ) from None
+    return lock
 
 
 def _holds_run(path: Path) -> bool:
@@ -356,10 +294,9 @@ def _holds_run(path: Path) -> bool:
         raise UserError(f"{path} {problem}; choose another --run-dir")
     names = {entry.name for entry in path.iterdir()}
     # A run that is killed while it writes its first manifest leaves only the other files.
-    if NAME in names or not names - {f"{NAME}.tmp", _LOCK, _MARKER}:
-        check_regular(path)
+    if NAME in names or not names - {f"{NAME}.tmp", _LOCK}:
         return NAME in names
-    if _CONFIG in names and "format" in (found := read_json(path / _CONFIG, {})):
+    if _CONFIG in names and "format" in (found := read_json(path / _CONFIG)):
         raise other_format(path, found["format"])
     problem = "is not empty and has no manifest.json, so it is not a run"
     raise UserError(f"{path} {problem}; choose another --run-dir")

@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.storage.files import write_atomically
-from dynskip_jax.storage.schema import MANIFEST, read_json
+from dynskip_jax.storage.files import read_json, write_atomically
 
 FORMAT = 5  # of run folders; a folder of another format is refused
 NAME = "manifest.json"
@@ -31,24 +30,22 @@ class Entry(NamedTuple):
 Files = dict[str, Entry]  # by path inside the run folder
 
 
-def entry_of(content: str | bytes) -> Entry:
+def entry_of(content: str) -> Entry:
     """Return the entry of a file with this content."""
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode()
     return Entry(len(data), hashlib.sha256(data).hexdigest())
 
 
-def entry_of_file(path: Path) -> Entry:
-    """Return the entry of a file, after waiting until it is on disk."""
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Entry(file.tell(), digest)
-
-
-def entries_below(folder: Path, part: Path) -> Files:
-    """Return the entries of all files below a part of a run folder."""
-    paths = sorted(path for path in part.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): entry_of_file(path) for path in paths}
+def entries_of(folder: Path, part: Path) -> Files:
+    """Return the entries of a file, or of all files below a folder, once they are on disk."""
+    found = {}
+    paths = [part, *part.rglob("*")]
+    for path in sorted(path for path in paths if path.is_file()):
+        with open(path, "r+b") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found[path.relative_to(folder).as_posix()] = Entry(file.tell(), digest)
+    return found
 
 
 def write_manifest(folder: Path, files: Mapping[str, Entry]) -> None:
@@ -60,15 +57,17 @@ def write_manifest(folder: Path, files: Mapping[str, Entry]) -> None:
 
 def read_manifest(folder: Path) -> Files:
     """Return the files of a run folder, each of which must be as the run wrote it."""
-    manifest = read_json(folder / NAME, MANIFEST)
-    if manifest["format"] != FORMAT:
-        raise other_format(folder, manifest["format"])
-    files = {name: Entry(**entry) for name, entry in manifest["files"].items()}
+    manifest = read_json(folder / NAME)
+    try:
+        found = manifest["format"]
+        files = {name: Entry(**entry) for name, entry in manifest["files"].items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / NAME} is no manifest ({error}): restore it") from None
+    if found != FORMAT:
+        raise other_format(folder, found)
+
     is_finished = RESULT in files
     for name, entry in files.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise UserError(f"{folder / NAME} names {name[:80]}, which is no file of the run")
         # An unfinished run goes on to write records; they begin with those of its checkpoint.
         grows = name == METRICS and not is_finished
         problem = _problem(folder / name, entry, grows=grows)
@@ -77,6 +76,7 @@ def read_manifest(folder: Path) -> Files:
                 f"{folder / name} {problem}: restore it, copy the whole folder again, or choose "
                 "another --run-dir"
             )
+
     # A part of an array may have no file; one that was added would be read.
     step = checkpoint_step(files)
     if step is not None:
@@ -104,10 +104,9 @@ def other_format(folder: Path, found: object) -> UserError:
 
 def _problem(path: Path, entry: Entry, *, grows: bool) -> str | None:
     """Return how a file differs from its entry; None if it does not."""
-    try:
-        size = path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.is_file():
         return "is missing"
+    size = path.stat().st_size
     if size < entry.bytes or (size > entry.bytes and not grows):
         return f"has {size:,} bytes, and the run wrote {entry.bytes:,}"
     with open(path, "rb") as file:

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.storage.folder import RunDir, file_name, is_model_name
+from dynskip_jax.storage.folder import RunDir, file_name
 from dynskip_jax.storage.manifest import NAME
-
-_MOST_SECONDS = 10**10
 
 
 class FinishedModel(NamedTuple):
@@ -25,14 +23,7 @@ def row_of(run: RunDir) -> dict[str, Any] | None:
     """Return the row in `result.json` of a run of one model, or None if it is not finished."""
     if (result := run.result()) is None:
         return None
-    row = next(iter(result["rows"]), {})
-    is_possible = row.get("seeds") and row["metrics"] and 0 <= row["wall_seconds"] < _MOST_SECONDS
-    if not is_possible or not is_model_name(row["model"]):
-        raise UserError(
-            f"{run.path / 'result.json'} has no row with a model, seeds and metrics: "
-            "restore it, or choose another run folder"
-        )
-    return row
+    return result["rows"][0]
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:

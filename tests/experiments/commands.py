@@ -11,7 +11,7 @@ import pytest
 
 from dynskip_jax.cli import main as cli
 from dynskip_jax.config.experiment import Experiment, find_experiment
-from dynskip_jax.storage.manifest import entry_of_file, write_manifest
+from dynskip_jax.storage.manifest import entries_of, write_manifest
 from dynskip_jax.terminal.failures import run_main
 
 PTB, NUMBERS = find_experiment("ptb"), find_experiment("number_prediction")
@@ -86,12 +86,10 @@ def forge(folder, **contents):
     """
     for name, content in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
-    others = ("manifest.json", ".lock")
-    files = {
-        path.relative_to(folder).as_posix(): entry_of_file(path)
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in others and path.parent.name != "plots"
-    }
+    files = {}
+    for path in folder.iterdir():
+        if path.name not in ("manifest.json", ".lock", "plots"):
+            files |= entries_of(folder, path)
     write_manifest(folder, files)
 
 
