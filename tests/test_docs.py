@@ -98,9 +98,9 @@ def test_the_agent_of_the_example_solves_its_task_and_a_plain_lstm_does_not(seed
 @pytest.mark.slow
 def test_the_page_on_own_models_runs():
     page = OWN_MODEL
-    _, *codes = code_of(page)  # the first one is tested above
-    names = run_code(page, *[code for code in codes if "import torch" not in code])
-    assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
+    definitions, _ = example_of_an_agent()
+    _, *codes = code_of(page)
+    names = run_code(page, definitions, *[code for code in codes if "import torch" not in code])
     assert names["out"].h.shape == names["replayed"].h.shape == (16, 12, 16)
     assert names["half"].decisions[0].action.max() <= 3
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
@@ -109,9 +109,9 @@ def test_the_page_on_own_models_runs():
 
 
 def codes_of_agents():
-    """Return the code of the page on agents: a loop of one's own, and recipes for libraries."""
+    """Return the code of the page on agents: a loop of one's own, and the recipe for memorax."""
     codes = code_of("docs/agents.md")
-    recipes = [code for code in codes if re.search("memorax|nnx_ppo", code)]
+    recipes = [code for code in codes if "memorax" in code]
     return [code for code in codes if code not in recipes], recipes
 
 
@@ -121,24 +121,19 @@ def test_the_loop_of_the_page_on_agents_is_traced():
 
 
 @pytest.mark.slow
-def test_the_loop_of_the_page_on_agents_solves_its_task_and_replays_its_choices():
+def test_the_loop_of_the_page_on_agents_solves_its_task():
     own, _ = codes_of_agents()
     longer = [code.replace("updates = 2", "updates = 50") for code in own]
     assert longer != own
     names = run_code("docs/agents.md", *longer)
     assert np.mean(names["returns"][-5:]) > 5.5  # of 6
-    np.testing.assert_allclose(names["log_ratio"], 0, atol=1e-4)
-    np.testing.assert_array_equal(names["replayed"].action, names["rollout"].choice)
 
 
-def test_the_recipes_for_other_libraries_act_and_reset(monkeypatch):
-    """The libraries' base classes have stand-ins: what is tested is how recipes call the layers."""
+def test_the_recipe_for_memorax_acts_and_resets(monkeypatch):
+    """The library's base class has a stand-in: what is tested is how the recipe calls the layer."""
     module = types.ModuleType("stand-in")
     module.SequenceModel = flax.linen.Module
-    module.StatefulModule = nnx.Module
-    module.StatefulModuleOutput = lambda state, output, *_: (state, output)
-    for name in ("memorax.networks.sequence_models.sequence_model", "nnx_ppo.networks.types"):
-        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "memorax.networks.sequence_models.sequence_model", module)
     own, recipes = codes_of_agents()
     (first, *_) = own
     x = jnp.ones((2, 3, 4))
@@ -149,15 +144,10 @@ def test_the_recipes_for_other_libraries_act_and_reset(monkeypatch):
         names = run_code("docs/agents.md", first, *recipes)
         memory = names["SkipMemory"](8, skip)
         carry = memory.initialize_carry(None, (2, 4))
-        (_, by_rows), _ = memory.init_with_output(jax.random.key(0), x, begins, carry)
-        module = names["SkipModule"](4, 8, skip, rngs=nnx.Rngs(0))
-        state, h = module(module.initialize_state(2), x[:, 0])
-        reset = jax.vmap(module.reset_state)(state)
-        return by_rows, h, state, reset
+        (_, h), _ = memory.init_with_output(jax.random.key(0), x, begins, carry)
+        return h
 
-    by_rows, h, state, reset = jax.eval_shape(run)
-    assert by_rows.shape == (2, 3, 8) and h.shape == (2, 8)
-    assert state == reset
+    assert jax.eval_shape(run).shape == (2, 3, 8)
 
 
 def test_the_page_on_own_pieces_makes_candidates_and_a_skip_that_its_command_names():
@@ -287,13 +277,19 @@ def test_the_tests_that_reliability_names_exist_and_are_said_to_be_slow_if_they_
 # --- The reference ---
 
 
-def test_the_reference_has_every_package():
+# Packages of which users call no name: the docstrings of their modules are enough.
+WITHOUT_A_PAGE = {"cli", "commands", "experiments", "storage", "terminal"}
+
+
+def test_the_reference_has_every_package_that_users_call():
     """A page lists a package as a whole or by module; an exported name of a module has its own
     entry.
     """
     folders = [path.parent for path in (ROOT / "dynskip_jax").glob("*/__init__.py")]
-    # See the next test.
-    for folder in (folder for folder in folders if folder.name != "functional"):
+    # The next test has `functional`.
+    for folder in folders:
+        if folder.name in {"functional", *WITHOUT_A_PAGE}:
+            continue
         page = ROOT / "docs" / "api" / f"{folder.name}.md"
         listed = re.findall(r"^::: (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         package = f"dynskip_jax.{folder.name}"

@@ -1,4 +1,4 @@
-"""Check that the tasks of docs/own_task.md train, compare, predict and explain, and pages on
+"""Check that the task of docs/own_task.md trains, compares, predicts and explains, and pages on
 analysis.
 """
 
@@ -15,23 +15,16 @@ from dynskip_jax.config.experiment import Experiment, find_experiment
 from dynskip_jax.errors import UserError
 
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
-NAMES = ("seen_before", "same_ends")
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """Write the tasks of docs/own_task.md, whose first blocks are files; return experiments."""
+def toy(tmp_path_factory):
+    """Write the task of docs/own_task.md, whose first block is a file; return its experiment."""
     folder = tmp_path_factory.mktemp("own")
-    for name, code in zip(NAMES, code_of("docs/own_task.md"), strict=False):
-        (folder / f"{name}.py").write_text(code)
+    (folder / "seen_before.py").write_text(code_of("docs/own_task.md")[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield {name: importlib.import_module(name).EXPERIMENT for name in NAMES}
-
-
-@pytest.fixture(scope="module")
-def toy(own):
-    return own["seen_before"]
+        yield importlib.import_module("seen_before").EXPERIMENT
 
 
 @pytest.fixture(scope="module")
@@ -59,22 +52,8 @@ def test_it_compares_predicts_and_explains(toy, compared):
     assert_user_error(execute(toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
-def test_one_label_for_each_sequence_is_trained_resumed_and_predicted(own, tmp_path):
-    experiment, folder = own["same_ends"], tmp_path / "run"
-    train = ("--run-dir", folder, "--model", "lstm", "--epochs", 2, "--batch-size", 10)
-    succeed(experiment, *train)
-    assert row_of(folder)["metrics"].keys() >= {"test_accuracy", "test_macro_f1", "dev_nll"}
-    assert "finished already" in succeed(experiment, *train).out
-    lines = "a b a\n\nf c\n"
-    said = succeed(experiment, "predict", "--run-dir", folder, standard_input=lines).out
-    first, empty, last = said.splitlines()
-    assert not empty and {first.split()[0], last.split()[0]} <= {"same", "different"}
-    assert load_run(folder).read("a b a").prediction == first
-
-
-def test_an_experiment_is_the_one_of_an_imported_module(own):
+def test_an_experiment_is_the_one_of_an_imported_module(toy):
     """Neither a copy nor an experiment of the same name that no module has takes its place."""
-    toy = own["seen_before"]
     dataclasses.replace(toy, about="a copy")
     assert find_experiment("seen_before") is toy
     Experiment(name="of_no_module", about="", task=None)
@@ -107,8 +86,6 @@ def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quic
 
 @pytest.mark.slow
 def test_the_page_on_ones_own_analysis_runs(compared, here):
-    folder = compared.folder
-    folders = [folder / "lstm", folder / "dynamic-3"]
-    names = run_code("docs/own_analysis.md", run_dir=folder, text="a b c a", run_dirs=folders)
+    names = run_code("docs/own_analysis.md", run_dir=compared.folder, text="a b c a")
     assert (names["always_1"].decisions[-1].action == 1).all()
     assert names["scores"].keys() >= {"dev_f1", "dev_accuracy", "dev_nll"}
