@@ -54,7 +54,7 @@ def on_page_content(html, page, config, files):
 
     def mark(code):
         return re.sub(
-            r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)", r'<span class="flag">\g<0></span>', code[0]
+            r"(?<![\w-])--?\w[\w-]*(?=[^<>]*<)", r'<span class="flag">\g<0></span>', code[0]
         )
 
     return re.sub(r"<code>.*?</code>", mark, html, flags=re.DOTALL)
