@@ -18,8 +18,8 @@ from dynskip_jax.data.files import (
     PathLike,
     find_splits,
     iter_lines,
+    named_file,
     named_folder,
-    only_file,
     stream_lines,
     tar_files,
 )
@@ -139,7 +139,9 @@ def _published_ptb_files(folder: Path) -> dict[str, Path]:
     """Return the files with upstream's names, if there are any; its folder has others, too."""
     if not any(folder.glob("ptb.train.txt*")):
         return {}
-    return {split: only_file(folder, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()}
+    return {
+        split: named_file(folder, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()
+    }
 
 
 def embedded_corpus() -> LanguageCorpus:

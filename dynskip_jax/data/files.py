@@ -1,31 +1,25 @@
 """Find and read users' files: text line by line, and members of archives.
 
 Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a
-carriage return, or both. Named pipes and devices are refused, because reading them may never end,
-and so are lines of more than `MAX_LINE` characters, for which memory may lack.
+carriage return, or both. Named pipes and devices are refused, because reading them may never end.
 """
 
-import contextlib
 import gzip
 import io
 import os
 import re
-import stat
-import sys
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.terminal.messages import bad_file, bad_line, shown
+from dynskip_jax.terminal.messages import bad_file, shown
 
 PathLike = str | os.PathLike[str]
 
 DATA_VARIABLE = "DYNSKIP_DATA_DIR"
-MAX_LINE = 100_000_000  # characters; text8 is one line of this length
 SPLITS = ("train", "dev", "test")
 # Words for the splits in names of files; the first one is that of published corpora.
 SPLIT_WORDS: Mapping[str, Sequence[str]] = {
@@ -33,20 +27,8 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "dev": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
-# Files that systems put into folders, besides hidden ones.
-_OF_SYSTEMS = ("thumbs.db", "desktop.ini")
-# Bytes that are not UTF-8, as `surrogateescape` keeps them.
-_UNDECODED = re.compile("[\udc80-\udcff]")
-# What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
-_DAMAGED = (
-    OSError,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    KeyError,
-    RuntimeError,
-)
+# What damaged archives raise in `gzip` and `tarfile`.
+_DAMAGED = (OSError, tarfile.TarError, zlib.error, EOFError)
 
 
 def expanded(path: PathLike) -> Path:
@@ -78,30 +60,20 @@ def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[st
     return folder
 
 
-def folder_entries(folder: PathLike) -> list[Path]:
-    """Return the files and folders in a folder, sorted by name, without hidden ones."""
-    try:
-        entries = sorted(Path(folder).iterdir())
-    except NotADirectoryError:
-        raise bad_file(folder, "is no folder: name the folder that it is in") from None
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror}): check its name and permissions"
-        raise bad_file(folder, problem) from None
-    return [own for own in entries if not _is_hidden(own.name)]
+def corpus_files(
+    data: PathLike | None, name: str, title: str, files: Mapping[str, str]
+) -> tuple[Path, dict[str, Path]]:
+    """Return the `data_folder` of a published corpus, and the file of each split in it."""
+    folder = data_folder(data, name, title, [*files.values()])
+    return folder, {split: named_file(folder, file) for split, file in files.items()}
 
 
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _OF_SYSTEMS
-
-
-def only_file(folder: Path, pattern: str) -> Path:
-    """Return the only file in `folder` whose name matches the pattern, perhaps with .gz."""
-    found = sorted((*folder.glob(pattern), *folder.glob(f"{pattern}.gz")))
-    if len(found) != 1:
-        names = ", ".join(shown(path.name) for path in found[:3]) or "none"
-        problem = f"needs one file named {pattern} (or .gz), and has {names}"
-        raise bad_file(folder, f"{problem}: use --data DIR")
-    return found[0]
+def named_file(folder: Path, name: str) -> Path:
+    """Return the file in `folder` that has a name, perhaps with .gz."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise bad_file(folder, f"has no file {name} (or .gz): put it there, or use --data DIR")
 
 
 def find_splits(
@@ -113,12 +85,16 @@ def find_splits(
     with one of the endings, in any case, perhaps with .gz. Splits that are not `needed` may be
     missing.
     """
-    entries = folder_entries(folder)
+    try:
+        entries = sorted(path for path in Path(folder).iterdir() if path.is_file())
+    except OSError as error:
+        problem = f"is no folder that can be read ({error.strerror}): check its name"
+        raise bad_file(folder, problem) from None
     found = {}
     ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
     for split, words in SPLIT_WORDS.items():
-        name = re.compile(rf"(.+[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE)
-        chosen = [path for path in entries if path.is_file() and name.fullmatch(path.name)]
+        name = re.compile(rf"([^.].*[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE)
+        chosen = [path for path in entries if name.fullmatch(path.name)]
         if len(chosen) > 1:
             listed = ", ".join(shown(path.name) for path in chosen[:3])
             problem = f"has more than one file for the {split} split ({listed})"
@@ -132,67 +108,49 @@ def find_splits(
     return found
 
 
-def open_file(path: PathLike) -> BinaryIO:
-    """Open a regular file to read its bytes; the error for anything else names the path."""
-    try:
-        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
-    except (OSError, ValueError) as error:  # ValueError: the name has a null character
-        reason = getattr(error, "strerror", None) or error
-        problem = f"cannot be read ({reason}): check its name and permissions"
-        raise bad_file(path, problem) from error
-    # The open file is checked, and not its name, which may change in between.
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
-    return file
-
-
 def read_file(path: PathLike, most: int) -> bytes:
     """Return the content of a regular file, which may have `most` bytes."""
-    with open_file(path) as file:
-        content = file.read(most + 1)
-    return _checked(path, content, most)
+    _check_is_file(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}): check its permissions"
+        raise bad_file(path, problem) from error
+    if len(content) > most:
+        raise bad_file(path, f"has more than {most:,} bytes: name a smaller file")
+    return content
 
 
-def read_standard_input(most: int) -> bytes:
-    """Return the bytes of standard input up to its end, which may be `most`."""
-    return _checked("standard input", sys.stdin.buffer.read(most + 1), most)
-
-
-def iter_lines(
-    path: PathLike, member: str | None = None, *, keeps_ends: bool = False
-) -> Iterator[str]:
-    r"""Yield the lines of a text file or of a zip archive's member, without ends or with `\n`."""
-    with open_file(path) as file:
-        try:
-            with _unpacked(file, path, member) as text:
-                yield from stream_lines(text, place(path, member), keeps_ends=keeps_ends)
-        except _DAMAGED as error:
-            problem = f"is damaged, or not what its name says ({error}): fetch it again"
-            raise bad_file(path, f"{problem}, or unpack it") from error
+def iter_lines(path: PathLike, *, keeps_ends: bool = False) -> Iterator[str]:
+    r"""Yield the lines of a text file, without ends or with `\n`."""
+    _check_is_file(path)
+    opened = gzip.open if os.fspath(path).lower().endswith(".gz") else open
+    try:
+        with opened(path, "rb") as file:
+            yield from stream_lines(file, os.fspath(path), keeps_ends=keeps_ends)
+    except _DAMAGED as error:
+        problem = f"cannot be read, or is not what its name says ({error}): fetch it again"
+        raise bad_file(path, f"{problem}, or unpack it") from error
 
 
 def stream_lines(
     stream: Any, where: str = "standard input", *, keeps_ends: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of an open binary stream as soon as each is complete."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+    """Yield the lines of an open binary stream as soon as each is complete, and close it."""
     try:
-        # `readline` with a limit: a file without line ends would fill the memory.
-        for number, line in enumerate(iter(lambda: text.readline(MAX_LINE + 1), ""), 1):
-            if len(line) > MAX_LINE:
-                raise bad_line(
-                    where, number, f"more than {MAX_LINE:,} characters: break it into lines"
-                )
-            if not line.isascii() and _UNDECODED.search(line):
-                raise bad_line(
-                    where, number, "no UTF-8 text: convert the file, for example with iconv"
-                )
-            line = line.lstrip("\ufeff")  # also of files put together
-            yield line if keeps_ends else line.removesuffix("\n")
-    finally:
-        with contextlib.suppress(ValueError):  # the stream is closed already
-            text.detach()
+        with io.TextIOWrapper(stream, encoding="utf-8-sig") as text:
+            for line in text:
+                yield line if keeps_ends else line.removesuffix("\n")
+    except UnicodeDecodeError:
+        problem = "is no UTF-8 text: convert it, for example with iconv"
+        raise bad_file(where, problem) from None
+
+
+def _check_is_file(path: PathLike) -> None:
+    """Refuse a folder, a named pipe and a device, and what does not exist."""
+    if not os.path.isfile(path):
+        raise bad_file(path, "is no file: check its name and permissions")
 
 
 def tar_files(
@@ -208,31 +166,3 @@ def tar_files(
     except _DAMAGED as error:
         problem = f"the archive from {source} is damaged ({shown(error, 80)})"
         raise UserError(f"{problem}: try again later") from error
-
-
-def place(path: PathLike, member: str | None = None) -> str:
-    """Return the name of a file, or of a member of an archive, for messages."""
-    return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
-
-
-def _checked(where: PathLike, content: bytes, most: int) -> bytes:
-    """Return what was read, unless there is more of it."""
-    if len(content) > most:
-        raise bad_file(where, f"has more than {most:,} bytes: name a smaller file")
-    return content
-
-
-def _unpacked(
-    file: BinaryIO, path: PathLike, member: str | None
-) -> contextlib.AbstractContextManager[Any]:
-    """Return the stream of a file's text, which is unpacked from a .gz file or a zip archive."""
-    if member is not None:
-        return zipfile.ZipFile(file).open(member)
-    if os.fspath(path).lower().endswith(".gz"):
-        return gzip.open(file)
-    return contextlib.nullcontext(file)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a named pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

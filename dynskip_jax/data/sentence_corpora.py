@@ -10,12 +10,11 @@ import numpy as np
 
 from dynskip_jax.data.files import (
     DATA_VARIABLE,
-    SPLITS,
     PathLike,
-    data_folder,
+    corpus_files,
     iter_lines,
+    named_file,
     named_folder,
-    only_file,
     stream_lines,
     tar_files,
 )
@@ -35,7 +34,7 @@ _IMDB_NAME = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt", re.DOT
 _IMDB_UNLABELLED = re.compile(r"(?:.*/)?train/unsup/(\d+)_0\.txt", re.DOTALL)
 
 SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
-_SST_FILES = ("train.txt", "dev.txt", "test.txt")
+_SST_FILES = {split: f"{split}.txt" for split in ("train", "dev", "test")}
 _SST_URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 _SST_BRACKETS = {"-lrb-": "(", "-rrb-": ")"}
 # A leaf, whose word may be a bracket as in `(2 ()`; the start of a node and its label; its end; or
@@ -107,7 +106,7 @@ def read_imdb(place: PathLike) -> dict[str, list[LabelledText]]:
     """
     place = Path(place)
     if any(place.glob("*.jsonl*")):
-        files = {split: only_file(place, f"{split}.jsonl") for split in ("train", "test")}
+        files = {split: named_file(place, f"{split}.jsonl") for split in ("train", "test")}
         return {split: read_labelled_file(file) for split, file in files.items()}
     if place.is_file():
         found = _archived(place, _IMDB_NAME)
@@ -154,8 +153,8 @@ def find_sst(
     data: PathLike | None, *, phrases: bool = False
 ) -> tuple[dict[str, list[Labelled]], str]:
     """Return the sentences of SST, with `phrases` every node of train's trees, and their place."""
-    folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
-    files = {split: only_file(folder, name) for split, name in zip(SPLITS, _SST_FILES, strict=True)}
+    title = f"the Stanford Sentiment Treebank ({_SST_URL})"
+    folder, files = corpus_files(data, "sst", title, _SST_FILES)
     found = {}
     for split, path in files.items():
         found[split] = read_trees(path, phrases=phrases and split == "train")
@@ -203,8 +202,7 @@ def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
 
 def find_sick(data: PathLike | None) -> tuple[dict[str, list[Labelled]], str]:
     """Return the pairs of SICK in the split of SemEval-2014 from a folder, and where they were."""
-    folder = data_folder(data, "sick", f"SICK ({_SICK_URL})", [*_SICK_FILES.values()])
-    files = {split: only_file(folder, name) for split, name in _SICK_FILES.items()}
+    folder, files = corpus_files(data, "sick", f"SICK ({_SICK_URL})", _SICK_FILES)
     return {split: read_pairs(path) for split, path in files.items()}, f"the folder {folder}"
 
 

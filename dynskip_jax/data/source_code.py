@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from dynskip_jax.data import vocabularies
-from dynskip_jax.data.files import SPLITS, PathLike, folder_entries, read_file
+from dynskip_jax.data.files import SPLITS, PathLike, read_file
 from dynskip_jax.data.language import LanguageCorpus, corpus_name
 from dynskip_jax.data.vocabularies import FILE, CodeToken
 from dynskip_jax.errors import UserError, needs
@@ -269,7 +269,8 @@ def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], l
 
     Also return the folders that cannot be opened; if `root` cannot, raise a `UserError`.
     """
-    folder_entries(root)
+    if not root.is_dir():
+        raise bad_file(root, "is no folder: check its name and permissions")
     found = {}
     unreadable: list[PurePath] = []
 

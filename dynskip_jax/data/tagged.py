@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,14 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from dynskip_jax.data.batches import Batch, Examples, fingerprint, pad_sequences
-from dynskip_jax.data.files import SPLITS, PathLike, data_folder, find_splits, only_file
+from dynskip_jax.data.files import (
+    SPLITS,
+    PathLike,
+    corpus_files,
+    data_folder,
+    find_splits,
+    stream_lines,
+)
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, first_problem, tag_of
 from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, TaggedSentence, read_columns
 from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
@@ -89,11 +97,11 @@ def find_tagged_corpus(
         path = data_folder(None, *archive) if data is None else Path(data)
         if not path.is_file():
             path /= "conll2000.zip"
-        parts = [read(path, member=f"conll2000/{of}.txt") for of in ("train", "test")]
+        parts = [read(f"{path} ({name})", lines) for name, lines in _archived(path)]
         return _with_drawn_dev(path, *parts)
     if dataset == "conll2003":
-        folder = data_folder(data, "conll2003", "CoNLL-2003", [*_CONLL2003.values()])
-        splits = {split: read(only_file(folder, name)) for split, name in _CONLL2003.items()}
+        folder, files = corpus_files(data, "conll2003", "CoNLL-2003", _CONLL2003)
+        splits = {split: read(path) for split, path in files.items()}
         return TaggedCorpus("conll2003", f"the folder {folder}", splits, "IOB1")
     if dataset == "ud":
         folder = data_folder(
@@ -111,6 +119,17 @@ def find_tagged_corpus(
     splits = {split: read(path) for split, path in find_splits(folder, endings).items()}
     name = printable(folder.resolve().name) + f", {tag.upper()}" * (dataset == "ud")
     return TaggedCorpus(name, f"the folder {folder}", splits)
+
+
+def _archived(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the names and the lines of train and test in NLTK's archive of CoNLL-2000."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in ("conll2000/train.txt", "conll2000/test.txt"):
+                with archive.open(name) as file:
+                    yield name, [*stream_lines(file, str(path))]
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise bad_file(path, f"is not NLTK's archive of CoNLL-2000 ({error})") from error
 
 
 def _check_tag(dataset: str, tag: str, tag_column: int) -> None:

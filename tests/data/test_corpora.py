@@ -136,8 +136,8 @@ def test_places_in_order(small_ptb, tmp_path, home):
             "the dataset 'ptb' was not found (its upstream address does not answer): put",
         ),
         ((None, "penn"), "there is no dataset 'penn': use ptb, pydoc-topics or a sub-folder of"),
-        (("nowhere",), "nowhere cannot be read (No such file or directory)"),
-        (("ptb.txt",), "ptb.txt is no folder: name the folder that it is in"),
+        (("nowhere",), "nowhere is no folder that can be read (No such file"),
+        (("ptb.txt",), "ptb.txt is no folder that can be read"),
     ],
 )
 def test_what_is_not_there(tmp_path, monkeypatch, arguments, problem):
@@ -352,7 +352,11 @@ def test_sick(tmp_path):
             "line 1: unexpected 'the': a bracket holds a label and one word",
         ),
         (read_trees, "\n(2 (2 yes)\n", "line 2: the bracket that opens here is not closed"),
-        (read_pairs, "a\tb\n", "line 1: expected one column 'sentence_A', found 0 among a, b"),
+        (
+            read_pairs,
+            "a\tb\nc\td\n",
+            "line 2: expected text or a number under 'sentence_A' among a, b",
+        ),
         (read_pairs, HEADER + "1\ta\tb\n", "line 2: 3 columns, but the first line has 4"),
         (read_pairs, HEADER + "1\ta\tb\tnan\n", "line 2: the rating 'nan' is no number"),
         (read_pairs, HEADER + "1\ta\tb\t6\n", "line 2: the rating 6 does not lie between"),

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynskip_jax.data import files
 from dynskip_jax.data.files import (
     find_splits,
     iter_lines,
     named_folder,
     read_file,
-    read_standard_input,
     stream_lines,
     tar_files,
 )
@@ -33,9 +31,7 @@ def test_lines_of_all_systems(lines, end, has_mark, has_last_end):
     assert list(stream_lines(io.BytesIO(text.encode()))) == (expected or [""] * has_last_end)
 
 
-def test_lines_come_as_they_are_typed_without_marks():
-    together = io.BytesIO("\ufeffa\n\ufeffthe\n\ufeff".encode())  # files put together
-    assert list(stream_lines(together)) == ["a", "the", ""]
+def test_lines_come_as_they_are_typed():
     read, write = os.pipe()
     with open(read, "rb") as stream:
         lines = stream_lines(stream)
@@ -47,19 +43,16 @@ def test_lines_come_as_they_are_typed_without_marks():
 
 
 CUT = gzip.compress(os.urandom(9000).hex().encode())[:5000]
-LONG = b"ok\n" + b"x" * 300_000
 BAD = {
-    "absent": (None, "cannot be read (No such file"),
+    "absent": (None, "is no file"),
     "cut.gz": (CUT, "fetch it again"),
-    "latin": (b"ok\r\n\ra \xff", "line 3: no UTF-8 text: convert the file"),
-    "cut": ("é".encode()[:1], "line 1: no UTF-8 text"),
-    "long.gz": (gzip.compress(LONG), "line 2: more than 100,000 characters: break it into lines"),
+    "latin": (b"ok\r\n\ra \xff", "is no UTF-8 text: convert it"),
+    "cut": ("é".encode()[:1], "is no UTF-8 text"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_files_are_named(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(files, "MAX_LINE", 100_000)
+def test_bad_files_are_named(tmp_path, name):
     data, problem = BAD[name]
     if data is not None:
         (tmp_path / name).write_bytes(data)
@@ -90,25 +83,22 @@ def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
             list(tar_files(name, re.compile("x"), "http://x"))
 
 
-def test_only_regular_files_of_a_bounded_size_are_read(tmp_path, monkeypatch):
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     name = os.fsdecode(b"caf\xe9.py")  # no UTF-8
     (tmp_path / name).write_bytes(b"x = 1\n")
     assert read_file(tmp_path / name, 6) == b"x = 1\n"
     os.mkfifo(tmp_path / "pipe")
     refused = {
         tmp_path / name: "has more than 5 bytes",
-        tmp_path / "pipe": "is a named pipe or a device",
-        "/dev/zero": "is a named pipe or a device",
-        tmp_path: "cannot be read (Is a directory)",
-        tmp_path / ("x" * 300): "cannot be read (File name too long)",
-        "a\0b": "cannot be read (embedded null byte)",
+        tmp_path / "pipe": "is no file",
+        "/dev/zero": "is no file",
+        tmp_path: "is no file",
+        tmp_path / ("x" * 300): "is no file",
+        "a\0b": "is no file",
     }
     for path, problem in refused.items():
         with pytest.raises(UserError, match=re.escape(problem)):
             read_file(path, 5)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xe9" * 6)))
-    with pytest.raises(UserError, match="standard input has more than 5 bytes"):
-        read_standard_input(5)
 
 
 @pytest.mark.parametrize(

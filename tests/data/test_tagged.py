@@ -17,7 +17,6 @@ SENTENCES = [
     (["Peter", "Blackburn"], ["I-PER", "I-PER"], [8, 9]),
     (["BRUSSELS"], ["I-LOC"], [12]),
 ]
-MULTICONER = "# id 5-f3\tdomain=en\nits _ _ O\n# _ _ B-SYM\n\n# id 2\tdomain=en\n# _ _ O\n"
 
 
 @pytest.mark.parametrize(
@@ -38,19 +37,13 @@ def test_columns_of_any_typography(tmp_path, change):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (MULTICONER, ["its", "#", "#"]),
-        ("# text = It is so\n# newdoc\nIt O\n\n# O\n", ["It", "#"]),
-        (
-            "# id 7\tdomain=en\nNew York\tB-LOC\n#hash\tO\n\n#tag\tO\n",
-            ["New York", "#hash", "#tag"],
-        ),
-        ("# # PunctType=Currency O\nx y z O\n", ["#", "x"]),
+        ("New York\tB-LOC\n#hash\tO\n", ["New York", "#hash"]),
         ("# O\n\n# O\n", ["#", "#"]),
         ("-DOCSTART- -X- O\n\n# $ O\n5 CD O\n", ["#", "5"]),
         ("a\u00a0b X\n\u00a0 Y\n", ["a\u00a0b", "\u00a0"]),
     ],
 )
-def test_comments_are_no_words_and_pound_signs_are(text, words):
+def test_pound_signs_and_blanks_of_other_kinds_are_words(text, words):
     assert [word for block in lines_to_tag(text.split("\n")) for word in block.words] == words
 
 
@@ -78,7 +71,7 @@ def test_conllu_has_syntactic_words(tmp_path):
 
 DO = "1\tDo\tdo\tAUX"
 BAD = [
-    (read_columns, "EU NNP O\nrejects O\n", "line 2: 2 columns, but the first line has 3"),
+    (read_columns, "EU NNP O\nrejects O\n", "line 2: 2 columns, not 3"),
     (read_columns, "\tB-PER\n", "line 1: the word in column 0 is empty"),
     (
         read_columns,
@@ -90,9 +83,8 @@ BAD = [
     (
         read_conllu,
         CONLLU.replace("1\tDo", "1 Do"),
-        "line 4: 9 columns separated by tabs, but CoNLL-U has 10",
+        "line 5: 10 columns, not 9",
     ),
-    (read_conllu, CONLLU.replace("\n\n\n", "\n"), "line 10: word 5 has the id '1'"),
     (
         read_conllu,
         CONLLU.replace(DO, "1\tDo\tdo\t_"),
@@ -134,7 +126,7 @@ def test_conll2003(tmp_path, monkeypatch):
     ):
         with_entities(find_tagged_corpus("conll2003"), "BIO2")
     (folder / "eng.testa").unlink()
-    with pytest.raises(UserError, match=r"needs one file named eng\.testa .*has none"):
+    with pytest.raises(UserError, match=r"has no file eng\.testa"):
         find_tagged_corpus("conll2003", folder)
 
 

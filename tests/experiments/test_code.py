@@ -293,14 +293,14 @@ def test_explain_shows_probabilities_and_where_tokens_are_copied_from(trained, f
 @pytest.mark.parametrize(
     ("command", "where", "part"),
     [
-        ("complete", "absent.py:1", "cannot be read"),
+        ("complete", "absent.py:1", "is no file"),
         ("complete", "a.py:5", "has 3 lines: there is no line 5"),
         ("complete", "a.py:1:99", "no column 99"),
         ("complete", "a.zebra", "no language"),
         ("explain", "empty.py", "has no code"),
         ("complete", "latin.py", "is no text"),
         ("explain", "prose.java", "too long"),
-        ("explain", "/dev/zero", "is a named pipe or a device"),
+        ("explain", "/dev/zero", "is no file"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(command, where, part, trained, here):
@@ -348,7 +348,7 @@ def test_commands_are_for_runs_of_this_experiment(trained, finished_ptb, here):
         execute(PTB, "complete", "a.py", "--run-dir", trained.folder), "no command 'complete'"
     )
     assert_user_error(execute(PTB, "explain", "--run-dir", trained.folder), "is a run of code")
-    assert_user_error(execute(CODE, "--data", here / "a.py"), "name the folder that it is in")
+    assert_user_error(execute(CODE, "--data", here / "a.py"), "is no folder: check its name")
 
 
 # --- Scores ---

@@ -1,6 +1,7 @@
 """Read a file of source code with a trained model: what it predicts, and from where it copies."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.files import read_file, read_standard_input
+from dynskip_jax.data.files import read_file
 from dynskip_jax.data.source_code import LARGEST_FILE, code_text, code_tokens, ends_inside
 from dynskip_jax.data.vocabularies import CodeToken, CodeVocabulary
 from dynskip_jax.runs.load import Trained
@@ -60,7 +61,7 @@ def read_code_file(file: str) -> tuple[str, str]:
     """Return the name and the text of a file; `-` is standard input, as Python."""
     name = "-.py" if file == "-" else Path(file).name
     if file == "-":
-        content = read_standard_input(LARGEST_FILE)
+        content = sys.stdin.buffer.read()
     else:
         content = read_file(Path(file).expanduser(), LARGEST_FILE)
     try:
