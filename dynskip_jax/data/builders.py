@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from dynskip_jax.errors import UserError, needs
 with needs("experiments"):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import UrlInfo
-    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
 
 class _Info(tfds.core.DatasetInfo):
@@ -70,18 +68,18 @@ def prepare(upstream: Upstream) -> None:
     except Exception as error:
         if is_prepared(upstream.folder):  # by another process in the meantime
             return
-        what = _in_one_line(error)
-        if isinstance(error, NonMatchingChecksumError):
-            what = "the archive has a wrong checksum"
-        raise NotAvailable(f"its download failed: {what}") from error
+        raise NotAvailable(f"its download failed: {_in_one_line(error)}") from error
 
 
 def read_prepared(folder: Path, splits: Sequence[str]) -> dict[str, list[Record]]:
-    """Return the records of splits from a folder that TFDS has prepared, in either format."""
+    """Return the records of splits from a folder that TFDS has prepared."""
     try:
         with _quietly():
             builder = tfds.builder_from_directory(folder)
-            found = {split: _records(builder, split) for split in splits}
+            found = {}
+            for split in splits:
+                source = builder.as_data_source(split)
+                found[split] = source.__getitems__(range(len(source)))
         # ArrayRecord reads some truncated files without an error, as records without content.
         for records in found.values():
             if not records or any(None in record.values() for record in records):
@@ -89,32 +87,9 @@ def read_prepared(folder: Path, splits: Sequence[str]) -> dict[str, list[Record]
     # TFDS, protobuf and ArrayRecord raise different errors for damaged files; the remedy is always
     # the same.
     except Exception as error:
-        problem = f"the prepared dataset in {folder} is damaged ({_in_one_line(error)})"
+        problem = f"the prepared dataset in {folder} cannot be read ({_in_one_line(error)})"
         raise UserError(f"{problem}: delete that folder and run again") from error
     return found
-
-
-def _records(builder: tfds.core.DatasetBuilder, split: str) -> list[Record]:
-    if builder.info.file_format.value != "tfrecord":  # TFDS's default, for which it needs TF
-        source = builder.as_data_source(split)
-        return source.__getitems__(range(len(source)))
-    info = builder.info.splits[split]
-    parse = builder.info.features.deserialize_example_np
-    records = [parse(data) for path in info.filepaths for data in _tf_records(path)]
-    if len(records) != info.num_examples:
-        raise ValueError(f"it has {len(records)} records of {info.num_examples} in {split}")
-    return records
-
-
-def _tf_records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a TFRecord file: length, checksum, data, checksum."""
-    with open(path, "rb") as file:
-        while header := file.read(12):
-            (length,) = struct.unpack_from("<Q", header)
-            data = file.read(length)
-            if len(file.read(4)) < 4:
-                raise ValueError(f"{path.name} is cut off")
-            yield data
 
 
 def _in_one_line(error: Exception) -> str:

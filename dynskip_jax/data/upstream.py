@@ -1,9 +1,7 @@
-"""Describe data sets that TFDS keeps: their names, folders and upstream archives."""
+"""Find data sets that TFDS keeps: prepared on this machine, or else in their upstream archives."""
 
-import contextlib
 import dataclasses
 import os
-import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http.client import HTTPException
@@ -56,18 +54,28 @@ def is_prepared(folder: Path) -> bool:
 
 
 def is_reachable(url: str, seconds: float = 2.5) -> bool:
-    """Return whether `url` can be opened within `seconds`, including the name lookup."""
-    answers: list[bool] = []
+    """Return whether `url` can be opened within `seconds`."""
+    try:
+        with urllib.request.urlopen(url, timeout=seconds):
+            return True
+    except (OSError, HTTPException):
+        return False
 
-    def ask() -> None:
-        with (
-            contextlib.suppress(OSError, HTTPException),
-            urllib.request.urlopen(url, timeout=seconds),
-        ):
-            answers.append(True)
 
-    # A thread, because a socket's timeout does not limit the name lookup.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers)
+def find_records(data: Upstream, splits: Sequence[str]) -> tuple[dict[str, list[Record]], str]:
+    """Return the records of some splits, and where they were.
+
+    They are read from the folder of TFDS, which is filled from the upstream archive if need be.
+    """
+    source = f"the TFDS cache {data.folder}"
+    is_new = not is_prepared(data.folder)
+    # Asked before TFDS is imported, so that a machine without a network does not wait.
+    if is_new and not is_reachable(data.url):
+        raise NotAvailable("its upstream address does not answer")
+
+    from dynskip_jax.data import builders  # imports TFDS, which takes seconds
+
+    if is_new:
+        source = f"{data.url}, now kept in {data.folder}"
+        builders.prepare(data)
+    return builders.read_prepared(data.folder, splits), source
