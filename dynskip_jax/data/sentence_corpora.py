@@ -1,6 +1,7 @@
 """Find and read published sentences: IMDB's reviews, SST's trees, and SICK's pairs."""
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ from dynskip_jax.data.files import (
     tar_files,
 )
 from dynskip_jax.data.labelled import LabelledText, labelled_words, read_labelled_file
-from dynskip_jax.data.numbers import read_number
 from dynskip_jax.data.sentences import Labelled, has_words, review_words, treebank_words
 from dynskip_jax.data.tables import read_rows
 from dynskip_jax.data.upstream import NotAvailable, Upstream, find_records
@@ -36,13 +36,8 @@ SST_LABELS = ("very negative", "negative", "neutral", "positive", "very positive
 _SST_FILES = {split: f"{split}.txt" for split in ("train", "dev", "test")}
 _SST_URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
 _SST_BRACKETS = {"-lrb-": "(", "-rrb-": ")"}
-# A leaf, whose word may be a bracket as in `(2 ()`; the start of a node and its label; its end; or
-# anything else. No \s: some words contain a no-break space.
-_BLANK = r"[ \t\n\r\f\v]"
-_TEXT = r"[^ \t\n\r\f\v()]+"
-_SST_PIECE = re.compile(
-    rf"\(({_TEXT}){_BLANK}+({_TEXT}|[()]){_BLANK}*\)|\({_BLANK}*({_TEXT})?|\)|{_TEXT}"
-)
+# The start of a node and its label, its end, or words. No \s: some contain a no-break space.
+_SST_PIECE = re.compile(r"\(([^ \t()]*)[ \t]|\)|[^ \t()]+")
 
 SICK_RATINGS = 5
 _SICK_FILES = {
@@ -161,39 +156,34 @@ def find_sst(
 
 
 def read_trees(path: PathLike, *, phrases: bool = False) -> list[Labelled]:
-    r"""Read a file of trees such as `(3 (2 It) (4 shines))` (Socher et al. 2013), in lower case.
+    r"""Read trees such as `(3 (2 It) (4 shines))`, one on each line, in lower case.
 
-    `-LRB-` becomes `(`, and `\/` and `\*` become / and *. With `phrases`, a sentence is followed by
-    all other nodes as they open.
+    `-LRB-` becomes `(`, and `\/` and `\*` become / and * (Socher et al. 2013). With `phrases`, a
+    sentence is followed by all other nodes as they open.
     """
     texts: list[Labelled] = []  # their words are added as they are read
-    # A stack, because a word belongs to every node around it.
-    open_nodes: list[tuple[Labelled, int]] = []  # with the lines on which they open
     for number, line in enumerate(iter_lines(path), 1):
-        for found in _SST_PIECE.finditer(line):
-            opens = found[0].startswith("(")
-            closes = found[0].endswith(")")
-            if opens:
-                label = found[1] or found[3] or ""
-                if label not in ("0", "1", "2", "3", "4"):
-                    problem = f"{quoted(label)} is no label: 0, 1, 2, 3 or 4 follows a bracket"
-                    raise bad_line(path, number, problem)
-                node = Labelled([], int(label))
+        # A word belongs to every node around it.
+        open_nodes: list[Labelled] = []
+        is_tree = True
+        for piece in _SST_PIECE.finditer(line):
+            if piece[0] == ")":
+                is_tree &= bool(open_nodes) and bool(open_nodes.pop().words)
+            elif piece[1] is None:
+                is_tree &= bool(open_nodes)
+                words = piece[0].lower().replace("\\/", "/").replace("\\*", "*").split()
+                for node in open_nodes:
+                    node.words.extend(_SST_BRACKETS.get(word, word) for word in words)
+            elif piece[1] in ("0", "1", "2", "3", "4"):
+                node = Labelled([], int(piece[1]))
                 if phrases or not open_nodes:
                     texts.append(node)
-                open_nodes.append((node, number))
-            elif not closes or not open_nodes:
-                problem = f"unexpected {quoted(found[0])}: a bracket holds a label and one word"
-                raise bad_line(path, number, f"{problem}, or brackets")
-            # A word belongs to every node that is open; it may contain a no-break space.
-            leaf = (found[2] or "").lower().replace("\\/", "/").replace("\\*", "*")
-            for word in leaf.split():
-                for node, _ in open_nodes:
-                    node.words.append(_SST_BRACKETS.get(word, word))
-            if closes and not open_nodes.pop()[0].words:
-                raise bad_line(path, number, "a node has no words")
-    if open_nodes:
-        raise bad_line(path, open_nodes[-1][1], "the bracket that opens here is not closed")
+                open_nodes.append(node)
+            else:
+                is_tree = False
+        if open_nodes or not is_tree:
+            problem = "no tree such as (3 (2 It) (4 shines)), whose labels are 0 to 4"
+            raise bad_line(path, number, problem)
     if not texts:
         raise bad_file(path, "is empty: fetch it again, each split needs some trees")
     return texts
@@ -212,11 +202,12 @@ def read_pairs(path: PathLike) -> list[Labelled]:
         first, second = map(treebank_words, fields[:2])
         if not first or not second:
             raise bad_line(path, number, "a sentence has no words: fetch the file again")
-        rating = read_number(fields[2].strip())
-        if rating is None:
-            raise bad_line(path, number, f"the rating {quoted(fields[2])} is no number")
+        try:
+            rating = float(fields[2])
+        except ValueError:
+            rating = math.nan
         if not 1 <= rating <= SICK_RATINGS:
-            problem = f"the rating {rating:g} does not lie between 1 and {SICK_RATINGS}"
+            problem = f"the rating {quoted(fields[2])} is none from 1 to {SICK_RATINGS}"
             raise bad_line(path, number, problem)
         pairs.append(Labelled(first, rating, second))
     if not pairs:

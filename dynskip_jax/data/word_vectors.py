@@ -1,6 +1,5 @@
 """Read the vectors of given words from a text file in the format of GloVe or word2vec."""
 
-import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,10 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from dynskip_jax.data.files import PathLike, iter_lines
-from dynskip_jax.data.numbers import read_number
 from dynskip_jax.terminal.messages import bad_file, bad_line, quoted
 
-_SIZES = re.compile(r"[0-9]{1,12} [0-9]{1,12}")
+_SIZES = re.compile(r"[0-9]+ ([0-9]+)")
+_NUMBERS = re.compile(r"(?: [+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)+$")
 
 
 class WordVectors(NamedTuple):
@@ -25,13 +24,13 @@ class WordVectors(NamedTuple):
 def vector_width(path: PathLike) -> int:
     """Return the size of the vectors: that in a first line of sizes, or that of the first line."""
     _, fields = next(_lines(path), (0, []))
-    if _SIZES.fullmatch(" ".join(fields)):
-        return int(fields[1])
-    width = sum(1 for _ in itertools.takewhile(_is_number, fields[:0:-1]))
-    if not width:
-        problem = "has no numbers in its first line: expected a word and its vector on each line"
-        raise bad_file(path, problem)
-    return width
+    first = " ".join(fields)
+    if sizes := _SIZES.fullmatch(first):
+        return int(sizes[1])
+    if numbers := _NUMBERS.search(first):
+        return numbers[0].count(" ")
+    problem = "has no numbers in its first line: expected a word and its vector on each line"
+    raise bad_file(path, problem)
 
 
 def read_word_vectors(
@@ -39,9 +38,9 @@ def read_word_vectors(
 ) -> dict[str, Float[np.ndarray, " width"]]:
     """Read the vectors of some words from a file with a word and its numbers on each line.
 
-    A first line of two whole numbers, as in word2vec's files, is skipped. Words may contain spaces:
-    the last `width` columns are the vector. The first vector of a word counts. Only the vectors of
-    given words are checked.
+    Words may contain spaces: the last `width` columns are the vector. The first vector of a word
+    counts. Lines of other words are not checked, nor is a first line of sizes, as word2vec's files
+    have it.
     """
     given = vector_width(path)
     if given != width:
@@ -49,28 +48,14 @@ def read_word_vectors(
         raise bad_file(path, f"{problem}: give --embedding-features {given}")
     found: dict[str, np.ndarray] = {}
     for number, fields in _lines(path):
-        if number == 1 and _SIZES.fullmatch(" ".join(fields)):
-            continue
-        if len(fields) - 1 < width:
-            problem = f"{len(fields) - 1} numbers after the word"
-            raise bad_line(path, number, f"{problem}, but {width} are wanted on each line")
         word = " ".join(fields[:-width])
-        if word in words and word not in found:
-            found[word] = _vector(path, number, word, fields[-width:])
+        if word not in words or word in found:
+            continue
+        try:
+            found[word] = np.array([float(field) for field in fields[-width:]], np.float32)
+        except ValueError as error:
+            raise bad_line(path, number, f"the vector of {quoted(word)}: {error}") from None
     return found
-
-
-def _vector(
-    path: PathLike, number: int, word: str, fields: Sequence[str]
-) -> Float[np.ndarray, " width"]:
-    """Return the vector of a line from the texts of its numbers."""
-    numbers = [read_number(field) for field in fields]
-    with np.errstate(over="ignore"):
-        vector = np.array([np.nan if one is None else one for one in numbers], np.float32)
-    if (wrong := np.flatnonzero(~np.isfinite(vector))).size:
-        problem = f"has {quoted(fields[wrong[0]])}, which is no finite number in 32 bits"
-        raise bad_line(path, number, f"the vector of {quoted(word)} {problem}")
-    return vector
 
 
 def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int) -> WordVectors:
@@ -91,7 +76,3 @@ def _lines(path: PathLike) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(iter_lines(path), 1):
         if fields := [field for field in line.replace("\t", " ").split(" ") if field]:
             yield number, fields
-
-
-def _is_number(field: str) -> bool:
-    return read_number(field) is not None
