@@ -1,4 +1,4 @@
-"""The value `Experiment`: what surrounds a task, without JAX, and `Dataset`, what it reads."""
+"""The value `Experiment`: what surrounds a task, without JAX."""
 
 import dataclasses
 import importlib
@@ -10,21 +10,8 @@ from typing import Any
 from dynskip_jax.config.flags import listed, short
 from dynskip_jax.config.settings import Settings, get
 from dynskip_jax.config.small_data import UPDATES
+from dynskip_jax.data.dataset import Dataset
 from dynskip_jax.errors import UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class Dataset:
-    """What an experiment reads."""
-
-    name: str
-    sizes: Mapping[str, int]  # by name, such as the number of examples of each split
-    fingerprint: str  # hash of everything that is read
-    source: str  # place where the data was found, as a phrase
-    content: Any  # the data itself, in the form that the task takes
-    vocabulary: Any = None  # stored in run folders, so that models can be used without the data
-    lines: Sequence[str] = ()  # printed before training
-    vectors: Any = None  # pretrained, with which embeddings begin
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.batches import GeneratedData
+from dynskip_jax.data.batches import generated
+from dynskip_jax.data.dataset import Dataset
+from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import shown
 
@@ -72,7 +74,7 @@ def _text(
     return symbols, own
 
 
-def load_agreement(length: int, train_examples: int) -> GeneratedData:
+def load_agreement(length: int, train_examples: int) -> Dataset:
     """Draw texts, padded with 0, their answers, and their lengths, uniform from 5 to `length`."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {shown(length)}")
@@ -85,7 +87,7 @@ def load_agreement(length: int, train_examples: int) -> GeneratedData:
             row[: len(text)] = text
         lengths = np.array([len(text) for text, _, _ in drawn], np.int32)
         splits[split] = symbols, np.array([form for _, form, _ in drawn], np.int32), lengths
-    return GeneratedData(f"agreement/length_{length}", splits)
+    return generated(f"agreement/length_{length}", splits, Vocabulary(tuple(symbol_names())))
 
 
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:

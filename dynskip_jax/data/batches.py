@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from dynskip_jax.data.dataset import Dataset
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import shown
 
@@ -182,23 +183,13 @@ class Examples:
         return Batch(inputs, targets, mask, lengths, index.astype(np.int32))
 
 
-@dataclasses.dataclass(frozen=True)
-class GeneratedData:
-    """The arrays of each split, (examples, ...), of a task whose examples are generated."""
-
-    name: str
-    splits: Mapping[str, Sequence[np.ndarray]]
-    source: str = "generated in memory"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of examples of each split."""
-        return {split: len(arrays[0]) for split, arrays in self.splits.items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all arrays."""
-        return fingerprint(*itertools.chain(*self.splits.values()))
+def generated(
+    name: str, splits: Mapping[str, Sequence[np.ndarray]], vocabulary: Any = None
+) -> Dataset:
+    """Return the arrays of each split, (examples, ...), of a task whose examples are generated."""
+    sizes = {split: len(arrays[0]) for split, arrays in splits.items()}
+    content = fingerprint(*itertools.chain(*splits.values()))
+    return Dataset(name, sizes, content, "generated in memory", splits, vocabulary)
 
 
 def fingerprint(*content: str | np.ndarray) -> str:

@@ -24,7 +24,8 @@ from dynskip_jax.data.files import (
     tar_files,
 )
 from dynskip_jax.data.language import LanguageCorpus, corpus_name, make_corpus, read_corpus
-from dynskip_jax.data.upstream import NotAvailable, Upstream, find_records
+from dynskip_jax.data.prepared import find_records
+from dynskip_jax.data.upstream import NotAvailable, Upstream
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import quoted, shown
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.batches import GeneratedData
+from dynskip_jax.data.batches import generated
+from dynskip_jax.data.dataset import Dataset
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import shown
 
@@ -70,10 +71,10 @@ def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tupl
     return digits, follow(digits, hops)
 
 
-def load_number_prediction(length: int, train_examples: int) -> GeneratedData:
+def load_number_prediction(length: int, train_examples: int) -> Dataset:
     """Generate the splits of one length, from independent random streams."""
     sizes = {"train": train_examples, **DEFAULT_SIZES}
     splits = {
         of: generate(length, size, 0, stream) for stream, (of, size) in enumerate(sizes.items())
     }
-    return GeneratedData(f"number_prediction/length_{length}", splits)
+    return generated(f"number_prediction/length_{length}", splits)

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dynskip_jax.data.batches import GeneratedData
+from dynskip_jax.data.batches import generated
+from dynskip_jax.data.dataset import Dataset
+from dynskip_jax.data.vocabularies import Vocabulary
 from dynskip_jax.errors import UserError
 
 NUM_WORDS = 8192
@@ -19,7 +21,7 @@ _POWER = 0.01
 DEFAULT_SIZES: Mapping[str, int] = {"dev": 1_000, "test": 1_000}
 
 
-def load_recall(length: int, train_examples: int) -> GeneratedData:
+def load_recall(length: int, train_examples: int) -> Dataset:
     """Generate all splits for rows of `length` words; `twice` has test rows of twice the length."""
     if length < 2 * STEPS_OF_A_PAIR or length % STEPS_OF_A_PAIR:
         lengths = f"{2 * STEPS_OF_A_PAIR} or another multiple of {STEPS_OF_A_PAIR}"
@@ -27,7 +29,8 @@ def load_recall(length: int, train_examples: int) -> GeneratedData:
     sizes = {"train": train_examples, **DEFAULT_SIZES}
     rows = {split: generate(length, size, seed) for seed, (split, size) in enumerate(sizes.items())}
     rows["twice"] = generate(2 * length, DEFAULT_SIZES["test"], len(sizes))
-    return GeneratedData(f"recall/length_{length}", rows)
+    vocabulary = Vocabulary(tuple(map(str, range(NUM_WORDS))))
+    return generated(f"recall/length_{length}", rows, vocabulary)
 
 
 def generate(length: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ def test_the_papers_lengths_keep_their_examples(monkeypatch, length):
     sizes = {"train": 700, "dev": 30, "test": 1}
     for split in ("dev", "test"):
         monkeypatch.setitem(numbers.DEFAULT_SIZES, split, sizes[split])
-    splits = load_number_prediction(length, 700).splits
+    splits = load_number_prediction(length, 700).content
     for stream, (split, size) in enumerate(sizes.items()):
         rng = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(stream,)))
         drawn = rng.integers(10, size=(20 * size, length), dtype=np.int32).tolist()
@@ -104,7 +104,7 @@ def agreement_of(monkeypatch, length, train, dev=1):
 
 
 def test_places_and_forms_are_uniform_and_the_last_word_tells_nothing_of_the_form(monkeypatch):
-    symbols, forms, lengths = agreement_of(monkeypatch, 20, 20_000).splits["train"]
+    symbols, forms, lengths = agreement_of(monkeypatch, 20, 20_000).content["train"]
     rows = symbols[lengths == 20]
     places = np.array([agreement.answer(row)[1] for row in rows])
     for values, count in ((lengths - 5, 16), (forms, agreement.NUM_FORMS), (places, 19)):
@@ -122,10 +122,10 @@ def test_places_and_forms_are_uniform_and_the_last_word_tells_nothing_of_the_for
 
 def test_a_splits_texts_do_not_depend_on_its_size(monkeypatch):
     small, large, again = (agreement_of(monkeypatch, 12, 5, size) for size in (3, 9, 3))
-    for own, other in zip(small.splits["dev"], large.splits["dev"], strict=True):
+    for own, other in zip(small.content["dev"], large.content["dev"], strict=True):
         np.testing.assert_array_equal(own, other[:3])
     assert small.fingerprint == again.fingerprint != large.fingerprint
-    assert not np.array_equal(large.splits["train"][0], large.splits["dev"][0][:5])
+    assert not np.array_equal(large.content["train"][0], large.content["dev"][0][:5])
 
 
 # --- Recall ---
@@ -156,6 +156,6 @@ def test_keys_return_by_a_power_law():
 def test_splits_differ_and_are_the_same_every_time():
     data = load_recall(32, 100)
     assert data.fingerprint == load_recall(32, 100).fingerprint != load_recall(32, 101).fingerprint
-    widths = [(name, words.shape[1]) for name, (words, _) in data.splits.items()]
+    widths = [(name, words.shape[1]) for name, (words, _) in data.content.items()]
     assert widths == [("train", 32), ("dev", 32), ("test", 32), ("twice", 64)]
-    assert len({words[0, :32].tobytes() for words, _ in data.splits.values()}) == 4
+    assert len({words[0, :32].tobytes() for words, _ in data.content.values()}) == 4

@@ -21,10 +21,7 @@ class Agreement(SymbolClassification):
     @staticmethod
     def load(settings: Any) -> Dataset:
         """Generate the texts."""
-        found = agreement.load_agreement(settings.data.length, settings.data.train_examples)
-        words = Vocabulary(tuple(agreement.symbol_names()))
-        about = (found.name, found.sizes, found.fingerprint, found.source)
-        return Dataset(*about, found.splits, words)
+        return agreement.load_agreement(settings.data.length, settings.data.train_examples)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Vocabulary):
         splits = {}

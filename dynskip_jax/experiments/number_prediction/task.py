@@ -51,10 +51,8 @@ class NumberPrediction(SymbolClassification):
     @staticmethod
     def load(settings: Any) -> Dataset:
         """Generate the examples."""
-        found = number_prediction.load_number_prediction(
-            settings.data.length, settings.data.train_examples
-        )
-        return Dataset(found.name, found.sizes, found.fingerprint, found.source, found.splits)
+        data = settings.data
+        return number_prediction.load_number_prediction(data.length, data.train_examples)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: None):
         self.length = settings.data.length
