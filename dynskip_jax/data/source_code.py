@@ -18,7 +18,7 @@ from dynskip_jax.data import vocabularies
 from dynskip_jax.data.files import SPLITS, PathLike, read_file
 from dynskip_jax.data.language import LanguageCorpus, corpus_name
 from dynskip_jax.data.vocabularies import FILE, CodeToken
-from dynskip_jax.errors import UserError, needs
+from dynskip_jax.errors import needs
 from dynskip_jax.terminal.messages import bad_file, shares, shown
 
 with needs("experiments"):
@@ -46,12 +46,7 @@ _SKIPPED = {
 }
 _SKIPPED_OF_PYTHON = {"test", "tests", "idle_test", "encodings", "pydoc_data"}
 LARGEST_FILE = 1_000_000  # bytes; larger ones are mostly tables of data
-# Lexers need up to 3e-8 seconds times the square of a stretch in which nothing ends what they try
-# to match. The sum of these squares is bounded, and not the seconds, so that every machine reads
-# the same files. Of 22,356 files of a Debian system 61 have more: generated or minified ones.
-_MOST_WORK = 100_000_000
-_STRETCHES = (re.compile(r".+"), re.compile(r"[\w\s.<>\[\]$?]+"))  # lines, and words
-_STRETCHES_OF_PYTHON = (re.compile(r"\s+"),)
+_LONGEST_LINE = 10_000  # characters; some lexers need the square of that
 _HELD_OUT = 0.08  # fraction of the tokens in dev, and in test, at least
 _LARGE = 0.2  # fraction of all bytes from which a package is split into what it contains
 _BYTES_OF_TOKEN = 4  # at least, with comments
@@ -87,11 +82,8 @@ def code_tokens(name: str, text: str) -> Iterator[CodeToken]:
 
 def lexed(name: str, text: str) -> Iterator[tuple[int, Any, str]]:
     """Yield the parts of a file as Pygments finds them: first character, kind and text."""
-    stretches = _STRETCHES_OF_PYTHON if _is_python(name) else _STRETCHES
-    for kind in stretches:
-        work = sum(len(stretch[0]) ** 2 for stretch in kind.finditer(text))
-        if work > _MOST_WORK:
-            raise ValueError("its lines, or its stretches without punctuation, are too long")
+    if not _is_python(name) and len(max(text.split("\n"), key=len)) > _LONGEST_LINE:
+        raise ValueError(f"a line has more than {_LONGEST_LINE:,} characters")
     if _IS_XML.match(text):
         raise ValueError("XML")
     path = PurePath(name)
@@ -99,18 +91,6 @@ def lexed(name: str, text: str) -> Iterator[tuple[int, Any, str]]:
     plain = _with_plain_letters(text)
     for start, kind, part in get_lexer_for_filename(known, plain).get_tokens_unprocessed(plain):
         yield start, kind, text[start : start + len(part)]
-
-
-def ends_inside(name: str, text: str) -> str | None:
-    """Return `string` or `comment` if the text of a file ends inside one; None elsewhere."""
-    # A letter that is added belongs to what is still open. Lexers of C's family read `/*` as the
-    # beginning of a comment only if they find its end.
-    found = lexed(name, f"{text}x */\n")
-    (kind,) = (kind for start, kind, part in found if start <= len(text) < start + len(part))
-    if _is_comment(name, kind):
-        return "comment"
-    is_name = kind in String.Atom or kind in String.Symbol  # of Prolog and Ruby
-    return "string" if kind in String and not is_name else None
 
 
 def _is_python(name: str) -> bool:
@@ -189,14 +169,11 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     skipped = _SKIPPED
     if not folder:
         skipped = _SKIPPED | _SKIPPED_OF_PYTHON
-    sizes, unreadable = _sizes(root, skipped)
-    packages, count, faults = _read_packages(root, sizes, max_tokens)
+    sizes = _sizes(root, skipped)
+    packages, count, unread = _read_packages(root, sizes, max_tokens)
     if len(packages) < len(SPLITS):
         num_files = sum(map(len, packages.values()))
         problem = f"has {num_files} different files of source code that can be read"
-        without_text = len(sizes) - num_files - len(faults)
-        if without_text and count < max_tokens:
-            problem += f", and {without_text} that are empty, only comments, or copies"
         raise bad_file(root, f"{problem}: train, dev and test need one each")
     splits = _split(packages, count)
     vocabulary = vocabularies.code_vocabulary(itertools.chain(*splits["train"]))
@@ -216,12 +193,9 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
     ]
     if count >= max_tokens:
         lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
-    unreadable += [path for path, fault in faults.items() if isinstance(fault, UserError)]
-    no_code = [path for path, fault in faults.items() if not isinstance(fault, UserError)]
-    if unreadable:
-        lines.append(f"cannot be opened, and left out: {_some(unreadable)}")
-    if no_code:
-        lines.append(f"cannot be read as their language, and left out: {_some(no_code)}")
+    if unread:
+        names = [shown(path) for path in unread[:5]]
+        lines.append(f"cannot be read, and left out: {len(unread):,} ({', '.join(names)})")
     name = "python{}.{}".format(*sys.version_info)
     if folder:
         name = corpus_name(root)
@@ -231,18 +205,18 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
 
 def _read_packages(
     root: Path, sizes: Mapping[PurePath, int], max_tokens: int
-) -> tuple[dict[str, list[list[CodeToken]]], int, dict[PurePath, Exception]]:
-    """Return each package's files, the number of their tokens, and the faults of others."""
+) -> tuple[dict[str, list[list[CodeToken]]], int, list[PurePath]]:
+    """Return each package's files, the number of their tokens, and files that cannot be read."""
     packages: dict[str, list[list[CodeToken]]] = {}
     seen = set()
-    faults: dict[PurePath, Exception] = {}
+    unread = []
     count = 0
     for package, path in _in_packages(sizes, _BYTES_OF_TOKEN * max_tokens):
         try:
             text = code_text(path.name, read_file(root / path, LARGEST_FILE))
             tokens = list(code_tokens(path.name, text))
-        except Exception as error:  # no decoder or lexer says what it may raise
-            faults[path] = error
+        except Exception:  # no decoder or lexer says what it may raise
+            unread.append(path)
             continue
         # As they stand in the file: `<string>` would be the same for all long strings.
         parts = (text[token.start : token.stop].strip() or token.text for token in tokens)
@@ -253,31 +227,15 @@ def _read_packages(
         seen.add(digest)  # copies in other packages would put the same text into two splits
         if count >= max_tokens:
             break
-    return packages, count, faults
+    return packages, count, unread
 
 
-def _some(paths: Collection[PurePath]) -> str:
-    """Return the number of some paths, and the first of them."""
-    names = [shown(path) for path in paths]
-    if len(names) > 5:
-        names[5:] = ["…"]
-    return f"{len(paths):,} ({', '.join(names)})"
-
-
-def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], list[PurePath]]:
-    """Return the size in bytes of each file of source code, by its path below `root`.
-
-    Also return the folders that cannot be opened; if `root` cannot, raise a `UserError`.
-    """
+def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
+    """Return the size in bytes of each file of source code, by its path below `root`."""
     if not root.is_dir():
         raise bad_file(root, "is no folder: check its name and permissions")
     found = {}
-    unreadable: list[PurePath] = []
-
-    def note(error: OSError) -> None:
-        unreadable.append(Path(error.filename).relative_to(root))
-
-    for here, folders, files in os.walk(root, onerror=note):
+    for here, folders, files in os.walk(root):
         is_environment = "pyvenv.cfg" in files or "conda-meta" in folders
         # `os.walk` enters the folders that are left in this list.
         folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
@@ -287,7 +245,7 @@ def _sizes(root: Path, skipped: Collection[str]) -> tuple[dict[PurePath, int], l
             is_code = path.suffix.lower() in _ENDINGS and path.is_file()
             if is_code and path.stat().st_size <= LARGEST_FILE:
                 found[path.relative_to(root)] = path.stat().st_size
-    return found, unreadable
+    return found
 
 
 def _in_packages(sizes: Mapping[PurePath, int], most: int) -> list[tuple[str, PurePath]]:

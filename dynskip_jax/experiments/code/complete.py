@@ -2,7 +2,6 @@
 
 import json as javascript
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -32,11 +31,6 @@ from dynskip_jax.runs.load import Trained
 from dynskip_jax.terminal.console import print_table, say
 from dynskip_jax.terminal.messages import shortened
 
-# What is listed instead at a place inside what the model does not read.
-_COMPLETED = {
-    "string": "listed are tokens that may stand in place of the whole string",
-    "comment": "listed are tokens that may follow the code before the comment",
-}
 _NEW_NAME = "<new name>"
 _PLACEHOLDERS = (_NEW_NAME, STRING, NUMBER, OTHER)
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
@@ -64,11 +58,6 @@ def complete(
     name, text = read_code_file(file)
     offset = _offset(file, text, line, column)
     before = code_before(name, text, offset)
-    # On standard error, because standard output may be JSON.
-    if before.unread is not None:
-        say(f"{file}: {before.unread_line}", sys.stderr)
-    if before.inside is not None:
-        say(f"the place is inside a {before.inside}: {_COMPLETED[before.inside]}", sys.stderr)
     found = completions(run.last("code.complete"), text, before, count)
     if json:
         say(javascript.dumps(found))  # in ASCII, which every terminal has
@@ -153,16 +142,13 @@ def _offset(file: str, text: str, line: str | None, column: str | None) -> int:
     if line is None:
         return len(text)
     lines = text.split("\n")
-    if not 1 <= int(line) <= len(lines):
-        # The last one is empty if the file ends with a line feed: a place, but no line of its own.
-        count = len(lines) - (not lines[-1])
-        raise UserError(f"{file} has {count:,} lines: there is no line {line}")
     before = lines[: int(line) - 1]
+    if not 1 <= int(line) <= len(lines):
+        raise UserError(f"{file} has {len(lines):,} lines: there is no line {line}")
     here = lines[int(line) - 1]
-    if column is not None and not 1 <= int(column) <= len(here) + 1:
+    at = len(here) + 1 if column is None else int(column)
+    if not 1 <= at <= len(here) + 1:
         raise UserError(
             f"line {line} of {file} has {len(here):,} characters: there is no column {column}"
         )
-    return sum(len(each) + 1 for each in before) + (
-        len(here) if column is None else int(column) - 1
-    )
+    return sum(len(each) + 1 for each in before) + at - 1

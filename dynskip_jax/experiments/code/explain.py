@@ -4,7 +4,6 @@ import contextlib
 import html as markup
 import itertools
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -74,15 +73,13 @@ def explain(run: FinishedRun, file: Positional[SourceFile], html: Path | None = 
     if html is not None:
         check_new(html)
     name, text = read_code_file(file)
-    before = code_before(name, text, len(text))
-    if before.unread is not None:
-        say(f"{file}: {before.unread_line}", sys.stderr)
-    if not before.tokens:
+    tokens = code_before(name, text, len(text)).tokens
+    if not tokens:
         raise UserError(f"{file} has no code: there is nothing to read")
     trained = run.last("code.explain")
-    rows = _rows(trained, text, before.tokens)
+    rows = _rows(trained, text, tokens)
     title = f"{name}: {trained.name}, seed {trained.seed}"
-    page = code_page(title, name, text, before.tokens, rows)
+    page = code_page(title, name, text, tokens, rows)
     with run.warned() if html is None else contextlib.nullcontext():
         path = html or run.run_dir / "plots" / file_name(f"explain-{name}.html")
         path.parent.mkdir(exist_ok=True)

@@ -1,6 +1,5 @@
 """Read a file of source code with a trained model: what it predicts, and from where it copies."""
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.files import read_file
-from dynskip_jax.data.source_code import LARGEST_FILE, code_text, code_tokens, ends_inside
+from dynskip_jax.data.source_code import LARGEST_FILE, code_text, code_tokens
 from dynskip_jax.data.vocabularies import CodeToken, CodeVocabulary
 from dynskip_jax.runs.load import Trained
 from dynskip_jax.terminal.messages import bad_file
@@ -48,13 +47,6 @@ class CodeBefore(NamedTuple):
 
     tokens: list[CodeToken]
     typed: str = ""  # the beginning of a name or a keyword that ends at the place
-    inside: str | None = None  # `string` or `comment`, if the place is inside one
-    unread: int | None = None  # line, before the place, that cannot be read as its language
-
-    @property
-    def unread_line(self) -> str:
-        """Message that names the line that cannot be read."""
-        return f"line {self.unread} cannot be read: the model reads what is before it"
 
 
 def read_code_file(file: str) -> tuple[str, str]:
@@ -73,29 +65,20 @@ def read_code_file(file: str) -> tuple[str, str]:
 def code_before(name: str, text: str, offset: int) -> CodeBefore:
     """Return what is before a character of a file, which may be unfinished."""
     found: list[CodeToken] = []
-    inside = None
     try:
-        inside = ends_inside(name, text[:offset])
         for token in code_tokens(name, text):
-            if token.start >= offset:
-                break
             typed = text[token.start : offset]
-            is_word = token.is_name or typed.isidentifier()
-            if token.stop >= offset and is_word and inside is None:
+            if token.start < offset <= token.stop and (token.is_name or typed.isidentifier()):
                 return CodeBefore(found, typed)
-            if token.stop > offset:
+            if token.start >= offset or token.stop > offset:
                 break
             found.append(token)
-    except (SyntaxError, TokenError):  # at the end of what can be read
-        read = found[-1].stop if found else 0
-        start = re.compile(r"(?:\s|#.*)*").match(text, read).end()
-        # What is open at the end of a file is no fault of a line.
-        if start < offset and inside is None:
-            return CodeBefore(found, unread=place(text, start)[0])
+    except (SyntaxError, TokenError):
+        pass  # at the end of what can be read
     except Exception as error:  # no lexer says what it may raise
         remedy = "its name has to end like .py or .js"
         raise bad_file(name, f"is in no language that can be read ({error}): {remedy}") from None
-    return CodeBefore(found, inside=inside)
+    return CodeBefore(found)
 
 
 def names_of_numbers(vocabulary: CodeVocabulary, tokens: Sequence[CodeToken]) -> dict[str, set]:
