@@ -14,7 +14,6 @@ from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabularies import EOS, Vocabulary
 from dynskip_jax.runs.learner import make_fit_settings, make_learner
 from dynskip_jax.runs.spec import make_spec
-from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.mesh import Parallel
 from dynskip_jax.training.step import make_step, seed_keys, start_state
 
@@ -35,7 +34,6 @@ _TOKENS = 5601  # eight different batches of the preset `paper`, which are used 
 
 def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
     """Return a function that continues training one of `MODELS` by one step, and waits for it."""
-    keep_freed_memory()
     name, flags = MODELS[model]
     data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
     if tiny:

@@ -14,7 +14,7 @@ from dynskip_jax.experiments.recall.config import EXPERIMENT as RECALL
 from dynskip_jax.runs.load import Trained
 from dynskip_jax.runs.plan import plan
 from dynskip_jax.terminal.console import print_table, say
-from dynskip_jax.training.compilation_cache import keep_compiled_programs
+from dynskip_jax.training.devices import keep_compiled_programs
 from dynskip_jax.training.loop import fit
 
 # A fifth of the data and a third of the units of the preset in the results tables, to finish in one

@@ -19,7 +19,6 @@ from dynskip_jax.storage.files import write_atomically
 from dynskip_jax.tasks.language import CachedLanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.terminal.console import print_table, say
-from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.progress import Progress
 
 _MOST_BYTES = 2**26  # of what an earlier evaluation wrote
@@ -50,7 +49,6 @@ def evaluate(
         raise UserError(
             "--of-seed has no effect, because the scores are means over all seeds: leave it out"
         )
-    keep_freed_memory()
     models = run.models("evaluate")
     read = next(iter(models.values())).data(data)  # all models of a folder have the same
     path = run.run_dir / "evaluate-cache.json"

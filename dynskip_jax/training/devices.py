@@ -2,17 +2,18 @@
 
 import contextlib
 import os
+import warnings
+from pathlib import Path
 
 import jax
 
 from dynskip_jax.config.settings import Devices
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.compilation_cache import keep_compiled_programs
-from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.mesh import Parallel, make_parallel
 from dynskip_jax.training.processes import Processes, connect
 
 _TURNS = 4  # approximate number of virtual devices that take turns on a core of a CPU
+_MOST_BYTES = 2 * 2**30  # of compiled programs, above which JAX evicts the least recently used
 
 
 def join(flags: Devices, num_models: int = 1) -> Processes:
@@ -24,7 +25,6 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
     """
     if flags.parallel == "pmap" and (flags.coordinator, flags.process) != (None, None):
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
-    keep_freed_memory()
     processes = connect(flags.coordinator, flags.process)
     if processes.count == 1:
         keep_compiled_programs()
@@ -48,6 +48,30 @@ def choose_devices(
         devices = min(fitting, key=lambda n: abs(n - _TURNS * _num_cores()))
     how = dict(num_seeds=num_models, batch_size=batch_size, processes=processes)
     return make_parallel(devices, flags.parallel, **how)
+
+
+def keep_compiled_programs() -> None:
+    """Enable JAX's compilation cache in the user's cache folder, unless the user has set another.
+
+    Call it before anything is compiled.
+    """
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    # Only the user may write here: programs loaded from this folder are executed.
+    try:
+        folder = Path.home() / ".cache" / "dynskip_jax" / "compiled"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
+    # Cache small programs too: together they take long to compile, and little disk space.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # An entry that cannot be read (its writer was killed) or written (the disk is full) is compiled
+    # instead.
+    warnings.filterwarnings(
+        "ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning
+    )
 
 
 def _num_cores() -> int:
