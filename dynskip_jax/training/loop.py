@@ -34,6 +34,8 @@ from dynskip_jax.training.step import (
 
 logger = logging.getLogger(__name__)
 
+_ASK_EVERY = 10  # steps after which processes tell each other of signals
+
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
@@ -106,11 +108,9 @@ def fit(
         )
         total = settings.epochs * task.num_batches
 
-        def asked(now: bool = False) -> tuple[bool, ...]:
+        def asked() -> tuple[bool, ...]:
             """Return whether to stop, and whether to save."""
-            return processes.anyone(
-                interrupted() or should_stop(progress.step), saver.is_due(), now=now
-            )
+            return processes.anyone(interrupted() or should_stop(progress.step), saver.is_due())
 
         def log(split: str, metrics: Metrics) -> None:
             if run_dir is not None:
@@ -133,6 +133,8 @@ def fit(
                     if progress.step % settings.log_every == 0:
                         log("train", epoch.metrics(state))
                         epoch.check(state, progress)
+                    if processes.count > 1 and progress.step % _ASK_EVERY:
+                        continue
                     stopping, saving = asked()
                     if stopping or saving:
                         saver.save(state, best, progress)
@@ -149,7 +151,7 @@ def fit(
                 line = _epoch_line(task, progress, settings.epochs, train, dev, rates)
                 bar.print(line)
                 saver.save(state, best, progress)
-                stopping, _ = asked(now=True)
+                stopping, _ = asked()
                 if stopping:
                     raise stopped()
         if progress.epoch < settings.epochs:

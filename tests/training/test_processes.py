@@ -32,7 +32,7 @@ def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
     with connect(*given) as alone:
         assert (alone.index, alone.count, alone.first) == (0, 1, True)
         value = {"a": np.ones(1)}
-        assert alone.agree(value) is value and alone.collect(value) == [value]
+        assert alone.agree(value) is value
         assert alone.anyone(True, False) == (True, False)
     assert not initialized.called
 
@@ -53,7 +53,7 @@ def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, in
     )
 
 
-@pytest.mark.parametrize("address", [":9", "a:99999"])
+@pytest.mark.parametrize("address", [":9", "a:999999", "a"])
 def test_senseless_coordinators(address, initialized):
     with pytest.raises(UserError, match="HOST:PORT"):
         connect(address, "0/2")
