@@ -20,22 +20,18 @@ from dynskip_jax.storage.files import check_new, write_atomically
 from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.storage.results import progress_of, row_of, runs_of_models
 from dynskip_jax.terminal.console import print_table, say
-from dynskip_jax.terminal.messages import printable
 
 MODES = ("greedy", "sampled", "averaged")  # in which agents choose: suffixes of metrics
-# Columns of docs/results/rows.csv.
-FIELDS = ("table", "task", "model", "mode", "seeds", "metric", "mean", "sd", "commit")
 
 
 def report(
     folders: Positional[tuple[Path, ...]],
     metrics: tuple[str, ...] = (),
     baseline: str | None = None,
-    csv: Path | None = None,
     json: Path | None = None,
     code: str | None = None,
 ) -> None:
-    """Show runs, of one model or of several, side by side: `report DIR DIR --csv table.csv`.
+    """Show runs, of one model or of several, side by side: `report DIR DIR --json rows.json`.
 
     Intervals are those of Student's t over seeds: 95 times of 100 they hold the mean of all seeds
     there could be, if seeds are normally distributed. They say nothing of other test sets.
@@ -45,7 +41,6 @@ def report(
         folders: Run folders.
         metrics: Metrics as in result.json, separated by commas; by default the main ones.
         baseline: Row that others are compared with; by default the first on the same data.
-        csv: Write the table to this CSV file, one line per row and metric.
         json: Write the means to this JSON file, with the fields of docs/results/rows.csv.
         code: Import this module first: the one with your own task.
     """
@@ -53,8 +48,8 @@ def report(
         import_module(code, "--code")
     if not folders:
         raise UserError("name run folders, before all flags: report DIR DIR")
-    for path in filter(None, (csv, json)):
-        check_new(path)
+    if json is not None:
+        check_new(json)
     rows, columns = _read(dict.fromkeys(folders))
     main = shown_columns(columns, [row["metrics"] for row in rows])
     table = compare_rows(rows, metrics or [*main], baseline)
@@ -63,11 +58,6 @@ def report(
     is_share = table["metric"].isin(shares)
     table.loc[is_share, ["low", "high"]] = table.loc[is_share, ["low", "high"]].clip(0, 1)
     _print(table, columns)
-    if csv is not None:
-        texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
-        kept = table.drop(columns=["fingerprint", "task", "commit", "mode"]).assign(**texts)
-        write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
-        say(f"written: {csv}")
     if json is not None:
         write_atomically(json, dumps(data_of(table, columns), indent=1) + "\n")
         say(f"written: {json}")
@@ -182,14 +172,32 @@ def data_of(
     table: pandas.DataFrame, columns: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, Any]]:
     """Return the fields of docs/results/rows.csv, as text, for each line of `compare_rows`."""
+    pattern = re.compile(f"(?:(train|dev|test)_)?(.*?)(?:_({'|'.join(MODES)}))?")
     lines = []
     for row in table.to_dict("records"):
-        metric, mode = re.fullmatch(f"(.*?)(?:_({'|'.join(MODES)}))?", row["metric"]).groups()
-        form = columns.get(row["metric"], ("", ".4g"))[1]
-        for number in ("mean", "sd"):
-            row[number] = "" if math.isnan(row[number]) else f"{row[number]:{form}}".rstrip("%")
-        row |= {"table": "", "metric": metric, "mode": mode or row["mode"]}
-        lines.append({field: row[field] for field in FIELDS})
+        split, metric, mode = pattern.fullmatch(row["metric"]).groups()
+        _, form = columns.get(row["metric"], ("", ".4g"))
+        mean, sd = (
+            "" if math.isnan(row[number]) else f"{row[number]:{form}}".rstrip("%")
+            for number in ("mean", "sd")
+        )
+        lines.append(
+            {
+                "table": "",  # the page, and the anchor of the table
+                "task": row["task"],
+                "model": row["model"],
+                "mode": mode or row["mode"],
+                "column": split or "",
+                "part": "",
+                "metric": metric.replace("_", " "),
+                "split": split or "",
+                "seeds": row["seeds"],
+                "mean": mean,
+                "sd": sd,
+                "by_seed": "",
+                "commit": (row["commit"] or "")[:7],
+            }
+        )
     return lines
 
 
@@ -212,9 +220,3 @@ def _cells(row: Mapping[str, Any], form: str) -> list[str]:
 
 def _ends(low: float, high: float, form: str) -> str:
     return "" if math.isnan(low) else f"{low:{form}} to {high:{form}}"
-
-
-def _as_text(cell: str) -> str:
-    """Return a cell of CSV without control characters, which no spreadsheet reads as a formula."""
-    cell = printable(cell)
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\\t", "\\r")) else cell

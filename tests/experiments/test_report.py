@@ -11,18 +11,18 @@ from commands import assert_user_error, execute, forge, load, succeed, tool
 from pages import ROOT
 from scipy import stats
 
-from dynskip_jax.commands.report import _cells
+from dynskip_jax.commands.report import _cells, _read, compare_rows
 
 REPORT = tool("report")
 
 
-def table_of(path, metric):
-    with open(path, newline="") as file:
-        return [row for row in csv.DictReader(file) if row["metric"] == metric]
+def table_of(metric, *folders, baseline=None):
+    rows, _ = _read(folders)
+    return compare_rows(rows, [metric], baseline).to_dict("records")
 
 
 def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, tmp_path):
-    files = "--csv", tmp_path / "t.csv"
+    files = "--json", tmp_path / "t.json"
     outcome = succeed(REPORT, compared_ptb.folder, finished_ptb.folder, *files)
     lstm, dynamic, _ = (
         row["metrics"]["test_perplexity"]["per_seed"]
@@ -31,27 +31,26 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     )
     for values in (lstm, dynamic):
         assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in outcome.out
-    rows = table_of(tmp_path / "t.csv", "test_perplexity")
+    rows = table_of("test_perplexity", compared_ptb.folder, finished_ptb.folder)
     folders = [compared_ptb.folder] * 2 + [finished_ptb.folder]
     names = zip(folders, ("lstm", "dynamic:3", "lstm"), strict=True)
     assert [row["model"] for row in rows] == [f"{folder}: {model}" for folder, model in names]
-    assert [row["seeds"] for row in rows] == ["2", "2", "2"]
-    assert [row["difference_pairs"] for row in rows] == ["0", "2", "2"]
+    assert [row["seeds"] for row in rows] == [2, 2, 2]
+    assert [row["difference_pairs"] for row in rows] == [0, 2, 2]
     wanted = stats.ttest_rel(dynamic, lstm).confidence_interval(0.95)
-    found = [float(rows[1][f"difference_{name}"]) for name in ("mean", "low", "high")]
+    found = [rows[1][f"difference_{name}"] for name in ("mean", "low", "high")]
     np.testing.assert_allclose(found, [np.mean(dynamic) - np.mean(lstm), wanted.low, wanted.high])
-    assert float(rows[2]["difference_mean"]) == 0  # the same run
-    before = (tmp_path / "t.csv").read_bytes()
-    assert_user_error(execute(REPORT, compared_ptb.folder, *files), "t.csv exists")
-    assert (tmp_path / "t.csv").read_bytes() == before
+    assert rows[2]["difference_mean"] == 0  # the same run
+    before = (tmp_path / "t.json").read_bytes()
+    assert_user_error(execute(REPORT, compared_ptb.folder, *files), "t.json exists")
+    assert (tmp_path / "t.json").read_bytes() == before
 
+    one, two = table_of("test_perplexity", compared_ptb.folder, baseline="dynamic:3")
+    assert one["difference_mean"] == pytest.approx(np.mean(lstm) - np.mean(dynamic))
+    assert two["difference_pairs"] == 0
     chosen = "--metrics", "dev_agent_skip_1,test_perplexity", "--baseline", "dynamic:3"
-    outcome = succeed(REPORT, compared_ptb.folder, *chosen, "--csv", tmp_path / "2.csv")
-    one, two = table_of(tmp_path / "2.csv", "test_perplexity")
-    assert float(one["difference_mean"]) == pytest.approx(np.mean(lstm) - np.mean(dynamic))
-    assert (
-        two["difference_mean"] == "" and len(table_of(tmp_path / "2.csv", "dev_agent_skip_1")) == 1
-    )
+    outcome = succeed(REPORT, compared_ptb.folder, *chosen)
+    assert outcome.out.index("(dev_agent_skip_1)") < outcome.out.index("(test_perplexity)")
 
 
 def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(
@@ -63,12 +62,13 @@ def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(
     assert "test, sampled" in said and "test, greedy" not in said  # greedy is the usual mode
     rows = load(tmp_path / "rows.json")
     with open(ROOT / "docs" / "results" / "rows.csv", newline="", encoding="utf-8") as file:
-        fields = {*next(csv.reader(file))}
-    assert all(row.keys() <= fields for row in rows)
+        fields = next(csv.reader(file))
+    assert all([*row] == fields for row in rows)
     own = [
         row
         for row in rows
-        if row["model"].endswith("dynamic:3") and row["metric"] == "test_perplexity"
+        if row["model"].endswith("dynamic:3")
+        and (row["split"], row["metric"]) == ("test", "perplexity")
     ]
     assert [row["mode"] for row in own] == ["greedy", "sampled", "averaged"]
     metrics = load(compared_ptb.folder / "result.json")["rows"][1]["metrics"]
@@ -84,20 +84,21 @@ def test_rows_as_data_have_the_fields_of_the_results_file_and_both_modes(
         "dev_accuracy"
     ]
     assert f"{100 * accuracies['mean']:.2f}" in [
-        row["mean"] for row in rows if row["metric"] == "dev_accuracy"
+        row["mean"] for row in rows if (row["split"], row["metric"]) == ("dev", "accuracy")
     ]
 
 
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
-    swept_quick, finished_ptb, tmp_path
+    swept_quick, finished_ptb
 ):
-    outcome = succeed(REPORT, finished_ptb.folder, swept_quick.folder, "--csv", tmp_path / "t.csv")
+    folders = (finished_ptb.folder, swept_quick.folder)
+    outcome = succeed(REPORT, *folders)
     assert "points" in outcome.out
-    rows = table_of(tmp_path / "t.csv", "dev_accuracy")
+    rows = table_of("dev_accuracy", *folders)
     assert len(rows) == 4 and rows[3]["model"].endswith("swept: fixed:2, rate=0.01")
-    assert [row["difference_pairs"] for row in rows] == ["0", "2", "2", "2"]
+    assert [row["difference_pairs"] for row in rows] == [0, 2, 2, 2]
     # Of the selected value of each model.
-    assert len(table_of(tmp_path / "t.csv", "test_accuracy")) == 2
+    assert len(table_of("test_accuracy", *folders)) == 2
 
 
 def test_a_difference_of_percentages_is_in_points():
@@ -118,8 +119,5 @@ def test_the_interval_of_a_percentage_ends_where_percentages_do(finished_quick, 
             "per_seed": values,
         }
     forge(folder, result=result)
-    said = succeed(REPORT, folder, "--csv", tmp_path / "t.csv").out
+    said = succeed(REPORT, folder).out
     assert " to 100.00%" in said and " 0.00% to " in said
-    (high,) = {row["high"] for row in table_of(tmp_path / "t.csv", "test_accuracy")}
-    (low,) = {row["low"] for row in table_of(tmp_path / "t.csv", "dev_accuracy")}
-    assert (float(low), float(high)) == (0, 1)
