@@ -150,17 +150,6 @@ def test_the_recipe_for_memorax_acts_and_resets(monkeypatch):
     assert jax.eval_shape(run).shape == (2, 3, 8)
 
 
-def test_the_page_on_own_pieces_makes_candidates_and_a_skip_that_its_command_names():
-    with jax.numpy_rank_promotion("allow"):  # as users have it
-        names = run_code("docs/own_pieces.md")
-    skip = names["DynamicSquares"](10)
-    assert skip.candidates(jnp.zeros(2, jnp.int32)).tolist() == [[0, 1, 4, 9]]
-    assert skip == names["DynamicSquares"](10, among=names["Squares"]())
-    rnn = SkipLSTM(4, 3, skip=skip, rngs=nnx.Rngs(0))
-    out = rnn(jnp.ones((8, 12, 4)), rngs=jax.random.key(0))
-    assert {*np.unique(out.decisions[0].action).tolist()} == {1, 2, 5, 10}
-
-
 def test_an_agent_of_ones_own_samples_replays_and_learns():
     with jax.numpy_rank_promotion("allow"):  # as users have it
         skip = run_code("docs/own_pieces.md")["LinearAgent"]()
