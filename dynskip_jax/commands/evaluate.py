@@ -107,7 +107,7 @@ def perplexities(
     weight: tuple[float, ...],
 ) -> tuple[Float[np.ndarray, " seeds"], Float[np.ndarray, "seeds flatness weight"]]:
     """Return the perplexity of each seed without a cache, and with one of each pair of values."""
-    task = CachedLanguageModelling.of(learner.task, size=size, flatness=flatness, weight=weight)
+    task = CachedLanguageModelling(learner.task, size=size, flatness=flatness, weight=weight)
     found = model.learner.evaluate(model.all_params, split, model.keys, batch_size=1, task=task)
     plain = found[f"{split}_perplexity"]
     cached = found[f"{split}_perplexity_cached"]

@@ -179,7 +179,7 @@ class LanguageModelling(Task):
 
 
 class CachedLanguageModelling(LanguageModelling):
-    """A `LanguageModelling` task that also evaluates `perplexity_cached`, (θ, λ).
+    """The task of a language model that also evaluates `perplexity_cached`, (θ, λ).
 
     It compares neural caches of `size` words (Grave et al. 2017): each `flatness` θ with each
     `weight` λ. Its log-probabilities are a pair: those without a cache, and those of the targets
@@ -189,30 +189,16 @@ class CachedLanguageModelling(LanguageModelling):
 
     def __init__(
         self,
-        *args: Any,
+        task: LanguageModelling,
+        *,
         size: int,
         flatness: Sequence[float],
         weight: Sequence[float],
-        **options: Any,
     ):
-        super().__init__(*args, **options)
+        vars(self).update(vars(task))  # the same text and models
         self.size = size
         self.flatness = jnp.asarray(flatness)
         self.weight = jnp.asarray(weight)
-
-    @classmethod
-    def of(cls, task: LanguageModelling, **caches: Any) -> "CachedLanguageModelling":
-        """Return the task of the same text and models with caches."""
-        return cls(
-            task.corpus,
-            task.make_model,
-            batch_size=task.batch_size,
-            num_steps=task.num_steps,
-            random_lengths=task.random_lengths,
-            restart_buffer=task.restart_buffer,
-            activation_coefs=task.activation_coefs,
-            **caches,
-        )
 
     @override
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:

@@ -46,7 +46,7 @@ KINDS = {
     "Tagging, CRF": (Tagging({}, None, **TAGS), OfTags(FLAT[:, 0], STEPS, STEPS.argmax(-1)), WORDS),
     LanguageModelling: (LanguageModelling(None, None), OfTargets(OF_TRUTH, STEPS.max(-1)), WORDS),
     CachedLanguageModelling: (
-        CachedLanguageModelling(None, None, **CACHES),
+        CachedLanguageModelling(LanguageModelling(None, None), **CACHES),
         (OfTargets(OF_TRUTH, STEPS.max(-1)), OF_TRUTH[..., None, None]),
         WORDS,
     ),

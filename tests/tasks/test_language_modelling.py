@@ -182,8 +182,9 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words(usual, restart
     learner = learner_of(seeds=(0, 1), model=dict(restart_token=restart_token))
     params = [drawn_params(learner, seed) for seed in range(2)]
     flatness, weight = (0.0, 2.0), (0.1, 0.6)
-    how = dict(size=6, flatness=flatness, weight=weight, num_steps=5)
-    task = CachedLanguageModelling(learner.task.corpus, learner.task.make_model, **how)
+    how = dict(size=6, flatness=flatness, weight=weight)
+    task = CachedLanguageModelling(learner.task, **how)
+    task.num_steps = 5
     keys = jax.random.split(jax.random.key(5), 2)
     metrics = learner.evaluate(together(*params), "dev", keys, task=task, batch_size=1)
     found = metrics.pop("dev_perplexity_cached")
