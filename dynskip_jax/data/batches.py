@@ -132,17 +132,6 @@ class Examples:
     seq_lengths: Int[np.ndarray, " examples"] | None = None
     buckets: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Check that buckets are increasing and hold every sequence."""
-        if not self.buckets:
-            return
-        if self.seq_lengths is None:
-            raise UserError("buckets are for sequences of several lengths: give seq_lengths")
-        if list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] < self.longest:
-            raise UserError(
-                f"buckets grow and reach {self.longest}, the longest length, got {self.buckets}"
-            )
-
     def __len__(self) -> int:
         return len(_leaves(self.targets)[0])
 

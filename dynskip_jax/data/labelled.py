@@ -1,9 +1,8 @@
 """Read labelled texts from TSV, CSV or JSON lines, and split them."""
 
-import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,29 +26,14 @@ class LabelledText(NamedTuple):
     line: int
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelledTextCorpus:
+class LabelledTextCorpus(NamedTuple):
     """Texts of any number of classes in three splits."""
 
     name: str
     source: str
     classes: tuple[str, ...]  # of train, sorted by name, or by value if all are numbers
-    splits: Mapping[str, Sequence[LabelledText]]
-    drawn: Sequence[str]  # splits that were drawn from train
-
-    @property
-    def about(self) -> str:
-        """Readable line with the number of texts and of classes."""
-        sizes = ", ".join(f"{len(own):,} of {split}" for split, own in self.splits.items())
-        drawn = f"; drawn from train: {' and '.join(self.drawn)}" if self.drawn else ""
-        return f"texts: {sizes}; {len(self.classes)} classes{drawn}"
-
-    def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
-        """Return the words and class indices of each split, for `sentence_corpus`."""
-        return {
-            split: labelled_words(texts, words, self.classes)
-            for split, texts in self.splits.items()
-        }
+    splits: dict[str, list[LabelledText]]
+    about: str  # one line with the number of texts and of classes
 
 
 def labelled_words(
@@ -100,7 +84,10 @@ def find_labelled_text(
         raise bad_file(path, problem)
     name = printable(path.resolve().name.removesuffix(".gz"))
     source = f"{'the folder ' * path.is_dir()}{path}"
-    return LabelledTextCorpus(name, source, classes, splits, missing)
+    sizes = ", ".join(f"{len(own):,} of {split}" for split, own in splits.items())
+    drawn = f"; drawn from train: {' and '.join(missing)}" if missing else ""
+    about = f"texts: {sizes}; {len(classes)} classes{drawn}"
+    return LabelledTextCorpus(name, source, classes, splits, about)
 
 
 def read_labelled_file(

@@ -119,15 +119,7 @@ def examples_of(count, num_buckets=0, seed=0, longest=11):
             lambda: bptt_lengths(3, 70, np.random.default_rng(0)),
             "3 tokens.*10 steps.*another --recipe",
         ),
-        (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
         (lambda: pad_sequences([]), "each split needs some"),
-        *(
-            (
-                lambda bad=bad: Examples(np.zeros((2, 8)), np.zeros(2), np.array([5, 2]), bad),
-                "buckets grow",
-            )
-            for bad in [(3, 4), (8, 5)]
-        ),
     ],
 )
 def test_what_cannot_be_cut(call, message):

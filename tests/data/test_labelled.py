@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import assert_refused, write
 
-from dynskip_jax.data.labelled import find_labelled_text, read_labelled_file, stratified_split
+from dynskip_jax.data.labelled import (
+    find_labelled_text,
+    labelled_words,
+    read_labelled_file,
+    stratified_split,
+)
 from dynskip_jax.data.sentences import review_words
 
 TEXTS = [
@@ -149,7 +154,8 @@ def test_a_folder_has_a_file_for_each_split(tmp_path):
         write(tmp_path / f"{split}.tsv", "\n".join(["text\tlabel", *rows]))
     corpus = find_labelled_text(tmp_path)
     assert corpus.classes == ("0", "1") and "drawn" not in corpus.about
-    assert [*corpus.labelled(review_words)["dev"]][2] == (["dev", "2"], 0, ())
+    words = labelled_words(corpus.splits["dev"], review_words, corpus.classes)
+    assert [*words][2] == (["dev", "2"], 0, ())
 
 
 def test_missing_splits_are_drawn_from_train(tmp_path):
@@ -179,7 +185,9 @@ SPLITS = {"train.tsv": TSV, "dev.tsv": TSV}
 )
 def test_folders_that_are_not_clear(tmp_path, files, problem):
     def read(path):
-        return [list(texts) for texts in find_labelled_text(path).labelled(review_words).values()]
+        corpus = find_labelled_text(path)
+        for texts in corpus.splits.values():
+            list(labelled_words(texts, review_words, corpus.classes))
 
     for name, text in files.items():
         write(tmp_path / name, text)

@@ -5,7 +5,7 @@ from typing import Any
 from typing_extensions import override
 
 from dynskip_jax.config.experiment import Dataset
-from dynskip_jax.data.labelled import find_labelled_text
+from dynskip_jax.data.labelled import find_labelled_text, labelled_words
 from dynskip_jax.data.sentences import review_words
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.sentence_task import TextClassification, load_sentences
@@ -29,7 +29,10 @@ class LabelledTexts(TextClassification):
             label=data.label_column,
             share=data.dev_share,
         )
-        texts = found.labelled(review_words)
+        texts = {
+            split: labelled_words(own, review_words, found.classes)
+            for split, own in found.splits.items()
+        }
         about = (found.name, texts, found.source)
         return load_sentences(*about, settings, found.classes, [found.about])
 
