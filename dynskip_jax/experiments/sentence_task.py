@@ -1,6 +1,7 @@
 """Data and models of all experiments on sentences."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,13 +56,20 @@ def load_sentences(
     return with_vectors(dataset, data.embeddings, words, read, width)
 
 
-def model_options(
-    spec: ModelSpec, settings: SentenceSettings, data: Dataset | None
+def task_options(
+    spec: ModelSpec,
+    settings: SentenceSettings,
+    data: Dataset | None,
+    vocabulary: Any,
+    build: Callable[..., nnx.Module],
 ) -> dict[str, Any]:
-    """Return the options of layers, and of words that training drops or reads as unknown."""
+    """Return the options of a task whose models are made by `build` from their embedding.
+
+    Its options are those of the layers, and of words that training drops or reads as unknown.
+    """
     m = settings.model
     dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
-    return dict(
+    options = dict(
         **spec.layer_options(),
         unknown_rate=m.unknown_rate,
         num_frequent=0 if data is None else data.content.num_frequent,
@@ -72,22 +80,21 @@ def model_options(
         variational=m.locked,
         cell=dropped | dict(spec.cell_options),
     )
+    # Without data the parameters come from a run, and pretrained vectors are not read again.
+    init = begin_with(data and data.vectors, initializers.uniform(_EMBEDDING_SCALE))
+    size = m.embedding_features
 
+    def make_model(rngs: nnx.Rngs) -> nnx.Module:
+        embedding = nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)
+        return build(embedding=embedding, **options, rngs=rngs)
 
-def task_options(settings: SentenceSettings) -> dict[str, Any]:
-    """Return the options of a task that do not depend on what it predicts."""
-    sizes = dict(batch_size=settings.training.batch_size, evaluation_rows=_ROWS)
-    return sizes | dict(activation_coefs=settings.model.activation_coefs)
-
-
-def embedding(
-    settings: SentenceSettings, data: Dataset | None, vocabulary: Any
-) -> Callable[..., nnx.Embed]:
-    """Return a function that creates the embedding, of pretrained vectors only with data."""
-    vectors = data and data.vectors
-    size = settings.model.embedding_features
-    init = begin_with(vectors, initializers.uniform(_EMBEDDING_SCALE))
-    return lambda rngs: nnx.Embed(len(vocabulary), size, embedding_init=init, rngs=rngs)
+    return dict(
+        splits={} if data is None else data.content.splits,
+        make_model=make_model,
+        batch_size=settings.training.batch_size,
+        evaluation_rows=_ROWS,
+        activation_coefs=m.activation_coefs,
+    )
 
 
 class TextClassification(Classification):
@@ -102,25 +109,10 @@ class TextClassification(Classification):
         data: Dataset | None,
         vocabulary: ClassVocabulary,
     ):
-        # Without data the parameters come from a run, and pretrained vectors are not read again.
-        embed = embedding(settings, data, vocabulary)
-
-        def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
-            return SequenceClassifier(
-                len(vocabulary),
-                settings.model.features,
-                len(vocabulary.classes),
-                embedding=embed(rngs),
-                **model_options(spec, settings, data),
-                rngs=rngs,
-            )
-
-        super().__init__(
-            {} if data is None else data.content.splits,
-            make_model,
-            class_names=vocabulary.classes,
-            **task_options(settings),
-        )
+        sizes = len(vocabulary), settings.model.features, len(vocabulary.classes)
+        build = partial(SequenceClassifier, *sizes)
+        options = task_options(spec, settings, data, vocabulary, build)
+        super().__init__(**options, class_names=vocabulary.classes)
         self.vocabulary = vocabulary
         # Texts that are read later are cropped as those of train were.
         self.most_words = getattr(settings.data, "max_length", None)

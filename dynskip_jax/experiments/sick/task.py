@@ -1,10 +1,10 @@
 """The pairs of sentences, the model that rates them, and how it reads a pair."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
-from flax import nnx
 from typing_extensions import override
 
 from dynskip_jax.analysis.reading import Reading
@@ -13,12 +13,7 @@ from dynskip_jax.config.flags import short
 from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.sentences import pair_inputs, treebank_words
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.sentence_task import (
-    embedding,
-    load_sentences,
-    model_options,
-    task_options,
-)
+from dynskip_jax.experiments.sentence_task import load_sentences, task_options
 from dynskip_jax.experiments.vectors import width_of_vectors
 from dynskip_jax.models.classifier import SentencePairModel
 from dynskip_jax.runs.load import Trained
@@ -41,20 +36,13 @@ class Similarity(SentencePairs):
         return load_sentences("sick", splits, source, settings)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Any):
-        embed = embedding(settings, data, vocabulary)
-
-        def make_model(rngs: nnx.Rngs) -> SentencePairModel:
-            return SentencePairModel(
-                embed(rngs),
-                settings.model.features,
-                sentence_corpora.SICK_RATINGS,
-                similarity_features=_SIMILARITY_FEATURES,
-                **model_options(spec, settings, data),
-                rngs=rngs,
-            )
-
-        splits = {} if data is None else data.content.splits
-        super().__init__(splits, make_model, **task_options(settings))
+        build = partial(
+            SentencePairModel,
+            hidden_features=settings.model.features,
+            num_ratings=sentence_corpora.SICK_RATINGS,
+            similarity_features=_SIMILARITY_FEATURES,
+        )
+        super().__init__(**task_options(spec, settings, data, vocabulary, build))
         self.vocabulary = vocabulary
 
     @override
