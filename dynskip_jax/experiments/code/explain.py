@@ -3,10 +3,9 @@
 import contextlib
 import html as markup
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pygments.formatters import HtmlFormatter
 from pygments.token import STANDARD_TYPES
@@ -27,36 +26,14 @@ from dynskip_jax.runs.load import Trained
 from dynskip_jax.storage.files import check_new, write_atomically
 from dynskip_jax.storage.folder import file_name
 from dynskip_jax.terminal.console import say
-from dynskip_jax.terminal.messages import printable, shown
+from dynskip_jax.terminal.messages import printable
 
 _STYLE = """
-:root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere; }
-.told { position: sticky; top: 0; min-height: 3em; padding: .5rem .8rem; background: #eee; }
-.code { font: 14px/1.6 ui-monospace, monospace; overflow-x: auto; }
-.line { white-space: pre; min-height: 1.6em; counter-increment: line; }
-.line::before { content: counter(line); display: inline-block; width: 2.5em; margin-right: 1em;
-  text-align: right; color: #767676; }
-[data-t] { cursor: pointer; }
-.name, #all:checked ~ .code .copied { border-bottom: 2px solid #f5a623; }
-.here { outline: 2px solid #222; } .origin { outline: 2px solid #b36b00; background: #ffd98a; }
-"""
-_SCRIPT = """
-const told = document.querySelector('.told'), code = document.querySelector('.code');
-const rows = JSON.parse(document.getElementById('rows').textContent);
-let kept;
-function mark(t, name) {
-  for (const part of code.querySelectorAll('.' + name)) part.classList.remove(name);
-  for (const part of code.querySelectorAll(`[data-t="${t}"]`)) part.classList.add(name);
-}
-function show(t) {
-  const { said, origin } = rows[t] ?? {};
-  mark(t, 'here'); mark(origin, 'origin');
-  told.textContent = said;
-}
-code.addEventListener('mouseover', event => show(event.target.dataset.t ?? kept));
-code.addEventListener('click', event => show(kept = event.target.dataset.t));
+pre { font: 14px/1.6 ui-monospace, monospace; overflow-x: auto; }
+pre a { color: inherit; text-decoration: none; }
+.copied { border-bottom: 2px solid #f5a623; }
+:target { outline: 2px solid #b36b00; background: #ffd98a; }
 """
 
 
@@ -77,9 +54,8 @@ def explain(run: FinishedRun, file: Positional[SourceFile], html: Path | None = 
     if not tokens:
         raise UserError(f"{file} has no code: there is nothing to read")
     trained = run.last("code.explain")
-    rows = _rows(trained, text, tokens)
     title = f"{name}: {trained.name}, seed {trained.seed}"
-    page = code_page(title, name, text, tokens, rows)
+    page = code_page(title, name, text, tokens, _said(trained, text, tokens))
     with run.warned() if html is None else contextlib.nullcontext():
         path = html or run.run_dir / "plots" / file_name(f"explain-{name}.html")
         path.parent.mkdir(exist_ok=True)
@@ -87,12 +63,20 @@ def explain(run: FinishedRun, file: Positional[SourceFile], html: Path | None = 
         say(f"page: {path}")
 
 
-def _rows(trained: Trained, text: str, tokens: Sequence[CodeToken]) -> list[dict]:
-    """Return what the page shows of each token: `said`, `is_copied` and perhaps `origin`."""
+class _Said(NamedTuple):
+    """What the page says of a token."""
+
+    text: str
+    is_copied: bool
+    origin: int | None = None  # the token from which it is copied
+
+
+def _said(trained: Trained, text: str, tokens: Sequence[CodeToken]) -> list[_Said]:
+    """Return what the page says of each token of a file."""
     numbers = trained.vocabulary.number(tokens)
     names = names_of_numbers(trained.vocabulary, tokens)
     ids = iter(trained.vocabulary.encode(numbers).tolist())
-    rows: list[dict] = []
+    found: list[_Said] = []
     for part in predictions(trained, tokens):
         # The last part also predicts what follows the file, for which there is no token.
         for t, token in zip(range(len(part.probs)), ids, strict=False):
@@ -101,30 +85,29 @@ def _rows(trained: Trained, text: str, tokens: Sequence[CodeToken]) -> list[dict
             percent = share / max(p, 1e-30)
             without = float(part.probs_without[t, token])
             said = f"probability {p:.3f}, without copying {without:.3f}"
-            row = {"is_copied": percent > 0.5}
             if percent < 0.01 and part.copying is not None:
                 k = int(part.copying[t].argmax()) + 1  # what the agent would rather have copied
-            if len(names.get(numbers[len(rows)], ())) > 1:
+            origin = None
+            if len(names.get(numbers[len(found)], ())) > 1:
                 said += "; to the model it is one with other names of this file"
-            elif 0 < k <= len(rows):
-                row["origin"] = len(rows) - k
-                line, _ = place(text, tokens[row["origin"]].start)
+            elif 0 < k <= len(found):
+                origin = len(found) - k
+                line, _ = place(text, tokens[origin].start)
                 if percent >= 0.01:
                     said += f"; {percent:.0%} copied, most from line {line}"
                 else:
                     said += f"; the agent went back mostly to line {line}"
-            rows.append(row | {"said": said})
-    return rows
+            found.append(_Said(said, percent > 0.5, origin))
+    return found
 
 
 def code_page(
-    title: str, name: str, text: str, tokens: Sequence[CodeToken], rows: Sequence[dict]
+    title: str, name: str, text: str, tokens: Sequence[CodeToken], said: Sequence[_Said]
 ) -> str:
     """Return an HTML page with highlighted code, which loads no other files.
 
-    `rows` say of each token what is shown while the mouse is over it, or after a click, whether it
-    is a copy (`is_copied`), and which other token is marked (`origin`). Copied names are
-    underlined, and other copies if the reader asks for them.
+    The mouse over a token shows what is said of it, and a click leads to its origin. Copied names
+    are underlined.
     """
     # For each character its kind and its token: lexer and model cut a text differently.
     kinds = [""] * len(text)
@@ -133,38 +116,26 @@ def code_page(
     owners: list[int | None] = [None] * len(text)
     for t, token in enumerate(tokens):
         owners[token.start : token.stop] = [t] * (token.stop - token.start)
-        of_token = text[token.start : token.stop].strip() or token.text
-        rows[t]["said"] = f"{shown(of_token)}: {rows[t]['said']}"
-    start = 0
-    lines = []
-    for line in text.split("\n"):
-        spans = []
-        characters = range(start, start + len(line))
-        for (t, kind), run in itertools.groupby(characters, lambda i: (owners[i], kinds[i])):
-            part = "".join(text[i] for i in run)
-            classes = kind
-            # An underlined indentation looks like a fault.
-            if t is not None and rows[t]["is_copied"] and not part.isspace():
-                classes += " copied name" if tokens[t].is_name else " copied"
-            of_token = "" if t is None else f' data-t="{t}"'
-            visible = markup.escape("\t".join(map(printable, part.split("\t"))))
-            spans.append(f'<span class="{classes}"{of_token}>{visible}</span>')
-        lines.append(f'<div class="line">{"".join(spans)}</div>')
-        start += len(line) + 1
+    spans = []
+    for (t, kind), run in itertools.groupby(range(len(text)), lambda i: (owners[i], kinds[i])):
+        part = [text[i] for i in run]
+        visible = markup.escape("".join(c if c in "\n\t" else printable(c) for c in part))
+        if t is None:
+            spans.append(f'<span class="{kind}">{visible}</span>')
+            continue
+        classes = f"{kind} copied" if said[t].is_copied and tokens[t].is_name else kind
+        link = "" if said[t].origin is None else f' href="#t{said[t].origin}"'
+        hint = markup.escape(said[t].text)
+        spans.append(f'<a id="t{t}"{link} class="{classes}" title="{hint}">{visible}</a>')
     title = markup.escape(printable(title))
-    # A `<` inside a script could end it.
-    data = json.dumps(rows, ensure_ascii=False).replace("<", "\\u003c")
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{HtmlFormatter().get_style_defs(".code")}{_STYLE}</style></head>
+<style>{HtmlFormatter().get_style_defs("pre")}{_STYLE}</style></head>
 <body><h1>{title}</h1>
-<p>Put the mouse on a token, or click it to keep it: the place from which it is copied is marked.
+<p>The mouse over a token shows its probability; a click leads to the place from which it is copied.
 Underlined names are mostly copied. Where the model copies a wrong token, the right one is less
 probable than without copying.</p>
-<input type="checkbox" id="all"><label for="all"> Underline all copied tokens</label>
-<div class="told" aria-live="polite">No token is chosen yet.</div>
-<div class="code">{"".join(lines)}</div>
-<script type="application/json" id="rows">{data}</script><script>{_SCRIPT}</script></body></html>
+<pre>{"".join(spans)}</pre></body></html>
 """
