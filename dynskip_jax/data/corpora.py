@@ -6,7 +6,7 @@ import importlib
 import io
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import regex
@@ -16,28 +16,20 @@ from dynskip_jax.data.files import (
     SPLIT_WORDS,
     SPLITS,
     PathLike,
-    find_splits,
-    iter_lines,
     named_file,
     named_folder,
     stream_lines,
     tar_files,
 )
-from dynskip_jax.data.language import LanguageCorpus, corpus_name, make_corpus, read_corpus
+from dynskip_jax.data.language import LanguageCorpus, make_corpus, read_corpus, text_lines
 from dynskip_jax.data.prepared import find_records
 from dynskip_jax.data.upstream import NotAvailable, Upstream
 from dynskip_jax.errors import UserError
-from dynskip_jax.terminal.messages import quoted, shown
+from dynskip_jax.terminal.messages import quoted
 
 PTB = "ptb"
 PYDOC_TOPICS = "pydoc-topics"
 PTB_URL = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
-# SHA-256 of each split's lines with one space between words; public copies agree.
-PTB_SHA256: Mapping[str, str] = {
-    "train": "5145926136ee9aef6f359b267ac09cc8a920879cd71725de17c490dd111d2998",
-    "dev": "fadf6277290823f881b7bf39b84e88536c87a859cd629dcfd1d2dfdef06097cf",
-    "test": "c2f8c16a611595d31da5acdb7a61d50e7d5e95f6b9c05fceda5f5ddc4383e791",
-}
 _PTB_MEMBER = re.compile(r"(?:\./)?simple-examples/data/ptb\.(train|valid|test)\.txt")
 
 # Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the
@@ -60,18 +52,15 @@ def find_language_corpus(
     2. the sub-folder `dataset` of `$DYNSKIP_DATA_DIR`, or ptb if `dataset` is None;
     3. PTB in the TFDS cache, or its upstream archive; without a network, this fails at once;
     4. the embedded corpus "pydoc-topics", unless `dataset` names another or `or_embedded` is False.
-
-    A corpus named "ptb" must be the published text, word for word.
     """
     if dataset == PYDOC_TOPICS:
         if data is not None:
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
         return embedded_corpus()
     if data is not None:
-        path = Path(data)
-        return _in_folder(path, dataset or corpus_name(path), dataset)
+        return _in_folder(Path(data), dataset)
     if (path := named_folder(dataset or PTB)) is not None:
-        return _in_folder(path, dataset or PTB, dataset)
+        return _in_folder(path, dataset or PTB)
     if dataset not in (None, PTB):
         others = f"use {PTB}, {PYDOC_TOPICS} or a sub-folder of ${DATA_VARIABLE}"
         raise UserError(f"there is no dataset {quoted(dataset)}: {others}, or give --data DIR")
@@ -87,25 +76,18 @@ def find_language_corpus(
         corpus = embedded_corpus()
         return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {error})")
     lines = {split: [record["text"].decode() for record in own] for split, own in records.items()}
-    check_ptb(lines, source, "delete that folder and run again")
     return make_corpus(PTB, lines, source)
 
 
-def _in_folder(path: Path, name: str, dataset: str | None) -> LanguageCorpus:
-    """Read a folder; it is PTB if that is its name, or if its files have upstream's names."""
-    if name == PTB or (dataset is None and _published_ptb_files(path)):
-        return make_corpus(PTB, read_ptb(path), f"the folder {path}")
+def _in_folder(path: Path, dataset: str | None) -> LanguageCorpus:
+    """Read a folder; files with upstream's names are those of PTB, whose folder has others, too."""
+    if any(path.glob("ptb.train.txt*")):
+        files = {
+            split: named_file(path, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()
+        }
+        lines = {split: text_lines(file) for split, file in files.items()}
+        return make_corpus(dataset or PTB, lines, f"the folder {path}")
     return read_corpus(path, name=dataset)
-
-
-def read_ptb(folder: PathLike) -> dict[str, list[str]]:
-    """Return the lines of Mikolov's Penn Treebank from a folder."""
-    paths = _published_ptb_files(Path(folder)) or find_splits(folder, ["txt"])
-    lines = {
-        split: [line for line in iter_lines(path) if line.strip()] for split, path in paths.items()
-    }
-    check_ptb(lines, folder, f"get {PTB_URL} (data/), or call neither its folder nor its files ptb")
-    return lines
 
 
 def _ptb_records(archive: Path) -> dict[str, Iterator[dict[str, str]]]:
@@ -113,35 +95,12 @@ def _ptb_records(archive: Path) -> dict[str, Iterator[dict[str, str]]]:
     files = {found[1]: data for found, data in tar_files(archive, _PTB_MEMBER, PTB_URL)}
     lines = {}
     for split, words in SPLIT_WORDS.items():
-        text = io.BytesIO(files.get(words[0], b""))
-        lines[split] = [*stream_lines(text, PTB_URL)]
-    check_ptb(lines, PTB_URL, "get PTB elsewhere")
-    return {split: ({"text": line} for line in own) for split, own in lines.items()}
+        text = io.BytesIO(files[words[0]])
+        lines[split] = ({"text": line} for line in [*stream_lines(text, PTB_URL)])
+    return lines
 
 
 PTB_UPSTREAM = Upstream(PTB, "2.0.0", PTB_URL, {"text": str}, _ptb_records)  # TFDS has no PTB
-
-
-def check_ptb(lines: Mapping[str, Sequence[str]], where: PathLike, remedy: str) -> None:
-    """Raise a `UserError` if the lines are not the published text."""
-    # Spaces and line ends do not count: public copies differ in them.
-    for split, expected in PTB_SHA256.items():
-        text = "".join(f"{' '.join(line.split())}\n" for line in lines[split])
-        found = hashlib.sha256(text.encode()).hexdigest()
-        if found != expected:
-            count = len(text.split()) + len(lines[split])
-            sums = f"{count:,} tokens, SHA-256 {found[:12]}…, not {expected[:12]}…"
-            what = f"is not the published text in the {split} split ({sums})"
-            raise UserError(f"PTB in {shown(where, 75)} {what}: {remedy}")
-
-
-def _published_ptb_files(folder: Path) -> dict[str, Path]:
-    """Return the files with upstream's names, if there are any; its folder has others, too."""
-    if not any(folder.glob("ptb.train.txt*")):
-        return {}
-    return {
-        split: named_file(folder, f"ptb.{words[0]}.txt") for split, words in SPLIT_WORDS.items()
-    }
 
 
 def embedded_corpus() -> LanguageCorpus:

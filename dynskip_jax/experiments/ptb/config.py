@@ -74,7 +74,12 @@ def _awd(num_steps: int) -> dict[str, Any]:
 LARGE_PRESETS = ("paper", "released", "charlm", "awd")
 
 # Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
-_published = functools.partial(Published, "ptb", ("dev_perplexity", "test_perplexity"))
+_published = functools.partial(
+    Published,
+    "ptb",
+    ("dev_perplexity", "test_perplexity"),
+    sizes={"train": 929_589, "dev": 73_760, "test": 82_430},
+)
 
 EXPERIMENT = Experiment(
     name="ptb",
