@@ -34,8 +34,8 @@ from dynskip_jax.training.loop import FitResult, FitSettings
 from dynskip_jax.training.mesh import Parallel
 from dynskip_jax.training.progress import Progress, compiling
 from dynskip_jax.training.resume import Saver, TrainProgress
+from dynskip_jax.training.scheduled import policy_mode
 from dynskip_jax.training.step import TrainState, of_epoch, seed_keys
-from dynskip_jax.training.sweep import policy_mode
 
 # Of the seeds of resets: what an episode is played for.
 _SPLITS = {"train": 0, "dev": 1, "test": 2}

@@ -36,7 +36,7 @@ from dynskip_jax.model_names import (
 )
 
 # Settings of which several values may be trained together.
-SWEPT = ("mix", "entropy_coef", "update_cost", "learning_rate")
+SWEPT = ("mix", "learning_rate")
 
 _MOST_SEEDS = 1000  # trained together
 _LARGEST_NUMBER = 100_000  # in the name of a model
@@ -158,7 +158,7 @@ class Agent:
     """
     rl_coef: Annotated[Weight, Rewarded] = 1.0
     """Weight of the agents' loss J_2."""
-    entropy_coef: Annotated[Weight | tuple[Weight, ...], Rewarded] = 1.0
+    entropy_coef: Annotated[Weight, Rewarded] = 1.0
     """β, weight of the entropy in J_2 (the paper's is 1)."""
     entropy_coef_final: Annotated[Weight | None, Rewarded] = None
     """β of the last epoch, reached linearly; by default β stays."""
@@ -184,7 +184,7 @@ class Agent:
     """β of the exact entropy in relaxed epochs, or of the first and the last one; by default as
     later.
     """
-    update_cost: Annotated[Weight | tuple[Weight, ...], For(READING_LESS)] = 0.0
+    update_cost: Annotated[Weight, For(READING_LESS)] = 0.0
     """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 8)."""
 
 

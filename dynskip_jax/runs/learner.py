@@ -36,7 +36,7 @@ def make_learner(
         experiment.task_class(spec, settings, data, vocabulary),
         spec.all_seeds,
         objective=spec.objective,
-        sweep=spec.sweep,
+        mixes=spec.mixes,
         epochs=settings.training.epochs,
         evaluation_mode=spec.evaluation_mode,
     )

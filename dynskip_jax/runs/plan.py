@@ -17,7 +17,7 @@ from dynskip_jax.config.stored import to_config
 from dynskip_jax.runs.learner import make_fit_settings, make_learner
 from dynskip_jax.runs.load import Trained
 from dynskip_jax.runs.pieces import check_names
-from dynskip_jax.runs.spec import ModelSpec, check_sweep, make_spec, variant_of
+from dynskip_jax.runs.spec import ModelSpec, make_spec, variant_of
 from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.storage.results import learnt_rates
 from dynskip_jax.tasks.learner import Learner
@@ -102,7 +102,8 @@ def plan(experiment: Experiment, resolved: Resolved, data: Dataset) -> Plan:
     settings = resolved.settings
     names = settings.run.models(experiment.model)
     specs = [make_spec(name, settings, may_import=True) for name in names]
-    check_sweep(specs, settings)
+    if isinstance(settings.agent.mix, tuple) and not any("mix" in s.values[0] for s in specs):
+        raise UserError(f"{', '.join(names)} has no mix to be swept over: name a model that has")
     may_grow = ["models", "settings.training.patience"]
     # With --entropy-coef-final, which the last epoch reaches, more epochs would change those
     # already trained.

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.config.settings import SWEPT, Agent, Settings, applies, fields_of, first, get
+from dynskip_jax.config.settings import SWEPT, Agent, Settings, applies, fields_of, get
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.pieces import make_time_skip, make_transition
-from dynskip_jax.training.sweep import Sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,7 @@ class ModelSpec:
     copy: str  # how a language model copies words of the past: `none`, `chosen` or `expected`
     objective: Agent
     values: tuple[dict[str, Any], ...]  # settings of each value of a sweep; one {} without one
-    sweep: Sweep  # the swept settings, with one value for each model that is trained together
+    mixes: tuple[float, ...] | None  # λ of each model that is trained together, if swept
     seeds: tuple[int, ...]  # of each value of the sweep
     evaluation_mode: str
     is_untrained: bool  # whether the agents keep their initial parameters, as a control
@@ -52,8 +51,8 @@ class ModelSpec:
         """Return the specification of one value of a sweep, for its seeds only."""
         count = len(self.seeds)
         own = slice(number * count, (number + 1) * count)
-        sweep = Sweep(*(None if of_each is None else of_each[own] for of_each in self.sweep))
-        return dataclasses.replace(self, values=(self.values[number],), sweep=sweep)
+        mixes = None if self.mixes is None else self.mixes[own]
+        return dataclasses.replace(self, values=(self.values[number],), mixes=mixes)
 
     def choices_matter(self, member: int | None = None) -> bool:
         """Return whether sampled choices change the output of any model, or of one by index.
@@ -86,7 +85,6 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
 
     values = _swept_values(skip, settings)
     seeds = tuple(settings.run.all_seeds)
-    fields = [field for field in Sweep._fields if field in values[0]]
     _check_choices(name, named, skip, settings)
 
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
@@ -99,7 +97,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         copy=_copy(skip, settings),
         objective=_objective(skip, settings, is_untrained=is_untrained),
         values=values,
-        sweep=Sweep(**{field: of_each(values, field, len(seeds)) for field in fields}),
+        mixes=of_each(values, "mix", len(seeds)) if "mix" in values[0] else None,
         seeds=seeds,
         evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,
@@ -132,18 +130,6 @@ def _check_choices(name: str, named: F.TimeSkip, skip: F.TimeSkip, settings: Set
         raise UserError(
             "a sweep over --learning-rate includes agents: give --agent-learning-rate none"
         )
-
-
-def check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` if no model has a swept setting."""
-    for name in ("mix", "entropy_coef", "update_cost"):
-        is_used = any(name in value for spec in specs for value in spec.values)
-        if isinstance(get(settings, name), tuple) and not is_used:
-            names = ", ".join(spec.name for spec in specs)
-            example = "skip_rnn" if name == "update_cost" else "dynamic:10"
-            raise UserError(
-                f"{names} has no {name} to be swept over: name a model that has: {example}"
-            )
 
 
 def _copy(skip: F.TimeSkip, settings: Settings) -> str:
@@ -181,11 +167,7 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for
     untrained agents and for skips that cannot be relaxed.
     """
-    objective = dataclasses.replace(
-        settings.agent,
-        entropy_coef=first(settings.agent.entropy_coef),
-        update_cost=first(settings.agent.update_cost),
-    )
+    objective = settings.agent
     if not skip.is_stochastic:
         return Agent(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and objective.relaxation != "none"
@@ -204,13 +186,7 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
 
 def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any], ...]:
     """Return the settings of each value of a sweep: all combinations; one {} without a sweep."""
-    pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
-    applies = dict(
-        mix=skip.has_agent,
-        entropy_coef=skip.is_stochastic,
-        update_cost=pays_for_updates,
-        learning_rate=True,
-    )
+    applies = dict(mix=skip.has_agent, learning_rate=True)
     given = {name: get(settings, name) for name in SWEPT if applies[name]}
     swept = {name: values for name, values in given.items() if isinstance(values, tuple)}
     return tuple(

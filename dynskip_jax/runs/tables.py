@@ -11,7 +11,7 @@ from dynskip_jax.model_names import PLAIN
 from dynskip_jax.terminal.console import print_table, say
 
 # Symbols of swept settings in tables and plots.
-_SIGNS = dict(mix="λ", entropy_coef="β", learning_rate="rate", update_cost="cost")
+_SIGNS = dict(mix="λ", learning_rate="rate")
 
 _CHOICES = dict(
     greedy="greedy: the most probable state", sample="sampled", train="as at the end of training"

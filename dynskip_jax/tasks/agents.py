@@ -11,7 +11,7 @@ from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.sweep import ScheduledValues
+from dynskip_jax.training.scheduled import ScheduledValues
 
 
 def rewards_of(

@@ -23,8 +23,8 @@ from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
 from dynskip_jax.tasks.task import Forward, LossOutput, Task, evaluated
 from dynskip_jax.training.loop import FitResult, FitSettings, fit
 from dynskip_jax.training.mesh import mean_over
+from dynskip_jax.training.scheduled import ScheduledValues, policy_of, scheduled_values
 from dynskip_jax.training.step import Trainable
-from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
 _MOST_SHARES = 1000  # largest K for which the fraction of each k is a metric
 _STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
@@ -46,8 +46,8 @@ class Learner(Trainable):
     Args:
         seeds: Seed of each model. Seeds order the examples differently, unless the task shares its
             batches.
-        objective: How agents are trained; a sweep replaces some of it.
-        sweep: Settings in which the models differ, in addition to the seed.
+        objective: How agents are trained.
+        mixes: λ of each model, if they differ in it.
         epochs: Number of training epochs, for the schedules.
         evaluation_mode: How agents choose on dev during training.
     """
@@ -61,13 +61,13 @@ class Learner(Trainable):
         seeds: Sequence[int] = (0,),
         *,
         objective: Agent = Agent(),  # noqa: B008 (immutable)
-        sweep: Sweep = Sweep(),  # noqa: B008 (immutable)
+        mixes: Sequence[float] | None = None,
         epochs: int = 1,
         evaluation_mode: ActionMode = "greedy",
     ):
         self.task = task
         self.seeds = tuple(seeds)
-        self.sweep = sweep
+        self.mixes = mixes
         self.epochs = epochs
         self.objective = objective
         self.evaluation_mode = evaluation_mode
@@ -109,7 +109,7 @@ class Learner(Trainable):
 
     def policy(self, mode: str | None = None) -> F.Policy:
         """Return the policy of the models in this mode, each leaf (seeds, ...)."""
-        return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds))
+        return policy_of(mode or self.evaluation_mode, len(self.seeds), self.mixes)
 
     # --- Training ---
 
@@ -128,7 +128,7 @@ class Learner(Trainable):
 
     @override
     def scheduled(self, epoch: int) -> ScheduledValues:
-        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds))
+        return scheduled_values(self.objective, epoch, self.epochs, len(self.seeds), self.mixes)
 
     @override
     def train_batches(self, epoch: int) -> Iterator[Batch]:

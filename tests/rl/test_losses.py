@@ -17,7 +17,7 @@ from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import UserError
 from dynskip_jax.models.language_model import LanguageModelOutput
 from dynskip_jax.tasks.agents import agents_loss, rewards_of
-from dynskip_jax.training.sweep import ScheduledValues
+from dynskip_jax.training.scheduled import ScheduledValues
 
 ROWS = 6
 TIME = 4

@@ -16,7 +16,7 @@ from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.tasks.agents import agents_loss
 from dynskip_jax.training.loop import FitSettings, fit
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.sweep import ScheduledValues, Sweep, beta, policy_mode
+from dynskip_jax.training.scheduled import ScheduledValues, beta, policy_mode, scheduled_values
 
 EXACT = Agent(baseline="rollouts", rollouts=2, entropy="exact", entropy_coef=0.1)
 SPLITS = symbols(40, 20)
@@ -51,27 +51,18 @@ def test_numbers_of_a_schedule():
         (closing, [0.2, -0.1, 0.2, 0.1, 0]),
         (Agent(entropy_coef=0.4), [0.4] * 5),
     ):
-        found = [beta(agent, agent.entropy_coef, epoch, 5) for epoch in range(5)]
+        found = [beta(agent, epoch, 5) for epoch in range(5)]
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-# Then it samples.
-RELAXED = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)
-OBJECTIVE = dataclasses.replace(EXACT, **RELAXED, entropy_coef=0.5)
-ENTROPY = Sweep(entropy_coef=(0.02, 0.5))
-ALONE = {  # options of two models that differ, and of the second one alone
-    "mix": (classifiers, dict(sweep=Sweep(mix=(0.2, 0.9))), dict(mix=0.9)),
-    "mix of language models": (language_models, dict(sweep=Sweep(mix=(0.2, 0.9))), dict(mix=0.9)),
-    "objective": (classifiers, dict(objective=OBJECTIVE, sweep=ENTROPY), dict(objective=OBJECTIVE)),
-}
+ALONE = {"classifiers": classifiers, "language models": language_models}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALONE)
 def test_models_of_a_sweep_are_those_trained_alone(name, tmp_path):
-    make, differ, single = ALONE[name]
-    both = make((4, 4), epochs=2, **differ)
-    alone = make((4,), epochs=2, **single)
+    both = ALONE[name]((4, 4), epochs=2, mixes=(0.2, 0.9))
+    alone = ALONE[name]((4,), epochs=2, mix=0.9)
     found = train(both, tmp_path / "both").params
     expected = train(alone, tmp_path / "alone").params
     assert any(not np.allclose(*leaf, rtol=1e-3) for leaf in jax.tree.leaves(found))
@@ -84,16 +75,14 @@ def test_models_of_a_sweep_are_those_trained_alone(name, tmp_path):
         np.testing.assert_allclose(ours[metric][1], value[0], rtol=1e-3, err_msg=metric)
 
 
-def test_what_models_are_told_that_differ_in_their_objective():
-    objective = Agent(entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2)
-    sweep = Sweep(entropy_coef=(0.2, 0.8), update_cost=(0.0, 0.3))
+def test_what_models_are_told_in_each_epoch():
+    relaxed = dict(relaxation="soft", relaxed_epochs=2)
+    objective = Agent(entropy_coef=0.8, entropy_coef_final=0.0, update_cost=0.3, **relaxed)
     for epoch in range(3):
-        ours = sweep.scheduled(objective, epoch, 3, 2)
+        ours = scheduled_values(objective, epoch, 3, 2)
         assert ours.policy.mode == policy_mode(objective, epoch)
-        np.testing.assert_allclose(
-            ours.entropy_coef, np.array([0.2, 0.8]) * (1 - epoch / 2), rtol=1e-6
-        )
-        np.testing.assert_allclose(ours.update_cost, [0, 0.3], rtol=1e-6)
+        np.testing.assert_allclose(ours.entropy_coef, [0.8 * (1 - epoch / 2)] * 2, rtol=1e-6)
+        np.testing.assert_allclose(ours.update_cost, [0.3, 0.3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
