@@ -14,6 +14,7 @@ from dynskip_jax.config.experiment import Dataset, Experiment
 from dynskip_jax.config.settings import Devices, Resolved, Settings
 from dynskip_jax.config.small_data import fit_to_size
 from dynskip_jax.config.stored import to_config
+from dynskip_jax.errors import UserError
 from dynskip_jax.runs.learner import make_fit_settings, make_learner
 from dynskip_jax.runs.load import Trained
 from dynskip_jax.runs.pieces import check_names

@@ -1,1 +1,1 @@
-"""Training: optimizers, schedules, sweeps, and the loop of this project's experiments."""
+"""Training: optimizers, schedules, and the loop of this project's experiments."""
