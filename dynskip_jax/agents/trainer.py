@@ -127,7 +127,7 @@ class AgentLearner(Learner):
         saver = Saver(run_dir, Parallel(), settings.checkpoint_minutes)
 
         with interruptions() as interrupted:
-            state, _, progress = saver.restore(state, state.params, progress, lambda found: None)
+            state, _, progress = saver.restore(state, state.params, progress)
             total = settings.epochs
             with Progress(max(total, progress.step), "training", start=progress.step) as bar:
                 while progress.step < total:

@@ -19,8 +19,7 @@ class ModelSpec:
     """One model of a run."""
 
     name: str
-    named_skip: F.TimeSkip
-    skip: F.TimeSkip  # of the top layer: `named_skip`, or the one that replaces it in a control
+    skip: F.TimeSkip  # of the top layer: the named one, or what replaces it in a control
     transition: F.Transition
     depth_skip: F.DepthSkip | None
     copy: str  # how a language model copies words of the past: `none`, `chosen` or `expected`
@@ -90,7 +89,6 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
     return ModelSpec(
         name=name,
-        named_skip=named,
         skip=skip,
         transition=transition,
         depth_skip=depth_skip,

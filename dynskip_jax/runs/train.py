@@ -7,6 +7,8 @@ import json
 import logging
 import math
 import platform
+import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +20,14 @@ import jax
 import numpy as np
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.config.experiment import Experiment
+from dynskip_jax.config.experiment import Dataset, Experiment
 from dynskip_jax.config.settings import Resolved, Settings
+from dynskip_jax.config.stored import to_config
 from dynskip_jax.errors import Stopped
 from dynskip_jax.runs.evaluate import evaluate
 from dynskip_jax.runs.learner import VOCABULARY
 from dynskip_jax.runs.plan import Plan, PlannedModel, plan, read_data
+from dynskip_jax.runs.spec import variant_of
 from dynskip_jax.runs.tables import curves_of, print_results
 from dynskip_jax.storage.folder import RunDir, check_usable, file_name, new_folder
 from dynskip_jax.storage.results import row_of
@@ -56,6 +60,9 @@ def joined(settings: Settings) -> Iterator[Processes]:
 def train(experiment: Experiment, resolved: Resolved, processes: Processes) -> None:
     """Read the data, plan the run, and run it."""
     final, data = read_data(experiment, resolved)
+    for line in final.notes:
+        logger.warning("%s", line)
+    logger.info("preset: %s (%s)", final.settings.run.preset, final.sources["preset"])
     run(plan(experiment, final, data), processes)
 
 
@@ -69,19 +76,21 @@ def run(plan: Plan, processes: Processes) -> None:
     # All models use the devices alike, even if a sweep trains more of one model than of another.
     num_models = math.gcd(*(len(model.spec.all_seeds) for model in plan.models))
     batch_size = plan.models[0].learner.task.batch_size
-    parallel = choose_devices(plan.devices, num_models, batch_size, processes)
+    parallel = choose_devices(plan.settings.devices, num_models, batch_size, processes)
     _log_beginning(plan, parallel)
     if not processes.first:
         _follow(plan.models, parallel)
         return
     several = len(plan.models) > 1
-    run_dir = plan.run_dir
+    names = [model.spec.name for model in plan.models]
+    run_dir = plan.settings.run.run_dir
     if run_dir is None:
-        label = "compare" if several else plan.names[0]
+        label = "compare" if several else names[0]
         run_dir = new_folder(plan.experiment.name, label, datetime.datetime.now())
+    open_run = partial(_open, plan, _about(plan.settings, plan.data))
     top = None
     if several:
-        top = _open(plan, run_dir, {"models": plan.names})
+        top = open_run(run_dir, {"models": names})
         top.go_on()
     logger.info("run folder: %s", run_dir)
 
@@ -94,7 +103,7 @@ def run(plan: Plan, processes: Processes) -> None:
                 name = model.spec.name
                 _stop_if(interrupted, processes, f"before {name}")
                 folder = run_dir / file_name(name) if several else run_dir
-                here = _open(plan, folder, {"model": name})
+                here = open_run(folder, {"model": name})
                 rows.append(_row(plan, model, here, parallel, interrupted))
                 curves |= curves_of(name, here.records(), model.spec.values)
     except (Stopped, KeyboardInterrupt) as stopped:
@@ -105,8 +114,9 @@ def run(plan: Plan, processes: Processes) -> None:
         _draw_comparison(plan, top, curves)
         top.write_result(_result(plan, rows))
     processes.agree(None)  # there are no more models
+    published = plan.experiment.published_rows(plan.settings, plan.data, names)
     mode = plan.settings.agent.evaluation_mode
-    print_results(plan.experiment, plan.data, rows, plan.published, mode)
+    print_results(plan.experiment, plan.data, rows, published, mode)
 
 
 def _stop_if(interrupted: Callable[[], bool], processes: Processes, where: str) -> None:
@@ -119,15 +129,13 @@ def _stop_if(interrupted: Callable[[], bool], processes: Processes, where: str) 
 def _log_beginning(plan: Plan, parallel: Parallel) -> None:
     """Log what is read, and where it runs."""
     data = plan.data
-    for line in plan.notes:
-        logger.warning("%s", line)
     sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
     logger.info("data: %s, %s (%s)", data.name, data.source, sizes)
     for line in data.lines:
         logger.info("%s", line)
     used = f"{len(parallel.devices)} of {jax.device_count()} {parallel.devices[0].platform}"
     count = parallel.processes.count
-    logger.info("preset: %s; %s device(s), %d process(es)", plan.preset, used, count)
+    logger.info("%s device(s), %d process(es)", used, count)
 
 
 def _follow(models: Sequence[PlannedModel], parallel: Parallel) -> None:
@@ -145,10 +153,46 @@ def _follow(models: Sequence[PlannedModel], parallel: Parallel) -> None:
 # --- A model ---
 
 
-def _open(plan: Plan, folder: Path, models: Mapping[str, Any]) -> RunDir:
+def _open(plan: Plan, about: Mapping[str, Any], folder: Path, models: Mapping[str, Any]) -> RunDir:
     """Start or resume the run of one model, or of all of them, in its folder."""
-    config = {**plan.config, **models}
-    return RunDir.open(folder, config, about=plan.about, may_grow=plan.may_grow)
+    settings = plan.settings
+    config = {
+        "experiment": plan.experiment.name,
+        "dataset": {"name": plan.data.name, "fingerprint": plan.data.fingerprint},
+        "settings": to_config(settings),
+        **models,
+    }
+    may_grow = ["models"]
+    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those
+    # already trained.
+    if settings.agent.entropy_coef_final is None:
+        may_grow.append(f"settings.training.{settings.training.length}")
+    return RunDir.open(folder, config, about=about, may_grow=may_grow)
+
+
+def _about(settings: Settings, data: Dataset) -> dict[str, Any]:
+    """Return the command, the versions, the date and the paths of a run's start."""
+    paths = {name: path for name, path in vars(settings.data).items() if isinstance(path, Path)}
+    typed = getattr(sys, "orig_argv", sys.argv)
+    return {
+        "command": shlex.join([Path(sys.executable).name, *typed[1:]]),
+        "commit": _commit(),
+        "jax": importlib.metadata.version("jax"),
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "source": data.source,
+        "paths": {name: str(path.resolve()) for name, path in paths.items()},
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of this checkout, with `-dirty` for changed Python files, or None."""
+    how = dict(cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    try:
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **how).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--", "*.py"], **how).stdout
+    except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
+        return None
+    return f"{commit}-dirty" if changed else commit
 
 
 def _row(
@@ -171,10 +215,6 @@ def _finished_row(run_dir: RunDir, model: PlannedModel) -> dict[str, Any] | None
     """Return the row of a finished model; None if something is still to be done."""
     row = row_of(run_dir)
     if row is None or row.get("epochs_asked", 0) < model.fit.epochs:
-        return None
-    # A run that stopped early goes on with another patience.
-    stopped_early = row["epochs"] < model.fit.epochs
-    if stopped_early and row["patience"] != model.fit.patience:
         return None
     logger.info("%s: finished already, in %s", model.spec.name, run_dir.path)
     return row
@@ -205,7 +245,7 @@ def _run_model(
     # `metrics` has an entry for each value of a sweep.
     metrics, selected = evaluate(trained, plan.data, fitted, check)
     seconds = fitted.seconds + time.monotonic() - trained_at
-    row = _new_row(model, fitted, metrics, selected) | {
+    row = _new_row(plan.settings, model, fitted, metrics, selected) | {
         "wall_seconds": round(seconds, 1),
         "backend": jax.default_backend(),
         "devices": [device.device_kind for device in parallel.devices],
@@ -216,20 +256,23 @@ def _run_model(
 
 
 def _new_row(
-    model: PlannedModel, fitted: FitResult, metrics: Sequence[Mapping[str, Any]], selected: int
+    settings: Settings,
+    model: PlannedModel,
+    fitted: FitResult,
+    metrics: Sequence[Mapping[str, Any]],
+    selected: int,
 ) -> dict[str, Any]:
     """Return what a row says of a model and its scores."""
     spec = model.spec
     best_epochs = np.split(np.asarray(fitted.best_epoch), len(metrics))
     row = {
         "model": spec.name,
-        **model.variant,
+        **variant_of(spec, settings),
         "parameters": _num_parameters(model.learner),
         "seeds": spec.seeds,
         "metrics": metrics[selected],
         "epochs": fitted.epochs,
         "epochs_asked": model.fit.epochs,
-        "patience": model.fit.patience,
         "best_epoch": best_epochs[selected],
     }
     if len(metrics) > 1:

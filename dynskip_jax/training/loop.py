@@ -100,12 +100,7 @@ def fit(
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
     with interruptions() as interrupted:
-        state, best, progress = saver.restore(
-            state,
-            best,
-            progress,
-            lambda found: found.check_patience(task.higher_is_better, settings.patience),
-        )
+        state, best, progress = saver.restore(state, best, progress)
         total = settings.epochs * task.num_batches
 
         def asked() -> tuple[bool, ...]:
@@ -191,8 +186,7 @@ class Epoch:
         """Return why all seeds need no more epochs; empty if one does."""
         if progress.finished(self._settings.patience).all():
             metric = self._task.monitor.replace("_", " ")
-            better = f"no better {metric} for {self._settings.patience} epochs"
-            return f"{better}; the same command with a larger --patience goes on"
+            return f"no better {metric} for {self._settings.patience} epochs"
         first = self.rates(TrainProgress.start(len(self._settings.seeds)))
         if (self.rates(progress) < first / 1000).all():
             return "the learning rate fell below a thousandth of the first"

@@ -69,18 +69,6 @@ class TrainProgress:
         self.best_value = np.where(better, value, self.best_value)
         return better
 
-    def check_patience(self, higher_is_better: bool, patience: int) -> None:
-        """Raise a `UserError` if a larger patience would have kept parameters that are gone."""
-        again = TrainProgress.start(len(self.best_epoch))
-        for value in self.history:
-            again.finish_epoch(value, higher_is_better, patience)
-        if (again.best_epoch != self.best_epoch).any():
-            problem = "a seed that had stopped would have a better epoch"
-            raise UserError(
-                f"with --patience {patience} {problem}, whose parameters were not kept: "
-                "leave it as it was, or choose another --run-dir"
-            )
-
 
 class Saver:
     """Restore and save checkpoints of the training state; the next one is due after `minutes`.
@@ -95,22 +83,17 @@ class Saver:
         self._started = self._last_save = time.monotonic()
 
     def restore(
-        self,
-        state: TrainState,
-        best: PyTree,
-        progress: TrainProgress,
-        check: Callable[[TrainProgress], None],
+        self, state: TrainState, best: PyTree, progress: TrainProgress
     ) -> tuple[TrainState, PyTree, TrainProgress]:
         """Return the checkpoint's content, or the arguments, placed on their devices.
 
-        A progress at which `check` raises is refused. Only then the run folder is changed.
+        Only then the run folder is changed.
         """
         run = self._run_dir
         processes = self._parallel.processes
         folder = processes.agree(run and run.checkpoint and str(run.checkpoint.absolute()))
         if folder is not None:
             state, best, progress = _read(Path(folder), state, best, len(progress.best_epoch))
-            check(progress)
             logger.info(
                 "resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1
             )

@@ -14,7 +14,7 @@ from dynskip_jax.cli import main as cli
 from dynskip_jax.cli.main import NAMES, TOOLS
 from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs import plan
+from dynskip_jax.runs import train
 
 FAST = ("--devices", 1, "--epochs", 1)
 LONG = "9" * 5000
@@ -189,7 +189,7 @@ def test_a_list_of_seeds_trains_these_seeds(tmp_path):
 def test_resumes_are_recorded_with_their_commits(tmp_path, monkeypatch):
     arguments = ("--devices", 1, "--run-dir", tmp_path / "run")
     succeed(Quick, "--epochs", 1, *arguments)
-    monkeypatch.setattr(plan, "_commit", lambda: "another")
+    monkeypatch.setattr(train, "_commit", lambda: "another")
     succeed(Quick, "--epochs", 2, *arguments)
     entries = load(tmp_path / "run" / "config.json")["about"]
     assert len(entries) == 2 and entries[1]["commit"] == "another" != entries[0]["commit"]

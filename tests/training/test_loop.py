@@ -189,16 +189,6 @@ def test_each_seed_stops_and_is_selected_for_itself():
     assert result.params["steps"].tolist() == [2 * NUM_BATCHES, 5 * NUM_BATCHES]
 
 
-def test_a_patience_that_would_have_kept_another_epoch_is_refused(tmp_path, monkeypatch):
-    task = Scripted([5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0])
-    run(task, tmp_path, seeds=(0, 1), epochs=8, patience=2)
-    monkeypatch.setattr(
-        RunDir, "go_on", lambda _: pytest.fail("a run that is refused stays as it was")
-    )
-    with pytest.raises(UserError, match="whose parameters were not kept"):
-        run(task, tmp_path, seeds=(0, 1), epochs=8, patience=3)
-
-
 def test_records_count_the_examples_that_were_seen(tmp_path):
     class Uneven(Scripted):
         def train_batch_sizes(self, epoch):
