@@ -32,76 +32,55 @@ def batch_spec(batch_axis: int | None) -> P:
 
 
 class Parallel:
-    """Compile and run the update on one device; subclasses use several."""
+    """Compile and run the update as one program over a mesh: the compiler divides the arrays.
+
+    `shape` is that of the mesh, (seeds, data); by default one device, which has everything.
+    """
 
     # Mapped axis over which the update has to reduce sums and means; None if it sees whole batches
     # or seeds.
     axis_name: str | None = None
 
-    def __init__(self, devices: Devices | None = None, processes: Processes | None = None):
+    def __init__(
+        self,
+        devices: Devices | None = None,
+        shape: tuple[int, int] = (1, 1),
+        processes: Processes | None = None,
+    ):
         self.devices = devices or (jax.devices()[0],)
         self.processes = processes or Processes()
+        self.mesh = Mesh(np.array(self.devices).reshape(shape), ("seeds", "data"))
+        self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
 
     def compile(
         self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree
     ) -> Callable[..., Any]:
         """Compile `update` for arguments and results of these specs; the first is donated."""
-        return jax.jit(update, donate_argnums=0)
+        ins, outs = jax.tree.map(partial(NamedSharding, self.mesh), (in_specs, out_specs))
+        return jax.jit(update, in_shardings=ins, out_shardings=outs, donate_argnums=0)
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
         """Place whole arrays, which every process holds, as the compiled update takes them."""
-        return tree
+        sharding = NamedSharding(self.mesh, spec)
+        if self.processes.count == 1:
+            return jax.device_put(tree, sharding)
+        return jax.tree.map(lambda leaf: _own_share(leaf, sharding), tree)
 
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Return the update's results as whole arrays, which every process holds."""
-        return tree
+        if self.processes.count == 1:
+            return tree
+        return self._replicate(tree)
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Return results of the update as whole arrays on one device of each process."""
         whole = self.whole(tree, spec)
         if self.processes.count > 1:
             return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
-        if len(self.devices) == 1:
-            return whole
         return jax.device_put(whole, self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
         """Place whole arrays, (seeds, ...), so that each seed is evaluated where it is trained."""
-        return tree
-
-
-class ShardedJit(Parallel):
-    """One program over a mesh (seeds x data): the compiler divides the arrays."""
-
-    def __init__(
-        self, devices: Devices, shape: tuple[int, int], processes: Processes | None = None
-    ):
-        super().__init__(devices, processes)
-        self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
-        self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
-
-    @override
-    def compile(
-        self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree
-    ) -> Callable[..., Any]:
-        ins, outs = jax.tree.map(partial(NamedSharding, self.mesh), (in_specs, out_specs))
-        return jax.jit(update, in_shardings=ins, out_shardings=outs, donate_argnums=0)
-
-    @override
-    def place(self, tree: PyTree, spec: P) -> PyTree:
-        sharding = NamedSharding(self.mesh, spec)
-        if self.processes.count == 1:
-            return jax.device_put(tree, sharding)
-        return jax.tree.map(lambda leaf: _own_share(leaf, sharding), tree)
-
-    @override
-    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        if self.processes.count == 1:
-            return tree
-        return self._replicate(tree)
-
-    @override
-    def spread(self, tree: PyTree) -> PyTree:
         divides_seeds = self.processes.count == 1 and self.mesh.shape["seeds"] > 1
         if not divides_seeds:
             return tree
@@ -116,7 +95,7 @@ class Pmap(Parallel):
     """
 
     def __init__(self, devices: Devices, shape: tuple[int, int]):
-        super().__init__(devices)
+        super().__init__(devices, shape)
         self._divided = "seeds" if shape[0] > 1 else "data"
         self.axis_name = "data" if self._divided == "data" else None
 
@@ -145,6 +124,10 @@ class Pmap(Parallel):
     @override
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         return self._reshaped(tree, spec, (-1,), 2)
+
+    @override
+    def spread(self, tree: PyTree) -> PyTree:
+        return tree
 
     def _reshaped(self, tree: PyTree, spec: P, shape: tuple[int, ...], count: int) -> PyTree:
         """Return arrays whose `count` axes from the divided one on are replaced by `shape`."""
@@ -192,9 +175,7 @@ def make_parallel(
     devices = tuple(available[:num_devices])
     if way == "pmap":
         return Pmap(devices, shape)
-    if num_devices == 1:
-        return Parallel()
-    return ShardedJit(devices, shape, processes)
+    return Parallel(devices, shape, processes)
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:
