@@ -1,6 +1,4 @@
-"""Draw figures of README and the results pages from numbers of the tables: `python
-docs/figures.py`.
-"""
+"""Draw figures of the results pages from numbers of the tables: `python docs/figures.py`."""
 
 import csv
 from pathlib import Path
@@ -88,41 +86,6 @@ RECALL = {
         ("LSTM", "lstm", ": the same: lstm"),
     )
 }
-# What `explain` prints of the copying model at the paper's size: how far back each word of the
-# second sentence goes, and the probability of that choice.
-FIRST = ["shares", "of", "mcdonald", "'s", "fell", "N", "cents"]
-SECOND = {
-    "mcdonald": (6, 1.00),
-    "'s": (6, 0.96),
-    "said": (11, 0.43),
-    "profit": (11, 0.91),
-    "rose": (8, 0.97),
-    "N": (8, 1.00),
-    "N ": (8, 0.98),
-}
-
-
-def draw_copying():
-    """Draw arcs from each word of the second sentence to the word that its agent went back to."""
-    words = ["<eos>", *FIRST, "<eos>", *SECOND]
-    figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
-    for place, word in enumerate(words):
-        color = "black" if place > len(FIRST) + 1 else "0.4"
-        size = 6 if word == "<eos>" else 10
-        axes.text(place, -0.35, word.strip(), ha="center", va="top", fontsize=size, color=color)
-    for number, (k, probability) in enumerate(SECOND.values()):
-        end = len(FIRST) + 2 + number
-        angle = np.linspace(0, np.pi, 100)
-        across, up = end - k / 2 + k / 2 * np.cos(angle), k / 2 * np.sin(angle)
-        color = "C0" if probability > 0.9 else "0.75"
-        axes.plot(across, up, color=color, linewidth=2.5 * probability)
-        axes.plot(end - k, 0, "o", color=color, markersize=5)
-        axes.text(end, -1.0, f"{probability:.2f}", ha="center", va="top", fontsize=9, color=color)
-    axes.text(len(FIRST) + 1.5, -1.0, "probability", ha="right", va="top", fontsize=9, color="0.4")
-    axes.set(xlim=(-0.6, len(words) - 0.4), ylim=(-1.6, 5.8))
-    axes.set_title("Where the model looks when it reads the second sentence", fontsize=12)
-    axes.axis("off")
-    figure.savefig(DOCS / "explain_copying.png", dpi=150)
 
 
 def draw_gains():
@@ -205,7 +168,6 @@ def draw_replaced():
 
 
 if __name__ == "__main__":
-    draw_copying()
     draw_gains()
     draw_recall()
     draw_replaced()
