@@ -90,7 +90,6 @@ def find_tagged_corpus(
         tag_column: Column of tags, except for `ud`, counted from 0, or from the end if negative.
         beside: Other columns of the CoNLL files or `columns` to read, counted likewise.
     """
-    _check_tag(dataset, tag, tag_column)
     read = functools.partial(read_columns, beside=beside, tag=tag_column)
     if dataset == "conll2000":
         archive = ("nltk", "NLTK's archive", ["conll2000.zip"])
@@ -132,17 +131,6 @@ def _archived(path: Path) -> Iterator[tuple[str, list[str]]]:
         raise bad_file(path, f"is not NLTK's archive of CoNLL-2000 ({error})") from error
 
 
-def _check_tag(dataset: str, tag: str, tag_column: int) -> None:
-    """Raise a `UserError` for a choice of tags that the data set does not have."""
-    unused = None
-    if dataset == "ud" and tag_column != -1:
-        unused = "--tag-column"
-    elif dataset != "ud" and tag != "upos":
-        unused = "--tag"
-    if unused is not None:
-        raise UserError(f"{unused} has no effect with --dataset {dataset}: leave it out")
-
-
 def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedCorpus:
     """Return a corpus of entities with tags of BIOES, from its own scheme, or else BIO2."""
     scheme = scheme or corpus.scheme or "BIO2"
@@ -156,11 +144,10 @@ def with_entities(corpus: TaggedCorpus, scheme: Scheme | None = None) -> TaggedC
             splits[split].append(sentence._replace(tags=convert_tags(sentence.tags, "BIOES")))
     found = dataclasses.replace(corpus, splits=splits, scheme=scheme)
     known = {*found.entity_tags}
-    pairs = (zip(corpus.splits[split], splits[split], strict=True) for split in ("dev", "test"))
-    for sentence, converted in itertools.chain(*pairs):
-        for own, tag, line in zip(sentence.tags, converted.tags, sentence.lines, strict=True):
+    for sentence in (*splits["dev"], *splits["test"]):
+        for tag, line in zip(sentence.tags, sentence.lines, strict=True):
             if tag not in known:
-                problem = f"the tag {shown(own)} is not in train, nor is another of its type"
+                problem = f"{shown(tag)} is not in train, nor is another tag of its type"
                 raise bad_line(sentence.file, line, problem)
     return found
 
