@@ -22,8 +22,7 @@ class Classification(ExampleTask):
     """A task with one class for each sequence of ids; it trains a `SequenceClassifier`.
 
     Args:
-        splits: See `ExampleTask`, like the arguments that are not named here.
-        make_model: See `Task`; the model returns a `ClassifierOutput`.
+        make_model: Function that makes the model, which returns a `ClassifierOutput`.
         activation_coefs: α of activation regularization and β of temporal activation regularization
             (Merity et al. 2018, Section 4.6), of the top layer.
         class_names: Name of each class, for which macro F1 is a metric; empty if classes have no

@@ -1,7 +1,7 @@
 """Compute precision, recall and F1 of entities, as `conlleval` does, or of tags and classes."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,25 +61,21 @@ def score_labels(
     correct = Counter()
     found = Counter()
     true = Counter()
-    for ours, theirs in _spans(gold, predicted, has_entities):
-        for counter, spans in ((correct, ours & theirs), (true, ours), (found, theirs)):
-            counter.update(span.kind for span in spans)
-    return LabelScore(
-        LabelCounts(correct.total(), found.total(), true.total()),
-        {
-            kind: LabelCounts(correct[kind], found[kind], true[kind])
-            for kind in sorted({**found, **true})
-        },
-    )
-
-
-def _spans(
-    gold: Sequence[Tags], predicted: Sequence[Tags], has_entities: bool
-) -> Iterator[tuple[set[Entity], set[Entity]]]:
-    """Yield the gold and the predicted entities of each sentence, or words with their tag."""
     for ours, theirs in zip(gold, predicted, strict=True):
-        if has_entities:
-            yield set(entities(ours)), set(entities(theirs))
-        else:
-            words = (range(len(ours)), range(1, len(ours) + 1))
-            yield set(map(Entity, ours, *words)), set(map(Entity, theirs, *words))
+        right = _spans(ours, has_entities)
+        said = _spans(theirs, has_entities)
+        correct.update(span.kind for span in right & said)
+        found.update(span.kind for span in said)
+        true.update(span.kind for span in right)
+    by_label = {
+        kind: LabelCounts(correct[kind], found[kind], true[kind])
+        for kind in sorted({**found, **true})
+    }
+    return LabelScore(LabelCounts(correct.total(), found.total(), true.total()), by_label)
+
+
+def _spans(tags: Tags, has_entities: bool) -> set[Entity]:
+    """Return the entities of a sentence, or its words with their tags."""
+    if has_entities:
+        return set(entities(tags))
+    return {Entity(tag, at, at + 1) for at, tag in enumerate(tags)}

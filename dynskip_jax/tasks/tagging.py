@@ -34,9 +34,7 @@ class Tagging(ExampleTask):
     probable tag of each word is predicted.
 
     Args:
-        splits: See `ExampleTask`, like the arguments that are not named here; inputs are
-            `TokenIds`.
-        tags: Tag of each index.
+        splits: See `ExampleTask`; inputs are `TokenIds`.
         scheme: Scheme of tags that encode entities. Entities are then scored (`f1`, counted as in
             conlleval), and averaged predictions of a CRF obey the scheme. None: words are scored
             (`accuracy`).
@@ -45,9 +43,8 @@ class Tagging(ExampleTask):
             log-probability of its true tag, instead of once with that of the whole sequence. In the
             top layer, the return of an action then leaves out its effect, through the CRF, on words
             that the layer has read before.
-        decode_in_training: Whether training predicts tags and measures accuracy. If False, training
-            of a CRF skips Viterbi decoding, shows the loss, and cannot reward agents for `correct`
-            predictions.
+        decode_in_training: Whether training predicts tags. If False, training of a CRF skips
+            Viterbi decoding, and cannot reward agents for `correct` predictions.
         unknown_tag: Index of the tag that stands for tags missing from train; it is never
             predicted.
     """
