@@ -35,7 +35,6 @@ _NEW_NAME = "<new name>"
 _PLACEHOLDERS = (_NEW_NAME, STRING, NUMBER, OTHER)
 _PLACE = re.compile(r"(.+?)(?::(\d{1,9}))?(?::(\d{1,9}))?", re.DOTALL)
 
-
 Place = Annotated[str, arg(metavar="FILE:LINE:COLUMN")]
 
 
@@ -93,10 +92,19 @@ def completions(
     ]
     listed = sorted(listed, reverse=True)[:count]
     listed.sort(key=lambda candidate: candidate[1] in _PLACEHOLDERS)
-    return [
-        _entry(shown, last.copied(-1, i), probability, text, before.tokens)
-        for probability, shown, i in listed
-    ]
+    found = []
+    for probability, shown, i in listed:
+        share, k = last.copied(-1, i)
+        entry = {
+            "token": shown,
+            "probability": probability,
+            "copied": share / max(probability, 1e-30),
+        }
+        if 0 < k <= len(before.tokens) and entry["copied"] >= 0.01:
+            origin = before.tokens[len(before.tokens) - k].start
+            entry["line"], entry["column"] = place_of(text, origin)
+        found.append(entry)
+    return found
 
 
 def _candidates(
@@ -112,29 +120,6 @@ def _candidates(
         known = names.get(vocabulary.tokens[i], {vocabulary.tokens[i]})
         if len(known) == 1:  # of several names of one number none can be told apart
             yield float(probs[i]), *known, i
-
-
-def _entry(
-    shown: str,
-    copied: tuple[float, int],
-    probability: float,
-    text: str,
-    tokens: Sequence[CodeToken],
-) -> dict[str, Any]:
-    """Return what is listed of a token: which share of its probability is copied, and from where.
-
-    `copied` is that of `Predictions`.
-    """
-    share, k = copied
-    entry = {
-        "token": shown,
-        "probability": probability,
-        "copied": share / max(probability, 1e-30),
-    }
-    if 0 < k <= len(tokens) and entry["copied"] >= 0.01:
-        origin = place_of(text, tokens[len(tokens) - k].start)
-        entry |= dict(zip(("line", "column"), origin, strict=True))
-    return entry
 
 
 def _offset(file: str, text: str, line: str | None, column: str | None) -> int:
