@@ -133,7 +133,7 @@ class Examples:
     buckets: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        return len(_leaves(self.targets)[0])
+        return len(leaves(self.targets)[0])
 
     @property
     def longest(self) -> int:
@@ -154,7 +154,7 @@ class Examples:
     ) -> Batch:
         """Return the examples `index` as a batch, padded to the length of a bucket."""
         # Arrays with this second axis are cut to the bucket's length.
-        time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
+        time = next((leaf.shape[1] for leaf in leaves(self.inputs) if leaf.ndim > 1), 0)
 
         def chosen(leaf: np.ndarray) -> np.ndarray:
             if not (self.buckets and leaf.ndim > 1 and leaf.shape[1] == time):
@@ -331,7 +331,8 @@ def _map(function: Callable[[np.ndarray], Any], arrays: Arrays) -> Arrays:
     return function(arrays)
 
 
-def _leaves(arrays: Arrays) -> list[np.ndarray]:
+def leaves(arrays: Arrays) -> list[np.ndarray]:
+    """Return the arrays of a dictionary or a tuple of arrays."""
     found: list[np.ndarray] = []
     _map(found.append, arrays)
     return found

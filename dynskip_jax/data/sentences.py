@@ -1,24 +1,18 @@
 """Turn labelled texts, or rated pairs of sentences, into padded arrays of word ids."""
 
 import collections
-import dataclasses
 import itertools
 import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import regex
 from jaxtyping import Int
 
-from dynskip_jax.data.batches import Examples, fingerprint, pad_sequences, with_buckets
+from dynskip_jax.data.batches import Examples, fingerprint, leaves, pad_sequences, with_buckets
+from dynskip_jax.data.dataset import Dataset
 from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
-from dynskip_jax.terminal.messages import shares
-
-# A function of the words of train, and the words of dev and test, that returns those words of dev
-# and test that the vocabulary contains even if train lacks them.
-Known = Callable[[Collection[str], Collection[str]], Collection[str]]
 
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # A character of a word. `\w` of the package regex matches letters of every script, combining marks,
@@ -63,8 +57,7 @@ class Labelled(NamedTuple):
     second: Sequence[str] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class SentenceCorpus:
+class SentenceCorpus(NamedTuple):
     """Labelled texts or rated pairs, with words as ids."""
 
     vocabulary: Vocabulary  # `<unk>`, the words of train, and other known words of dev and test
@@ -72,73 +65,55 @@ class SentenceCorpus:
     splits: Mapping[str, Examples]
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Number of examples of each split, and number of entries of the vocabulary."""
-        sizes = {name: len(split) for name, split in self.splits.items()}
-        return sizes | {"vocabulary": len(self.vocabulary)}
+    def unknown(self) -> dict[str, float]:
+        """Fraction of each split's words that are `<unk>`."""
+        found = {}
+        for name, split in self.splits.items():
+            tokens = leaves(split.inputs)[0]  # `<unk>` and padding are 0
+            found[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
+        return found
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the vocabulary, ids, lengths and targets."""
+    def dataset(self, name: str, source: str, vocabulary: Vocabulary, **more: Any) -> Dataset:
+        """Return the corpus as a `Dataset` of this name."""
+        sizes = {split: len(examples) for split, examples in self.splits.items()}
+        sizes["vocabulary"] = len(self.vocabulary)
         arrays: list[np.ndarray] = []
         for split in self.splits.values():
-            inputs = split.inputs
-            arrays += inputs.values() if isinstance(inputs, dict) else [inputs]
-            arrays += [split.targets, split.seq_lengths]
-        return fingerprint(*self.vocabulary.tokens, *arrays)
-
-    @property
-    def about(self) -> str:
-        """One line for messages: unknown words (%) in each split."""
-        unknown = {}
-        for name, split in self.splits.items():
-            tokens = split.inputs
-            if isinstance(tokens, dict):  # of two sentences
-                tokens = tokens["tokens"]
-            # `<unk>` and padding are 0.
-            unknown[name] = 1 - np.count_nonzero(tokens) / int(split.seq_lengths.sum())
-        return f"words outside the vocabulary of {len(self.vocabulary):,}: {shares(unknown)}"
+            arrays += [*leaves(split.inputs), split.targets, split.seq_lengths]
+        content = fingerprint(*self.vocabulary.tokens, *arrays)
+        return Dataset(name, sizes, content, source, self, vocabulary, **more)
 
 
 def sentence_corpus(
-    splits: Mapping[str, Iterable[Labelled]],
+    splits: Mapping[str, Sequence[Labelled]],
     *,
     max_words: int | None = None,
-    max_length: int | None = None,
     batch_size: int = 1,
-    known: Known = lambda train, others: (),
+    known: Collection[str] = (),
 ) -> SentenceCorpus:
     """Build a corpus from texts with a class, or from rated pairs, each a row of both sentences.
 
     Args:
         max_words: Maximum number of words of train in the vocabulary.
-        max_length: Maximum number of words of a text; longer texts keep their first words.
         batch_size: Number of texts per training step; see `with_buckets`.
-        known: Function that returns the words of dev and test to add to the vocabulary.
+        known: Words that the vocabulary has if dev or test have them, even if train lacks them.
     """
-    read = {}  # words, number of words of the first sentence, and label
-    for split, texts in splits.items():
-        read[split] = []
-        for text in texts:
-            first = text.words[:max_length]
-            # Each distinct word is kept once.
-            words = [sys.intern(word) for word in (*first, *text.second)]
-            read[split].append((words, len(first), text.label))
     counts = {
-        split: collections.Counter(word for words, *_ in texts for word in words)
-        for split, texts in read.items()
+        split: collections.Counter(word for text in texts for word in (*text.words, *text.second))
+        for split, texts in splits.items()
     }
     train = counts.pop("train")
-    # Words of dev and test are known only if they have pretrained vectors, for example.
-    more = known(train.keys(), set().union(*counts.values()))
+    more = set().union(*counts.values()) & {*known}
     vocabulary = word_vocabulary(train, max_words=max_words, more_words=more)
-    # Words that `known` adds come last, also those of train that are not kept otherwise.
+    # Words of `known` come last, also those of train that are not kept otherwise.
     frequent = itertools.takewhile(lambda word: train[word] > 1, vocabulary.tokens[1:])
     num_frequent = 1 + sum(1 for _ in frequent)
     examples = {}
-    for split, texts in read.items():
-        inputs, lengths = pad_sequences([vocabulary.encode(words) for words, *_ in texts])
-        firsts, labels = (np.array([text[i] for text in texts]) for i in (1, 2))
+    for split, texts in splits.items():
+        rows = [vocabulary.encode((*text.words, *text.second)) for text in texts]
+        inputs, lengths = pad_sequences(rows)
+        firsts = np.array([len(text.words) for text in texts])
+        labels = np.array([text.label for text in texts])
         # Rows of two sentences: a second array tells which words are whose.
         if (firsts < lengths).any():
             steps = np.arange(inputs.shape[1])

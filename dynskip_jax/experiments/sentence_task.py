@@ -1,10 +1,10 @@
 """Data and models of all experiments on sentences."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from flax import nnx
 
 from dynskip_jax.config.experiment import Dataset
@@ -22,6 +22,7 @@ from dynskip_jax.models.classifier import SequenceClassifier
 from dynskip_jax.nn import initializers
 from dynskip_jax.runs.spec import ModelSpec
 from dynskip_jax.tasks.classification import Classification
+from dynskip_jax.terminal.messages import shares
 
 _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
 _EMBEDDING_SCALE = 0.25  # of words without a vector
@@ -38,22 +39,23 @@ def load_sentences(
     """Return labelled texts or, without `classes`, rated pairs as a data set."""
     data = settings.data
     width = settings.model.embedding_features
-    # Filled while the vocabulary is made, which asks which words of dev and test have a vector.
-    read: dict[str, np.ndarray] = {}
-
-    def known(train: Collection[str], others: Collection[str]) -> set[str]:
-        read.update(read_vectors(data.embeddings, {*train, *others}, width))
-        return having(others, read)
-
-    how = dict(max_words=data.max_words, max_length=getattr(data, "max_length", None), known=known)
-    corpus = sentence_corpus(splits, batch_size=settings.training.batch_size, **how)
+    most = getattr(data, "max_length", None)
+    # Each distinct word is kept once.
+    kept = {
+        split: [text._replace(words=[*map(sys.intern, text.words[:most])]) for text in texts]
+        for split, texts in splits.items()
+    }
+    words = {word for texts in kept.values() for text in texts for word in text.words}
+    words |= {word for texts in kept.values() for text in texts for word in text.second}
+    read = read_vectors(data.embeddings, words, width)
+    how = dict(max_words=data.max_words, batch_size=settings.training.batch_size)
+    corpus = sentence_corpus(kept, known=having(words, read), **how)
     vocabulary = corpus.vocabulary
-    words = corpus.vocabulary.tokens
     if classes is not None:
-        vocabulary = ClassVocabulary(words, tuple(classes))
-    about = (name, corpus.sizes, corpus.fingerprint, source)
-    dataset = Dataset(*about, content=corpus, vocabulary=vocabulary, lines=[*lines, corpus.about])
-    return with_vectors(dataset, data.embeddings, words, read, width)
+        vocabulary = ClassVocabulary(vocabulary.tokens, tuple(classes))
+    about = f"words outside the vocabulary of {len(vocabulary):,}: {shares(corpus.unknown)}"
+    dataset = corpus.dataset(name, source, vocabulary, lines=[*lines, about])
+    return with_vectors(dataset, data.embeddings, vocabulary.tokens, read, width)
 
 
 def task_options(

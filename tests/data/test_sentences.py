@@ -13,7 +13,7 @@ from dynskip_jax.data.sentences import (
 )
 
 TEXTS = {
-    "train": [Labelled(["a", "b", "a", "c"], 1), Labelled(["b"], 0)],
+    "train": [Labelled(["a", "b", "a"], 1), Labelled(["b"], 0)],
     "dev": [Labelled(["z", "a"], 0)],
     "test": [Labelled(["a", "y", "x"], 1)],
 }
@@ -54,8 +54,7 @@ def test_joined_emoji_are_one_word():
 
 
 def test_texts_are_numbered_by_train_alone():
-    corpus = sentence_corpus(TEXTS, max_length=3)
-    # The fourth word of the first text is cropped.
+    corpus = sentence_corpus(TEXTS)
     assert corpus.vocabulary.tokens == ("<unk>", "a", "b")
     train = corpus.splits["train"]
     test = corpus.splits["test"]
@@ -63,26 +62,22 @@ def test_texts_are_numbered_by_train_alone():
     np.testing.assert_array_equal(train.seq_lengths, [3, 1])
     np.testing.assert_array_equal(train.targets, [1, 0])
     np.testing.assert_array_equal(test.inputs, [[1, 0, 0]])
-    assert corpus.about.endswith("vocabulary of 3: 0 % of train, 50 % of dev, 66.7 % of test")
-    assert corpus.sizes == {"train": 2, "dev": 1, "test": 1, "vocabulary": 3}
-    other = sentence_corpus(TEXTS, max_length=4)
-    assert (
-        other.fingerprint != corpus.fingerprint == sentence_corpus(TEXTS, max_length=3).fingerprint
-    )
+    assert corpus.unknown == pytest.approx({"train": 0, "dev": 0.5, "test": 2 / 3})
+    data = corpus.dataset("x", "y", corpus.vocabulary)
+    assert data.sizes == {"train": 2, "dev": 1, "test": 1, "vocabulary": 3}
+    other = sentence_corpus(TEXTS | {"dev": TEXTS["test"]}).dataset("x", "y", None)
+    again = sentence_corpus(TEXTS).dataset("x", "y", None)
+    assert other.fingerprint != data.fingerprint == again.fingerprint
 
 
 def test_words_of_dev_and_test_may_be_known_and_are_rare():
-    def known(train, others):
-        assert (set(train), set(others)) == ({"a", "b"}, {"z", "a", "y", "x"})
-        return {"y", "a"}
-
-    corpus = sentence_corpus(TEXTS, max_length=3, known=known)
+    corpus = sentence_corpus(TEXTS, known={"y", "a", "other"})
     assert corpus.vocabulary.tokens == ("<unk>", "a", "b", "y")
     assert corpus.num_frequent == 3  # a and b occur twice in train
     texts = {"train": [Labelled(list("aaabbc"), 0)], "dev": [Labelled(list("ab"), 0)]}
-    corpus = sentence_corpus(texts, max_words=1, known=lambda train, others: {"b", "_"})
-    assert corpus.vocabulary.tokens == ("<unk>", "a", "_", "b")
-    assert corpus.num_frequent == 2  # b is frequent too, but follows a rare word
+    corpus = sentence_corpus(texts, max_words=1, known={"b", "_"})
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "b")
+    assert corpus.num_frequent == 3  # b is frequent too
 
 
 def test_pairs_stand_in_one_row():
