@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from typing_extensions import override
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.experiment import Dataset
-from dynskip_jax.data.vocabularies import Vocabulary, character_table
+from dynskip_jax.data.corpora import find_language_corpus
+from dynskip_jax.data.vocabularies import EOS, Vocabulary, character_table
 from dynskip_jax.experiments.language_config import LanguageSettings
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding, initializers
@@ -28,6 +30,8 @@ _CHARACTERS: Mapping[str, dict[str, Any]] = {
     "charlm": dict(maps=(50, 100, 150, 200, 200, 200, 200), num_highway=2),
     "charlm_small": dict(maps=(25, 50, 75, 100, 125, 150), num_highway=1),
 }
+# Presets of a paper's size train for hours. Without the paper's data they do not begin.
+_LARGE_PRESETS = ("paper", "released", "charlm", "awd")
 _NEXT_WORDS = 5  # number of most probable next words that are shown
 
 
@@ -49,6 +53,26 @@ class TextModelling(LanguageModelling):
             activation_coefs=settings.model.activation_coefs,
         )
         self.vocabulary = vocabulary
+
+
+class WordModelling(TextModelling):
+    """Predict the next word of a text."""
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the text."""
+        data = settings.data
+        or_embedded = settings.run.preset not in _LARGE_PRESETS
+        corpus = find_language_corpus(data.data, data.dataset, or_embedded=or_embedded)
+        about = (corpus.name, corpus.sizes, corpus.fingerprint, corpus.source)
+        return Dataset(*about, content=corpus, vocabulary=corpus.vocabulary, lines=[corpus.about])
+
+    @override
+    def encode(self, text: str) -> tuple[np.ndarray, list[str]]:
+        """Return the tokens of a text, which begin with `<eos>`; unknown ones become `<unk>`."""
+        tokens = self.vocabulary.encode([EOS, *self.vocabulary.split(text)])
+        return tokens, self.vocabulary.decode(tokens)
 
 
 def read_words(trained: Trained, text: str) -> Reading:

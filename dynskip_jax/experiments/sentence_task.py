@@ -1,4 +1,4 @@
-"""Data and models of all experiments on sentences."""
+"""Data and models of all experiments on sentences, and the tasks that classify them."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,10 +6,14 @@ from functools import partial
 from typing import Any
 
 from flax import nnx
+from typing_extensions import override
 
 from dynskip_jax.config.experiment import Dataset
-from dynskip_jax.data.sentences import Labelled, sentence_corpus
+from dynskip_jax.data import sentence_corpora
+from dynskip_jax.data.labelled import find_labelled_text, labelled_words
+from dynskip_jax.data.sentences import Labelled, review_words, sentence_corpus, treebank_words
 from dynskip_jax.data.vocabularies import ClassVocabulary
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.sentence_config import SentenceSettings
 from dynskip_jax.experiments.vectors import (
     begin_with,
@@ -103,6 +107,7 @@ class TextClassification(Classification):
     """Classify texts of words."""
 
     settings_of_files = staticmethod(width_of_vectors)
+    words_of: Callable[[str], list[str]]  # that splits a text into words
 
     def __init__(
         self,
@@ -118,3 +123,63 @@ class TextClassification(Classification):
         self.vocabulary = vocabulary
         # Texts that are read later are cropped as those of train were.
         self.most_words = getattr(settings.data, "max_length", None)
+
+    @override
+    def split(self, text: str) -> list[str]:
+        return self.words_of(text)
+
+
+class Reviews(TextClassification):
+    """Classify reviews of films (IMDB)."""
+
+    words_of = staticmethod(review_words)
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the reviews."""
+        reviews, source = sentence_corpora.find_imdb(settings.data.data)
+        splits = sentence_corpora.imdb_splits(reviews)
+        return load_sentences("imdb", splits, source, settings, sentence_corpora.IMDB_LABELS)
+
+
+class TreebankSentences(TextClassification):
+    """Classify sentences of the Stanford Sentiment Treebank."""
+
+    words_of = staticmethod(treebank_words)
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the trees."""
+        data = settings.data
+        splits, source = sentence_corpora.find_sst(data.data, phrases=data.phrases)
+        return load_sentences("sst", splits, source, settings, sentence_corpora.SST_LABELS)
+
+
+class LabelledTexts(TextClassification):
+    """Classify texts of your own."""
+
+    words_of = staticmethod(review_words)
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the texts."""
+        data = settings.data
+        if data.data is None:
+            raise UserError(
+                "there are no texts to classify: give --data, a folder or a file of labelled texts"
+            )
+        found = find_labelled_text(
+            data.data,
+            text=data.text_column,
+            label=data.label_column,
+            share=data.dev_share,
+        )
+        texts = {
+            split: labelled_words(own, review_words, found.classes)
+            for split, own in found.splits.items()
+        }
+        about = (found.name, texts, found.source)
+        return load_sentences(*about, settings, found.classes, [found.about])

@@ -1,4 +1,4 @@
-"""Data, model, tables and texts of all taggers."""
+"""Data, model, tables and texts of all taggers, and their tasks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +12,12 @@ from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import with_buckets
 from dynskip_jax.data.tag_schemes import allowed_transitions
-from dynskip_jax.data.tagged import TaggedCorpus, tagged_examples
+from dynskip_jax.data.tagged import (
+    TaggedCorpus,
+    find_tagged_corpus,
+    tagged_examples,
+    with_entities,
+)
 from dynskip_jax.data.vocabularies import (
     CAPITALS,
     UNK,
@@ -144,6 +149,43 @@ class SentenceTagging(Tagging):
         """Return the ids of the words of a text, and the words, which are read by characters."""
         words = text.split()
         return self.vocabulary.encode(words), words
+
+
+class EntityTagging(SentenceTagging):
+    """Tag entities or chunks."""
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the sentences; tags are `O`, and each entity type with all letters of BIOES."""
+        data = settings.data
+        how = dict(tag_column=data.tag_column, beside=data.columns or ())
+        corpus = with_entities(find_tagged_corpus(data.dataset, data.data, **how), data.scheme)
+        return dataset_of(corpus, corpus.entity_tags, settings)
+
+
+class WordTagging(SentenceTagging):
+    """Tag every word."""
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the sentences; words of dev and test whose tag train lacks count as wrong."""
+        data = settings.data
+        how = dict(tag=data.tag, tag_column=data.tag_column)
+        corpus = find_tagged_corpus(data.dataset, data.data, **how)
+        tags = corpus.train_tags
+        held_out = [*corpus.splits["dev"], *corpus.splits["test"]]
+        found = [tag for sentence in held_out for tag in sentence.tags]
+        lines = []
+        if missing := {*found} - {*tags}:
+            count = sum(tag in missing for tag in found)
+            lines = [
+                f"{count:,} words of dev and test have {len(missing):,} tags that train lacks: "
+                "counted as wrong"
+            ]
+            tags = (*tags, UNK)
+        return dataset_of(corpus, tags, settings, lines)
 
 
 def read_tags(trained: Trained, text: str) -> Reading:

@@ -34,7 +34,7 @@ class ClassifyData(ReviewData):
 EXPERIMENT = Experiment(
     name="classify",
     about=__doc__,
-    task="dynskip_jax.experiments.classify.task:LabelledTexts",
+    task="dynskip_jax.experiments.sentence_task:LabelledTexts",
     settings=with_groups(SentenceSettings, data=ClassifyData()),
     presets={name: IMDB.presets[name] for name in ("small", "strong")},
     model="dynamic:3",

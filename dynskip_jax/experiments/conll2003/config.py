@@ -44,7 +44,7 @@ _RANDOM = "Huang et al. 2015, random vectors, BiLSTM-CRF and features"
 EXPERIMENT = Experiment(
     name="conll2003",
     about=__doc__,
-    task="dynskip_jax.experiments.conll2003.task:EntityTagging",
+    task="dynskip_jax.experiments.tagger_task:EntityTagging",
     settings=with_groups(TaggerSettings, data=EntityData()),
     presets={
         "small": SMALL | dict(epochs=20, patience=5),

@@ -20,7 +20,7 @@ from dynskip_jax.experiments.sentence_config import SMALL, ReviewData, SentenceS
 EXPERIMENT = Experiment(
     name="imdb",
     about=__doc__,
-    task="dynskip_jax.experiments.imdb.task:Reviews",
+    task="dynskip_jax.experiments.sentence_task:Reviews",
     settings=with_groups(SentenceSettings, data=ReviewData()),
     presets={
         # Means over states learn in fewer epochs than last states.

@@ -40,7 +40,7 @@ class PartOfSpeechData(TaggerData):
 EXPERIMENT = Experiment(
     name="pos",
     about=__doc__,
-    task="dynskip_jax.experiments.pos.task:WordTagging",
+    task="dynskip_jax.experiments.tagger_task:WordTagging",
     settings=with_groups(TaggerSettings, data=PartOfSpeechData()),
     presets={
         "small": _SMALL,

@@ -70,9 +70,6 @@ def _awd(num_steps: int) -> dict[str, Any]:
     return recipe | rates
 
 
-# Presets of a paper's size train for hours. Without the paper's data they do not begin.
-LARGE_PRESETS = ("paper", "released", "charlm", "awd")
-
 # Gui et al. (2019), Table 3, averages of ten runs; Merity et al. (2018).
 _published = functools.partial(
     Published,
@@ -84,7 +81,7 @@ _published = functools.partial(
 EXPERIMENT = Experiment(
     name="ptb",
     about=__doc__,
-    task="dynskip_jax.experiments.ptb.task:WordModelling",
+    task="dynskip_jax.experiments.language_task:WordModelling",
     settings=TextSettings,
     presets={
         # The schedule of Zaremba et al., with early stopping on dev about half way through the 13

@@ -30,7 +30,7 @@ class TreebankData(SentenceData):
 EXPERIMENT = Experiment(
     name="sst",
     about=__doc__,
-    task="dynskip_jax.experiments.sst.task:TreebankSentences",
+    task="dynskip_jax.experiments.sentence_task:TreebankSentences",
     settings=with_groups(SentenceSettings, data=TreebankData()),
     presets={
         "small": SMALL
