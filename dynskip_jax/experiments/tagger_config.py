@@ -12,7 +12,7 @@ from dynskip_jax.experiments.layers_config import AveragedTraining, LayersModel
 TAGGER: dict[str, Any] = dict(
     commands=("predict", "explain", "gradients"),
     read="dynskip_jax.experiments.tagger_task:read_tags",
-    write="dynskip_jax.experiments.tagger_lines:tag_lines",
+    write="dynskip_jax.experiments.tagger_task:tag_lines",
     draw="dynskip_jax.experiments.tagger_task:draw_tags",
 )
 

@@ -1,6 +1,6 @@
 """Data, model, tables and texts of all taggers, and their tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,15 @@ from typing_extensions import override
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data.batches import with_buckets
-from dynskip_jax.data.tag_schemes import allowed_transitions
+from dynskip_jax.data.sentences import treebank_words
+from dynskip_jax.data.tag_schemes import allowed_transitions, convert_tags
 from dynskip_jax.data.tagged import (
     TaggedCorpus,
     find_tagged_corpus,
     tagged_examples,
     with_entities,
 )
+from dynskip_jax.data.tagged_files import LinesToTag, lines_to_tag, tagged_lines
 from dynskip_jax.data.vocabularies import (
     CAPITALS,
     UNK,
@@ -27,7 +29,6 @@ from dynskip_jax.data.vocabularies import (
     tagger_vocabulary,
 )
 from dynskip_jax.experiments.tagger_config import TaggerSettings
-from dynskip_jax.experiments.tagger_lines import written
 from dynskip_jax.experiments.vectors import (
     begin_with,
     having,
@@ -206,6 +207,39 @@ def read_tags(trained: Trained, text: str) -> Reading:
         prediction=f"{' '.join(pairs)}  ({probabilities.min():.3f})",
         **trained.choices(found.decisions, found.observations, len(words)),
     )
+
+
+def tag_lines(trained: Trained, lines: Iterable[str], format: str) -> Iterator[tuple[str, bool]]:
+    """Yield each sentence with its tags, and whether it has no words."""
+    vocabulary = trained.vocabulary
+    scheme = trained.learner.task.scheme
+    beside = getattr(trained.settings.data, "columns", None) or ()
+    for sentence in _sentences(lines, format, beside):
+        words = sentence.words
+        # A block may have only comments and blank lines, which are written as they are.
+        tags = []
+        if words:
+            ids = vocabulary.encode(words, sentence.columns)
+            _, best = trained.learner.read(trained.params, ids, len(words), trained.policy)
+            tags = written([vocabulary.tags[k] for k in np.asarray(best)], scheme)
+        if format == "columns":
+            tagged = tagged_lines(sentence, tags)
+        else:
+            tagged = [f"{word} {tag}" for word, tag in zip(words, tags, strict=True)] + [""]
+        yield "".join(f"{line}\n" for line in tagged), not words
+
+
+def _sentences(lines: Iterable[str], format: str, beside: Sequence[int]) -> Iterator[LinesToTag]:
+    if format == "columns":
+        lines = (line.rstrip("\r\n") for line in lines)
+        return lines_to_tag(lines, beside=beside)
+    split = str.split if format == "words" else partial(treebank_words, lowercase=False)
+    return (LinesToTag([], words, [], []) for words in map(split, lines) if words)
+
+
+def written(tags: Sequence[str], scheme: str | None) -> list[str]:
+    """Convert tags to what users see: entity tags (of a scheme) in BIO2, others as they are."""
+    return list(tags) if scheme is None else convert_tags(tags, "BIO2")
 
 
 def draw_tags(trained: Trained) -> None:

@@ -21,24 +21,10 @@ _LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
 
 class OfTargets(NamedTuple):
-    """Log-probabilities of the true next word and of the most probable one, in nats."""
+    """Log-probability of the true next word, in nats, and 1 where it is the most probable one."""
 
     target: Float[Array, "rows time"]
-    best: Float[Array, "rows time"] | None  # None for averaged samples, whose best words may differ
-
-    @classmethod
-    def of(cls, output: LanguageModelOutput, targets: Int[Array, "rows time"]) -> "OfTargets":
-        """Return the log-probabilities of a model's output."""
-        log_likelihood = output.log_likelihood(targets)
-        of_target = jnp.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
-        return cls(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
-
-    def loss(self) -> LossOutput:
-        """Return -log p of the true words, and where they are the most probable, if known."""
-        correct = None
-        if self.best is not None:
-            correct = (self.target >= self.best).astype(self.target.dtype)
-        return LossOutput(-self.target, correct, {"nll": -self.target})
+    correct: Float[Array, "rows time"] | None  # None for averaged samples, of which it is unknown
 
 
 class LanguageModelling(Task):
@@ -151,18 +137,21 @@ class LanguageModelling(Task):
             due = (model.steps_read(carry) >= self.num_steps) | (not how["deterministic"])
             carry = where_each(due, restarted, carry)
         carry, output = model(batch.inputs, initial_carry=carry, return_carry=True, **how)
-        of_targets = OfTargets.of(output, batch.targets)
+        log_likelihood = output.log_likelihood(batch.targets)
+        correct = output.logits.argmax(-1) == batch.targets
+        of_targets = OfTargets(log_likelihood, correct.astype(log_likelihood.dtype))
         return Forward(
             of_targets, output.decisions, carry, observations=output.observations
         ), output
 
     @override
     def average(self, log_probs: OfTargets, batch: Batch, samples: int) -> OfTargets:
-        return super().average(log_probs._replace(best=None), batch, samples)
+        return super().average(log_probs._replace(correct=None), batch, samples)
 
     @override
     def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
-        return log_probs.loss()
+        nll = -log_probs.target
+        return LossOutput(nll, log_probs.correct, {"nll": nll})
 
     @override
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
@@ -227,7 +216,7 @@ class CachedLanguageModelling(LanguageModelling):
     @override
     def average(self, log_probs: tuple[OfTargets, Array], batch: Batch, samples: int) -> Any:
         own, cached = log_probs
-        return Task.average(self, (own._replace(best=None), cached), batch, samples)
+        return Task.average(self, (own._replace(correct=None), cached), batch, samples)
 
     @override
     def compute_loss(self, log_probs: tuple[OfTargets, Array], batch: Batch) -> LossOutput:

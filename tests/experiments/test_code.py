@@ -354,7 +354,10 @@ def test_scores_are_those_of_the_whole_distribution():
     targets = rng.choice(likely, (3, 40))
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     of_target = np.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
-    pair = OfTargets(of_target, log_probs.max(-1)), -jnp.log(ranks(jnp.asarray(logits), targets))
+    pair = (
+        OfTargets(of_target, log_probs.argmax(-1) == targets),
+        -jnp.log(ranks(jnp.asarray(logits), targets)),
+    )
     scored = task.compute_loss(pair, SimpleNamespace(targets=targets))
     found = task.metrics({name: np.mean(value) for name, value in scored.counted.items()}, "dev")
     expected = scores_by_hand(log_probs, targets, corpus.vocabulary)
