@@ -48,7 +48,7 @@ def find_language_corpus(
 ) -> LanguageCorpus:
     """Load a corpus from the first of these places that has one.
 
-    1. `data`, a folder or a file of the user's, see `read_corpus`; `dataset` is then its name;
+    1. `data`, a folder of the user's, see `read_corpus`; `dataset` is then its name;
     2. the sub-folder `dataset` of `$DYNSKIP_DATA_DIR`, or ptb if `dataset` is None;
     3. PTB in the TFDS cache, or its upstream archive; without a network, this fails at once;
     4. the embedded corpus "pydoc-topics", unless `dataset` names another or `or_embedded` is False.

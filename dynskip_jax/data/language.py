@@ -21,9 +21,6 @@ from dynskip_jax.data.vocabularies import (
 )
 from dynskip_jax.terminal.messages import bad_file, printable, shares
 
-# Where a single file is cut into train, dev and test, as fractions of its tokens.
-_CUTS = (0.8, 0.9)
-
 Ids = Int[np.ndarray, " tokens"]
 
 
@@ -74,42 +71,30 @@ class LanguageCorpus:
 
 
 def make_corpus(name: str, lines: Mapping[str, Iterable[str]], source: str) -> LanguageCorpus:
-    """Build a corpus from the lines of train, dev and test; train only is cut into three.
+    """Build a corpus from the lines of train, dev and test.
 
     Words that train lacks become `<unk>` in dev and test, and count as tokens: without them the
     perplexity would be too low. If dev or test need an `<unk>` that train lacks, the rarest words
     of train become `<unk>`, so that its probability is learned; their share estimates that of
     unseen words (Good 1953). `source` says in messages where the text was found.
     """
-    words, ids = _numbered(lines)
-    if ids.keys() == {"train"}:
-        ids = _cut(name, ids["train"])
-    vocabulary, ids, min_count = _with_vocabulary(words, ids)
+    vocabulary, ids, min_count = _with_vocabulary(*_numbered(lines))
     return LanguageCorpus(name, **ids, vocabulary=vocabulary, source=source, min_count=min_count)
 
 
 def corpus_name(path: Path) -> str:
-    """Return the name of the corpus in a folder or a text file."""
-    name = path.resolve().name
-    if not path.is_dir():
-        name = name.removesuffix(".gz").rpartition(".")[0] or name
-    return printable(name)
+    """Return the name of the corpus in a folder."""
+    return printable(path.resolve().name)
 
 
 def read_corpus(path: PathLike, *, name: str | None = None) -> LanguageCorpus:
-    """Read a folder with a text file for each of train, dev and test, or cut one file into three.
+    """Read a folder with a text file for each of train, dev and test.
 
     Files are streamed: memory contains a few bytes for each token, and each distinct token once.
     """
-    path = Path(path)
-    if path.is_file():
-        files = {"train": path}
-        source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
-    else:
-        files = find_splits(path, ["txt", "tokens"])
-        source = f"the folder {path}"
+    files = find_splits(path, ["txt", "tokens"])
     lines = {split: text_lines(file) for split, file in files.items()}
-    return make_corpus(name or corpus_name(path), lines, source)
+    return make_corpus(name or corpus_name(Path(path)), lines, f"the folder {path}")
 
 
 def text_lines(path: PathLike) -> Iterator[str]:
@@ -148,18 +133,6 @@ def _numbered(texts: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, 
             found.append(0)
         ids[split] = np.array(found, np.int32)
     return list(numbers), ids
-
-
-def _cut(name: str, ids: Ids) -> dict[str, Ids]:
-    """Cut a text into train, dev and test at line ends; each of them gets at least one line."""
-    ends = np.flatnonzero(ids == 0) + 1
-    if len(ends) < len(SPLITS):
-        problem = f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}"
-        raise bad_file(name, problem)
-    # At the line end after each share of the tokens; dev and test keep a line each.
-    first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
-    second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
-    return dict(zip(SPLITS, np.split(ids, [ends[first], ends[second]]), strict=True))
 
 
 def _with_vocabulary(

@@ -117,21 +117,6 @@ def test_the_fingerprint_depends_on_content_alone():
     assert corpus.fingerprint == digest.hexdigest()
 
 
-@pytest.mark.parametrize(
-    "sizes", [(3,) * 20, (1, 1, 1), (1, 1, 50), (50, 1, 1), (1, 50, 1), (3, 1, 1, 1)]
-)
-def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
-    (tmp_path / "novel.txt").write_text("".join("a " * size + "\n" for size in sizes))
-    corpus = read_corpus(tmp_path / "novel.txt")
-    parts = [ids.size for ids in corpus.splits.values()]
-    assert min(parts) > 0 and sum(parts) == sum(sizes) + len(sizes)
-    assert corpus.name == "novel" and "80 %, 10 % and 10 %" in corpus.source
-    if len(sizes) == 20:
-        assert parts == [64, 8, 8]
-    (tmp_path / "novel.txt").write_text("a\nb\n")
-    with pytest.raises(
-        UserError, match="has 2 lines of text, too few to cut it into train, dev, test"
-    ):
-        read_corpus(tmp_path / "novel.txt")
+def test_a_split_without_words_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"valid\.txt is empty"):
         read_corpus(write_splits(tmp_path / "x", valid=" \n\n"))
