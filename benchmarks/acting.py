@@ -1,27 +1,23 @@
 """Measure a step of `SkipCell`, as an agent takes it, beside Flax's LSTM cell.
 
-    taskset -c 0 python -m benchmarks.acting --out bench/
+    taskset -c 0 python -m benchmarks.acting
 
 A step is one of a `jax.lax.scan` over 64 environments with 16 inputs and 64 units, with greedy
 choices. All cells take turns.
 """
 
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 
-from benchmarks import report
+from benchmarks import report, run_command
+from benchmarks.recurrence import take_turns
 from benchmarks.report import number
 from dynskip_jax import functional as F
-from dynskip_jax.config.flags import Count, call
+from dynskip_jax.config.flags import Count
 from dynskip_jax.nn import SkipCell, SkipLayers
-from dynskip_jax.terminal.failures import run_main
 
 ENVIRONMENTS = 64
 FEATURES = 16
@@ -80,28 +76,14 @@ def scan_of(name: str, steps: int) -> Callable[[], Any]:
     return lambda: jax.block_until_ready(scan(weights, carry, (x, begins)))
 
 
-def measure(steps: Count = 512, rounds: Count = 5, out: Path | None = None) -> None:
+def measure(steps: Count = 512, rounds: Count = 5) -> None:
     """Print the microseconds of a step, the least of all rounds, and multiples of Flax's."""
-    scans = {name: scan_of(name, steps) for name in (FLAX, *SKIPS, *VARIANTS)}
-    for run in scans.values():
-        run()
-    seconds = {name: [] for name in scans}
-    for _ in range(rounds):
-        for name, run in scans.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    us = {name: 1e6 * float(np.min(turns)) / steps for name, turns in seconds.items()}
+    times = take_turns({name: scan_of(name, steps) for name in (FLAX, *SKIPS, *VARIANTS)}, rounds)
+    us = {name: 1e3 * ms.min() / steps for name, ms in times.items()}
     rows = [(name, number(each), number(each / us[FLAX])) for name, each in us.items()]
-    text = report.markdown(("cell", "µs a step", "multiple of Flax's"), rows)
-    print(report.one_line(report.describe()), text, sep="\n\n")
-    report.write(out, "acting", {"about": report.describe(), "us": us}, text)
-
-
-def main() -> None:
-    """Run the command line."""
-    call(measure, "python -m benchmarks.acting", sys.argv[1:])
+    table = report.markdown(("cell", "µs a step", "multiple of Flax's"), rows)
+    print(report.machine(), table, sep="\n\n")
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_command(measure)

@@ -7,7 +7,6 @@ replaces every choice, each with the states that follow. Of a model that copies 
 expectation, a table replaces the probabilities. Seeds that were trained together are compared.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,8 +19,9 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from benchmarks import run_command
 from dynskip_jax import functional as F
-from dynskip_jax.config.flags import Bounds, Count, call
+from dynskip_jax.config.flags import Bounds, Count
 from dynskip_jax.data.batches import Batch, epoch_order
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.load import load_run
@@ -30,11 +30,8 @@ from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
 from dynskip_jax.tasks.task import evaluated
 from dynskip_jax.terminal.console import print_table, say
-from dynskip_jax.terminal.failures import run_main
 
-FITTED = (
-    0.7  # fraction of the steps on which constants and probes are fitted; losses are of the rest
-)
+FITTED = 0.7  # fraction of the steps that fit constants and probes; losses are of the rest
 HELD_OUT = 0.15  # fraction of these, on which the probe's epoch is selected
 LEAST = 40  # steps
 SHOWN = 10  # constants that are printed, and states that a probe observes
@@ -363,9 +360,6 @@ def probe(
 
 def choice(
     run_dir: Path,
-    model: str | None = None,
-    of_seed: int | None = None,
-    data: Path | None = None,
     split: Literal["train", "dev", "test"] = "dev",
     steps: Annotated[int, Bounds(1, 100_000_000)] = 60_000,
     layer: Count | None = None,
@@ -375,18 +369,15 @@ def choice(
 
     Args:
         run_dir: A finished run folder.
-        model: Name of the model, if the run compares several; by default the last.
-        of_seed: Seed of the model; by default the first.
-        data: Folder of the run's data; by default where the run found it.
         split: Split to read.
         steps: Number of choices to examine.
         layer: Layer whose choices are examined, counted from 1; by default the last.
         rows: Number of sequences, or streams of a text, to read side by side.
     """
-    own = load_run(run_dir, model, of_seed)
+    own = load_run(run_dir)
     seeds = [seed for seed in own.spec.seeds if seed != own.seed]
     several = [own.params, *(own.of_seed(seed).params for seed in seeds)]
-    reader = Reader(own.learner_with(own.data(data)), several, own.policy, split, rows)
+    reader = Reader(own.learner_with(own.data()), several, own.policy, split, rows)
     say(f"{own.experiment.name}, {own.name}, {split}; losses are in nats")
     if own.spec.copy == "expected":
         print_copied(reader, seeds, steps)
@@ -439,9 +430,8 @@ def print_single(reader: Reader, layer: int, limit: int) -> list[int]:
         found = probe(seen, losses[:fitted], seen[fitted:])
         ways[f"by a probe that sees {name}"] = np.take_along_axis(rest, found[:, None], 1)[:, 0]
     ways["in hindsight"] = rest.min(axis=1)
-    ways["all of them, probabilities averaged"] = np.log(rest.shape[1]) - np.logaddexp.reduce(
-        -rest, axis=1
-    )
+    averaged = np.log(rest.shape[1]) - np.logaddexp.reduce(-rest, axis=1)
+    ways["all of them, probabilities averaged"] = averaged
     lines = []
     for name, of_way in ways.items():
         gain, margin = paired_gain(bar, of_way)
@@ -538,10 +528,5 @@ def counted(pieces: Iterator[Any], limit: int, *, is_text: bool) -> Iterator[np.
     return (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
 
 
-def main() -> None:
-    """Run the command line."""
-    call(choice, "python -m benchmarks.choice", sys.argv[1:])
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_command(choice)

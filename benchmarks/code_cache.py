@@ -7,45 +7,38 @@ gives the whole distribution of each token of test in one stream, so that tokens
 (Grave et al. 2017). The cache is emptied where a file begins, as the model's states are.
 """
 
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from benchmarks import run_command
 from benchmarks.ngram import print_scores
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
-from dynskip_jax.config.flags import Count, Rate, Weight, call
+from dynskip_jax.config.flags import Count, Rate, Weight
 from dynskip_jax.experiments.code.task import ranks
 from dynskip_jax.functional.neural_cache import first_of_document
-from dynskip_jax.terminal.failures import run_main
+from dynskip_jax.models.language_model import LanguageModelOutput
 
 _STEPS = 100  # read in one call
 
 
-class Cache(NamedTuple):
-    """The last N states and the tokens that followed them, oldest first."""
-
-    states: Float[Array, "N hidden"]
-    tokens: Int[Array, " N"]  # `NO_WORD` in empty slots
-
-
 def cached_log_probs(
-    cache: Cache,
-    output: Any,
+    cache: F.CacheCarry,
+    output: LanguageModelOutput,
     targets: Int[Array, " time"],
     begins: Bool[Array, " time"],
     flatness: float,
     weight: float,
-) -> tuple[Cache, Float[Array, "time vocabulary"]]:
-    """Return the cache after a segment, and log p of all tokens at each of its steps."""
-    size = len(cache.tokens)
-    states = jnp.concatenate([cache.states, output.states[0]])
-    tokens = jnp.concatenate([cache.tokens, targets])
+) -> tuple[F.CacheCarry, Float[Array, "time vocabulary"]]:
+    """Return the cache of one stream after a segment, and log p of all tokens at each step."""
+    size = cache.words.shape[1]
+    states = jnp.concatenate([cache.states[0], output.states[0]])
+    tokens = jnp.concatenate([cache.words[0], targets])
     first = first_of_document(begins[None], size)[0]
     before = jnp.arange(len(targets))[:, None] + jnp.arange(size)[None]
     words = jnp.where(before >= first[:, None], tokens[before], F.NO_WORD)
@@ -60,7 +53,7 @@ def cached_log_probs(
     )
     log_probs = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
     kept = jnp.where(jnp.arange(len(tokens)) >= first[-1], tokens, F.NO_WORD)
-    return Cache(states[len(targets) :], kept[len(targets) :]), log_probs[0]
+    return F.CacheCarry(states[None, -size:], kept[None, -size:]), log_probs[0]
 
 
 def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> None:
@@ -77,7 +70,7 @@ def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> N
     inputs = np.concatenate([[trained.vocabulary.restart_token], targets[:-1]]).astype(np.int32)
 
     @jax.jit
-    def read(params: Any, carry: Any, cache: Cache, tokens: Array, truth: Array) -> tuple:
+    def read(params: Any, carry: Any, cache: F.CacheCarry, tokens: Array, truth: Array) -> tuple:
         model = trained.learner.model(params)
         options = dict(policy=trained.policy, deterministic=True, return_carry=True)
         carry, output = model(tokens[None], initial_carry=carry, **options)
@@ -87,8 +80,7 @@ def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> N
         return carry, cache, nats, ranks(log_probs, truth)
 
     carry = trained.model.initialize_carry(1)
-    hidden = trained.model.stack.cells[-1].hidden_features
-    cache = Cache(jnp.zeros((size, hidden)), jnp.full(size, F.NO_WORD, jnp.int32))
+    cache = F.empty_cache(1, size, trained.model.stack.cells[-1].hidden_features)
     found = []
     for start in range(0, len(targets), _STEPS):
         part = slice(start, start + _STEPS)
@@ -100,10 +92,5 @@ def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> N
     print_scores("test", nats, rank, trained.vocabulary.groups(targets))
 
 
-def main() -> None:
-    """Run the command line."""
-    call(score, "python -m benchmarks.code_cache", sys.argv[1:])
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_command(score)

@@ -1,6 +1,6 @@
 """Measure estimators of the agent's gradient against the sum over all action sequences.
 
-    python -m benchmarks.estimators --samples 100000 --out bench/
+    python -m benchmarks.estimators --samples 100000
 
 On `tiny_problem`, in double precision, with a terminal reward. An estimate is the gradient of the
 agent's weights from M rollouts of one example. 20,000 estimates of each take half a minute on two
@@ -10,7 +10,6 @@ cores.
 import sys
 from collections.abc import Callable
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,12 +18,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 
-from benchmarks import report, tiny_problem
+from benchmarks import report, run_command, tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.config.flags import Count, call
-from dynskip_jax.terminal.failures import run_main
+from dynskip_jax.config.flags import Count
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this
 # one.
@@ -57,19 +55,6 @@ class Estimator(NamedTuple):
     objective: str  # a key of `exact_gradients`
     loss: Callable[[Seen], Float[Array, ""]]
     mode: str = "sample"  # of `F.Policy`
-    unbiased: bool = True  # whether the mean of the estimates is the exact gradient
-
-
-class Result(NamedTuple):
-    """Statistics of N estimates."""
-
-    estimator: Estimator
-    bias: float  # |mean - exact| / |exact|
-    standard_error: (
-        float  # root mean square of the `bias` of an unbiased estimator with this variance
-    )
-    variance: float  # trace of the covariance of one estimate
-    cosine: float  # mean cosine between one estimate and the exact gradient; 0 for an estimate of 0
 
 
 def estimators() -> list[Estimator]:
@@ -97,31 +82,23 @@ def estimators() -> list[Estimator]:
         return rl.leave_one_out(seen.reward)
 
     bonus = dict(entropy_coef=ENTROPY_COEF)
-    biased = dict(unbiased=False)  # the exact entropy ignores how a choice moves later entropies
-    return [
-        Estimator("Eq. 5, no baseline", reward, reinforce()),
-        Estimator("moving average", reward, reinforce(lambda seen: seen.past)),
-        Estimator("learned baseline", reward, reinforce(lambda seen: seen.value)),
-        Estimator("leave-one-out", reward, reinforce(others)),
-        Estimator("sampled entropy, no baseline", with_entropy, reinforce(**bonus)),
-        Estimator(
-            "exact entropy, no baseline", with_entropy, reinforce(exact=ENTROPY_COEF), **biased
-        ),
-        Estimator("sampled entropy, leave-one-out", with_entropy, reinforce(others, **bonus)),
-        Estimator(
-            "exact entropy, leave-one-out",
-            with_entropy,
-            reinforce(others, exact=ENTROPY_COEF),
-            **biased,
-        ),
-        Estimator(
-            "VIMCO", averaged, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))
-        ),
-        *(
-            Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode, False)
-            for mode in F.RELAXATIONS
-        ),
+    # The exact entropy ignores how a choice moves later entropies, so it is biased.
+    exact = dict(exact=ENTROPY_COEF)
+    named = {
+        "Eq. 5, no baseline": (reward, reinforce()),
+        "moving average": (reward, reinforce(lambda seen: seen.past)),
+        "learned baseline": (reward, reinforce(lambda seen: seen.value)),
+        "leave-one-out": (reward, reinforce(others)),
+        "sampled entropy, no baseline": (with_entropy, reinforce(**bonus)),
+        "exact entropy, no baseline": (with_entropy, reinforce(**exact)),
+        "sampled entropy, leave-one-out": (with_entropy, reinforce(others, **bonus)),
+        "exact entropy, leave-one-out": (with_entropy, reinforce(others, **exact)),
+        "VIMCO": (averaged, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))),
+    }
+    relaxed = [
+        Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode) for mode in F.RELAXATIONS
     ]
+    return [*(Estimator(name, *parts) for name, parts in named.items()), *relaxed]
 
 
 def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
@@ -132,15 +109,11 @@ def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
         f"E[log mean of {ROLLOUTS} p]": lambda of: tiny_problem.exact_averaged(of, ROLLOUTS),
     }
 
-    def gradient(objective: Callable) -> Float[Array, " weights"]:
-        return ravel_pytree(jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent))[
-            0
-        ]
+    def gradient(objective: Callable) -> F.AgentParams:
+        return jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent)
 
-    return {
-        name: jax.jit(gradient, static_argnums=0)(objective)
-        for name, objective in objectives.items()
-    }
+    found = {name: jax.jit(gradient, static_argnums=0)(each) for name, each in objectives.items()}
+    return {name: ravel_pytree(each)[0] for name, each in found.items()}
 
 
 def fitted_critic(of: Problem) -> F.AgentParams:
@@ -205,78 +178,51 @@ def estimates(
     return jnp.moveaxis(found, 1, 0)
 
 
-def summary(
-    estimator: Estimator,
-    found: Float[np.ndarray, "N weights"],
-    exact: Float[np.ndarray, " weights"],
-) -> Result:
-    """Return statistics of the N estimates `found`, whose mean should be `exact`."""
+def statistics(
+    found: Float[np.ndarray, "N weights"], exact: Float[np.ndarray, " weights"]
+) -> tuple[str, str, str]:
+    """Return the relative bias (and standard error), variance and cosine of N estimates.
+
+    The bias is |mean - exact| / |exact|; its standard error is its root mean square for an unbiased
+    estimator with this variance, the trace of the covariance of one estimate. The cosine is the
+    mean over estimates.
+    """
     norm = np.linalg.norm(exact)
+    bias = np.linalg.norm(found.mean(axis=0) - exact) / norm
     variance = found.var(axis=0).sum()
+    standard_error = np.sqrt(variance / len(found)) / norm
     # An estimate of zeros has the cosine 0.
     lengths = np.linalg.norm(found, axis=1) * norm
-    cosines = found @ exact / np.maximum(lengths, np.finfo(found.dtype).tiny)
-    return Result(
-        estimator,
-        bias=float(np.linalg.norm(found.mean(axis=0) - exact) / norm),
-        standard_error=float(np.sqrt(variance / len(found)) / norm),
-        variance=float(variance),
-        cosine=float(cosines.mean()),
-    )
+    cosine = (found @ exact / np.maximum(lengths, np.finfo(found.dtype).tiny)).mean()
+    # The variance of an estimator without noise is rounding error.
+    shown = "0" if variance < 1e-20 else f"{variance:.3g}"
+    return f"{bias:.4f} ({standard_error:.4f})", shown, f"{cosine:.3f}"
 
 
-def run(samples: int) -> list[Result]:
-    """Measure all estimators with the same noise: N = `samples` estimates by each."""
-    results = []
+def compare(samples: Count = 20_000) -> None:
+    """Print bias and variance of estimators of the agent's gradient, all with the same noise.
+
+    Args:
+        samples: N, estimates by each estimator.
+    """
+    rows = []
     with jax.enable_x64(True):
         of = tiny_problem.problem(TIME, PROBLEM_SEED)
         critic = fitted_critic(of)
         exact = exact_gradients(of)
         keys = jax.random.split(jax.random.key(0), samples)
         past = jax.jit(past_rewards)(of, critic, keys)
+        estimate = jax.jit(estimates, static_argnums=0)
         for mode, group in groupby(estimators(), key=lambda estimator: estimator.mode):
             print(f"estimators, {mode}", file=sys.stderr)
             sharing = tuple(group)
-            found = np.asarray(
-                jax.jit(estimates, static_argnums=0)(sharing, of, critic, keys, past)
-            )
-            for estimator, own in zip(sharing, found, strict=True):
-                results.append(summary(estimator, own, -np.asarray(exact[estimator.objective])))
-    return results
-
-
-def table(results: list[Result]) -> str:
-    """Return the results as a Markdown table."""
-    rows = []
-    for result in results:
-        bias = f"{result.bias:.4f} ({result.standard_error:.4f})"
-        # The variance of an estimator without noise is rounding error.
-        variance = "0" if result.variance < 1e-20 else f"{result.variance:.3g}"
-        rows.append([*result.estimator[:2], bias, variance, f"{result.cosine:.3f}"])
+            found = np.asarray(estimate(sharing, of, critic, keys, past))
+            for (name, objective, *_), own in zip(sharing, found, strict=True):
+                rows.append([name, objective, *statistics(own, -np.asarray(exact[objective]))])
     header = ("estimator", "objective", "relative bias (s.e.)", "total variance", "cosine")
-    return report.markdown(header, rows)
-
-
-def compare(samples: Count = 20_000, out: Path | None = None) -> None:
-    """Measure bias and variance of estimators of the agent's gradient.
-
-    Args:
-        samples: N, estimates by each estimator.
-        out: Folder for estimators.json and estimators.md.
-    """
-    about = report.describe()
-    results = run(samples)
-    text = table(results)
-    print(f"{report.one_line(about)}; {samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
-    figures = [{**result._asdict(), "estimator": result.estimator.name} for result in results]
-    content = {"about": about, "samples": samples, "rollouts": ROLLOUTS, "results": figures}
-    report.write(out, "estimators", content, text)
-
-
-def main() -> None:
-    """Run the command line."""
-    call(compare, "python -m benchmarks.estimators", sys.argv[1:])
+    text = report.markdown(header, rows)
+    print(f"{report.machine()}; {samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_command(compare)

@@ -36,10 +36,7 @@ SHAPES = {
     "NER": Shape(40, 10, 400, 200, 5, 1.0),
 }
 FAR = Shape(201, 32, 10, 200, 200, 0.5)  # number prediction at length 201
-# Memories of agents, and a layer of usual size.
-FORWARD_SHAPES = (Shape(156, 64, 16, 64, 10, 1.0), Shape(300, 32, 128, 128, 10, 1.0))
 GROWTH_BASE = Shape(100, 16, 128, 128, 5, 0.5)
-TINY = Shape(3, 2, 4, 5, 2, 0.5)
 
 
 class Layer(NamedTuple):
@@ -67,18 +64,6 @@ def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
         return jnp.sum(out.h**2) + jnp.sum(out.decisions[0].log_prob)
 
     return Layer(loss, (weights, inputs(shape), jax.random.key(1)))
-
-
-def flax_peer(shape: Shape, kind: type[nnx.RNNCellBase]) -> Layer:
-    """Return Flax's `nnx.RNN` of a cell with weights of its own."""
-    cell = kind(shape.features, shape.hidden, rngs=nnx.Rngs(0))
-    carry = cell.initialize_carry((shape.batch, shape.features), rngs=nnx.Rngs(0))
-    graphdef, weights = nnx.split(nnx.RNN(cell, rngs=False))
-
-    def loss(weights, x, carry):
-        return jnp.sum(nnx.merge(graphdef, weights)(x, initial_carry=carry) ** 2)
-
-    return Layer(loss, (weights, inputs(shape), carry))
 
 
 def flax_rnn(shape: Shape) -> Layer:
@@ -143,18 +128,6 @@ def transitions(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     for name, kind in F.TRANSITIONS.items():
         for suffix, options in (("", {}), (", reference", {"implementation": "reference"})):
             found[name + suffix] = partial(ours, shape, transition=kind(), **options)
-    return found
-
-
-def forward(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
-    """Return how to make a layer for every transition, with a dynamic skip too, and Flax's."""
-    found = {}
-    for name, kind in F.TRANSITIONS.items():
-        found[name] = partial(ours, shape, transition=kind(), implementation="fused")
-        skip = F.Dynamic(shape.max_skip, shape.mix)
-        found[f"{name}, dynamic:k"] = partial(ours, shape, skip, transition=kind())
-    found["Flax's LSTM"] = partial(flax_peer, shape, nnx.OptimizedLSTMCell)
-    found["Flax's GRU"] = partial(flax_peer, shape, nnx.GRUCell)
     return found
 
 

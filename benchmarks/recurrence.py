@@ -1,10 +1,9 @@
 """Measure time and memory of recurrent layers: this project's, Flax's and PyTorch's.
 
-    python -m benchmarks.recurrence --parts layers,growth --out bench/
+    python -m benchmarks.recurrence --parts layers,growth
 
-A candidate computes a loss and its gradient with respect to weights and inputs, in float32; the
-part `forward` computes the loss only, beside the gradient. The part `growth` has growing T, K, H
-and B, then all skips at λ = 1 with growing T, and `training` whole steps of `experiments.ptb` on
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32. The
+part `growth` has growing T, K, H and B, and `training` whole steps of `experiments.ptb` on
 synthetic words.
 """
 
@@ -15,30 +14,27 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks import layers, report, training_step
-from benchmarks.layers import FAR, FORWARD_SHAPES, GROWTH_BASE, SHAPES, TINY, Layer, Shape
+from benchmarks import layers, report, run_command, training_step
+from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, Layer, Shape
 from benchmarks.report import number
-from dynskip_jax.config.flags import Count, call
+from dynskip_jax.config.flags import Count
 from dynskip_jax.errors import UserError
-from dynskip_jax.terminal.failures import run_main
 
-Part = Literal["layers", "transitions", "forward", "skips", "growth", "training"]
-PARTS: tuple[Part, ...] = get_args(Part)
+Part = Literal["layers", "transitions", "skips", "growth", "training"]
 TORCH = "torch.nn.LSTM"
+RATIO = "time over that of lstm, median (quartiles)"
 GROWTH = {
     "time": (25, 100, 400, 1000, 4000),
     "max_skip": (2, 3, 5, 7, 10),
     "hidden": (64, 128, 256, 512, 1024),
     "batch": (1, 4, 16, 64, 256),
 }
-LONG = (400, 1600, 6400)  # numbers of steps of every skip
 
 
 class Step(NamedTuple):
@@ -59,83 +55,65 @@ class Measured(NamedTuple):
 Candidates = Mapping[str, Callable[[], Step]]
 
 
-def compiled(make: Callable[[], Layer], with_gradient: bool = True) -> Step:
-    """Return a layer's compiled loss, and its gradient.
+def compiled(make: Callable[[], Layer]) -> Step:
+    """Return a layer's compiled loss and gradient.
 
     Its arrays are arguments, or XLA would fold them.
     """
     layer = make()
-    function = layer.gradient if with_gradient else layer.loss
-    program = jax.jit(function).lower(*layer.arguments).compile()
-    plan = program.memory_analysis()
-    size = None
-    if plan is not None:
-        size = (plan.temp_size_in_bytes + plan.output_size_in_bytes) / 2**20
-    return Step(lambda: jax.block_until_ready(program(*layer.arguments)), size)
+    program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
+    memory = program.memory_analysis()
+    mebibytes = (memory.temp_size_in_bytes + memory.output_size_in_bytes) / 2**20
+    return Step(lambda: jax.block_until_ready(program(*layer.arguments)), mebibytes)
 
 
-def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
+def candidates(
+    makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]], shape: Shape
+) -> Candidates:
+    """Return the layers of a shape, with PyTorch's beside `layers.layers`."""
+    found = {name: partial(compiled, make) for name, make in makers(shape).items()}
+    if makers is layers.layers and find_spec("torch"):
+        found[TORCH] = lambda: Step(layers.torch_step(shape))
+    return found
+
+
+def growing(axis: str, size: int) -> Candidates:
+    """Return layers with one size of `GROWTH`; inputs are as wide as the states."""
+    shape = dataclasses.replace(GROWTH_BASE, **{axis: size})
+    found = candidates(layers.layers, dataclasses.replace(shape, features=shape.hidden))
+    return {name: make for name, make in found.items() if name in ("lstm", "dynamic:k", TORCH)}
+
+
+def training(preset: str) -> Candidates:
+    """Return the training steps of a preset of `experiments.ptb`."""
+
+    def make(model: str) -> Step:
+        return Step(training_step.running(preset, model))
+
+    return {model: partial(make, model) for model in training_step.MODELS}
+
+
+def plan(part: Part) -> dict[str, dict[str, Candidates]]:
     """Return the candidates of a part: by table, and by column of the table."""
-
-    def of(
-        makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]],
-        shape: Shape,
-        only: tuple[str, ...] = (),
-    ) -> Candidates:
-        found = {name: partial(compiled, make) for name, make in makers(shape).items()}
-        if makers is layers.layers and find_spec("torch"):
-            found[TORCH] = lambda: Step(layers.torch_step(shape))
-        return {name: make for name, make in found.items() if not only or name in only}
-
-    shapes = {"tiny": TINY} if tiny else SHAPES
     match part:
         case "layers":
             columns = {
-                f"{name}: {shape}": of(layers.layers, shape) for name, shape in shapes.items()
+                f"{n}: {shape}": candidates(layers.layers, shape) for n, shape in SHAPES.items()
             }
             return {"layers": columns}
         case "transitions":
             return {
-                "transitions": {
-                    name: of(layers.transitions, shape) for name, shape in shapes.items()
-                }
+                "transitions": {n: candidates(layers.transitions, s) for n, s in SHAPES.items()}
             }
-        case "forward":
-            columns = {}
-            for shape in (TINY,) if tiny else FORWARD_SHAPES:
-                found = layers.forward(shape)
-                columns[f"{shape}, forward only"] = {
-                    name: partial(compiled, make, with_gradient=False)
-                    for name, make in found.items()
-                }
-                columns[f"{shape}, gradient"] = of(layers.forward, shape)
-            return {"forward only": columns}
         case "skips":
-            shape = TINY if tiny else FAR
-            return {"skips over time": {str(shape): of(layers.time_skips, shape)}}
+            return {"skips over time": {str(FAR): candidates(layers.time_skips, FAR)}}
         case "growth":
-            tables = {}
-            for axis, sizes in GROWTH.items():
-                base = TINY if tiny else GROWTH_BASE
-                columns = {}
-                for size in sizes[:1] if tiny else sizes:
-                    shape = dataclasses.replace(base, **{axis: size})
-                    shape = dataclasses.replace(shape, features=shape.hidden)
-                    columns[f"{size:,}"] = of(layers.layers, shape, ("lstm", "dynamic:k", TORCH))
-                tables[f"growth of {axis} ({base})"] = columns
-            columns = {}
-            for time_steps in LONG[:1] if tiny else LONG:
-                shape = dataclasses.replace(base, time=time_steps, mix=1.0)
-                columns[f"{time_steps:,}"] = of(layers.time_skips, shape)
-            tables[f"growth of time, every skip ({base}, λ=1)"] = columns
-            return tables
-        case "training":
-            models = training_step.MODELS
-            presets = ("small",) if tiny else ("small", "paper")
-            running = partial(training_step.running, tiny=tiny)
-            columns = {
-                p: {m: lambda p=p, m=m: Step(running(p, m)) for m in models} for p in presets
+            return {
+                f"growth of {axis} ({GROWTH_BASE})": {f"{n:,}": growing(axis, n) for n in sizes}
+                for axis, sizes in GROWTH.items()
             }
+        case "training":
+            columns = {preset: training(preset) for preset in ("small", "paper")}
             return {"training steps of experiments.ptb": columns}
 
 
@@ -199,99 +177,59 @@ def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
     """Return the Markdown tables of a title: times, ratios, memory and first step."""
     names = dict.fromkeys(itertools.chain(*columns.values()))
     text = []
-    for quantity, cell in _QUANTITIES.items():
-        rows = []
-        for name in names:
-            # A column lacks a candidate that failed, and a quantity may not apply.
-            cells = [cell(name, found) if name in found else "" for found in columns.values()]
-            if any(cells):
-                rows.append([name, *cells])
+    for quantity in ("median ms", RATIO, "MiB", "first step, s"):
+        rows = [
+            [n, *(cells(n, found).get(quantity, "") for found in columns.values())] for n in names
+        ]
+        rows = [row for row in rows if any(row[1:])]
         if rows:
-            header = ["candidate", *columns]
-            text.append(f"### {title}: {quantity}\n\n{report.markdown(header, rows)}")
+            table = report.markdown(["candidate", *columns], rows)
+            text.append(f"### {title}: {quantity}\n\n{table}")
     return "\n\n".join(text)
 
 
-def _median(name: str, found: Mapping[str, Measured]) -> str:
-    return number(np.median(found[name].ms))
-
-
-def _ratio_to_lstm(name: str, found: Mapping[str, Measured]) -> str:
-    if name == "lstm" or "lstm" not in found:
-        return ""
-    return ratio(found[name].ms, found["lstm"].ms)
-
-
-def _memory(name: str, found: Mapping[str, Measured]) -> str:
-    mebibytes = found[name].mebibytes
-    return number(mebibytes) if mebibytes else ""
-
-
-def _first_step(name: str, found: Mapping[str, Measured]) -> str:
-    return number(found[name].first_seconds)
-
-
-# The cell of a candidate in a column of measurements.
-_QUANTITIES: dict[str, Callable[[str, Mapping[str, Measured]], str]] = {
-    "median ms": _median,
-    "time over that of lstm, median (quartiles)": _ratio_to_lstm,
-    "MiB": _memory,
-    "first step, s": _first_step,
-}
+def cells(name: str, measured: Mapping[str, Measured]) -> dict[str, str]:
+    """Return a candidate's figures by quantity; none if it failed."""
+    if name not in measured:
+        return {}
+    own = measured[name]
+    found = {"median ms": number(np.median(own.ms)), "first step, s": number(own.first_seconds)}
+    if name != "lstm" and "lstm" in measured:
+        found[RATIO] = ratio(own.ms, measured["lstm"].ms)
+    if own.mebibytes:
+        found["MiB"] = number(own.mebibytes)
+    return found
 
 
 def run(
-    parts: tuple[Part, ...] = PARTS,
-    only: tuple[str, ...] = (),
-    rounds: Count = 15,
-    out: Path | None = None,
-    tiny: bool = False,
+    parts: tuple[Part, ...] = get_args(Part), only: tuple[str, ...] = (), rounds: Count = 15
 ) -> None:
-    """Measure recurrent layers side by side.
+    """Measure recurrent layers side by side, and print a table after each part.
 
     Args:
         parts: Which parts to run.
         only: Beginnings of the columns to measure, such as PTB, of part layers, or paper, of
             training.
         rounds: Turns of each candidate.
-        out: Folder for recurrence.json and recurrence.md (the tables), which are written after
-            each.
-        tiny: Run everything at tiny sizes to see that it works; the figures mean nothing.
     """
     # Or the first step would measure cache reads.
     jax.config.update("jax_enable_compilation_cache", False)
-    about = report.describe()
-    failures = []
-    rows = []
-    texts = [report.one_line(about)]
+    print(report.machine())
     if not find_spec("torch"):
-        texts.append("PyTorch is not installed: its rows are left out.")
-    print(*texts, sep="\n")
-    planned = [(part, *table) for part in parts for table in plan(part, tiny=tiny).items()]
+        print("PyTorch is not installed: its rows are left out.")
+    planned = [table for part in parts for table in plan(part).items()]
     beginnings = only or ("",)
-    if not any(name.startswith(beginnings) for *_, columns in planned for name in columns):
+    if not any(name.startswith(beginnings) for _, columns in planned for name in columns):
         raise UserError(f"no column of {', '.join(parts)} begins with {' or '.join(only)}")
-    for part, title, columns in planned:
+    for title, columns in planned:
         measured = {}
         for column in (name for name in columns if name.startswith(beginnings)):
-            where = f"{title}, {column}"
-            print(where, file=sys.stderr)
+            print(f"{title}, {column}", file=sys.stderr)
             measured[column], failed = measure(columns[column], rounds)
-            failures += [f"{name} did not run in {where}: {why}" for name, why in failed.items()]
-            for name, one in measured[column].items():
-                case = {"part": part, "table": title, "column": column, "candidate": name}
-                rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})
-        texts.append(tables(title, measured))
-        print(texts[-1], flush=True)
-        content = {"about": about, "notes": failures, "rows": rows}
-        report.write(out, "recurrence", content, "\n\n".join([*texts, *failures]))
-    print(*failures, sep="\n")
-
-
-def main() -> None:
-    """Run the command line."""
-    call(run, "python -m benchmarks.recurrence", sys.argv[1:])
+            for name, why in failed.items():
+                print(f"{name} did not run in {title}, {column}: {why}")
+        print(tables(title, measured), flush=True)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_command(run)

@@ -28,16 +28,13 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {**_COPYING, "mix": 0.0, "agent_features": 200, "rl_coef": 0.0},
     ),
 }
-_SMALLEST = dict(features=5, num_layers=1, num_steps=3, batch_size=2)
 _TOKENS = 5601  # eight different batches of the preset `paper`, which are used in turn
 
 
-def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
+def running(preset: str, model: str) -> Callable[[], Any]:
     """Return a function that continues training one of `MODELS` by one step, and waits for it."""
     name, flags = MODELS[model]
-    data = synthetic_words(_TOKENS, 10 if tiny else 10_000)
-    if tiny:
-        flags = {**flags, **_SMALLEST}
+    data = synthetic_words(_TOKENS, 10_000)
     experiment = find_experiment("ptb")
     settings = resolve(experiment.settings, experiment.presets, preset, flags).settings
     spec = make_spec(name, settings)
