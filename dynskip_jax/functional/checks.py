@@ -163,22 +163,17 @@ def check_call(
     segment_ids: Any = None,
     resets: Any = None,
     actions: Sequence[Any] | None = None,
-    time_major: bool = False,
 ) -> None:
     """Check the arguments of a call of layers: shapes always, values if they are known.
 
-    Sequences have one entry for each layer and direction. `x` is (*batch, time, in), or (time,
-    *batch, in) with `time_major`; `segment_ids`, `resets` and actions have its axes but the last.
-    `hidden` is the size of each layer's state; None checks no sizes.
+    Sequences have one entry for each layer and direction. `x` is (*batch, time, in); `segment_ids`,
+    `resets` and actions have its axes but the last. `hidden` is the size of each layer's state;
+    None checks no sizes.
     """
     lead = x.shape[:-1]
-    if time_major:
-        time, *batch = lead
-        steps = "(time, batch)"
-    else:
-        *batch, time = lead
-        steps = "(batch, time)"
+    *batch, time = lead
     batch = tuple(batch)
+    steps = "(batch, time)"
     lengths = np.asarray(time)
     if seq_lengths is not None:
         lengths = check_lengths(seq_lengths, batch, time)
@@ -199,9 +194,7 @@ def check_call(
             continue
         valid = None
         if lengths is not None and isinstance(time, int):
-            valid = np.broadcast_to(np.arange(time) < lengths[..., None], (*batch, time))
-            if time_major:
-                valid = np.moveaxis(valid, -1, 0)
+            valid = np.broadcast_to(np.arange(time) < lengths[..., None], lead)
         check_actions(recurrence.time_skip, actions[i], lead, steps, valid)
 
 

@@ -11,7 +11,7 @@ from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.functional.time_skips import Decision, TimeSkip
 
 _ARRAYS = ("action", "log_prob", "entropy", "update", "valid")
-_FACTS = ("mode", "update_is_differentiable", "reverse", "noncausal", "time_major")
+_FACTS = ("mode", "update_is_differentiable", "reverse", "noncausal")
 
 
 @register_node_for_export
@@ -33,7 +33,6 @@ class DecisionTrace:
         reverse: Whether the layer runs from each sequence's end to its start.
         noncausal: Whether a choice also affects outputs at steps that the layer processed earlier,
             because a layer above runs in the other direction.
-        time_major: Whether the arrays are (time, *batch).
     """
 
     # These are leaves of a pytree, which JAX may replace by any object.
@@ -46,7 +45,6 @@ class DecisionTrace:
     update_is_differentiable: bool = False
     reverse: bool = False
     noncausal: bool = False
-    time_major: bool = False
 
     @classmethod
     def of(

@@ -61,7 +61,6 @@ class LayersSpec:
     # Dropout rates of each layer's input and of the last layer's output, bottom first
     dropout: tuple[float, ...] = ()
     variational: bool = False  # whether dropout uses one mask for all steps of a sequence
-    time_major: bool = False  # whether inputs and outputs are (time, *batch, ...)
     implementation: str = "auto"  # implementation of every unroll; see `unroll`
 
     def sources_below(self, i: int) -> tuple[int, ...]:
@@ -126,7 +125,6 @@ class LayersResult(NamedTuple):
 def run_layers(
     spec: LayersSpec,
     params: tuple[LayerParams, ...],
-    initial: tuple[Any, ...],
     call: LayersCall,
     *,
     deterministic: bool,
@@ -134,29 +132,15 @@ def run_layers(
     """Run all layers over a batch of sequences; return the last carries and the outputs.
 
     The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
-    `initial` is the learned initial state of each layer, arrays of (hidden,); None for zeros. If
-    `deterministic`, nothing is dropped, and zoneout has its expected values.
+    If `deterministic`, nothing is dropped, and zoneout has its expected values.
     """
     batch_axes = call.x.ndim - 2
-    if spec.time_major:
-        # The layers run on (*batch, time, ...).
-        moved = (call.x, call.segment_ids, call.resets, call.actions)
-        x, segment_ids, resets, actions = jax.tree.map(
-            lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved
-        )
-        call = call._replace(x=x, segment_ids=segment_ids, resets=resets, actions=actions)
     batch_shape = call.x.shape[:batch_axes]
-    carry, output = _run_batch(
-        spec, params, initial, _with_one_batch_axis(call, batch_axes), deterministic
-    )
+    carry, output = _run_batch(spec, params, _with_one_batch_axis(call, batch_axes), deterministic)
     if batch_axes != 1:
         carry, output = jax.tree.map(
             lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (carry, output)
         )
-    if spec.time_major:
-        output = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, batch_axes, 0), output)
-        traces = tuple(dataclasses.replace(trace, time_major=True) for trace in output.decisions)
-        output = output._replace(decisions=traces)
     return carry, output
 
 
@@ -192,7 +176,6 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
 def _run_batch(
     spec: LayersSpec,
     params: Sequence[LayerParams],
-    initial: Sequence[Any],
     call: LayersCall,
     deterministic: bool,
 ) -> tuple[tuple[SkipCarry, ...], LayersResult]:
@@ -202,10 +185,7 @@ def _run_batch(
     ways = spec.num_directions
 
     # States to start from, and keys for all that is sampled.
-    starts = [
-        initial_state(layer, state, (batch,), x)
-        for layer, state in zip(spec.layers, initial, strict=True)
-    ]
+    starts = [initial_state(layer, (batch,), x) for layer in spec.layers]
     carries, key = _carries(spec, starts, call)
     dropout_keys, mask_keys, weight_keys = _dropout_keys(
         spec, key, call.weight_key, batch, deterministic
@@ -287,20 +267,11 @@ def _side_by_side(arrays: Sequence[Array]) -> Array:
 
 
 def initial_state(
-    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
+    layer: LayerSpec, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the initial state of every sequence, sharded like the batch of `like`.
-
-    Each array is (*batch, hidden). `learned` has arrays of (hidden,); None for zeros.
-    """
+    """Return zeros, the state before the first step, sharded like the batch of `like`."""
     shape = (*batch, layer.hidden)
-    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
-    if learned is None:
-        return zeros
-    leading = (1,) * len(batch) + (-1,)
-    return jax.tree.map(
-        lambda zero, array: zero + array.reshape(leading).astype(zero.dtype), zeros, learned
-    )
+    return zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
 
 
 def _carries(

@@ -63,7 +63,6 @@ class PooledModel(nnx.Module):
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
-        refuse("a classifier", rnn_options, "time_major")
         check_rates("unknown_rate", unknown_rate)
         check_rates("word_dropout", word_dropout)
         self.pooling = pooling

@@ -117,7 +117,7 @@ class LanguageModel(nnx.Module):
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
-        refuse("a language model", rnn_options, "reverse", "bidirectional", "time_major")
+        refuse("a language model", rnn_options, "reverse", "bidirectional")
         depth = count_layers(rnn_options.get("num_layers"), skip=skip, features=features)
         if isinstance(features, int):
             features = (features,) * depth

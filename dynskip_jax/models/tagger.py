@@ -97,7 +97,6 @@ class Tagger(nnx.Module):
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
         if output not in ("crf", "softmax"):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
-        refuse("a tagger", rnn_options, "time_major")
         check_rates("unknown_rate", unknown_rate)
         self.allowed = None
         if allowed is not None:

@@ -131,17 +131,14 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step,
             or the expected value in evaluation (Krueger et al. 2017). One rate for h and the cell
             state, or one for each array of the state, h first.
-        learnable_carry: Whether to learn the initial state, which all sequences share, instead of
-            zeros.
         dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
             parameters, biases, sums, states and results stay float32; see `functional.product`.
         param_dtype: Dtype of the parameters, and of the state unless `dtype` is wider.
 
     Attributes:
         weights: Parameters of the transition.
-        agent: Parameters of the time skip; None if it has none, as for the next two.
-        depth: Parameters of the depth skip.
-        initial: Learned initial state.
+        agent: Parameters of the time skip; None if it has none.
+        depth: Parameters of the depth skip, or None.
 
     Example::
 
@@ -173,7 +170,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         recurrent_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         zoneout: float | Sequence[float] = 0.0,
-        learnable_carry: bool = False,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
@@ -221,14 +217,10 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         )
         if weight_dropout:
             _check_recurrent_params(transition, params.transition)
-        initial = None
-        if learnable_carry:  # one state for all sequences, from zeros
-            initial = F.zero_state(transition, (self.hidden_features,), param_dtype)
 
         self.weights = Weights(params.transition)
         self.agent = _weights_or_none(params.skip)
         self.depth = _weights_or_none(params.depth)
-        self.initial = _weights_or_none(initial)
 
     @property
     def skip(self) -> F.TimeSkip:
@@ -288,12 +280,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return carry
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
-        """Return the initial state, zeros or learned, each array (*batch, hidden)."""
-        return initial_state(self.spec, self.learned_state(), tuple(batch))
-
-    def learned_state(self) -> Any:
-        """Return the learned initial state, each array (hidden,); None if it is zeros."""
-        return _read_or_none(self.initial)
+        """Return the state before the first step, zeros, each array (*batch, hidden)."""
+        return initial_state(self.spec, tuple(batch))
 
     def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
         """Return `carry` with its newest state, and the initial state in place of all others."""
@@ -338,7 +326,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return _step(
             self.spec,
             self.raw_params(),
-            self.learned_state(),
             carry,
             inputs,
             below,
@@ -382,7 +369,6 @@ def _read_or_none(weights: Weights | None) -> Any:
 def _step(
     spec: LayerSpec,
     params: F.LayerParams,
-    learned: Any,
     carry: F.SkipCarry,
     x: Float[Array, "*batch in"],
     below: Float[Array, "*batch below"] | None,
@@ -399,7 +385,7 @@ def _step(
     )
     initial = None
     if resets is not None:
-        initial = initial_state(spec, learned, x.shape[:-1], like=x)
+        initial = initial_state(spec, x.shape[:-1], like=x)
 
     # A carry from training has a mask, which evaluation ignores but hands on.
     mask = carry.recurrent_mask

@@ -245,15 +245,9 @@ def _arrays(cell: SkipCell) -> CellArrays:
     if not isinstance(cell, SkipCell):
         raise UserError(f"expected a SkipCell, such as layers.cells[0], got {type(cell).__name__}")
     transition = cell.recurrence.transition
-    learned = []
-    if cell.initial is not None:
-        learned = [np.asarray(array) for array in jax.tree.leaves(cell.initial.read())]
-    # PyTorch begins at zeros.
-    begins_elsewhere = any(np.any(array) for array in learned)
     for feature, is_used in (
         ("a skip over depth", cell.recurrence.depth_skip is not None),
         ("zoneout", any(cell.zoneout)),
-        ("a learned initial state that is not 0", begins_elsewhere),
         (f"the transition {transition}", transition not in (F.LSTM(), F.GRU())),
     ):
         if is_used:

@@ -97,8 +97,6 @@ class SkipLayers(HasModes):
             2014), or one rate for each of these places, bottom first.
         variational: Whether dropout has one mask for all steps of a sequence (Gal & Ghahramani
             2016).
-        time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time,
-            ...).
         implementation: `auto`, `fused`, `reference` (the definition) or `parallel`; see
             `functional.unroll`.
         call_rngs: Source of keys for calls without `rngs=`: a stream, or the `carry` of an
@@ -113,7 +111,6 @@ class SkipLayers(HasModes):
         reverse: bool = False,
         dropout: float | Sequence[float] = 0.0,
         variational: bool = False,
-        time_major: bool = False,
         implementation: str = "auto",
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
     ):
@@ -145,7 +142,6 @@ class SkipLayers(HasModes):
 
         self.cells = nnx.List(list(cells))
         self.reverse = reverse
-        self.time_major = time_major
         self.dropout = rates
         self.variational = variational
         self.implementation = implementation
@@ -182,7 +178,6 @@ class SkipLayers(HasModes):
             num_directions=self.num_directions,
             dropout=self.dropout,
             variational=self.variational,
-            time_major=self.time_major,
             implementation=self.implementation,
         )
 
@@ -222,7 +217,7 @@ class SkipLayers(HasModes):
         """Run the layers over a batch of sequences.
 
         Args:
-            inputs: Input sequences, (*batch, time, in), or (time, *batch, in) with `time_major`.
+            inputs: Input sequences, (*batch, time, in).
             initial_carry: One carry for each layer and direction; the initial state by default. If
                 the carries have keys, choices are drawn with them.
             seq_lengths: True length of each sequence, (*batch,); None if all have full length.
@@ -289,8 +284,7 @@ class SkipLayers(HasModes):
 
         # One compiled program casts the parameters and runs all layers.
         params = tuple(cell.raw_params() for cell in self.cells)
-        initial = tuple(cell.learned_state() for cell in self.cells)
-        carry, result = run_layers(self.spec, params, initial, call, deterministic=deterministic)
+        carry, result = run_layers(self.spec, params, call, deterministic=deterministic)
         output = LayersOutput(*result)
         if return_carry:
             return carry, output
@@ -304,10 +298,7 @@ class SkipLayers(HasModes):
 
     def _check(self, call: LayersCall) -> None:
         """Raise a `UserError` if the arguments of a call do not fit."""
-        layout = "(*batch, time, in)"
-        if self.time_major:
-            layout = "(time, *batch, in)"
-        check_inputs(call.x, layout, self.cells[0].in_features)
+        check_inputs(call.x, "(*batch, time, in)", self.cells[0].in_features)
         check_call(
             [cell.recurrence for cell in self.cells],
             call.x,
@@ -318,7 +309,6 @@ class SkipLayers(HasModes):
             segment_ids=call.segment_ids,
             resets=call.resets,
             actions=call.actions,
-            time_major=self.time_major,
         )
 
 
@@ -449,8 +439,7 @@ class SkipRNN(SkipLayers):
         cell: More options of the cells of each layer, such as `[{}, dict(zoneout=0.1)]`, or of all
             layers.
         **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`,
-            `zoneout`, `learnable_carry`, `forget_bias`, `agent_features`, `dtype`, and
-            initializers.
+            `zoneout`, `forget_bias`, `agent_features`, `dtype`, and initializers.
 
     Example::
 
@@ -477,7 +466,6 @@ class SkipRNN(SkipLayers):
         reverse: bool = False,
         dropout: float | Sequence[float] = 0.0,
         variational: bool = False,
-        time_major: bool = False,
         implementation: str = "auto",
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
         cell: Mapping[str, Any] | Sequence[Mapping[str, Any]] = types.MappingProxyType({}),
@@ -511,7 +499,6 @@ class SkipRNN(SkipLayers):
             reverse=reverse,
             dropout=dropout,
             variational=variational,
-            time_major=time_major,
             implementation=implementation,
             call_rngs=call_rngs,
         )

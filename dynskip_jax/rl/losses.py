@@ -3,9 +3,8 @@
 `loss` is the one to begin with: it trains a network together with its agents. Each loss is a mean
 over all batch axes of a sum over steps and layers. It leaves out steps past the end of a
 sequence, and takes each layer's direction into account. All arguments have the decisions' layout,
-(*batch, time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch
-axis, which `functional.rollouts` makes; for `time_major` layers, `jax.vmap` needs `out_axes=1`. In
-packed rows, returns include rewards of the row's later sequences.
+(*batch, time). Rollouts are a leading batch axis, which `functional.rollouts` makes. In packed
+rows, returns include rewards of the row's later sequences.
 """
 
 import math
@@ -71,10 +70,10 @@ def reinforce(
         entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
         weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
     """
-    traces, reward, weights = _batch_major(decisions, reward=reward, weights=weights)
+    traces, reward, weights = _checked(decisions, reward=reward, weights=weights)
     reward = jax.lax.stop_gradient(reward)
     if not callable(baseline):
-        _, baseline = _batch_major(decisions, baseline=_of_batch(decisions, baseline))
+        _, baseline = _checked(decisions, baseline=_of_batch(decisions, baseline))
     _check_coefficients(discount, entropy_coef, of_steps=_has_steps(traces, reward))
 
     total = _nothing(traces)
@@ -120,7 +119,7 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     above. Subtract it from the loss: `- beta * rl.entropy(out.decisions)`. Arguments are those of
     `reinforce`.
     """
-    traces, weights = _batch_major(decisions, weights=weights)
+    traces, weights = _checked(decisions, weights=weights)
     total = _nothing(traces)
     for trace in traces:
         if trace.mode != "none":
@@ -134,7 +133,7 @@ def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array
     Add it to the loss: `+ cost * rl.tokens_read(out.decisions)`, with λ of Skip RNN (Campos et al.
     2018, Eq. 8) as cost. Arguments are those of `reinforce`.
     """
-    traces, weights = _batch_major(decisions, weights=weights)
+    traces, weights = _checked(decisions, weights=weights)
     total = _nothing(traces)
     for trace in traces:
         if trace.update_is_differentiable:
@@ -155,7 +154,7 @@ def critic_loss(
     `decisions` are those of one layer, and `value` is the result of `critic` at its observations.
     Other arguments are those of `reinforce`.
     """
-    traces, value, reward, weights = _batch_major(
+    traces, value, reward, weights = _checked(
         decisions, value=value, reward=reward, weights=weights
     )
     if len(traces) > 1 or not _has_steps(traces, value):
@@ -178,7 +177,7 @@ def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) 
 
     Arguments are those of `reinforce`; an `nll` of each row has no use for weights of steps.
     """
-    traces, nll, weights = _batch_major(decisions, nll=nll, weights=weights)
+    traces, nll, weights = _checked(decisions, nll=nll, weights=weights)
     # Whole numbers are losses, too.
     nll = nll.astype(wider(nll.dtype, traces[0].log_prob.dtype))
     if _has_steps(traces, nll):
@@ -307,7 +306,7 @@ def _of_batch(decisions: Any, baseline: Values | float | None) -> Values | None:
             "expected baseline to be a function (rl.leave_one_out), an array or a number, got "
             f"{described(baseline)}; with critics, call reinforce for each layer"
         )
-    batch, _ = _axes(traces_of(decisions)[0])
+    batch = jnp.shape(traces_of(decisions)[0].action)[:-1]
     if jnp.ndim(baseline) < len(batch):
         baseline = jnp.broadcast_to(baseline, batch)
     return jax.lax.stop_gradient(baseline)
@@ -332,14 +331,6 @@ def _minus_baseline(
     return returns - baseline
 
 
-def _axes(trace: DecisionTrace) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the axes of the batch, and all axes, of a trace."""
-    shape = jnp.shape(trace.action)
-    if trace.time_major:
-        return shape[1:], shape
-    return shape[:-1], shape
-
-
 def _is_real(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
@@ -349,10 +340,11 @@ def _has_steps(traces: Sequence[DecisionTrace], array: Values) -> bool:
     return jnp.ndim(array) == jnp.ndim(traces[0].action)
 
 
-def _batch_major(decisions: Any, **given: Any) -> list[Any]:
-    """Check the traces and these arguments, and return them with time as their last axis."""
+def _checked(decisions: Any, **given: Any) -> list[Any]:
+    """Check the traces and these arguments, and return them as JAX's arrays."""
     traces = traces_of(decisions)
-    batch, shape = _axes(traces[0])
+    shape = jnp.shape(traces[0].action)
+    batch = shape[:-1]
     if not batch:
         raise UserError(
             "expected decisions of a batch, (*batch, time), got one sequence: pass x[None]"
@@ -376,12 +368,7 @@ def _batch_major(decisions: Any, **given: Any) -> list[Any]:
         if weights is not None and not (weights >= 0).all():
             raise UserError(f"expected weights to be numbers of at least 0, got {weights.min()}")
 
-    def turn(leaf: Any) -> Array:
-        if traces[0].time_major and jnp.ndim(leaf) == len(shape):
-            return jnp.moveaxis(leaf, 0, -1)
-        return jnp.asarray(leaf)
-
-    return jax.tree.map(turn, [traces, *given.values()])
+    return jax.tree.map(jnp.asarray, [traces, *given.values()])
 
 
 def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "*batch time"]:
@@ -440,10 +427,10 @@ def _reward_to_go(
         total = reward + discount * following
         return total, total
 
-    time_major = jnp.moveaxis(rewards, -1, 0)
+    by_time = jnp.moveaxis(rewards, -1, 0)
     # The sum has the sharding of the batch, which the loop's carry needs on a mesh.
-    nothing = jnp.zeros_like(time_major.sum(axis=0))
-    _, totals = jax.lax.scan(back, nothing, time_major, reverse=not reverse)
+    nothing = jnp.zeros_like(by_time.sum(axis=0))
+    _, totals = jax.lax.scan(back, nothing, by_time, reverse=not reverse)
     return jnp.moveaxis(totals, 0, -1)
 
 

@@ -67,7 +67,7 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
 def test_nothing_reaches_from_one_document_into_another(name, copy):
     """A stream of documents, cut anywhere, gives what each document gives when it is read alone."""
     documents = [[0, 3, 1, 3, 1], [0, 5], [0, 3, 2, 3, 1], [0, 4]]
-    trained = model(SKIPS[name], copy, training=False, restart_token=0, learnable_carry=True)
+    trained = model(SKIPS[name], copy, training=False, restart_token=0)
     read = compiled(trained)
     alone = [np.asarray(read(np.array([each], np.int32)).logits)[0] for each in documents]
     stream = np.concatenate([np.array(each, np.int32) for each in documents])[None]

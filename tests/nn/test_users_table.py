@@ -341,7 +341,6 @@ def test_training_samples_and_replayed_actions_reproduce_it():
 
 def test_no_batch_axis_and_two():
     module = evaluated(layer())
-    time_major_layer = evaluated(layer(time_major=True))
     read = compiled(module)
     x = np.asarray(X)
     whole = read(X, seq_lengths=LENGTHS)
@@ -350,8 +349,6 @@ def test_no_batch_axis_and_two():
     both = read(x[None], seq_lengths=lengths)
     assert both.h.shape == (1, 2, 6, 8)
     same(jax.tree.map(lambda leaf: np.asarray(leaf)[0], both), whole)
-    time_major = compiled(time_major_layer)(np.moveaxis(x[None], 2, 0), seq_lengths=lengths)
-    same(np.moveaxis(np.asarray(time_major.h), 0, 2), both.h)
 
 
 # Noise, and carries that are passed from call to call.

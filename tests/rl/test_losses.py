@@ -168,9 +168,8 @@ def test_the_loss_of_a_task_discounts_later_rewards(discount, expected):
 # --- One loss
 
 
-@pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.parametrize("per_step", [False, True], ids=["rows", "steps"])
-def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_major):
+def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step):
     """Rows of different lengths: sums over the steps that count, means over rows."""
     nll = np.abs(np.asarray(rewards_like(per_step)))
     rows = nll
@@ -179,21 +178,15 @@ def test_one_loss_is_that_of_the_network_plus_that_of_the_agents(per_step, time_
         rows = np.where(VALID, nll, 0).sum(axis=1)
         odd = np.where(VALID, nll, np.nan)
 
-    def turn(leaf):
-        if time_major and leaf.ndim == 2:
-            return leaf.T
-        return leaf
-
     entropies = np.where(VALID, np.asarray(trace_of().entropy), 0).sum(axis=1)
     plain = slow_returns(trace_of(), -nll, VALID, discount=1.0, beta=0.0, baseline="batch")
     of_choices = -(np.asarray(trace_of().log_prob) * plain).sum(axis=1)
     expected = dict(sample=rows + of_choices - 0.3 * entropies, soft=rows)
     expected |= dict(replayed=expected["sample"], greedy=rows, none=rows)
     for mode, losses in expected.items():
-        trace = trace_of(mode=mode, valid=jnp.asarray(VALID), time_major=time_major)
-        trace = jax.tree.map(turn, trace)
+        trace = trace_of(mode=mode, valid=jnp.asarray(VALID))
         for decisions in (trace, [trace], LanguageModelOutput(None, (trace,), None, None, ())):
-            found = rl.loss(decisions, turn(odd), entropy_coef=0.3)
+            found = rl.loss(decisions, odd, entropy_coef=0.3)
             np.testing.assert_allclose(found, losses.mean(), rtol=1e-5, err_msg=mode)
 
 
@@ -377,22 +370,16 @@ def layers(**options):
     return drawn(lambda: SkipLSTM(2, 4, rngs=nnx.Rngs(0), **options))
 
 
-def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
-    """Two rollouts of three rows, in both layouts, with the same actions: one loss."""
+def test_rollouts_are_a_leading_axis():
+    """Two rollouts of three rows. With equal rewards none has an advantage, only entropy."""
     x, nll = (np.broadcast_to(array, (2, *array.shape)) for array in map(np.asarray, (X, NLL)))
     actions = np.random.default_rng(3).integers(1, 4, size=(2, 3, 5))
-    found = []
-    for time_major in (False, True):
-        time_axis = 0 if time_major else 2
-        turn = lambda leaf: np.moveaxis(leaf, 2, time_axis)  # noqa: B023
-        module = compiled(layers(skip=F.Dynamic(3), time_major=time_major))
-        out = module(turn(x), seq_lengths=np.broadcast_to(ENDS, (2, 3)), actions=[turn(actions)])
-        for reward, discount in ((-nll.sum(axis=2), 1.0), (-turn(nll), 0.5)):
-            how = dict(discount=discount, entropy_coef=0.02)
-            found.append(float(jax.jit(partial(rl.agent_loss, **how))(out, reward)))
-    np.testing.assert_allclose(found[:2], found[2:], rtol=1e-5)
-    # By hand: with equal rewards, no rollout has an advantage, and only the entropy is left.
-    np.testing.assert_allclose(found[0], -0.02 * float(rl.entropy(out)), rtol=1e-3)
+    module = compiled(layers(skip=F.Dynamic(3)))
+    out = module(x, seq_lengths=np.broadcast_to(ENDS, (2, 3)), actions=[actions])
+    loss = jax.jit(partial(rl.agent_loss, entropy_coef=0.02))
+    np.testing.assert_allclose(
+        loss(out, -nll.sum(axis=2)), -0.02 * float(rl.entropy(out)), rtol=1e-3
+    )
 
 
 def test_nan_in_the_padding_reaches_no_critic():
