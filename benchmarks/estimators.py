@@ -138,7 +138,8 @@ def run_rollouts(
     decisions = F.DecisionTrace.of(
         runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode=mode
     )
-    return Seen(decisions, runs.rewards[:, -1], rl.critic(critic, x, runs.seen), past)
+    value = F.agent_logits(critic, F.project_agent_input(critic, x), runs.seen).squeeze(-1)
+    return Seen(decisions, runs.rewards[:, -1], value, past)
 
 
 def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:

@@ -16,6 +16,7 @@ from dynskip_jax.functional.engine.unroll import unroll
 from dynskip_jax.functional.keys import check_key_of, example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts, where_each
+from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.step import (
     LayerParams,
@@ -110,15 +111,48 @@ class LayersCall(NamedTuple):
     weight_key: Key[Array, ""] | None  # key for weight dropout; None derives it from `key`
 
 
-class LayersResult(NamedTuple):
-    """The arrays that one call of the layers returns; `nn.LayersOutput` describes them."""
-
+class _Outputs(NamedTuple):
     h: Float[Array, "*batch time features"]
     states: Float[Array, "*batch time features"]
     decisions: tuple[DecisionTrace, ...]
     observations: tuple[
         tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...
     ]
+
+
+@register_node_for_export
+@jax.tree_util.register_pytree_with_keys_class
+class LayersOutput(_Outputs):
+    """What layers return: outputs, and the decisions that a loss needs.
+
+    With two directions, tuples alternate: layer 1 forward, layer 1 backward, and so on. In the
+    pytree each layer's part has a name, without which `nnx.tabulate` cannot show it.
+
+    Attributes:
+        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
+            sequence. Two directions are concatenated.
+        states: Outputs of the top layer before dropout.
+        decisions: One trace for each layer and direction, each leaf (*batch, time).
+        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form
+            s(t) in Eq. 1.
+    """
+
+    __slots__ = ()
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[()]]:
+        """Return all arrays with their names."""
+        # `tree_unflatten` knows how many layers there are from the number of parts.
+        parts = [("h", self.h), ("states", self.states)]
+        parts += [(f"decisions_{i}", trace) for i, trace in enumerate(self.decisions)]
+        parts += [(f"observations_{i}", seen) for i, seen in enumerate(self.observations)]
+        return [(jax.tree_util.DictKey(name), part) for name, part in parts], ()
+
+    @classmethod
+    def tree_unflatten(cls, _: tuple[()], parts: Sequence[Any]) -> "LayersOutput":
+        """Return the output of these parts."""
+        h, states, *rest = parts
+        num_layers = len(rest) // 2
+        return cls(h, states, tuple(rest[:num_layers]), tuple(rest[num_layers:]))
 
 
 @partial(jax.jit, static_argnames=("spec", "deterministic"))
@@ -128,7 +162,7 @@ def run_layers(
     call: LayersCall,
     *,
     deterministic: bool,
-) -> tuple[tuple[SkipCarry, ...], LayersResult]:
+) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers over a batch of sequences; return the last carries and the outputs.
 
     The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
@@ -178,7 +212,7 @@ def _run_batch(
     params: Sequence[LayerParams],
     call: LayersCall,
     deterministic: bool,
-) -> tuple[tuple[SkipCarry, ...], LayersResult]:
+) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers on inputs with one batch axis."""
     x = call.x
     batch = x.shape[0]
@@ -225,7 +259,7 @@ def _run_batch(
         )
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
-        # An agent's critic must meet no NaN of padding.
+        # What is computed from observations must meet no NaN of padding.
         seen = x
         if valid is not None:
             seen = where_each(valid, x, 0)
@@ -234,7 +268,7 @@ def _run_batch(
         if direction == ways - 1:
             x = _side_by_side([output.h for output in outputs[-ways:]])
     h = dropout(dropout_keys[-1], spec.dropout[-1], x, same_along)
-    return tuple(ends), LayersResult(h, x, tuple(traces), tuple(observations))
+    return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
 
 
 def _trace_of(

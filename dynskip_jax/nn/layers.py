@@ -5,7 +5,6 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -21,12 +20,11 @@ from dynskip_jax.functional.checks import (
 from dynskip_jax.functional.keys import check_key_of
 from dynskip_jax.functional.layers import (
     LayersCall,
-    LayersResult,
+    LayersOutput,
     LayersSpec,
     initial_carries,
     run_layers,
 )
-from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.base import HasModes
 from dynskip_jax.nn.calls import (
     Rngs,
@@ -39,42 +37,6 @@ from dynskip_jax.nn.calls import (
     stream,
 )
 from dynskip_jax.nn.cells import SkipCell, check_pieces
-
-
-@register_node_for_export
-@jax.tree_util.register_pytree_with_keys_class
-class LayersOutput(LayersResult):
-    """What layers return: outputs, and the decisions that a loss needs.
-
-    With two directions, tuples alternate: layer 1 forward, layer 1 backward, and so on. In the
-    pytree each layer's part has a name, without which `nnx.tabulate` cannot show it; so this is a
-    class of its own beside the `LayersResult` of the pure function, which knows no modules.
-
-    Attributes:
-        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a
-            sequence. Two directions are concatenated.
-        states: Outputs of the top layer before dropout.
-        decisions: One trace for each layer and direction, each leaf (*batch, time).
-        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form
-            s(t) in Eq. 1.
-    """
-
-    __slots__ = ()
-
-    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[()]]:
-        """Return all arrays with their names."""
-        # `tree_unflatten` knows how many layers there are from the number of parts.
-        parts = [("h", self.h), ("states", self.states)]
-        parts += [(f"decisions_{i}", trace) for i, trace in enumerate(self.decisions)]
-        parts += [(f"observations_{i}", seen) for i, seen in enumerate(self.observations)]
-        return [(jax.tree_util.DictKey(name), part) for name, part in parts], ()
-
-    @classmethod
-    def tree_unflatten(cls, _: tuple[()], parts: Sequence[Any]) -> "LayersOutput":
-        """Return the output of these parts."""
-        h, states, *rest = parts
-        num_layers = len(rest) // 2
-        return cls(h, states, tuple(rest[:num_layers]), tuple(rest[num_layers:]))
 
 
 class NoCell(UserError, AttributeError):
@@ -284,8 +246,7 @@ class SkipLayers(HasModes):
 
         # One compiled program casts the parameters and runs all layers.
         params = tuple(cell.raw_params() for cell in self.cells)
-        carry, result = run_layers(self.spec, params, call, deterministic=deterministic)
-        output = LayersOutput(*result)
+        carry, output = run_layers(self.spec, params, call, deterministic=deterministic)
         if return_carry:
             return carry, output
         return output

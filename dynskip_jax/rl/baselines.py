@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import AgentParams, agent_logits, project_agent_input
 from dynskip_jax.functional.checks import check_number
 from dynskip_jax.functional.product import wider
 
@@ -88,22 +87,6 @@ def moving_average(
     mean = decay * average.mean + (1 - decay) * value
     weight = decay * average.weight + (1 - decay) * ones
     return earlier, MovingAverage(mean, weight)
-
-
-def critic(
-    params: AgentParams, x: Float[Array, "*batch in"], h: Float[Array, "*batch hidden"]
-) -> Float[Array, "*batch"]:
-    """Return V(s(t)), a critic's estimate of the return from s(t) = h(t-1) ⊕ x(t).
-
-    It depends only on actions before t, so as a baseline it does not change the expected gradient,
-    even if the estimate is wrong (Williams 1992; Greensmith et al. 2004). Gradients are stopped at
-    `x` and `h`: training the critic with `critic_loss` changes neither the network nor the agent.
-    `params` are those of an agent with K = 1, whose output is the value; `x` and `h` are in
-    `out.observations`.
-    """
-    # An agent's network with one output is a critic's.
-    x, h = jax.lax.stop_gradient((x, h))
-    return agent_logits(params, project_agent_input(params, x), h).squeeze(-1)
 
 
 def averaged_log_likelihood(

@@ -63,9 +63,8 @@ def reinforce(
         reward: Reward of each row, (*batch,), or of each step, (*batch, time). Gradients are
             stopped.
         baseline: What is subtracted from the returns of every layer: an array for each row or step,
-            such as the values of a layer's `critic`, or a function `(returns, counted) ->
-            baseline`, such as `leave_one_out`. It must not depend on the action from whose return
-            it is subtracted.
+            or a function `(returns, counted) -> baseline`, such as `leave_one_out`. It must not
+            depend on the action from whose return it is subtracted.
         discount: Discount per step of later rewards, in [0, 1]; only for a reward of each step.
         entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
         weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
@@ -139,37 +138,6 @@ def tokens_read(decisions: Any, *, weights: Values | None = None) -> Float[Array
         if trace.update_is_differentiable:
             total = total + _sum(trace.update, _weight(trace, weights))
     return total
-
-
-def critic_loss(
-    decisions: Any,
-    value: Float[Array | np.ndarray, "*batch time"],
-    reward: Values,
-    *,
-    discount: float = 1.0,
-    weights: Values | None = None,
-) -> Float[Array, ""]:
-    """Return ½ Σ_t (V(s(t)) - G(t))², which trains a critic (Greensmith et al. 2004).
-
-    `decisions` are those of one layer, and `value` is the result of `critic` at its observations.
-    Other arguments are those of `reinforce`.
-    """
-    traces, value, reward, weights = _checked(
-        decisions, value=value, reward=reward, weights=weights
-    )
-    if len(traces) > 1 or not _has_steps(traces, value):
-        raise UserError(
-            "expected the decisions of one layer, out.decisions[i], and a value of each of its "
-            f"steps, got {len(traces)} layer(s) and {described(value)}"
-        )
-    _check_coefficients(discount, of_steps=_has_steps(traces, reward))
-    (trace,) = traces
-    weight = _weight(trace, weights)
-    returns = _returns(trace, jax.lax.stop_gradient(reward), weight != 0, discount)
-    if not _has_steps(traces, returns):  # all steps of a row have its return
-        returns = returns[..., None]
-    error = jnp.where(weight != 0, value - returns, 0)
-    return 0.5 * _sum(jnp.square(error), weight)
 
 
 def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
@@ -304,7 +272,7 @@ def _of_batch(decisions: Any, baseline: Values | float | None) -> Values | None:
     if not isinstance(baseline, int | float) and not hasattr(baseline, "dtype"):
         raise UserError(
             "expected baseline to be a function (rl.leave_one_out), an array or a number, got "
-            f"{described(baseline)}; with critics, call reinforce for each layer"
+            f"{described(baseline)}: call reinforce for each layer, if each has another"
         )
     batch = jnp.shape(traces_of(decisions)[0].action)[:-1]
     if jnp.ndim(baseline) < len(batch):

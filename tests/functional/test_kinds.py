@@ -67,7 +67,6 @@ def carry(recurrence, batch):
 DYNAMIC = F.Recurrence(F.Dynamic(K, 0.5, empty_slots="masked"))
 LAYER = weights(DYNAMIC)
 AGENT = LAYER.skip
-CRITIC = weights(F.Recurrence(F.Dynamic(1))).skip
 CRF = F.CRFParams(floats(WORDS, WORDS), floats(WORDS), floats(WORDS))
 
 
@@ -193,7 +192,6 @@ CASES = {
         lambda b, t: (CRF, floats(b, t, WORDS), whole(0, WORDS - 1, b, t), whole(0, t, b)),
     ),
     "crf_marginals": (F.crf_marginals, lambda b, t: (CRF, floats(b, t, WORDS), whole(0, t, b))),
-    "critic": (rl.critic, lambda b, t: (CRITIC, inputs(b, t), cells(b, t))),
     "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), keyed),
     "dropout: alike at all steps": (lambda keys, x: F.dropout(keys, 0.5, x, (1,)), keyed),
     "dropout_mask": (lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype), keyed),
@@ -278,7 +276,6 @@ CASES = {
     ),
     # Losses of decisions.
     "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
-    "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, x, x)),
     "entropy": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
     "loss": of_decisions(rl.loss),
     "network_loss": of_decisions(rl.network_loss),

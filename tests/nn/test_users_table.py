@@ -190,9 +190,9 @@ REFUSED = {
         lambda: rl.loss(decisions(), filled(3)),
         r"nll to be \(2,\) or \(2, 4\), .* got float32",
     ),
-    "two critics": (
+    "two baselines": (
         lambda: rl.loss(decisions(), filled(2), baseline=[None, None]),
-        "got a list; with critics, call reinforce for each layer",
+        "got a list: call reinforce for each layer, if each has another",
     ),
 
     "negative weights": (

@@ -148,9 +148,8 @@ def test_losses_by_hand():
     as_printed = rl.network_loss(trace, -R) + rl.reinforce(trace, R, entropy_coef=1.0)
     np.testing.assert_allclose(as_printed, (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
     assert rl.network_loss(trace, jnp.array([1, 0])) == 0.5  # not rounded
-    # Critics: returns 10, 10 and 4, 4.
+    # Values of steps: returns are 10, 10 and 4, 4.
     values = jnp.array([[9.0, 10.0], [6.0, 4.0]])
-    assert rl.critic_loss(trace, values, R) == 0.5 * (1 + 4) / 2
     assert rl.reinforce(trace, R, baseline=values) == (1 * 1 + 2 * 0 + 3 * -2 + 4 * 0) / 2
 
 
@@ -217,7 +216,7 @@ OF_STEPS = np.arange(16, dtype=np.float32).reshape(4, 4) % 5
 def test_every_pair_of_rows_and_steps_is_weighed_by_a_loop_or_refused(values, weights):
     """Regression: with as many rows as steps, weights of steps were spread over rows of losses."""
     rng = np.random.default_rng(0)
-    log_prob, entropy, critic = -rng.exponential(size=(3, 4, 4)).astype(np.float32)
+    log_prob, entropy = -rng.exponential(size=(2, 4, 4)).astype(np.float32)
     trace = F.DecisionTrace(np.ones((4, 4), np.int32), *map(jnp.asarray, (log_prob, entropy)))
     every = np.broadcast_to(weights.reshape(4, -1), (4, 4))
     if values.ndim == 2:
@@ -247,8 +246,6 @@ def test_every_pair_of_rows_and_steps_is_weighed_by_a_loop_or_refused(values, we
         else:
             found = function(trace, values, **options)
             np.testing.assert_allclose(found, wanted, rtol=1e-5, err_msg=function.__name__)
-    found = rl.critic_loss(trace, critic, values, weights=weights)
-    np.testing.assert_allclose(found, (every * (critic - returns) ** 2).sum() / 8, rtol=1e-5)
     np.testing.assert_allclose(
         rl.entropy(trace, weights=weights), (every * entropy).sum() / 4, rtol=1e-5
     )
@@ -287,26 +284,6 @@ def test_moving_average_against_a_loop():
         if n:
             expected = weights @ values[:n] / weights.sum()
         np.testing.assert_allclose(np.broadcast_to(found, 3), expected, rtol=1e-5)
-
-
-def test_critic_by_hand_sends_no_gradient_into_what_it_sees():
-    rng = np.random.default_rng(2)
-    shapes = (3, 5), (2, 5), (5,), (5, 1), (1,), (ROWS, TIME, 2), (ROWS, TIME, 3)
-    w_h, w_x, b, w_out, b_out, x, h = (
-        rng.normal(size=shape).astype(np.float32) for shape in shapes
-    )
-    params = F.AgentParams(w_h, w_x, b, w_out, b_out)
-    expected = (np.tanh(h @ w_h + x @ w_x + b) @ w_out + b_out)[..., 0]
-    np.testing.assert_allclose(compiled(rl.critic)(params, x, h), expected, rtol=1e-4, atol=1e-5)
-
-    def loss(params, x, h, reward):
-        return rl.critic_loss(trace_of(), rl.critic(params, x, h), reward)
-
-    to_critic, *others = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(
-        params, x, h, rewards_like(True)
-    )
-    assert min(np.abs(leaf).max() for leaf in to_critic) > 1e-3
-    assert not any(np.any(leaf) for leaf in others)
 
 
 def test_vimco_by_hand():
@@ -348,7 +325,6 @@ def test_what_is_left_out_may_be_infinite(left_out):
             total = rl.reinforce(trace, reward, baseline=rl.leave_one_out, entropy_coef=0.1, **how)
             total += rl.reinforce(trace, reward, baseline=values, **how)
             total += rl.entropy(trace, **how)
-            total += rl.critic_loss(trace, values, reward, **how)
             return total + rl.network_loss(trace, reward, **how)
 
         leaves = [trace_of().log_prob, trace_of().entropy, trace_of(1).log_prob]
