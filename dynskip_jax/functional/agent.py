@@ -28,11 +28,9 @@ class AgentParams(NamedTuple):
     Attributes:
         w_h: State block of the first layer's matrix, (hidden, units).
         w_x: Input block of the first layer's matrix, (in, units).
-        b: Bias of the first layer, (units,).
         w_out: Matrix of the output layer, (units, out). Its columns are hidden for the query, if
             the agent compares states, then in, if it also compares the inputs that followed them,
             and then K for the logits of Eq. 1, except for a `content` agent.
-        b_out: Bias of the K logits, (K,).
     """
 
     w_h: Float[Array, "hidden units"]

@@ -42,8 +42,6 @@ def char_cnn(
     the maximum also includes windows that contain only padding (of value tanh(b)).
 
     Args:
-        filters: Filters of each width, whose feature maps are concatenated.
-        characters: Embeddings of each word's characters.
         lengths: Number of characters of each word; None if every word has `length` characters. A
             word without characters has one window of zeros.
     """

@@ -133,11 +133,6 @@ def check_mix(mix: Any) -> None:
     check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
 
 
-def check_temperature(temperature: Any) -> None:
-    """Raise a `UserError` unless τ is a single number above 0; traced values are not checked."""
-    check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
-
-
 def check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
     """Raise a `UserError` unless `value` is a single real number inside the range.
 
@@ -284,7 +279,7 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
         )
     if policy.mix is not None:
         check_mix(policy.mix)
-    check_temperature(policy.temperature)
+    check_number("a temperature (τ)", policy.temperature, "above 0", lambda known: known > 0)
 
 
 @functools.lru_cache

@@ -72,7 +72,6 @@ def crf_log_likelihood(
     """Return log p(y) = s(y) - log Z of one tag sequence of each row, in nats.
 
     Args:
-        params: Parameters of the CRF.
         emissions: Score of each tag at each step, finite up to each row's length.
         tags: Tag sequence y; ignored past each row's length. Traced tags are clipped to the range
             of tags.

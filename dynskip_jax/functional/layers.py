@@ -111,13 +111,15 @@ class LayersCall(NamedTuple):
     weight_key: Key[Array, ""] | None  # key for weight dropout; None derives it from `key`
 
 
+# x(t) and h(t-1) of each layer and direction.
+Observations = tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
+
+
 class _Outputs(NamedTuple):
     h: Float[Array, "*batch time features"]
     states: Float[Array, "*batch time features"]
     decisions: tuple[DecisionTrace, ...]
-    observations: tuple[
-        tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...
-    ]
+    observations: Observations
 
 
 @register_node_for_export

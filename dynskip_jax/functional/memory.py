@@ -31,7 +31,6 @@ class Memory:
         rows: States, oldest first. For one step: h(t-K), …, h(t-1), (*batch, K, hidden). For
             several steps: the K states before the first one, then those of all steps except the
             last, (batch, K + time - 1, hidden).
-        max_skip: K.
         has_time: Whether there are several steps. Results then have a time axis after the batch.
         alive: Number of slots that belong to the present sequence of a packed row, (*steps,). The
             other slots contain `initial`. None if no row is packed.

@@ -140,7 +140,6 @@ class SkipOutput(NamedTuple):
 
     Attributes:
         h: Hidden state h(t), (*batch, hidden); zeros past the end of a sequence.
-        decision: Trace of the choice.
         cell_state: Cell state of step t (`Transition.cell_state`), (*batch, hidden); None unless
             `return_cell_state` is set.
     """

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
+from dynskip_jax.functional.layers import Observations
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear
@@ -23,9 +24,7 @@ class ClassifierOutput(NamedTuple):
 
     logits: Float[Array, "batch classes"]  # unnormalised log-probabilities
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[
-        tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
-    ]
+    observations: Observations
     states: Float[Array, "batch time features"] | None = None  # outputs of the top layer
 
 
@@ -33,8 +32,6 @@ class PooledModel(nnx.Module):
     """Base class of models that pool the states of recurrent layers into vectors.
 
     Args:
-        in_features: Size of the layers' input.
-        hidden_features: Size of the state of every layer.
         skip: Time skip of every layer, or one for each layer, bottom first.
         pooling: How states are pooled into a vector; see `functional.pool_states`.
         dropout: Dropout rate on every layer's input and on pooled vectors, or one rate for each of
@@ -144,8 +141,6 @@ class SequenceClassifier(PooledModel):
     The defaults are those of Gui et al. (2019): LSTM layers, and the last h of each sequence.
 
     Args:
-        num_symbols: Number of input symbols.
-        num_classes: Number of classes.
         embedding: Module that maps symbol ids to features, as `nnx.Embed`. By default symbols are
             one-hot.
         num_positions: Size of a one-hot vector of the step number that is concatenated to the
@@ -220,7 +215,6 @@ class SentencePairModel(PooledModel):
 
     Args:
         embedding: Module that maps token ids to features; see `SequenceClassifier`.
-        num_ratings: Number of classes.
         similarity_features: Size of hₛ; 50 in the paper.
         **options: All other arguments are those of `PooledModel` and `SkipRNN`.
     """

@@ -34,14 +34,12 @@ class Copier(nnx.Module):
     which uses log π of the most probable one.
 
     Args:
-        features: Number of input features of the softmax.
         copy: `expected` copies the words that followed all K states, weighted by the probability π
             of each. `chosen` copies only the word that followed the chosen state. In training,
             `chosen` uses the expected log-likelihood over all K choices, so nothing is sampled for
             the loss. The gate learns from the most probable choice, which evaluation copies
             (`functional.chosen_log_likelihood_with_greedy_gates`). In both cases the agent receives
             a gradient in addition to its rewards.
-        weight_init: Initializer of the gate's weights.
     """
 
     def __init__(

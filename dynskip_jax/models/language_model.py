@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
+from dynskip_jax.functional.layers import Observations
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry
 from dynskip_jax.nn.base import Linear
 from dynskip_jax.nn.calls import Rngs, policy_or_default, refuse
@@ -46,9 +47,7 @@ class LanguageModelOutput(NamedTuple):
     decisions: tuple[F.DecisionTrace, ...]
     states: Float[Array, "batch time hidden"]  # h of the top layer
     dropped_states: Float[Array, "batch time hidden"]  # after dropout: the input of the softmax
-    observations: tuple[
-        tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
-    ]
+    observations: Observations
     of_softmax: Float[Array, "batch time vocabulary"] | None = None  # logits without copying
     copies: F.Copies | None = None  # words that may be copied
     choices: F.Copies | None = None  # word of each of the K choices: `copies`, unless one was made
@@ -81,7 +80,6 @@ class LanguageModel(nnx.Module):
     """Language model with an embedding, recurrent layers and a softmax (Zaremba et al. 2014).
 
     Args:
-        vocabulary_size: Number of token ids.
         features: Size of the state of every layer, or one size for each layer.
         skip: Time skip of every layer, or one for each layer, bottom first.
         embedding: Module that maps token ids to features, with an attribute `features`, their
@@ -209,7 +207,6 @@ class LanguageModel(nnx.Module):
         """Read one segment of each stream.
 
         Args:
-            tokens: Token ids, (batch, time).
             initial_carry: Carry of the previous segment; by default that of `initialize_carry`.
             actions: See `SkipLayers`, like the other arguments that are not named here.
             rngs: Source of randomness for dropout, and for choices if the carry has no keys.

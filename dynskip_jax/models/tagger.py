@@ -12,6 +12,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates, check_whole
 from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.layers import Observations
 from dynskip_jax.models.inputs import forget_rare
 from dynskip_jax.nn.base import Linear, Weights
 from dynskip_jax.nn.calls import Rngs, refuse
@@ -29,9 +30,7 @@ class TaggerOutput(NamedTuple):
     emissions: Float[Array, "batch time tags"]  # score of each tag; the logits of a softmax
     crf: F.CRFParams | None  # constrained by `allowed`; None with a softmax
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[
-        tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...
-    ]
+    observations: Observations
 
 
 class Tagger(nnx.Module):
@@ -43,10 +42,8 @@ class Tagger(nnx.Module):
 
     Args:
         num_words: Number of word ids; 0 is the unknown word.
-        num_tags: Number of tags.
         features: Size of the state of every layer, in each direction.
         skip: Time skip of every layer, or one for each layer, bottom first.
-        bidirectional: Whether the layers read in both directions.
         embedding_features: Size d of a word embedding.
         word_init: Initializer of word embeddings, such as pretrained vectors; by default
             U(±√(3/d)).

@@ -40,15 +40,10 @@ class Linear(nnx.Linear):
 
 def _are_arrays(values: tuple[Any, ...]) -> bool:
     """Return whether all values are arrays, tuples of arrays, or None."""
+    leaves = []
     for value in values:
-        if value is None:
-            continue
-        leaves = value
-        if not isinstance(value, tuple):
-            leaves = (value,)
-        if not all(hasattr(leaf, "dtype") for leaf in leaves):
-            return False
-    return True
+        leaves += value if isinstance(value, tuple) else [value]
+    return all(leaf is None or hasattr(leaf, "dtype") for leaf in leaves)
 
 
 class Weights(nnx.Module):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,30 +45,22 @@ from dynskip_jax.nn.initializers import Initializer
 _INIT = F.Initializers()
 
 
-class _Piece(NamedTuple):
-    """What a cell accepts as one of its parts, and what an error tells to pass instead."""
-
-    kind: Any  # a class, or a union with None
-    parser: str  # function that reads a name
-    example: str
-
-
+# The classes that a cell accepts as its parts, and what an error tells to pass instead.
 _PIECES = {
-    "skip": _Piece(F.TimeSkip, "parse_time_skip", "functional.Dynamic(5)"),
-    "transition": _Piece(F.Transition, "parse_transition", "functional.GRU()"),
-    "depth_skip": _Piece(F.DepthSkip | None, "parse_depth_skip", "functional.ToOutput(gated=True)"),
+    "skip": (F.TimeSkip, "parse_time_skip", "functional.Dynamic(5)"),
+    "transition": (F.Transition, "parse_transition", "functional.GRU()"),
+    "depth_skip": (F.DepthSkip | None, "parse_depth_skip", "functional.ToOutput(gated=True)"),
 }
 
 
 def check_pieces(**pieces: Any) -> None:
     """Raise a `UserError` if a skip or transition has the wrong type, such as a name or a class."""
     for name, given in pieces.items():
-        piece = _PIECES[name]
-        if isinstance(given, piece.kind):
+        kind, parser, instead = _PIECES[name]
+        if isinstance(given, kind):
             continue
-        instead = piece.example
         if isinstance(given, str):
-            instead = f"functional.{piece.parser}({given!r})"
+            instead = f"functional.{parser}({given!r})"
         raise UserError(f"expected {name}={instead}, got {given!r}")
 
 
@@ -87,16 +79,11 @@ def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -
     )
 
 
-def _check_recurrent(transition: F.Transition) -> None:
-    """Raise a `UserError` unless a transition says which params weight dropout can drop."""
-    if not hasattr(transition, "recurrent"):
-        name = f"{type(transition).__name__}.recurrent"
-        raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
-
-
-def _check_recurrent_params(transition: F.Transition, params: Any) -> None:
-    """Raise a `UserError` unless the params that weight dropout drops are among `params`."""
+def _check_recurrent(transition: F.Transition, params: Any) -> None:
+    """Raise a `UserError` unless a transition names the params that weight dropout can drop."""
     name = f"{type(transition).__name__}.recurrent"
+    if not hasattr(transition, "recurrent"):
+        raise UserError(f"weight_dropout drops params that multiply the state: name them in {name}")
     if unknown := {*transition.recurrent} - {*params._fields}:
         raise UserError(f"{name} names params that `init` does not return: {', '.join(unknown)}")
 
@@ -108,7 +95,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
     train an agent, run it in `SkipLayers`, whose output contains the decisions.
 
     Args:
-        in_features: Size of the input.
         hidden_features: Size of h, and of every other array of the state.
         skip: Time skip: which earlier state enters a step; the previous one by default.
         transition: How a state and an input become the new state; an LSTM by default.
@@ -119,7 +105,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         kernel_init: Initializer of matrices on the input, one (in, hidden) block for each gate.
         recurrent_kernel_init: Initializer of matrices on the state, one (hidden, hidden) block for
             each gate.
-        bias_init: Initializer of biases and other vectors.
         forget_bias: Constant added to the forget gate's initial bias.
         agent_init: Initializers of the time skip's parameters, except for their dtype. By default
             `kernel_init`, and biases of 0.
@@ -198,8 +183,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.state_dtype = wider(self.dtype, param_dtype)
         self.deterministic = False
 
-        if weight_dropout:
-            _check_recurrent(transition)
         # An agent's initializers do not follow those of the cell, except for matrices on the input.
         init = F.Initializers(
             kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype
@@ -216,7 +199,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             agent_init=agent_init._replace(dtype=param_dtype),
         )
         if weight_dropout:
-            _check_recurrent_params(transition, params.transition)
+            _check_recurrent(transition, params.transition)
 
         self.weights = Weights(params.transition)
         self.agent = _weights_or_none(params.skip)
@@ -300,9 +283,6 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """Take one step, and return the new carry and h(t).
 
         Args:
-            carry: Carry from `initialize_carry` or from the previous step.
-            inputs: Input x(t), (*batch, in_features).
-            below: Input of the depth skip, (*batch, below_features).
             action: Actions to replay, k in 1..K, (*batch,); None to choose. Traced actions out of
                 range are clipped.
             resets: True where an episode begins, (*batch,): x(t) is its first input, and the carry

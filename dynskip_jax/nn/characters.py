@@ -54,11 +54,8 @@ class CharEmbedding(nnx.Module):
         characters: Character ids of each word, (vocabulary, length); see
             `data.vocabularies.character_table`. They are constants: part of the graphdef, not of
             the state.
-        char_features: Size of a character's embedding.
         widths: Widths of the filters, in characters.
         maps: Number of filters of each width.
-        num_highway: Number of highway layers.
-        weight_init: Initializer of every weight and bias.
         dtype: Dtype in which matrices are multiplied, as in `SkipCell`; float32 by default.
 
     Example::
@@ -209,7 +206,6 @@ class CharCNN(CharFeatures):
     character, and the last window begins at the last character.
 
     Args:
-        filters: Number of filters.
         width: Width of each filter, in characters.
         dtype: Dtype in which matrices are multiplied; float32 by default.
         **options: Options of `CharFeatures`.

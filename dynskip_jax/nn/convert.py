@@ -51,7 +51,6 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
     Args:
         state_dict: `module.state_dict()`, with tensors converted to arrays (`{k: v.numpy() for k, v
             in …}`).
-        **options: Options of `SkipLSTM`.
     """
     arrays = {name: np.asarray(value) for name, value in state_dict.items()}
     suffixes = ["", "_reverse"]

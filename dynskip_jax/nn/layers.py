@@ -39,10 +39,6 @@ from dynskip_jax.nn.calls import (
 from dynskip_jax.nn.cells import SkipCell, check_pieces
 
 
-class NoCell(UserError, AttributeError):
-    """A layer is used as a cell. `hasattr` and `inspect` pass over an `AttributeError`."""
-
-
 class SkipLayers(HasModes):
     """Stacked recurrent layers that run cells over sequences, with dropout between the layers.
 
@@ -114,11 +110,6 @@ class SkipLayers(HasModes):
         if isinstance(call_rngs, nnx.Rngs):
             calls = calls.fork()
         self.call_rngs = nnx.data(calls)
-
-    @property
-    def num_feature_axes(self) -> int:
-        """Raise an error: an `nnx.RNN`, which asks for this number, takes cells."""
-        raise NoCell("these layers run over time: call them without nnx.RNN, which runs a SkipCell")
 
     @property
     def skips(self) -> tuple[F.TimeSkip, ...]:
@@ -386,7 +377,6 @@ class SkipRNN(SkipLayers):
     """Stacked recurrent layers of any transition, with skips over time and depth.
 
     Args:
-        in_features: Size of the input.
         hidden_features: Size of every layer's state, or one size for each layer.
         num_layers: Number of layers. By default the length of `skip` or `hidden_features` if one of
             them is a sequence, and 1 otherwise.

@@ -28,10 +28,8 @@ def leave_one_out(
     baseline is 0.
 
     Args:
-        values: Returns of the members.
         counted: False for values that no mean includes, with the leading axes of `values`: rows
             that only fill a batch, and steps past the end of a sequence.
-        axis: Axis of the group.
         axis_name: Name of the mapped axis (`jax.pmap`) over which the group is divided.
     """
     if axis_name is None and values.shape[axis] == 1:

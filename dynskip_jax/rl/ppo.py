@@ -31,8 +31,6 @@ def generalized_advantages(
         discounts: γ at each step; 0 where an episode terminates, after which nothing follows.
         lambdas: λ at each step; 0 at the last step of an episode. If it was truncated, V(t+1)
             stands for what would have followed.
-        values: V(t).
-        next_values: V(t+1).
     """
     deltas = rewards + discounts * next_values - values
     decays = discounts * lambdas

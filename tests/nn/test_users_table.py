@@ -224,15 +224,6 @@ def test_is_refused_in_one_sentence(name):
     assert isinstance(error.value, ValueError)
 
 
-def test_an_error_in_a_method_of_ones_own_says_which_inputs_are_missing_and_why():
-    with pytest.raises(TypeError) as error:
-        agent(choose=lambda _, params, inputs, *__: inputs.projected + params.h)
-    assert error.value.__notes__[:2] == [
-        "inputs.projected is None: Own has no method `project`",
-        "inputs.noise is None: Own declares no `num_choices`",
-    ]
-
-
 WHOLE = {
     "SparseAttention.top": lambda value: F.SparseAttention(5, top=value),
     "Every.size": lambda value: F.Every(value),

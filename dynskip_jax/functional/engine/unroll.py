@@ -62,11 +62,6 @@ def unroll(
     Traced lengths and actions out of range are clipped; known ones raise a `UserError`.
 
     Args:
-        params: Weights of the layer.
-        carry: State to start from.
-        x: Inputs, (batch, time, in).
-        recurrence: Choices that define the layer.
-        below: Input of the depth skip, (batch, time, below).
         seq_lengths: True lengths, (batch,), 0 to time; None for full rows. Padding has no effect:
             it changes no state, and its outputs are zeros.
         reverse: Whether to run from the last step of each sequence to its first. Outputs keep the
@@ -81,7 +76,6 @@ def unroll(
             order in which steps run; see `functional.zoneout`.
         actions: Actions to replay, (batch, time): k in 1..K for a dynamic skip; 0 at padding. A
             skip that does not choose, such as attention, ignores them.
-        policy: Policy of the layer, which chooses where no actions are given.
         return_cell_state: Whether outputs contain the cell state of each step
             (`SkipOutput.cell_state`).
         implementation: `auto` selects `parallel` where it fits, except on a CPU, otherwise `fused`,

@@ -1,7 +1,5 @@
 """How steps call a time skip: its results are checked, and cut off from gradients they lack."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,8 +20,7 @@ def make_choice(
     mode: ActionMode,
 ) -> tuple[Choice, Any]:
     """Return the result of `skip.choose`, checked."""
-    with _naming_what_is_missing(skip, inputs):
-        made = skip.choose(params, inputs, observation, skip_state, mode)
+    made = skip.choose(params, inputs, observation, skip_state, mode)
     _check_choice(skip, made, inputs.step.shape)
     if inputs.action is None:
         _check_trainable(skip, made[0], mode)
@@ -46,8 +43,7 @@ def decide(
     mode: ActionMode,
 ) -> Decision:
     """Return `skip.trace`, without credit for a first step that uses the carried state."""
-    with _naming_what_is_missing(skip, inputs):
-        decision = skip.trace(params, inputs, observation, choice, mode)
+    decision = skip.trace(params, inputs, observation, choice, mode)
     lead = inputs.step.shape
     _check_arrays(f"{type(skip).__name__}.trace", decision, Decision(lead, lead, lead, lead))
     if not skip.forgets_carried:
@@ -55,22 +51,6 @@ def decide(
     first = inputs.step == 0
     nothing = Decision(1, 0, 0)
     return jax.tree.map(lambda new, old: jnp.where(first, new, old), nothing, decision)
-
-
-@contextlib.contextmanager
-def _naming_what_is_missing(skip: TimeSkip, inputs: SkipInputs) -> Iterator[None]:
-    """Add to an error in a method of `skip` which inputs are None, and why."""
-    try:
-        yield
-    except Exception as error:
-        name = type(skip).__name__
-        if inputs.projected is None:
-            error.add_note(f"inputs.projected is None: {name} has no method `project`")
-        if inputs.noise is None and skip.num_choices == 0:
-            error.add_note(f"inputs.noise is None: {name} declares no `num_choices`")
-        elif inputs.noise is None:
-            error.add_note("inputs.noise is None: choices are greedy or replayed")
-        raise
 
 
 def _check_trainable(skip: TimeSkip, choice: Choice, mode: ActionMode) -> None:

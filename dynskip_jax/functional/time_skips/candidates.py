@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_fields
+from dynskip_jax.functional.checks import check_fields, check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +58,7 @@ class Every(Candidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size < 1:
-            raise UserError(f"{type(self).__name__} needs a size of at least 1, got {self.size}")
+        check_whole(f"{type(self).__name__}.size", self.size)
 
     def count(self, max_skip):
         return -(-max_skip // self.size)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.nn import log_softmax
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choose, entropy
+from dynskip_jax.functional.checks import check_whole
 from dynskip_jax.functional.product import affine
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.time_skips.base import Choice, Decision, ReadingSkip
@@ -56,10 +56,7 @@ class LSTMJump(ReadingSkip):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("max_jump", "read_steps", "max_jumps"):
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"LSTM-Jump needs a {name} of at least 1, got {getattr(self, name)}"
-                )
+            check_whole(f"LSTMJump.{name}", getattr(self, name))
 
     @property
     def num_choices(self) -> int:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_whole
 from dynskip_jax.functional.time_skips.base import Choice, Decision, choice_field
 from dynskip_jax.functional.time_skips.dynamic import Attention
 
@@ -34,8 +34,7 @@ class SparseAttention(Attention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.top < 1:
-            raise UserError(f"sparse attention needs a top of at least 1, got {self.top}")
+        check_whole("SparseAttention.top", self.top)
 
     def choose(self, params, inputs, observation, skip_state, mode):
         index, weights = self._best(self.logits(params, inputs, observation))

@@ -20,11 +20,7 @@ TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
 
 def parse_transition(text: str) -> Transition:
-    """Return the transition that `text` names as on the command line, such as `gru` or `rhn:5`.
-
-    Raises:
-        UserError: The name is unknown, or does not take a number.
-    """
+    """Return the transition that `text` names as on the command line, such as `gru` or `rhn:5`."""
     if not isinstance(text, str):
         raise UserError(f"expected the name of a transition, such as 'gru', got {text!r}")
     name, colon, number = text.partition(":")

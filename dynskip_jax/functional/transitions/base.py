@@ -31,8 +31,6 @@ def dense(
     is an addend, as one product or sum over all steps after its loop.
 
     Args:
-        w: Matrix of the params.
-        x: Operand.
         *addends: Arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project`
             here and use them nowhere else: the fused unroll then stores the result in their place.
         activations: Names of activations (see `product.activate`). Several give a tuple of blocks.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_whole
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
@@ -39,10 +39,7 @@ class RecurrentHighway(Transition):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.depth < 1:
-            raise UserError(
-                f"a recurrent highway network needs a depth of at least 1, got {self.depth}"
-            )
+        check_whole("RecurrentHighway.depth", self.depth)
 
     def init(self, key, in_features, hidden, init) -> RHNParams:
         x_key, r_key, b_key = jax.random.split(key, 3)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_whole
 from dynskip_jax.functional.product import product
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Transition, identity
@@ -43,8 +44,7 @@ class SkimLSTM(Transition):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.small < 1:
-            raise UserError(f"a skimming LSTM needs a small size of at least 1, got {self.small}")
+        check_whole("SkimLSTM.small", self.small)
 
     def init(self, key, in_features, hidden, init) -> SkimParams:
         if self.small > hidden:
