@@ -193,7 +193,7 @@ def every_choice(reader: Reader, layer: int, constants: Sequence[int]) -> Iterat
         counted = where_counted(batch, taken.shape[1])
         ways = [
             jax.random.choice(keys[-1], choices, taken.shape),
-            _of_another_row(taken, batch, counted[0]),
+            _next_row(taken, batch, counted[0]),
             *jnp.moveaxis(actions[..., 1:], -1, 0),
             *(jnp.full_like(taken, k) for k in constants),
         ]
@@ -243,7 +243,7 @@ def copied_words(reader: Reader) -> Iterator[Copied]:
         ways = [
             weights,
             jnp.zeros_like(weights).at[..., choices - 1].set(1 / len(choices)),
-            _of_another_row(weights, batch, in_rows),
+            _next_row(weights, batch, in_rows),
             *(output.copies.weights for output in outputs[1:]),
         ]
         of_softmax = own.log_likelihood_of_softmax(targets)
@@ -266,7 +266,7 @@ def _row_sums(
     return jnp.where(where, values, 0).reshape(len(values), -1).sum(axis=1)
 
 
-def _of_another_row(
+def _next_row(
     values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
 ) -> Shaped[Array, "rows time *rest"]:
     """Return for each row the values of the next counted row, repeated if that is shorter."""

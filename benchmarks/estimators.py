@@ -151,10 +151,14 @@ def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> 
         batch_size=CHUNK,
     )
 
-    def step(average, value):
-        return rl.moving_average(average, value, DECAY)[::-1]
+    def step(average, mean):
+        # As in Adam, the average is divided by that of ones.
+        total, weight = average
+        past = jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1), 0)
+        total = DECAY * total + (1 - DECAY) * mean
+        return (total, DECAY * weight + (1 - DECAY)), past
 
-    return jax.lax.scan(step, rl.MovingAverage(nothing, nothing), means)[1]
+    return jax.lax.scan(step, (nothing, nothing), means)[1]
 
 
 def estimates(

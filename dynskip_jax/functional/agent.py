@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.memory import Memory
@@ -66,7 +67,7 @@ def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
     memory: Memory,
-    slots: Any = None,
+    slots: Array | np.ndarray | None = None,
     followed: Memory | None = None,
 ) -> Float[Array, "*batch K"]:
     """Return dot-product logits: q · h(t-k) / √hidden + b_k.
@@ -91,7 +92,7 @@ def content_logits(
 
 
 def _similarity(
-    query: Float[Array, "*batch features"], keys: Memory, slots: Any
+    query: Float[Array, "*batch features"], keys: Memory, slots: Array | np.ndarray | None
 ) -> Float[Array, "*batch n"]:
     """Return scaled dot products of the query with the keys in `slots`; None stands for all."""
     if slots is None:

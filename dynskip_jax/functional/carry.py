@@ -196,7 +196,7 @@ def read_rows(ring: Array, row: Int[Array, "*batch_and_n"]) -> Array:
     def read(ring, row):
         return ring.at[row].get(mode="promise_in_bounds")
 
-    return _of_each(read, ring)(ring, row)
+    return _over_batch(read, ring)(ring, row)
 
 
 def write_rows(ring: Array, row: Int[Array, "*batch_and_n"], value: Array) -> Array:
@@ -207,10 +207,10 @@ def write_rows(ring: Array, row: Int[Array, "*batch_and_n"], value: Array) -> Ar
     def write(ring, row, value):
         return ring.at[row].set(value, mode="promise_in_bounds", unique_indices=True)
 
-    return _of_each(write, ring)(ring, row, value.astype(ring.dtype))
+    return _over_batch(write, ring)(ring, row, value.astype(ring.dtype))
 
 
-def _of_each(function: Callable[..., Array], ring: Array) -> Callable[..., Array]:
+def _over_batch(function: Callable[..., Array], ring: Array) -> Callable[..., Array]:
     """Map a function over the batch axes of a ring: a sharded batch stays on its devices."""
     for _ in ring.shape[:-2]:
         function = jax.vmap(function)

@@ -12,11 +12,27 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.keys import check_keys
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.product import wider
 
 IMPLEMENTATIONS = ("auto", "fused", "reference", "parallel")
+
+
+def check_keys(key: Any) -> None:
+    """Raise a `UserError` unless `key` is a new-style PRNG key (`jax.random.key`)."""
+    if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return
+    found = described(key)
+    if "uint32" in found:
+        found += " (jax.random.PRNGKey makes legacy ones)"
+    raise UserError(f"expected a PRNG key, such as jax.random.key(0), got {found}")
+
+
+def check_key_of(key: Any, batch: tuple[int, ...]) -> None:
+    """Raise a `UserError` unless `key` is a PRNG key, or has one per example, (*batch,)."""
+    check_keys(key)
+    if key.shape not in ((), batch):
+        raise UserError(f"expected one key, or one per example, {batch}, got {key.shape}")
 
 
 def check_rates(name: str, *rates: float) -> None:
@@ -151,7 +167,7 @@ def check_call(
     recurrences: Sequence[Any],
     x: Any,
     *,
-    policies: Sequence[Any],
+    policies: Sequence[Policy],
     carry: Sequence[Any] | None = None,
     hidden: Sequence[int | None] | None = None,
     seq_lengths: Any = None,
@@ -178,9 +194,7 @@ def check_call(
         check_resets(resets, lead, steps)
         if segment_ids is not None:
             raise UserError("segment_ids and resets both say where sequences begin: pass one")
-    sizes = hidden
-    if hidden is None:
-        sizes = [None] * len(recurrences)
+    sizes = hidden or [None] * len(recurrences)
     for i, recurrence in enumerate(recurrences):
         if carry is not None:
             check_carry(recurrence, carry[i], batch, sizes[i])

@@ -136,7 +136,7 @@ def crf_decode(
         return tag, tag
 
     last = jnp.argmax(best + rows.params.end[None], axis=-1).astype(jnp.int32)
-    inputs = jnp.moveaxis(prefixes, 1, 0), _of_next_step(rows.valid).T
+    inputs = jnp.moveaxis(prefixes, 1, 0), _next_step(rows.valid).T
     _, tags = jax.lax.scan(go_back, last, inputs, reverse=True)
     return jnp.where(rows.valid, tags.T, 0)[:, : emissions.shape[1]]
 
@@ -202,7 +202,7 @@ def _prefixes(rows: _Rows, combine: Callable[[Array, Array], Array]) -> tuple[Ar
         return where_each(inside, extended, prefix), prefix
 
     first = rows.params.start[None] + rows.emissions[:, 0]
-    inputs = jnp.moveaxis(_of_next_step(rows.emissions), 1, 0), _of_next_step(rows.valid).T
+    inputs = jnp.moveaxis(_next_step(rows.emissions), 1, 0), _next_step(rows.valid).T
     last, prefixes = jax.lax.scan(extend, first, inputs)
     return last, jnp.moveaxis(prefixes, 0, 1)
 
@@ -251,7 +251,7 @@ def _exact_log_sum(
     return jax.nn.logsumexp(prefix[:, :, None] + transitions[None], axis=1)
 
 
-def _of_next_step(
+def _next_step(
     x: Shaped[Array, "batch time *features"],
 ) -> Shaped[Array, "batch time *features"]:
     """Return x(t+1) at each step t, and zeros at the last.

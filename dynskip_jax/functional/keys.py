@@ -4,28 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, Key
 
-from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.checks import check_key_of, check_keys, check_whole
 from dynskip_jax.functional.sharding import match_batch
-
-
-def check_keys(key: Any) -> None:
-    """Raise a `UserError` unless `key` is a new-style PRNG key (`jax.random.key`)."""
-    if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return
-    found = described(key)
-    if "uint32" in found:
-        found += " (jax.random.PRNGKey makes legacy ones)"
-    raise UserError(f"expected a PRNG key, such as jax.random.key(0), got {found}")
-
-
-def check_key_of(key: Any, batch: tuple[int, ...]) -> None:
-    """Raise a `UserError` unless `key` is a PRNG key, or has one per example, (*batch,)."""
-    check_keys(key)
-    if key.shape not in ((), batch):
-        raise UserError(f"expected one key, or one per example, {batch}, got {key.shape}")
 
 
 def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
@@ -45,11 +27,7 @@ def rollouts(tree: Any, num: int) -> Any:
 
         x, lengths, y, carry = F.rollouts((x, lengths, y, carry), 4)
     """
-    is_whole = isinstance(num, int | np.integer) and not isinstance(num, bool)
-    if not is_whole or num < 1:
-        raise UserError(
-            f"expected the number of rollouts to be a whole number of at least 1, got {num!r}"
-        )
+    num = check_whole("the number of rollouts", num)
 
     def repeated(leaf: Any) -> Array:
         if jnp.result_type(leaf) == jnp.uint32 and jnp.shape(leaf)[-1:] == (2,):

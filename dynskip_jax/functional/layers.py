@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from dynskip_jax.functional.checks import check_key_of
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.engine.unroll import unroll
-from dynskip_jax.functional.keys import check_key_of, example_keys, fold_in_each, split_each
+from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts, where_each
 from dynskip_jax.functional.serialization import register_node_for_export

@@ -89,7 +89,7 @@ class PooledModel(nnx.Module):
         rngs: Rngs,
         deterministic: bool | None,
         **options: Any,
-    ) -> tuple[list[Float[Array, "batch features"]], Any]:
+    ) -> tuple[list[Float[Array, "batch features"]], LayersOutput]:
         """Return the pooled states of one or two groups of steps, and the outputs of the layers.
 
         `embed` is a function of the tokens and of one key per row, or None, that returns the
@@ -184,7 +184,8 @@ class SequenceClassifier(PooledModel):
         """Classify a batch of sequences of symbol ids; all arguments are those of `SkipLayers`."""
         options |= dict(seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic)
         (pooled,), outputs = self.read(symbols, self._inputs, (True,), **options)
-        return _output(self.softmax(pooled), outputs)
+        logits = self.softmax(pooled)
+        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)
 
     def _inputs(
         self, symbols: Int[Array, "batch time"], keys: Key[Array, " batch"] | None
@@ -268,14 +269,5 @@ class SentencePairModel(PooledModel):
 
         # Eq. 15, with ReLU instead of σ (Eq. 22).
         h_s = jax.nn.relu(self.product(h_1 * h_2) + self.difference(jnp.abs(h_1 - h_2)))
-        return _output(self.softmax(h_s), outputs)
-
-
-def _output(logits: Float[Array, "batch classes"], outputs: LayersOutput) -> ClassifierOutput:
-    """Return logits together with what a loss needs from the outputs of the layers."""
-    return ClassifierOutput(
-        logits=logits,
-        decisions=outputs.decisions,
-        observations=outputs.observations,
-        states=outputs.h,
-    )
+        logits = self.softmax(h_s)
+        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)

@@ -20,6 +20,8 @@ from dynskip_jax.nn.calls import Rngs, policy_or_default, refuse
 from dynskip_jax.nn.initializers import Initializer
 from dynskip_jax.nn.layers import SkipRNN, count_layers, needs_key, policy_of_each
 
+Carry = tuple[F.SkipCarry, ...] | CopyCarry
+
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDropout:
@@ -165,9 +167,7 @@ class LanguageModel(nnx.Module):
             init = dict(kernel_init=weight_init, bias_init=weight_init)
             self.softmax = Linear(last, vocabulary_size, dtype=dtype, **init, rngs=rngs)
 
-    def initialize_carry(
-        self, batch_size: int, rngs: Rngs = None
-    ) -> tuple[F.SkipCarry, ...] | CopyCarry:
+    def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> Carry:
         """Return the initial carry of all streams; a `CopyCarry` if the model copies words."""
         layers = self.stack.initialize_carry(batch_size, rngs)
         if self.copier is None:
@@ -176,7 +176,7 @@ class LanguageModel(nnx.Module):
         no_words = jnp.full((batch_size, K - 1), F.NO_WORD, jnp.int32)
         return CopyCarry(layers, no_words)
 
-    def restart_carry(self, carry: Any) -> Any:
+    def restart_carry(self, carry: Carry) -> Carry:
         """Return the carry with only the newest state of each layer, and without words to copy."""
         if self.copier is None:
             return self.stack.restart_carry(carry)
@@ -185,7 +185,7 @@ class LanguageModel(nnx.Module):
         return CopyCarry(layers, no_words)
 
     @staticmethod
-    def steps_read(carry: Any) -> Int[Array, " batch"]:
+    def steps_read(carry: Carry) -> Int[Array, " batch"]:
         """Return the number of steps since the carry was initialized or restarted, (batch,)."""
         layers = carry
         if isinstance(carry, CopyCarry):
@@ -196,14 +196,14 @@ class LanguageModel(nnx.Module):
         self,
         tokens: Int[Array, "batch time"],
         *,
-        initial_carry: tuple[F.SkipCarry, ...] | CopyCarry | None = None,
+        initial_carry: Carry | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: Rngs = None,
         shared_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
         return_carry: bool = False,
-    ) -> Any:
+    ) -> LanguageModelOutput | tuple[Carry, LanguageModelOutput]:
         """Read one segment of each stream.
 
         Args:
@@ -321,9 +321,9 @@ class LanguageModel(nnx.Module):
         copies = choices
         if deterministic and self.copier.is_hard(policy):
             copies = F.copy_of_choice(choices, output.decisions[-1].action)
-        logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
+        log_probs = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
         return output._replace(
-            logits=logits, of_softmax=output.logits, copies=copies, choices=choices
+            logits=log_probs, of_softmax=output.logits, copies=copies, choices=choices
         )
 
     def _embed(

@@ -9,8 +9,7 @@ from jaxtyping import Array
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.checks import check_rates
-from dynskip_jax.functional.keys import check_keys
+from dynskip_jax.functional.checks import check_keys, check_rates
 
 # Where a call gets PRNG keys. An array is one key, or one for each example.
 Rngs = nnx.Rngs | nnx.RngStream | Array | None

@@ -71,7 +71,7 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
             f"{wrong[0]} {problem}"
         )
 
-    def of_cell(place: str) -> CellArrays:
+    def read_cell(place: str) -> CellArrays:
         # PyTorch multiplies by the transposed matrices.
         w_x = arrays[f"weight_ih_{place}"].T
         w_h = arrays[f"weight_hh_{place}"].T
@@ -81,7 +81,7 @@ def from_torch(state_dict: Mapping[str, Any], **options: Any) -> SkipLSTM:
         return _reordered(CellArrays(w_x, w_h, b, b_h), "torch.nn", "ours")
 
     make = partial(SkipLSTM, num_layers=depth, bidirectional=len(suffixes) == 2)
-    return _filled(make, [of_cell(place) for place in places], options)
+    return _filled(make, [read_cell(place) for place in places], options)
 
 
 def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, np.ndarray]:

@@ -15,9 +15,9 @@ from dynskip_jax.functional.checks import (
     check_call,
     check_implementation,
     check_inputs,
+    check_key_of,
     check_whole,
 )
-from dynskip_jax.functional.keys import check_key_of
 from dynskip_jax.functional.layers import (
     LayersCall,
     LayersOutput,

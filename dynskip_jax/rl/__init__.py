@@ -1,9 +1,7 @@
 """Losses that train agents, one function for each, and baselines for their rewards."""
 
-from dynskip_jax.rl.baselines import MovingAverage as MovingAverage
 from dynskip_jax.rl.baselines import averaged_log_likelihood as averaged_log_likelihood
 from dynskip_jax.rl.baselines import leave_one_out as leave_one_out
-from dynskip_jax.rl.baselines import moving_average as moving_average
 from dynskip_jax.rl.baselines import vimco as vimco
 from dynskip_jax.rl.losses import agent_loss as agent_loss
 from dynskip_jax.rl.losses import entropy as entropy

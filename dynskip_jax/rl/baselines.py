@@ -1,14 +1,11 @@
 """Baselines, which reduce the variance of the score function, and VIMCO's rewards."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_number
 from dynskip_jax.functional.product import wider
 
 
@@ -55,36 +52,6 @@ def leave_one_out(
     if jnp.issubdtype(values.dtype, jnp.floating):
         mean = mean.astype(values.dtype)
     return mean
-
-
-class MovingAverage(NamedTuple):
-    """State of an exponential moving average of n values so far."""
-
-    mean: Float[Array, "..."] | float = 0.0  # Σ_i (1 - decay) decay^(n - i) value_i
-    weight: Float[Array, "..."] | float = 0.0  # sum of these weights, by which `mean` is divided
-
-
-def moving_average(
-    average: MovingAverage,
-    value: Float[Array, "..."] | float,
-    decay: float | Float[Array, ""] = 0.99,
-) -> tuple[Float[Array, "..."], MovingAverage]:
-    """Return the average before `value`, a baseline (Williams 1992), and the one with it.
-
-    Earlier batches do not depend on the actions of this one, so the expected gradient stays the
-    same. The average has Adam's bias correction (Kingma & Ba 2015), and is 0 before the first
-    value. Begin with `MovingAverage()`; `value` is the mean reward of this batch, and `decay` lies
-    in [0, 1).
-    """
-    check_number("decay", decay, "in [0, 1)", lambda known: 0 <= known < 1)
-    is_some = jnp.asarray(average.weight > 0)
-    earlier = jnp.where(is_some, average.mean / jnp.where(is_some, average.weight, 1), 0)
-
-    # The weight is the average of ones, by which the mean's bias towards 0 is corrected.
-    ones = jnp.ones_like(value)
-    mean = decay * average.mean + (1 - decay) * value
-    weight = decay * average.weight + (1 - decay) * ones
-    return earlier, MovingAverage(mean, weight)
 
 
 def averaged_log_likelihood(

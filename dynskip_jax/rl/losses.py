@@ -72,7 +72,7 @@ def reinforce(
     traces, reward, weights = _checked(decisions, reward=reward, weights=weights)
     reward = jax.lax.stop_gradient(reward)
     if not callable(baseline):
-        _, baseline = _checked(decisions, baseline=_of_batch(decisions, baseline))
+        _, baseline = _checked(decisions, baseline=_baseline_of_batch(decisions, baseline))
     _check_coefficients(discount, entropy_coef, of_steps=_has_steps(traces, reward))
 
     total = _nothing(traces)
@@ -216,9 +216,8 @@ def loss(
     trained. Eq. 3 to 6 of Gui et al. (2019) as printed are `network_loss(out, nll) + reinforce(out,
     -nll, entropy_coef=1.0)`, without a baseline.
 
-    `out` is the output of a layer or of a model of this library. `nll` is a loss of each row,
-    (*batch,), or of each step, (*batch, time); see `network_loss`. See `agent_loss` for the other
-    arguments.
+    `nll` is a loss of each row, (*batch,), or of each step, (*batch, time). See `agent_loss` for
+    the other arguments.
     """
     traces = traces_of(out)
     total = network_loss(traces, nll, weights=weights)
@@ -262,7 +261,7 @@ def _check_coefficients(discount: Any, entropy_coef: Any = 0.0, *, of_steps: boo
         )
 
 
-def _of_batch(decisions: Any, baseline: Values | float | None) -> Values | None:
+def _baseline_of_batch(decisions: Any, baseline: Values | float | None) -> Values | None:
     """Return a baseline with the axes of the batch at least, without a gradient.
 
     A number is that of all rows, and an array without the axis of rollouts is shared by them.
@@ -299,10 +298,6 @@ def _minus_baseline(
     return returns - baseline
 
 
-def _is_real(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
-
-
 def _has_steps(traces: Sequence[DecisionTrace], array: Values) -> bool:
     """Return whether an array has a value for each step, and not for each row."""
     return jnp.ndim(array) == jnp.ndim(traces[0].action)
@@ -329,7 +324,8 @@ def _checked(decisions: Any, **given: Any) -> list[Any]:
         # A mask is a weight, but no loss and no reward.
         dtype = jnp.result_type(argument)
         is_mask = name == "weights" and dtype == jnp.bool_
-        if not is_mask and not _is_real(dtype):
+        is_real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer))
+        if not is_mask and not is_real:
             raise UserError(f"expected {name} to be real numbers, got {described(argument)}")
     if given.get("weights") is not None:
         weights = known_values(given["weights"])

@@ -118,7 +118,7 @@ def stacked(params, carry, x, lengths, key):
     layer = LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype, dtype=x.dtype, recurrent_dropout=0.5)
     spec = LayersSpec((layer,), dropout=(0.5, 0.5))
     call = LayersCall(x, None, lengths, None, None, (None,), (F.Policy(),), key, None)
-    return run_layers(spec, (params,), (None,), call, deterministic=False)
+    return run_layers(spec, (params,), call, deterministic=False)
 
 
 def of_decisions(loss):
@@ -129,13 +129,6 @@ def of_decisions(loss):
         return loss(F.DecisionTrace(action, log_prob, entropy, valid=valid), reward)
 
     return of_arrays, lambda b, t: (log_probs(b, t), positive(b, t), flags(b, t), floats(b, t))
-
-
-def moved_on(x):
-    zeros = jnp.zeros(x.shape[1:], x.dtype)
-    return rl.moving_average(
-        rl.moving_average(rl.MovingAverage(zeros, zeros), x.sum(0), 0.9)[1], zeros
-    )
 
 
 def characters(words):
@@ -216,7 +209,6 @@ CASES = {
         lambda lengths, x: F.length_mask(lengths, x.shape[1]),
         lambda b, t: (whole(0, t, b), floats(b, t)),
     ),
-    "moving_average": (moved_on, lambda b, t: (floats(b, t),)),
     "observations_in": (
         lambda rows, x: F.observations_in(rows, "slots", K, x.shape[1]),
         lambda b, t: (floats(b, t + K, HIDDEN), floats(b, t)),

@@ -272,20 +272,6 @@ def test_leave_one_out_of_those_that_count_also_divided_among_devices(counted):
     np.testing.assert_allclose(found.reshape(8, 3), expected, atol=1e-6)
 
 
-def test_moving_average_against_a_loop():
-    decay = 0.5
-    values = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32) + 5.0
-    update = jax.jit(lambda average, value: rl.moving_average(average, value, decay))
-    average = rl.MovingAverage()
-    for n in range(len(values)):
-        found, average = update(average, values[n])
-        weights = decay ** np.arange(n - 1, -1, -1.0)
-        expected = np.zeros(3)
-        if n:
-            expected = weights @ values[:n] / weights.sum()
-        np.testing.assert_allclose(np.broadcast_to(found, 3), expected, rtol=1e-5)
-
-
 def test_vimco_by_hand():
     p = np.array([0.1, 0.4, 0.9])
     geometric = np.sqrt([0.4 * 0.9, 0.1 * 0.9, 0.1 * 0.4])

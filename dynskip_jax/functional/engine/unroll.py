@@ -57,7 +57,7 @@ def unroll(
     return_cell_state: bool = False,
     implementation: str = "auto",
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Run `recurrent_step` over all steps of a batch of sequences.
+    """Run `recurrent_step` over a batch of sequences; return the last carry and all outputs.
 
     Traced lengths and actions out of range are clipped; known ones raise a `UserError`.
 
@@ -80,13 +80,10 @@ def unroll(
             (`SkipOutput.cell_state`).
         implementation: `auto` selects `parallel` where it fits, except on a CPU, otherwise `fused`,
             and `reference` for a single step.
-            `fused` has custom reverse-mode derivatives (see `fused_unroll`), to which forward mode
-            can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and
-            has derivatives in any mode. `parallel` is for minLSTM and minGRU without a time skip:
-            one scan in O(log time) rounds. It uses `fused` if the number of steps is symbolic.
-
-    Returns:
-        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
+            `fused` has reverse-mode derivatives (see `fused_unroll`). `reference` scans
+            `recurrent_step`, the definition, and has derivatives in any mode. `parallel` is for
+            minLSTM and minGRU without a time skip: one scan in O(log time) rounds. It uses `fused`
+            if the number of steps is symbolic.
     """
     check_implementation(implementation)
     check_inputs(x)
@@ -194,23 +191,11 @@ def _run_steps(
             "implementation='parallel' is for minLSTM and minGRU without skips over time, depth "
             "skips to the state, segment_ids and zoneout: use 'auto'"
         )
-    reference = partial(
-        reference_unroll,
-        recurrence=recurrence,
-        initial=initial,
-        policy=policy,
-        return_cell_state=return_cell_state,
-    )
-    fused = partial(
-        fused_unroll,
-        recurrence=recurrence,
-        initial=initial,
-        policy=policy,
-        return_cell_state=return_cell_state,
-    )
-    in_parallel = partial(
-        parallel.parallel_unroll, recurrence=recurrence, return_cell_state=return_cell_state
-    )
+    options = dict(recurrence=recurrence, return_cell_state=return_cell_state)
+    in_parallel = partial(parallel.parallel_unroll, **options)
+    options |= dict(initial=initial, policy=policy)
+    reference = partial(reference_unroll, **options)
+    fused = partial(fused_unroll, **options)
 
     # Which of them runs.
     time = jax.tree.leaves(inputs.transition)[0].shape[0]

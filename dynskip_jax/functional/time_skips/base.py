@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.checks import check_fields, check_mix, check_whole
+from dynskip_jax.functional.memory import Memory
 from dynskip_jax.functional.relaxation import RELAXATIONS
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.transitions.base import Initializers, Transition
@@ -82,7 +83,7 @@ class SkipInputs(NamedTuple):
     allowed: Bool[Array, "*batch_or_1 n"] | None = None
     action: Int[Array, "*batch"] | None = None
     temperature: Float[Array, ""] | float = 1.0
-    followed: Any = None
+    followed: Memory | None = None
 
 
 @dataclasses.dataclass(frozen=True)
