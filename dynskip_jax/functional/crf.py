@@ -251,9 +251,7 @@ def _exact_log_sum(
     return jax.nn.logsumexp(prefix[:, :, None] + transitions[None], axis=1)
 
 
-def _next_step(
-    x: Shaped[Array, "batch time *features"],
-) -> Shaped[Array, "batch time *features"]:
+def _next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
     """Return x(t+1) at each step t, and zeros at the last.
 
     JAX cannot export a scan over `time` - 1 steps.

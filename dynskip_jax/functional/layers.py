@@ -160,11 +160,7 @@ class LayersOutput(_Outputs):
 
 @partial(jax.jit, static_argnames=("spec", "deterministic"))
 def run_layers(
-    spec: LayersSpec,
-    params: tuple[LayerParams, ...],
-    call: LayersCall,
-    *,
-    deterministic: bool,
+    spec: LayersSpec, params: tuple[LayerParams, ...], call: LayersCall, *, deterministic: bool
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers over a batch of sequences; return the last carries and the outputs.
 
@@ -211,10 +207,7 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
 
 
 def _run_batch(
-    spec: LayersSpec,
-    params: Sequence[LayerParams],
-    call: LayersCall,
-    deterministic: bool,
+    spec: LayersSpec, params: Sequence[LayerParams], call: LayersCall, deterministic: bool
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers on inputs with one batch axis."""
     x = call.x

@@ -20,11 +20,7 @@ from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.relaxation import bounded_temperature
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.serialization import register_for_export
-from dynskip_jax.functional.sharding import (
-    features_together,
-    match_batch,
-    zeros_like_batch,
-)
+from dynskip_jax.functional.sharding import features_together, match_batch, zeros_like_batch
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.time_skips.calls import decide, make_choice
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense

@@ -16,11 +16,7 @@ Steps = Float[Array, "*batch time"]
 
 
 def generalized_advantages(
-    rewards: Steps,
-    discounts: Steps,
-    lambdas: Steps,
-    values: Steps,
-    next_values: Steps,
+    rewards: Steps, discounts: Steps, lambdas: Steps, values: Steps, next_values: Steps
 ) -> Steps:
     """Return generalized advantage estimates (GAE; Schulman et al. 2016, Eq. 16).
 

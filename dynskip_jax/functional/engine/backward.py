@@ -257,10 +257,7 @@ def _step_back(
     owned = layer.input_of_product
     # The row of an owned input holds the result that overwrote it. It stands in both places: only
     # `dense` would read the input, and it takes the kept result instead.
-    x = x._replace(
-        inputs=carry.rows,
-        given=given_at(layer, args, t, x.given, x.flags),
-    )
+    x = x._replace(inputs=carry.rows, given=given_at(layer, args, t, x.given, x.flags))
     owned_rows = [carry.rows[i] for i in owned.values()]
     saved = saved._replace(results=with_rows(saved.results, owned, owned_rows))
     d = d._replace(new=added(carry.d_newest, d.new))
@@ -425,11 +422,7 @@ def _entering_of_all(layer: Layer, args: Arguments, result: Result) -> Any:
 
 
 def _gradient_of_first_rows(
-    layer: Layer,
-    args: Arguments,
-    result: Result,
-    d_result: ResultCotangents,
-    adjoints_RBH: Any,
+    layer: Layer, args: Arguments, result: Result, d_result: ResultCotangents, adjoints_RBH: Any
 ) -> Any:
     """Return the gradient of the K states before the first step, each array (K, batch, hidden)."""
     # A loop that reads only State(t-1) adds nothing to the histories' own gradients.

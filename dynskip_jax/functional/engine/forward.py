@@ -105,10 +105,7 @@ def _with_newest(
 
 
 def _step_forward(
-    layer: Layer,
-    args: Arguments,
-    carry: ForwardCarry,
-    x: LoopInputs,
+    layer: Layer, args: Arguments, carry: ForwardCarry, x: LoopInputs
 ) -> tuple[ForwardCarry, tuple[Any, Choice, Any, Any]]:
     """Take step t; return what passes on, and State(t), the choice, what was before, and is kept.
 
@@ -120,10 +117,7 @@ def _step_forward(
     histories_RBH = None
     if layer.reaches_back:
         histories_RBH = _with_newest(layer, args, carry, hist.write_first)
-    x = x._replace(
-        inputs=carry.rows,
-        given=given_at(layer, args, t, x.given, x.flags),
-    )
+    x = x._replace(inputs=carry.rows, given=given_at(layer, args, t, x.given, x.flags))
 
     def fetch(choice: Choice) -> Any:
         return layer.read(choice).fetch(histories_RBH, t, x.flags.alive)

@@ -12,11 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from dynskip_jax.functional.sharding import (
-    vary_along,
-    varying_axes,
-    zeros_like_batch,
-)
+from dynskip_jax.functional.sharding import vary_along, varying_axes, zeros_like_batch
 
 
 def oldest_first(

@@ -19,13 +19,7 @@ from dynskip_jax.functional.engine.deferred import Matrix, Product, find_product
 from dynskip_jax.functional.engine.read import Read
 from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.step import (
-    LayerParams,
-    Recurrence,
-    SkipCarry,
-    StepInputs,
-    cell_step,
-)
+from dynskip_jax.functional.step import LayerParams, Recurrence, SkipCarry, StepInputs, cell_step
 from dynskip_jax.functional.time_skips import Choice, SkipInputs
 
 

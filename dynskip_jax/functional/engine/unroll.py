@@ -22,12 +22,7 @@ from dynskip_jax.functional.engine.deferred import OutOfReach
 from dynskip_jax.functional.engine.fused import fused_unroll
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts
-from dynskip_jax.functional.sharding import (
-    match_batch,
-    on_one_mesh,
-    vary_along,
-    varying_axes,
-)
+from dynskip_jax.functional.sharding import match_batch, on_one_mesh, vary_along, varying_axes
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
