@@ -33,7 +33,6 @@ from dynskip_jax.terminal.console import print_table, say
 
 FITTED = 0.7  # fraction of the steps that fit constants and probes; losses are of the rest
 HELD_OUT = 0.15  # fraction of these, on which the probe's epoch is selected
-LEAST = 40  # steps
 SHOWN = 10  # constants that are printed, and states that a probe observes
 UNITS = 50  # of a probe
 UPDATES = 2000
@@ -405,9 +404,6 @@ def print_single(reader: Reader, layer: int, limit: int) -> list[int]:
     count = min(reader.learner.skips[layer].max_skip, SHOWN)
     pieces = with_last_states(reader, layer, count, single_choices(reader, layer))
     taken, losses, x, before = counted(pieces, limit, is_text=reader.is_text)
-    if len(losses) < LEAST:
-        raise UserError(f"{len(losses)} choices are too few: give at least {LEAST} steps")
-
     # Constants and probes are fitted on the first steps. The bar is a choice that looks at nothing:
     # the best constant, or random choices, whichever is better there.
     fitted = int(FITTED * len(losses))

@@ -19,11 +19,12 @@ from benchmarks import run_command
 from benchmarks.ngram import print_scores
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
-from dynskip_jax.config.flags import Count, Rate, Weight
+from dynskip_jax.config.flags import Rate, Weight
 from dynskip_jax.experiments.code.task import ranks
 from dynskip_jax.functional.neural_cache import first_of_document
 from dynskip_jax.models.language_model import LanguageModelOutput
 
+_SIZE = 500  # tokens in the cache
 _STEPS = 100  # read in one call
 
 
@@ -56,14 +57,13 @@ def cached_log_probs(
     return F.CacheCarry(states[None, -size:], kept[None, -size:]), log_probs[0]
 
 
-def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> None:
+def score(run_dir: Path, flatness: Weight, weight: Rate) -> None:
     """Print perplexity, top-1 and top-5 accuracy and mean reciprocal rank on test.
 
     Args:
         run_dir: A finished run of experiments.code.
         flatness: θ.
         weight: Weight of the cache.
-        size: Number of tokens in the cache.
     """
     trained = load_run(run_dir)
     targets = np.asarray(trained.data().content.test)
@@ -80,7 +80,7 @@ def score(run_dir: Path, flatness: Weight, weight: Rate, size: Count = 500) -> N
         return carry, cache, nats, ranks(log_probs, truth)
 
     carry = trained.model.initialize_carry(1)
-    cache = F.empty_cache(1, size, trained.model.stack.cells[-1].hidden_features)
+    cache = F.empty_cache(1, _SIZE, trained.model.stack.cells[-1].hidden_features)
     found = []
     for start in range(0, len(targets), _STEPS):
         part = slice(start, start + _STEPS)

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 
 from benchmarks import report, run_command, tiny_problem
-from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
+from benchmarks.tiny_problem import Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.config.flags import Count
@@ -31,20 +31,17 @@ PROBLEM_SEED = 2
 ROLLOUTS = 4
 ENTROPY_COEF = 0.1
 DECAY = 0.99
-CRITIC_UNITS = 16
 CHUNK = 1000  # estimates computed at once
 
 
 class Seen(NamedTuple):
     """Values of the M rollouts of an example that an estimator can use.
 
-    `value` is V(s(t)) of the critic, and `past` the moving average of the mean rewards of earlier
-    estimates.
+    `past` is the moving average of the mean rewards of earlier estimates.
     """
 
     decisions: F.DecisionTrace
     reward: Float[Array, " M"]
-    value: Float[Array, "M time"]
     past: Float[Array, ""]
 
 
@@ -87,7 +84,6 @@ def estimators() -> list[Estimator]:
     named = {
         "Eq. 5, no baseline": (reward, reinforce()),
         "moving average": (reward, reinforce(lambda seen: seen.past)),
-        "learned baseline": (reward, reinforce(lambda seen: seen.value)),
         "leave-one-out": (reward, reinforce(others)),
         "sampled entropy, no baseline": (with_entropy, reinforce(**bonus)),
         "exact entropy, no baseline": (with_entropy, reinforce(**exact)),
@@ -116,39 +112,21 @@ def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
     return {name: ravel_pytree(each)[0] for name, each in found.items()}
 
 
-def fitted_critic(of: Problem) -> F.AgentParams:
-    """Return a critic fitted to the exact values: a random hidden layer and least squares."""
-    rng = np.random.default_rng(0)
-    shapes = [(HIDDEN, CRITIC_UNITS), (INPUT, CRITIC_UNITS), (CRITIC_UNITS,)]
-    w_h, w_x, b = (rng.normal(size=shape) for shape in shapes)
-    seen = np.asarray(tiny_problem.every_sequence(of).seen)
-    units = np.tanh(seen @ w_h + np.asarray(of.x) @ w_x + b).reshape(-1, CRITIC_UNITS)
-    units = np.concatenate([units, np.ones((len(units), 1))], axis=1)
-    weights, *_ = np.linalg.lstsq(units, tiny_problem.exact_values(of).reshape(-1, 1))
-    return F.AgentParams(*map(jnp.asarray, (w_h, w_x, b, weights[:-1], weights[-1])))
-
-
-def run_rollouts(
-    of: Problem, critic: F.AgentParams, key: Key[Array, ""], past: Float[Array, ""], mode: str
-) -> Seen:
+def run_rollouts(of: Problem, key: Key[Array, ""], past: Float[Array, ""], mode: str) -> Seen:
     """Run M rollouts of the example with the noise of `key`, and return what estimators need."""
     policy = F.Policy(mode)
     runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), policy=policy)
-    x = jnp.broadcast_to(of.x, (ROLLOUTS, TIME, INPUT))
     decisions = F.DecisionTrace.of(
         runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode=mode
     )
-    value = F.agent_logits(critic, F.project_agent_input(critic, x), runs.seen).squeeze(-1)
-    return Seen(decisions, runs.rewards[:, -1], value, past)
+    return Seen(decisions, runs.rewards[:, -1], past)
 
 
-def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
+def past_rewards(of: Problem, keys: Key[Array, " N"]) -> Float[Array, " N"]:
     """Return for each estimate the moving average of earlier rewards; 0 for the first."""
     nothing = jnp.zeros(())
     means = jax.lax.map(
-        lambda key: run_rollouts(of, critic, key, nothing, "sample").reward.mean(),
-        keys,
-        batch_size=CHUNK,
+        lambda key: run_rollouts(of, key, nothing, "sample").reward.mean(), keys, batch_size=CHUNK
     )
 
     def step(average, mean):
@@ -162,19 +140,13 @@ def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> 
 
 
 def estimates(
-    sharing: tuple[Estimator, ...],
-    of: Problem,
-    critic: F.AgentParams,
-    keys: Key[Array, " N"],
-    past: Float[Array, " N"],
+    sharing: tuple[Estimator, ...], of: Problem, keys: Key[Array, " N"], past: Float[Array, " N"]
 ) -> Float[Array, "estimators N weights"]:
     """Return N estimates of minus the gradient by estimators that share a mode, so rollouts."""
     weights, as_agent = ravel_pytree(of.agent)
 
     def losses(weights, key, past):
-        seen = run_rollouts(
-            of._replace(agent=as_agent(weights)), critic, key, past, sharing[0].mode
-        )
+        seen = run_rollouts(of._replace(agent=as_agent(weights)), key, past, sharing[0].mode)
         return jnp.stack([estimator.loss(seen) for estimator in sharing])
 
     found = jax.lax.map(
@@ -213,15 +185,14 @@ def compare(samples: Count = 20_000) -> None:
     rows = []
     with jax.enable_x64(True):
         of = tiny_problem.problem(TIME, PROBLEM_SEED)
-        critic = fitted_critic(of)
         exact = exact_gradients(of)
         keys = jax.random.split(jax.random.key(0), samples)
-        past = jax.jit(past_rewards)(of, critic, keys)
+        past = jax.jit(past_rewards)(of, keys)
         estimate = jax.jit(estimates, static_argnums=0)
         for mode, group in groupby(estimators(), key=lambda estimator: estimator.mode):
             print(f"estimators, {mode}", file=sys.stderr)
             sharing = tuple(group)
-            found = np.asarray(estimate(sharing, of, critic, keys, past))
+            found = np.asarray(estimate(sharing, of, keys, past))
             for (name, objective, *_), own in zip(sharing, found, strict=True):
                 rows.append([name, objective, *statistics(own, -np.asarray(exact[objective]))])
     header = ("estimator", "objective", "relative bias (s.e.)", "total variance", "cosine")

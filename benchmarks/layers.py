@@ -40,15 +40,10 @@ GROWTH_BASE = Shape(100, 16, 128, 128, 5, 0.5)
 
 
 class Layer(NamedTuple):
-    """A loss, a function of `arguments`: weights, inputs (batch, time, in), and constants."""
+    """The gradient of a loss, a function of weights, inputs (batch, time, in), and constants."""
 
-    loss: Callable[..., jax.Array]
+    gradient: Callable[..., Any]
     arguments: tuple[Any, ...]
-
-    @property
-    def gradient(self) -> Callable[..., Any]:
-        """Function that returns the loss and its gradients with respect to weights and inputs."""
-        return jax.value_and_grad(lambda *arguments: self.loss(*arguments), argnums=(0, 1))
 
 
 _PREVIOUS = F.Previous()
@@ -63,7 +58,8 @@ def ours(shape: Shape, skip: F.TimeSkip = _PREVIOUS, **options: Any) -> Layer:
         out = nnx.merge(graphdef, weights)(x, rngs=key)
         return jnp.sum(out.h**2) + jnp.sum(out.decisions[0].log_prob)
 
-    return Layer(loss, (weights, inputs(shape), jax.random.key(1)))
+    gradient = jax.value_and_grad(loss, argnums=(0, 1))
+    return Layer(gradient, (weights, inputs(shape), jax.random.key(1)))
 
 
 def flax_rnn(shape: Shape) -> Layer:
@@ -75,7 +71,7 @@ def flax_rnn(shape: Shape) -> Layer:
     def loss(weights, x, carry):
         return jnp.sum(nnx.merge(graphdef, weights)(x, initial_carry=carry) ** 2)
 
-    return Layer(loss, (weights, inputs(shape), (zeros, zeros)))
+    return Layer(jax.value_and_grad(loss, argnums=(0, 1)), (weights, inputs(shape), (zeros, zeros)))
 
 
 def inputs(shape: Shape) -> jax.Array:

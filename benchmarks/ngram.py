@@ -21,6 +21,15 @@ ORDER = 5  # the largest n
 Counts = dict[tuple[int, ...], dict[int, int]]  # how often each word followed each context
 
 
+def recent_tokens(tokens: list[int], end: int) -> Iterator[list[int]]:
+    """Yield each token after up to `ORDER` - 1 tokens of its file, which the token `end` ends."""
+    begin = 0
+    for i, token in enumerate(tokens):
+        yield tokens[max(begin, i - ORDER + 1) : i + 1]
+        if token == end:
+            begin = i + 1
+
+
 def add(counts: Counts, recent: list[int]) -> None:
     """Count the last of some tokens after each of its contexts among them."""
     *before, word = recent
@@ -75,24 +84,19 @@ def distributions(
     """Yield the distribution of each token of a text, in which the token `end` ends each file."""
     discount = discounts(trained)
     cache: Counts = defaultdict(dict)
-    begin = 0
-    for i, token in enumerate(tokens):
+    for recent in recent_tokens(tokens, end):
         p = np.full(size, 1 / size)
-        for length in range(min(ORDER - 1, i - begin) + 1):
-            followers = trained.get(tuple(tokens[i - length : i]))
-            if followers is None:
-                break
-            add_discounted(p, followers, discount[length])
-        for length in range(min(ORDER - 1, i - begin) + 1):
-            followers = cache.get(tuple(tokens[i - length : i]))
-            if followers is None or not cached:
-                break
-            add_witten_bell(p, followers)
+        *before, token = recent
+        contexts = [tuple(before[start:]) for start in range(len(before), -1, -1)]
+        for context in itertools.takewhile(trained.__contains__, contexts):
+            add_discounted(p, trained[context], discount[len(context)])
+        for context in itertools.takewhile(cache.__contains__, contexts):
+            add_witten_bell(p, cache[context])
         yield p
         # Only after the prediction: the token itself must not be known.
-        add(cache, tokens[max(begin, i - ORDER + 1) : i + 1])
+        if cached:
+            add(cache, recent)
         if token == end:
-            begin = i + 1
             cache.clear()
 
 
@@ -102,12 +106,8 @@ def score() -> None:
     end = corpus.vocabulary.index["<file>"]
     size = len(corpus.vocabulary)
     raw: Counts = defaultdict(dict)
-    train = corpus.train.tolist()
-    begin = 0  # of the file, whose end counts do not cross
-    for i, token in enumerate(train):
-        add(raw, train[max(begin, i - ORDER + 1) : i + 1])
-        if token == end:
-            begin = i + 1
+    for recent in recent_tokens(corpus.train.tolist(), end):
+        add(raw, recent)
     trained = kneser_ney_counts(raw)
     for split, cached in itertools.product(("dev", "test"), (False, True)):
         tokens = corpus.splits[split].tolist()

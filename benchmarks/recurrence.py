@@ -167,12 +167,6 @@ def _milliseconds(step: Callable[[], object], repeats: int) -> float:
     return 1e3 * (time.perf_counter() - begin) / repeats
 
 
-def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds"]) -> str:
-    """Return values / base, turn by turn, as text: median (quartiles)."""
-    low, median, high = np.percentile(values / base, (25, 50, 75))
-    return f"{number(median)} ({number(low)}–{number(high)})"
-
-
 def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
     """Return the Markdown tables of a title: times, ratios, memory and first step."""
     names = dict.fromkeys(itertools.chain(*columns.values()))
@@ -195,7 +189,9 @@ def cells(name: str, measured: Mapping[str, Measured]) -> dict[str, str]:
     own = measured[name]
     found = {"median ms": number(np.median(own.ms)), "first step, s": number(own.first_seconds)}
     if name != "lstm" and "lstm" in measured:
-        found[RATIO] = ratio(own.ms, measured["lstm"].ms)
+        # A ratio is of two times of the same turn.
+        low, median, high = np.percentile(own.ms / measured["lstm"].ms, (25, 50, 75))
+        found[RATIO] = f"{number(median)} ({number(low)}–{number(high)})"
     if own.mebibytes:
         found["MiB"] = number(own.mebibytes)
     return found

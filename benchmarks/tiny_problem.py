@@ -58,7 +58,6 @@ class Rollouts(NamedTuple):
     decision: F.Decision  # each (count, time)
     # Log-likelihood of the label from h(t); the last one is terminal.
     rewards: Float[Array, "count time"]
-    seen: Float[Array, "count time hidden"]  # h(t-1), the state that the agent observes
 
 
 def rollout(
@@ -77,8 +76,7 @@ def rollout(
     carry = F.initial_carry(keys, RECURRENCE, F.LSTMState(h0, c0))
     params = F.LayerParams(of.lstm, of.agent)
     _, out = F.unroll(params, carry, tile(of.x), RECURRENCE, actions=actions, **options)
-    seen = jnp.concatenate([h0[:, None], out.h[:, :-1]], axis=1)
-    return Rollouts(out.decision, jax.nn.log_softmax(out.h @ of.head)[..., LABEL], seen)
+    return Rollouts(out.decision, jax.nn.log_softmax(out.h @ of.head)[..., LABEL])
 
 
 def every_sequence(of: Problem) -> Rollouts:
@@ -110,16 +108,3 @@ def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
     places = tuples(size, len(of.x))
     averaged = jnp.log(jnp.exp(runs.rewards[:, -1])[places].mean(axis=1))
     return jnp.sum(pi[places].prod(axis=1) * averaged)
-
-
-def exact_values(of: Problem) -> Float[np.ndarray, "sequences time"]:
-    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t; R is the last reward."""
-    runs = every_sequence(of)
-    pi = np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
-    R = np.asarray(runs.rewards[:, -1])
-    actions = sequences(len(of.x))
-    values = np.empty(actions.shape)
-    for t in range(len(of.x)):
-        alike = (actions[:, None, :t] == actions[None, :, :t]).all(axis=-1)
-        values[:, t] = (alike @ (pi * R)) / (alike @ pi)
-    return values

@@ -12,10 +12,6 @@ from flax import nnx
 
 from benchmarks import tiny_problem
 from benchmarks.tiny_problem import (
-    HIDDEN,
-    INPUT,
-    SEQUENCES,
-    TIME,
     K,
     exact_objective,
     problem,
@@ -25,7 +21,6 @@ from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.nn import SkipLSTM
 
-UNITS = 5
 pytestmark = pytest.mark.usefixtures("double_precision")
 
 
@@ -37,26 +32,11 @@ def trace_of(runs):
     return F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode="sample")
 
 
-def values_of_critic(runs):
-    rng = np.random.default_rng(1)
-    draw = lambda *shape: jax.device_put(rng.normal(size=shape))
-    critic = F.AgentParams(
-        w_h=draw(HIDDEN, UNITS),
-        w_x=draw(INPUT, UNITS),
-        b=draw(UNITS),
-        w_out=draw(UNITS, 1),
-        b_out=draw(1),
-    )
-    # All sequences of actions read the same input.
-    x = jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT))
-    return F.agent_logits(critic, F.project_agent_input(critic, x), runs.seen).squeeze(-1)
-
-
 BASELINES = {
     "none": lambda runs: None,
     "constant": lambda runs: 5.0,
     "function": lambda runs: lambda returns, counted: jnp.full_like(returns, 2.0),
-    "critic": values_of_critic,
+    "value of a step": lambda runs: jnp.broadcast_to(problem().x[:, 0], runs.rewards.shape),
     "knows the action": lambda runs: runs.decision.action.astype(float),
 }
 
@@ -101,7 +81,7 @@ def assert_opposite(surrogate, exact):
 def test_expected_gradient_is_minus_that_of_the_objective_with_each_baseline(beta, per_step):
     np.testing.assert_allclose(probabilities().sum(), 1.0, rtol=1e-12)
     exact, found = gradients(beta, per_step)
-    for name in ("none", "constant", "function", "critic"):
+    for name in ("none", "constant", "function", "value of a step"):
         assert_opposite(found[name], exact)
 
 
