@@ -187,6 +187,7 @@ def every_choice(reader: Reader, layer: int, constants: Sequence[int]) -> Iterat
             task.forward(model, batch, carry, **evaluated(policy, key))
             for model, carry, key in zip(models, carries, keys, strict=False)
         ]
+        # The k of each model, and the ways to replace those of the first.
         actions = jnp.stack([path.decisions[layer].action for path in paths], axis=-1)
         taken = actions[..., 0]
         counted = where_counted(batch, taken.shape[1])
@@ -313,6 +314,7 @@ def probe(
     features = np.asarray(features[: len(losses)], np.float32)
     middle = features.mean(axis=0)
     scale = features.std(axis=0) + 1e-6
+    # The probe sees standardized features. Its costs have mean 0 at each step.
     x, rest = ((values - middle) / scale for values in (features, others))
     costs = np.asarray(losses - losses.mean(axis=1, keepdims=True), np.float32)
     train = len(x) - max(1, int(HELD_OUT * len(x)))
@@ -340,6 +342,7 @@ def probe(
 
         return jax.lax.scan(step, (params, state), (x, costs))[0]
 
+    # About `UPDATES` updates; the best epoch on the steps that are held out is kept.
     best_of = jax.jit(lambda params, x: logits(params, x).argmax(axis=-1))
     batch = min(BATCH, train)
     state = optimizer.init(params)
@@ -450,7 +453,8 @@ def print_every(
     names = ["by the agent", "at random", "by the agent in another text"]
     names += [f"by seed {seed}, reading the same text" for seed in seeds]
     names += [f"always {k}" for k in constants]
-    _print(f"every choice replaced: mean of {count:,.0f}", names, losses / count)
+    found = dict(zip(names, losses / count, strict=True))
+    _print(f"every choice replaced: mean of {count:,.0f}", found)
 
 
 def print_copied(reader: Reader, seeds: Sequence[int], limit: int) -> None:
@@ -469,17 +473,15 @@ def print_copied(reader: Reader, seeds: Sequence[int], limit: int) -> None:
         found[f"always {reader.choices(-1)[i]}"] = constants[i]
     found["in hindsight"] = of_each.min(axis=1).mean()
     title = f"words copied otherwise, the gate held: mean of {len(losses):,} words"
-    _print(title, [*found], [*found.values()])
+    _print(title, found)
     gain, margin = paired_gain(losses[:, 2], losses[:, 0])
     say(f"own probabilities gain {gain:+.4f} ± {margin:.4f} over those in another text (95 %)")
 
 
-def _print(title: str, names: Sequence[str], losses: Sequence[float]) -> None:
-    """Print losses and their differences from the first."""
-    cells = [
-        [name, f"{loss:.4f}", f"{loss - losses[0]:+.4f}"]
-        for name, loss in zip(names, losses, strict=True)
-    ]
+def _print(title: str, losses: dict[str, float]) -> None:
+    """Print losses by how k is chosen, and their differences from the first."""
+    first = next(iter(losses.values()))
+    cells = [[name, f"{loss:.4f}", f"{loss - first:+.4f}"] for name, loss in losses.items()]
     print_table(title, ["k is chosen", "loss", "beside its own"], cells)
 
 

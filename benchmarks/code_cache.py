@@ -79,6 +79,7 @@ def score(run_dir: Path, flatness: Weight, weight: Rate) -> None:
         nats = -jnp.take_along_axis(log_probs, truth[:, None], axis=-1)[:, 0]
         return carry, cache, nats, ranks(log_probs, truth)
 
+    # One stream, segment by segment; states and cache go on.
     carry = trained.model.initialize_carry(1)
     cache = F.empty_cache(1, _SIZE, trained.model.stack.cells[-1].hidden_features)
     found = []

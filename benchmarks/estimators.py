@@ -9,6 +9,7 @@ cores.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -29,87 +30,73 @@ from dynskip_jax.config.flags import Count
 TIME = 4
 PROBLEM_SEED = 2
 ROLLOUTS = 4
-ENTROPY_COEF = 0.1
+BETA = 0.1  # weight of the entropy
 DECAY = 0.99
 CHUNK = 1000  # estimates computed at once
 
 
 class Seen(NamedTuple):
-    """Values of the M rollouts of an example that an estimator can use.
-
-    `past` is the moving average of the mean rewards of earlier estimates.
-    """
+    """Values of the M rollouts of an example that an estimator can use."""
 
     decisions: F.DecisionTrace
     reward: Float[Array, " M"]
-    past: Float[Array, ""]
+    past: Float[Array, ""]  # moving average of the mean rewards of earlier estimates
 
 
 class Estimator(NamedTuple):
     """An estimator: minus the gradient of its loss estimates the gradient of its objective."""
 
     name: str
-    objective: str  # a key of `exact_gradients`
+    objective: str  # a key of `OBJECTIVES`
     loss: Callable[[Seen], Float[Array, ""]]
     mode: str = "sample"  # of `F.Policy`
 
 
-def estimators() -> list[Estimator]:
-    """Return all estimators of the table."""
-    reward = "E[R]"
-    with_entropy = f"E[R] + {ENTROPY_COEF:g} H"
-    averaged = f"E[log mean of {ROLLOUTS} p]"
+def reinforce(
+    baseline: Callable[[Seen], Any] = lambda seen: None, *, sampled: float = 0.0, exact: float = 0.0
+) -> Callable[[Seen], Float[Array, ""]]:
+    """Return the loss of Eq. 5 with a baseline, and a sampled or an exact entropy bonus.
 
-    def reinforce(
-        baseline: Callable[[Seen], Any] = lambda seen: None,
-        entropy_coef: float = 0.0,
-        exact: float = 0.0,
-    ) -> Callable:
-        """Return the loss of Eq. 5 with a baseline, and a sampled or an exact entropy bonus."""
+    The exact entropy ignores how a choice moves later entropies, so it is biased.
+    """
 
-        def loss(seen: Seen) -> Float[Array, ""]:
-            options = dict(baseline=baseline(seen), entropy_coef=entropy_coef)
-            return rl.reinforce(seen.decisions, seen.reward, **options) - exact * rl.entropy(
-                seen.decisions
-            )
+    def loss(seen: Seen) -> Float[Array, ""]:
+        options = dict(baseline=baseline(seen), entropy_coef=sampled)
+        score = rl.reinforce(seen.decisions, seen.reward, **options)
+        return score - exact * rl.entropy(seen.decisions)
 
-        return loss
-
-    def others(seen: Seen) -> Float[Array, " M"]:
-        return rl.leave_one_out(seen.reward)
-
-    bonus = dict(entropy_coef=ENTROPY_COEF)
-    # The exact entropy ignores how a choice moves later entropies, so it is biased.
-    exact = dict(exact=ENTROPY_COEF)
-    named = {
-        "Eq. 5, no baseline": (reward, reinforce()),
-        "moving average": (reward, reinforce(lambda seen: seen.past)),
-        "leave-one-out": (reward, reinforce(others)),
-        "sampled entropy, no baseline": (with_entropy, reinforce(**bonus)),
-        "exact entropy, no baseline": (with_entropy, reinforce(**exact)),
-        "sampled entropy, leave-one-out": (with_entropy, reinforce(others, **bonus)),
-        "exact entropy, leave-one-out": (with_entropy, reinforce(others, **exact)),
-        "VIMCO": (averaged, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))),
-    }
-    relaxed = [
-        Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode) for mode in F.RELAXATIONS
-    ]
-    return [*(Estimator(name, *parts) for name, parts in named.items()), *relaxed]
+    return loss
 
 
-def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
-    """Return the gradient of each objective with respect to the agent's flattened weights."""
-    objectives = {
-        "E[R]": tiny_problem.exact_objective,
-        f"E[R] + {ENTROPY_COEF:g} H": lambda of: tiny_problem.exact_objective(of, ENTROPY_COEF),
-        f"E[log mean of {ROLLOUTS} p]": lambda of: tiny_problem.exact_averaged(of, ROLLOUTS),
-    }
+def others(seen: Seen) -> Float[Array, " M"]:
+    """Return the mean reward of the other rollouts."""
+    return rl.leave_one_out(seen.reward)
 
-    def gradient(objective: Callable) -> F.AgentParams:
-        return jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent)
 
-    found = {name: jax.jit(gradient, static_argnums=0)(each) for name, each in objectives.items()}
-    return {name: ravel_pytree(each)[0] for name, each in found.items()}
+REWARD = "E[R]"
+WITH_ENTROPY = f"E[R] + {BETA:g} H"
+AVERAGED = f"E[log mean of {ROLLOUTS} p]"
+OBJECTIVES = {
+    REWARD: tiny_problem.exact_objective,
+    WITH_ENTROPY: partial(tiny_problem.exact_objective, entropy_coef=BETA),
+    AVERAGED: partial(tiny_problem.exact_averaged, size=ROLLOUTS),
+}
+ESTIMATORS = (
+    Estimator("Eq. 5, no baseline", REWARD, reinforce()),
+    Estimator("moving average", REWARD, reinforce(lambda seen: seen.past)),
+    Estimator("leave-one-out", REWARD, reinforce(others)),
+    Estimator("sampled entropy, no baseline", WITH_ENTROPY, reinforce(sampled=BETA)),
+    Estimator("exact entropy, no baseline", WITH_ENTROPY, reinforce(exact=BETA)),
+    Estimator("sampled entropy, leave-one-out", WITH_ENTROPY, reinforce(others, sampled=BETA)),
+    Estimator("exact entropy, leave-one-out", WITH_ENTROPY, reinforce(others, exact=BETA)),
+    Estimator("VIMCO", AVERAGED, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))),
+    *(Estimator(mode, REWARD, lambda seen: -seen.reward.mean(), mode) for mode in F.RELAXATIONS),
+)
+
+
+def exact_gradient(objective: Callable, of: Problem) -> Float[Array, " weights"]:
+    """Return the gradient of an objective with respect to the agent's flattened weights."""
+    return ravel_pytree(jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent))[0]
 
 
 def run_rollouts(of: Problem, key: Key[Array, ""], past: Float[Array, ""], mode: str) -> Seen:
@@ -185,16 +172,18 @@ def compare(samples: Count = 20_000) -> None:
     rows = []
     with jax.enable_x64(True):
         of = tiny_problem.problem(TIME, PROBLEM_SEED)
-        exact = exact_gradients(of)
+        exact = {}
+        for name, objective in OBJECTIVES.items():
+            exact[name] = np.asarray(jax.jit(partial(exact_gradient, objective))(of))
         keys = jax.random.split(jax.random.key(0), samples)
         past = jax.jit(past_rewards)(of, keys)
         estimate = jax.jit(estimates, static_argnums=0)
-        for mode, group in groupby(estimators(), key=lambda estimator: estimator.mode):
+        for mode, group in groupby(ESTIMATORS, key=lambda estimator: estimator.mode):
             print(f"estimators, {mode}", file=sys.stderr)
             sharing = tuple(group)
             found = np.asarray(estimate(sharing, of, keys, past))
             for (name, objective, *_), own in zip(sharing, found, strict=True):
-                rows.append([name, objective, *statistics(own, -np.asarray(exact[objective]))])
+                rows.append([name, objective, *statistics(own, -exact[objective])])
     header = ("estimator", "objective", "relative bias (s.e.)", "total variance", "cosine")
     text = report.markdown(header, rows)
     print(f"{report.machine()}; {samples:,} estimates, M = {ROLLOUTS}\n\n{text}")

@@ -79,23 +79,11 @@ def inputs(shape: Shape) -> jax.Array:
     return jax.random.normal(jax.random.key(0), (shape.batch, shape.time, shape.features))
 
 
-def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
-    """Return how to make each layer, by name; k stands for the shape's K."""
-    k = shape.max_skip
-    mix = shape.mix
-    return {
-        "lstm": partial(ours, shape, implementation="fused"),
-        "fixed:k": partial(ours, shape, F.Fixed(k, mix)),
-        "attention:k": partial(ours, shape, F.Attention(k, mix)),
-        "dynamic:k": partial(ours, shape, F.Dynamic(k, mix)),
-        "lstm, reference": partial(ours, shape, implementation="reference"),
-        "dynamic:k, reference": partial(ours, shape, F.Dynamic(k, mix), implementation="reference"),
-        "Flax RNN": partial(flax_rnn, shape),
-    }
-
-
 def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
-    """Return how to make a layer with every time skip; segments have a tenth of K states."""
+    """Return how to make a layer with every time skip, by name; k stands for the shape's K.
+
+    Segments have a tenth of K states.
+    """
     k = shape.max_skip
     mix = shape.mix
     segment = max(1, shape.max_skip // 10)
@@ -116,6 +104,15 @@ def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
     made = {name: partial(ours, shape, skip) for name, skip in skips.items()}
     small = F.SkimLSTM(min(5, shape.hidden))
     return {**made, "skim_rnn": partial(ours, shape, F.SkimRNN(), transition=small)}
+
+
+def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
+    """Return how to make some of `time_skips`, their reference scans, and Flax's layer."""
+    made = time_skips(shape)
+    found = {name: made[name] for name in ("lstm", "fixed:k", "attention:k", "dynamic:k")}
+    for name in ("lstm", "dynamic:k"):
+        found[f"{name}, reference"] = partial(made[name], implementation="reference")
+    return {**found, "Flax RNN": partial(flax_rnn, shape)}
 
 
 def transitions(shape: Shape) -> Mapping[str, Callable[[], Layer]]:

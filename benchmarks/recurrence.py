@@ -23,8 +23,8 @@ from jaxtyping import Float
 from benchmarks import layers, report, run_command, training_step
 from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, Layer, Shape
 from benchmarks.report import number
+from benchmarks.training_step import MODELS
 from dynskip_jax.config.flags import Count
-from dynskip_jax.errors import UserError
 
 Part = Literal["layers", "transitions", "skips", "growth", "training"]
 TORCH = "torch.nn.LSTM"
@@ -56,10 +56,7 @@ Candidates = Mapping[str, Callable[[], Step]]
 
 
 def compiled(make: Callable[[], Layer]) -> Step:
-    """Return a layer's compiled loss and gradient.
-
-    Its arrays are arguments, or XLA would fold them.
-    """
+    """Return a layer's compiled gradient; its arrays are arguments, or XLA would fold them."""
     layer = make()
     program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
     memory = program.memory_analysis()
@@ -84,13 +81,9 @@ def growing(axis: str, size: int) -> Candidates:
     return {name: make for name, make in found.items() if name in ("lstm", "dynamic:k", TORCH)}
 
 
-def training(preset: str) -> Candidates:
-    """Return the training steps of a preset of `experiments.ptb`."""
-
-    def make(model: str) -> Step:
-        return Step(training_step.running(preset, model))
-
-    return {model: partial(make, model) for model in training_step.MODELS}
+def training(preset: str, model: str) -> Step:
+    """Return the training step of a model with a preset of `experiments.ptb`."""
+    return Step(training_step.running(preset, model))
 
 
 def plan(part: Part) -> dict[str, dict[str, Candidates]]:
@@ -113,7 +106,7 @@ def plan(part: Part) -> dict[str, dict[str, Candidates]]:
                 for axis, sizes in GROWTH.items()
             }
         case "training":
-            columns = {preset: training(preset) for preset in ("small", "paper")}
+            columns = {p: {m: partial(training, p, m) for m in MODELS} for p in ("small", "paper")}
             return {"training steps of experiments.ptb": columns}
 
 
@@ -213,13 +206,9 @@ def run(
     print(report.machine())
     if not find_spec("torch"):
         print("PyTorch is not installed: its rows are left out.")
-    planned = [table for part in parts for table in plan(part).items()]
-    beginnings = only or ("",)
-    if not any(name.startswith(beginnings) for _, columns in planned for name in columns):
-        raise UserError(f"no column of {', '.join(parts)} begins with {' or '.join(only)}")
-    for title, columns in planned:
+    for title, columns in (table for part in parts for table in plan(part).items()):
         measured = {}
-        for column in (name for name in columns if name.startswith(beginnings)):
+        for column in (name for name in columns if name.startswith(only or "")):
             print(f"{title}, {column}", file=sys.stderr)
             measured[column], failed = measure(columns[column], rounds)
             for name, why in failed.items():

@@ -5,6 +5,7 @@ import importlib.metadata
 import math
 import os
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -27,8 +28,6 @@ def number(value: float) -> str:
     """Return the value with three significant digits, or without decimals from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
-    if value <= 0:
-        return f"{value:g}"
     decimals = 2 - max(-3, math.floor(math.log10(value)))
     return f"{value:.{decimals}f}"
 
@@ -41,7 +40,6 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cpu() -> str:
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        if found := re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()):
+            return found[1]
     return platform.processor() or platform.machine()

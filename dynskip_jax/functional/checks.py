@@ -201,6 +201,7 @@ def check_call(
         check_policy(policies[i], recurrence.time_skip.max_skip, batch)
         if actions is None or actions[i] is None:
             continue
+        # Padding may hold any action, and a step whose length is unknown is not checked.
         valid = None
         if lengths is not None and isinstance(time, int):
             valid = np.broadcast_to(np.arange(time) < lengths[..., None], lead)
@@ -316,6 +317,7 @@ def check_carry(
         raise UserError(
             f"expected a carry of {kind.__name__}, got one of {type(carry.ring).__name__}"
         )
+    # The K states.
     for array in carry.ring:
         if array.shape[:-2] != batch or carry.step.shape != batch:
             raise UserError(
@@ -325,6 +327,7 @@ def check_carry(
             raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
         if hidden is not None and array.shape[-1] != hidden:
             raise UserError(f"expected a carry of {hidden} features, got one of {array.shape[-1]}")
+    # What the time skip keeps beside them.
     if jax.tree.structure(carry.skip_state) != _skip_state_structure(recurrence.time_skip):
         name = type(recurrence.time_skip).__name__
         raise UserError(f"expected a carry of {name}, got one of another skip over time")
@@ -335,6 +338,7 @@ def check_carry(
             )
     elif carry.inputs is not None:
         raise UserError("expected a carry without inputs: this time skip does not observe them")
+    # Keys, which a carry of evaluation lacks.
     if carry.key is None:
         return
     check_keys(carry.key)

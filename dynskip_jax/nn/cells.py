@@ -159,6 +159,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # Pieces and sizes.
         check_pieces(skip=skip, transition=transition, depth_skip=depth_skip)
         check_rngs(rngs)
         self.in_features = check_whole("in_features", in_features)
@@ -169,6 +170,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             self.below_features = check_whole("below_features", below_features)
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
 
+        # Rates and dtypes, which are static.
         check_number("forget_bias", forget_bias, "between -inf and inf", np.isfinite)
         rates = (recurrent_dropout, weight_dropout)
         self.recurrent_dropout, self.weight_dropout = as_rates(rates, 2)
@@ -201,6 +203,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         if weight_dropout:
             _check_recurrent(transition, params.transition)
 
+        # A piece without parameters is None, which is no part of the state.
         self.weights = Weights(params.transition)
         self.agent = _weights_or_none(params.skip)
         self.depth = _weights_or_none(params.depth)

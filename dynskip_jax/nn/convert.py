@@ -104,6 +104,7 @@ def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, n
         cells = module.cells
         num_directions = module.num_directions
 
+    # PyTorch multiplies by the transposed matrices.
     state = {}
     for i, cell in enumerate(cells):
         w_x, w_h, b, b_h = _arrays(cell)

@@ -315,6 +315,7 @@ def _samples(
 
 def _check_sizes(cells: Sequence[SkipCell], num_directions: int) -> None:
     """Raise a `UserError` if a cell does not fit the layers below it."""
+    # The cells of each layer: one, or the forward and the backward one.
     starts = range(0, len(cells), num_directions)
     layers = [cells[start : start + num_directions] for start in starts]
     for index, layer in enumerate(layers):
@@ -430,11 +431,13 @@ class SkipRNN(SkipLayers):
                 f"depth_skip={depth_skip} has no effect in {depth} layers: it begins at layer "
                 f"{depth_skip.layers_below + 1}. Add layers, or leave it out"
             )
+        # Options of each layer, bottom first.
         sizes = _each("hidden_features", hidden_features, depth)
         skips = _each("skip", skip, depth)
         transitions = _each("transition", transition, depth)
         cell_options_of = _each("cell", cell, depth)
 
+        # A layer reads both directions of the layer below.
         num_directions = 2 if bidirectional else 1
         cells = []
         width = in_features  # of the input of layer i

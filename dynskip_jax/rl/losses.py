@@ -119,6 +119,7 @@ def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""
     `reinforce`.
     """
     traces, weights = _checked(decisions, weights=weights)
+    # Layers without a policy, such as those of `F.Fixed`, have no entropy to raise.
     total = _nothing(traces)
     for trace in traces:
         if trace.mode != "none":
@@ -305,6 +306,7 @@ def _has_steps(traces: Sequence[DecisionTrace], array: Values) -> bool:
 
 def _checked(decisions: Any, **given: Any) -> list[Any]:
     """Check the traces and these arguments, and return them as JAX's arrays."""
+    # Layers of one call have the same axes.
     traces = traces_of(decisions)
     shape = jnp.shape(traces[0].action)
     batch = shape[:-1]

@@ -28,6 +28,7 @@ def generalized_advantages(
         lambdas: λ at each step; 0 at the last step of an episode. If it was truncated, V(t+1)
             stands for what would have followed.
     """
+    # δ(t), and the factor of A(t+1).
     deltas = rewards + discounts * next_values - values
     decays = discounts * lambdas
 
@@ -36,6 +37,7 @@ def generalized_advantages(
         advantage = delta + decay * following
         return advantage, advantage
 
+    # From the last step to the first; time is the leading axis of a scan.
     by_time = (jnp.moveaxis(deltas, -1, 0), jnp.moveaxis(decays, -1, 0))
     none = jnp.zeros_like(deltas, shape=deltas.shape[:-1])
     _, advantages = jax.lax.scan(back, none, by_time, reverse=True)

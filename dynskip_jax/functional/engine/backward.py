@@ -453,6 +453,7 @@ def _gradients_of_params(
         d = d_product
         if product.owns_input:
             d = d_inputs[product.input]
+        # The loop does not emit an operand that is the h that entered.
         x = operand
         if product.of_h:
             x = h_TBH
