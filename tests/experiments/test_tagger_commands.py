@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+import small_runs
 from commands import assert_picture, assert_user_error, execute, finished_run, succeed
 from pages import code_of, run_code
 
-from benchmarks import small_runs
 from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.data.tag_schemes import first_problem
 

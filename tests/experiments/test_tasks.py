@@ -1,9 +1,9 @@
 """Check each task from its files to its table: it trains, is resumed, and reads a text."""
 
 import pytest
+import small_runs
 from commands import assert_user_error, execute, load, row_of, succeed
 
-from benchmarks import small_runs
 from dynskip_jax import load_run
 from dynskip_jax.config.experiment import find_experiment
 from dynskip_jax.errors import UserError
