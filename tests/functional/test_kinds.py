@@ -428,7 +428,7 @@ MAY_BE_NAN = [
     *("averaged_log_likelihood", "cached_log_likelihood", "chosen_log_likelihood"),
     *("copied_log_likelihood", "copied_log_probs", "log_likelihood_of_each"),
     *("crf_log_likelihood", "crf_marginals", "char_cnn", "gated_window", "vimco", "zoneout"),
-    *("loss", "reinforce", "entropy", "leave_one_out", "moving_average"),
+    *("loss", "reinforce", "entropy", "leave_one_out"),
     *("pool_states: mean", "pool_states: max", "relaxed_weights: reinmax"),
     *("unroll: layers", "unroll: reference", "unroll: relaxed", "unroll: slstm"),
     *("unroll: log masked", "unroll: sparse masked", "unroll: skim_rnn", "unroll: skip-rnn"),

@@ -109,7 +109,8 @@ def test_what_a_transition_does_not_declare_is_said():
         type("Wrong", (F.Transition,), {"mix_states": F.SLSTM.mix_states})
     with pytest.raises(TypeError, match="return log π of the choice in `trace`"):
         type("Own", (F.TimeSkip,), {"num_choices": 2, "init": F.Dynamic.init})(2)
-    bare = type("Bare", (F.Transition,), {"state": F.LSTMState})()
+    methods = {"state": F.LSTMState, "init": lambda _, *sizes: F.LSTM().init(*sizes)}
+    bare = type("Bare", (F.Transition,), methods)()
     with pytest.raises(UserError, match=r"name them in Bare.recurrent"):
         SkipCell(2, 3, transition=bare, weight_dropout=0.5, rngs=nnx.Rngs(0))
     with pytest.raises(

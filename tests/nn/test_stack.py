@@ -78,7 +78,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     assert out.h.shape == (BATCH, TIME, HIDDEN * ways) and not np.asarray(out.h)[1, 1:].any()
 
 
-def test_what_a_critic_sees_is_the_state_before_in_either_direction():
+def test_observations_have_the_state_before_in_either_direction():
     out = compiled(stack_of(bidirectional=True))(X, seq_lengths=LENGTHS)
     (_, before), (_, after) = jax.tree.map(np.asarray, out.observations)
     ahead, back = np.split(np.asarray(out.states), 2, axis=-1)

@@ -344,7 +344,7 @@ def test_rollouts_are_a_leading_axis():
     )
 
 
-def test_nan_in_the_padding_reaches_no_critic():
+def test_nan_in_the_padding_reaches_no_observation():
     out = compiled(layers())(np.where(INSIDE[..., None], X, np.nan), seq_lengths=ENDS)
     assert all(np.isfinite(seen).all() for seen in out.observations[0])
 
