@@ -16,6 +16,7 @@ from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.engine.unroll import unroll
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.product import row
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, sequence_starts, where_each
 from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.functional.sharding import match_batch
@@ -215,7 +216,11 @@ def _run_batch(
     ways = spec.num_directions
 
     # States to start from, and keys for all that is sampled.
-    starts = [initial_state(layer, (batch,), x) for layer in spec.layers]
+    starts = [
+        initial_state(layer, own.initial, (batch,), x)
+        for layer, own in zip(spec.layers, params, strict=True)
+    ]
+    params = [own._replace(initial=None) for own in params]  # a step has no use for it
     carries, key = _carries(spec, starts, call)
     dropout_keys, mask_keys, weight_keys = _dropout_keys(
         spec, key, call.weight_key, batch, deterministic
@@ -297,11 +302,20 @@ def _side_by_side(arrays: Sequence[Array]) -> Array:
 
 
 def initial_state(
-    layer: LayerSpec, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
+    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return zeros, the state before the first step, sharded like the batch of `like`."""
+    """Return the state before the first step, each array (*batch, hidden).
+
+    `learned` has arrays of (hidden,); None for zeros. The result is sharded like the batch of
+    `like`.
+    """
     shape = (*batch, layer.hidden)
-    return zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
+    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
+    if learned is None:
+        return zeros
+    return jax.tree.map(
+        lambda zero, array: zero + row(array, zero).astype(zero.dtype), zeros, learned
+    )
 
 
 def _carries(

@@ -101,6 +101,7 @@ class LayerParams(NamedTuple):
     transition: Any
     skip: Any = None
     depth: Any = None
+    initial: Any = None  # learned initial state, each array (hidden,); zeros if None
 
 
 class StepInputs(NamedTuple):

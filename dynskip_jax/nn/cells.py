@@ -116,14 +116,17 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step,
             or the expected value in evaluation (Krueger et al. 2017). One rate for h and the cell
             state, or one for each array of the state, h first.
+        learnable_carry: Whether to learn the initial state, which all sequences share, instead of
+            zeros.
         dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
             parameters, biases, sums, states and results stay float32; see `functional.product`.
         param_dtype: Dtype of the parameters, and of the state unless `dtype` is wider.
 
     Attributes:
         weights: Parameters of the transition.
-        agent: Parameters of the time skip; None if it has none.
-        depth: Parameters of the depth skip, or None.
+        agent: Parameters of the time skip; None if it has none, as for the next two.
+        depth: Parameters of the depth skip.
+        initial: Learned initial state.
 
     Example::
 
@@ -155,6 +158,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         recurrent_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         zoneout: float | Sequence[float] = 0.0,
+        learnable_carry: bool = False,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
@@ -207,6 +211,10 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.weights = Weights(params.transition)
         self.agent = _weights_or_none(params.skip)
         self.depth = _weights_or_none(params.depth)
+        initial = None
+        if learnable_carry:  # one state for all sequences, from zeros
+            initial = F.zero_state(transition, (self.hidden_features,), param_dtype)
+        self.initial = _weights_or_none(initial)
 
     @property
     def skip(self) -> F.TimeSkip:
@@ -231,11 +239,12 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """Return the weights as they are stored, not yet cast to `dtype`."""
         agent = _read_or_none(self.agent)
         depth = _read_or_none(self.depth)
-        return F.LayerParams(self.weights.read(), agent, depth)
+        initial = _read_or_none(self.initial)
+        return F.LayerParams(self.weights.read(), agent, depth, initial)
 
     def params(self) -> F.LayerParams:
         """Return the weights for the pure functions, with matrices cast to `dtype`."""
-        return F.cast_matrices(self.raw_params(), self.dtype)
+        return F.cast_matrices(self.raw_params()._replace(initial=None), self.dtype)
 
     def initialize_carry(
         self, input_shape: int | tuple[int, ...], rngs: Rngs = None
@@ -266,8 +275,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return carry
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
-        """Return the state before the first step, zeros, each array (*batch, hidden)."""
-        return initial_state(self.spec, tuple(batch))
+        """Return the initial state, zeros or learned, each array (*batch, hidden)."""
+        return initial_state(self.spec, _read_or_none(self.initial), tuple(batch))
 
     def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
         """Return `carry` with its newest state, and the initial state in place of all others."""
@@ -368,7 +377,8 @@ def _step(
     )
     initial = None
     if resets is not None:
-        initial = initial_state(spec, x.shape[:-1], like=x)
+        initial = initial_state(spec, params.initial, x.shape[:-1], like=x)
+    params = params._replace(initial=None)
 
     # A carry from training has a mask, which evaluation ignores but hands on.
     mask = carry.recurrent_mask

@@ -248,6 +248,7 @@ def _arrays(cell: SkipCell) -> CellArrays:
     for feature, is_used in (
         ("a skip over depth", cell.recurrence.depth_skip is not None),
         ("zoneout", any(cell.zoneout)),
+        ("a learned initial state", cell.initial is not None),
         (f"the transition {transition}", transition not in (F.LSTM(), F.GRU())),
     ):
         if is_used:

@@ -391,7 +391,8 @@ class SkipRNN(SkipLayers):
         cell: More options of the cells of each layer, such as `[{}, dict(zoneout=0.1)]`, or of all
             layers.
         **cell_options: Options of every `SkipCell`: `recurrent_dropout`, `weight_dropout`,
-            `zoneout`, `forget_bias`, `agent_features`, `dtype`, and initializers.
+            `zoneout`, `learnable_carry`, `forget_bias`, `agent_features`, `dtype`, and
+            initializers.
 
     Example::
 

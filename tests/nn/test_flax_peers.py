@@ -77,7 +77,7 @@ STEPPED = {
 @pytest.mark.parametrize("name", STEPPED)
 def test_steps_of_a_cell_with_resets_equal_the_row(name):
     """Steps go on from a carry whose slots all differ, and two episodes begin, one at once."""
-    cell = cell_of(skip=STEPPED[name], transition=F.GRU())
+    cell = cell_of(skip=STEPPED[name], transition=F.GRU(), learnable_carry=True)
     first, x = np.split(X, [3], axis=1)
     start = cell.recurrence.init_carry(jax.random.key(5), BATCH, INPUT, HIDDEN)
     resets = np.array([[0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
@@ -125,12 +125,13 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation():
 @pytest.mark.parametrize("transition", [F.GRU(), F.FullGateRecurrence()], ids=str)
 def test_every_transition_is_a_flax_cell(transition):
     # Both in evaluation: choices are greedy.
-    cell = cell_of(transition=transition)
+    cell = cell_of(transition=transition, learnable_carry=True)
     layers = SkipLayers([cell])
     layers.eval()
     h = np.asarray(compiled(nnx.RNN(cell))(X, seq_lengths=LENGTHS))
     valid = np.arange(TIME) < LENGTHS[:, None]
     close(h[valid], np.asarray(compiled(layers)(X, seq_lengths=LENGTHS).h)[valid])
+    assert len(jax.tree.leaves(nnx.state(cell.initial))) == len(transition.state._fields)
 
 
 @pytest.mark.slow

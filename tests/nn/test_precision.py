@@ -14,7 +14,7 @@ from dynskip_jax.models import LanguageModel, SequenceClassifier, Tagger
 from dynskip_jax.nn import CharCNN, SkipCell
 from dynskip_jax.nn.base import Linear
 
-CELL_OPTIONS = {"agent_features": 6, "recurrent_dropout": 0.1}
+CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
 TOKENS = np.zeros((4, 8), np.int32)
 DYNAMIC = F.Dynamic(3, 0.5)
 

@@ -96,12 +96,16 @@ def test_options_of_one_cell_are_those_that_the_stack_does_not_set(name):
         stack_of(depth_skip=F.ToOutput(), num_layers=3, cell=[{}, {}, {name: F.GRU()}])
 
 
-def test_a_restarted_carry_holds_the_newest_state_and_zeros():
-    cell = cell_of(F.Dynamic(3))
+def test_the_initial_state_is_learned_and_a_restarted_carry_holds_it():
+    """Regression: the forgotten states became zeros instead of the learned initial state."""
+    cell = cell_of(F.Dynamic(3), learnable_carry=True)
+    cell.initial.h[...] = jax.device_put(np.full(HIDDEN, 0.5, np.float32))
     (carry,), _ = compiled(SkipLayers([cell]))(X, rngs=jax.random.key(1), return_carry=True)
     again = np.asarray(compiled(cell.restart_carry)(carry).slots.h)
     np.testing.assert_array_equal(again[:, 0], np.asarray(carry.slots.h)[:, 0])
-    np.testing.assert_array_equal(again[:, 1:], 0)
+    np.testing.assert_array_equal(again[:, 1:], 0.5)
+    gradient = nnx.jit(nnx.grad(lambda layers: layers(X, rngs=jax.random.key(0)).h.sum()))
+    assert np.abs(gradient(SkipLayers([cell])).cells[0].initial.c[...]).min() > 0
 
 
 def test_dropped_weights_are_those_that_multiply_the_state():

@@ -19,7 +19,7 @@ from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import LAYOUT, TrainState, make_step, seed_keys, start_state
 
 BATCH = 8
-NOISE = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2})
+NOISE = dict(model={"dropout": 0.3}, cell={"recurrent_dropout": 0.2, "learnable_carry": True})
 
 
 # Penalties of the states are means over the steps of a batch.
