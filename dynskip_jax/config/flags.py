@@ -80,7 +80,7 @@ class _Leaf(typing.NamedTuple):
     """One alternative of a setting's type: a value of a kind, or a tuple of `several`."""
 
     kind: Any
-    bounds: Bounds | None = None
+    bounds: Bounds = Bounds()
     several: bool = False
 
     @property
@@ -103,18 +103,6 @@ class _Leaf(typing.NamedTuple):
             return expanded(text)
         return self.kind(text)
 
-    def has(self, value: Any) -> bool:
-        """Return whether one value is of this kind; a whole number is one of `float`, too."""
-        if self.words:
-            return isinstance(value, str) and value in self.words
-        if isinstance(value, bool):  # which Python takes for a number
-            return self.kind is bool
-        if value == "":  # mostly an unset variable of a shell
-            return False
-        if self.kind is float:
-            return isinstance(value, int | float)
-        return isinstance(value, self.kind)
-
 
 @functools.cache
 def hints_of(kind: type) -> Mapping[str, Any]:
@@ -129,8 +117,11 @@ def _leaves(hint: Any) -> tuple[_Leaf, ...]:
     origin = typing.get_origin(hint)
     inside = typing.get_args(hint)
     if origin is Annotated:
-        bounds = next((each for each in inside[1:] if isinstance(each, Bounds)), None)
-        return tuple(leaf._replace(bounds=leaf.bounds or bounds) for leaf in _leaves(inside[0]))
+        leaves = _leaves(inside[0])
+        for bounds in inside[1:]:
+            if isinstance(bounds, Bounds):
+                leaves = tuple(leaf._replace(bounds=bounds) for leaf in leaves)
+        return leaves
     if origin in (typing.Union, types.UnionType):
         return tuple(leaf for each in inside for leaf in _leaves(each))
     if origin is tuple:
@@ -157,54 +148,45 @@ _NAMES = {
 }
 
 
+class Refused(str):
+    """What is wrong with a text for a setting, as the end of a sentence."""
+
+
 def read_value(text: str, hint: Any) -> Any:
-    """Convert a text to a type of a setting; one that fits none stays, for `problem` to refuse."""
+    """Convert a text to a type of a setting; a `Refused` says what is wrong with one."""
     leaves = _leaves(hint)
     if text == "none" and _allows_none(leaves):
         return None
     for leaf in leaves:
         try:
-            if leaf.several:
-                return tuple(leaf.read(part) for part in text.split(","))
-            return leaf.read(text)
+            values = tuple(map(leaf.read, text.split(",") if leaf.several else [text]))
         except UserError:
             raise
         except (TypeError, ValueError):
             continue
-    return text
+        # The first alternative that can be read decides about bounds.
+        for number in values:
+            if isinstance(number, int | float) and not leaf.bounds.hold(number):
+                return Refused(f"must be {_demand(number, leaf, leaves)}, got {short(number)}")
+        if not leaf.several:
+            return values[0]
+        # Several values of what may also be one value are a sweep.
+        is_swept = any(one.kind == leaf.kind and not one.several for one in leaves)
+        if is_swept and len({*values}) < len(values):
+            return Refused(f"names a value twice: {text}")
+        return values
+    return Refused(f"takes {_kinds(leaves)}, got {short(text)}")
 
 
 def _allows_none(leaves: Sequence[_Leaf]) -> bool:
     return any(leaf.kind is types.NoneType for leaf in leaves)
 
 
-def problem(value: Any, hint: Any) -> str | None:
-    """Return what is wrong with a value of a setting, as the end of a sentence, or None."""
-    leaves = _leaves(hint)
-    is_several = isinstance(value, tuple)
-    values = value if is_several else (value,)
-    # The first alternative whose kind the value has decides about bounds.
-    fitting = [leaf for leaf in leaves if leaf.several == is_several and all(map(leaf.has, values))]
-    if not fitting:
-        return f"takes {_kinds(leaves)}, got {short(value)}"
-
-    leaf = fitting[0]
-    allowed = leaf.bounds or Bounds()
-    for number in values:
-        if isinstance(number, int | float) and not allowed.hold(number):
-            return f"must be {_demand(allowed, number, leaves)}, got {short(number)}"
-    # Several values of what may also be one value are a sweep.
-    is_swept = is_several and any(one.kind == leaf.kind and not one.several for one in leaves)
-    if is_swept and len({*values}) < len(values):
-        return f"names a value twice: {shown(value)}"
-    return None
-
-
-def _demand(allowed: Bounds, number: int | float, leaves: Sequence[_Leaf]) -> str:
-    """Return what a number outside its bounds had to be."""
-    demand = str(allowed)
+def _demand(number: int | float, leaf: _Leaf, leaves: Sequence[_Leaf]) -> str:
+    """Return what a number outside the bounds of its kind had to be."""
+    demand = str(leaf.bounds)
     is_finite = isinstance(number, int) or math.isfinite(number)
-    if not is_finite and allowed != Bounds():
+    if not is_finite and leaf.bounds != Bounds():
         demand = f"finite and {demand}"
     if _allows_none(leaves):
         return f"{demand}, or none"
@@ -274,15 +256,11 @@ def parse(
     text = re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]
     with rules:
         values = vars(tyro.cli(kind, prog=prog, description=text, args=arguments, config=config))
-    # tyro knows no bounds.
-    for parameter, of, *_ in parameters:
-        value = values[parameter]
-        is_group = dataclasses.is_dataclass(of)
-        settings = vars(value) if is_group else {parameter: value}
-        hints = hints_of(of) if is_group else {parameter: of}
+    for parameter, value in values.items():
+        settings = vars(value) if dataclasses.is_dataclass(value) else {parameter: value}
         for name, one in settings.items():
-            if (what := problem(one, hints[name])) is not None:
-                raise UserError(f"{flag(name)} {what}")
+            if isinstance(one, Refused):
+                raise UserError(f"{flag(name)} {one}")
     return values
 
 

@@ -21,7 +21,6 @@ from dynskip_jax.config.flags import (
     Weight,
     flag,
     hints_of,
-    problem,
     short,
 )
 from dynskip_jax.errors import UserError
@@ -338,10 +337,7 @@ def replace(settings: Settings, /, **values: Any) -> Settings:
     for name, value in values.items():
         if name not in fields:
             raise UserError(f"there is no setting {short(name)}")
-        group, hint, _ = fields[name]
-        if (what := problem(value, hint)) is not None:
-            raise UserError(f"{flag(name)} {what}")
-        groups.setdefault(group, {})[name] = value
+        groups.setdefault(fields[name][0], {})[name] = value
     changed = {
         group: dataclasses.replace(getattr(settings, group), **of) for group, of in groups.items()
     }
