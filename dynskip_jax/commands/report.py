@@ -14,7 +14,7 @@ from dynskip_jax.analysis.statistics import paired_difference, t_interval
 from dynskip_jax.config.experiment import experiment_of
 from dynskip_jax.config.flags import listed
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.own_code import import_module
+from dynskip_jax.runs.pieces import import_module
 from dynskip_jax.runs.tables import label_of, row_name, shown_columns
 from dynskip_jax.storage.files import check_new, write_atomically
 from dynskip_jax.storage.folder import RunDir

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dynskip_jax.runs.load import Trained, load_models, load_run
-from dynskip_jax.runs.own_code import import_module
+from dynskip_jax.runs.pieces import import_module
 from dynskip_jax.storage.results import progress_of, runs_of_models
 from dynskip_jax.terminal.console import say
 from dynskip_jax.training.devices import keep_compiled_programs

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import importlib
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -11,7 +12,6 @@ from dynskip_jax import functional as F
 from dynskip_jax.config.flags import short
 from dynskip_jax.config.settings import Settings, first
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.own_code import import_module
 
 _PIECE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)(\(.*\))?")
 
@@ -75,20 +75,26 @@ def _make_piece(
     if not (isinstance(piece, type) and issubclass(piece, kind)):
         raise UserError(f"{short(text)}: {module} has no class {name} derived from {kind.__name__}")
     fields = [field.name for field in dataclasses.fields(piece) if field.init]
-    given = {name: value for name, value in options.items() if name in fields}
     try:
         call = ast.parse(f"f{arguments or '()'}", mode="eval").body
-        listed = dict(zip(fields, map(ast.literal_eval, call.args), strict=False))
+        listed = [ast.literal_eval(each) for each in call.args]
         named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, AttributeError, TypeError, RecursionError, MemoryError):
-        # Python raises the last two for arguments that are nested too deep, such as 3,000 minus
-        # signs.
+        # Python raises the last two for arguments that are nested too deep.
         problem = "arguments are numbers, words in quotes, True, False or None"
         raise UserError(f"{short(text)}: {problem}") from None
-    is_twice = {*listed} & {*named} or len(named) < len(call.keywords)
-    if len(listed) < len(call.args) or is_twice:
-        raise UserError(f"{short(text)}: {name} takes {', '.join(fields) or 'nothing'}, each once")
+    given = {name: options[name] for name in fields[len(listed) :] if name in options}
     try:
-        return piece(**given | listed | named)
+        return piece(*listed, **given | named)
     except TypeError as error:
         raise UserError(f"{short(text)}: {error}") from None
+
+
+def import_module(name: str, flag: str) -> None:
+    """Import a module that the command line names, from the current folder or the environment."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the current folder, as in `python -m`
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # whatever the module raises
+        raise UserError(f"{flag} {short(name)} cannot be imported: {error!r}") from error
