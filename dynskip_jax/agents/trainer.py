@@ -32,7 +32,7 @@ from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.interruptions import interruptions
 from dynskip_jax.training.loop import FitResult, FitSettings
 from dynskip_jax.training.mesh import Parallel
-from dynskip_jax.training.progress import Progress, compiling
+from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.resume import Saver, TrainProgress
 from dynskip_jax.training.scheduled import policy_mode
 from dynskip_jax.training.step import TrainState, of_epoch, seed_keys
@@ -121,8 +121,7 @@ class AgentLearner(Learner):
             raise UserError("agents are trained by one process: leave out --coordinator, --process")
         keys = seed_keys(settings.seeds)
         update = self.make_update(settings.optimizer)
-        with compiling():
-            state = self.start_state(settings, keys.init)
+        state = self.start_state(settings, keys.init)
         progress = TrainProgress.start(len(settings.seeds))
         saver = Saver(run_dir, Parallel(), settings.checkpoint_minutes)
 

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float
 
 from dynskip_jax.config.flags import Count, Rate, Weight
-from dynskip_jax.data.files import read_file
 from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.finished import FinishedRun
@@ -21,7 +20,6 @@ from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.terminal.console import print_table, say
 from dynskip_jax.training.progress import Progress
 
-_MOST_BYTES = 2**26  # of what an earlier evaluation wrote
 _COLUMNS = ("dev", "test", "dev_with", "test_with")
 
 
@@ -36,7 +34,7 @@ def evaluate(
 
     Of several values, separated by commas, the best on dev is used, by the mean perplexity over
     seeds. Test is then evaluated once. The numbers are also written into the run folder, as
-    `evaluate-cache.json`, which is not replaced by those of other flags.
+    `evaluate-cache.json`.
 
     Args:
         data: Folder of the run's data; by default where the run found it.
@@ -53,11 +51,6 @@ def evaluate(
     read = next(iter(models.values())).data(data)  # all models of a folder have the same
     path = run.run_dir / "evaluate-cache.json"
     told = dict(data=read.name, flags=flags | {"models": [*models]})
-    begin = json.dumps(told, indent=1)[:-2]  # of the file
-    if path.exists() and not read_file(path, _MOST_BYTES).decode("utf-8", "replace").startswith(
-        begin
-    ):
-        raise UserError(f"{path} has an evaluation with other flags: move it away")
 
     results = {}
     with Progress(2 * len(models), "evaluating") as progress:  # each model reads dev and test

@@ -10,7 +10,6 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.finished import FinishedRun
 from dynskip_jax.runs.load import Trained
 from dynskip_jax.storage.folder import file_name
-from dynskip_jax.storage.results import progress_of, runs_of_models
 from dynskip_jax.terminal.console import print_table, say
 
 
@@ -21,9 +20,6 @@ def explain(run: FinishedRun, text: str | None = None) -> None:
         text: Words as the data writes them, separated by spaces; by default a sample.
     """
     models = run.models("explain")
-    for name, other in runs_of_models(run.run_dir).items():
-        if other.result() is None:
-            say(f"{name}: {progress_of(other)}, left out")
     first = next(iter(models.values()))
     text = _text_to_read(first, text)
     readings = {name: trained.read(text) for name, trained in models.items()}

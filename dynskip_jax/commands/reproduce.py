@@ -22,14 +22,13 @@ class Table(NamedTuple):
     """A table of results: its page in docs/results, the heading above it, and its commands by name.
 
     In a command, `{NAME}` is the run folder of an earlier one, and `{vectors}` a file of word
-    vectors. With the flags `reduced` a table takes minutes, and its rows keep their order.
+    vectors.
     """
 
     name: str
     page: str
     section: str
     runs: dict[str, str]
-    reduced: str = ""
 
 
 def all_tables() -> dict[str, Table]:
@@ -41,7 +40,7 @@ def all_tables() -> dict[str, Table]:
     return found
 
 
-def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) -> None:
+def reproduce(names: Positional[tuple[str, ...]] = ()) -> None:
     """Print the commands behind results tables, as in `reproduce numbers-11 | sh -e`.
 
     Data are looked for in $DYNSKIP_DATA_DIR, GloVe's vectors in glove.6B.50d.txt, and vectors
@@ -51,7 +50,6 @@ def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) ->
 
     Args:
         names: Tables.
-        reduced: Print commands of minutes, not of hours, whose rows have the same order.
     """
     tables = all_tables()
     if not names:
@@ -62,10 +60,7 @@ def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) ->
     for name in names:
         if name not in tables:
             raise UserError(f"there is no {name!r}: choose {listed([*tables])}")
-        if reduced and not tables[name].reduced:
-            others = listed([name for name, table in tables.items() if table.reduced])
-            raise UserError(f"{name} has no reduced size: choose {others}, or leave out --reduced")
-        lines = list(commands_of(tables[name], reduced=reduced))
+        lines = list(commands_of(tables[name]))
         if any(_VECTORS in line for line in lines):
             say(f"test -e {_VECTORS} || python docs/word_vectors.py {_VECTORS}")
         if any(_GLOVE in line for line in lines):
@@ -77,33 +72,17 @@ def reproduce(names: Positional[tuple[str, ...]] = (), reduced: bool = False) ->
             say(shlex.join([*start.split(), *line]))
 
 
-def commands_of(table: Table, *, reduced: bool = False) -> Iterator[list[str]]:
+def commands_of(table: Table) -> Iterator[list[str]]:
     """Yield each command line of a table, which begins with an experiment or a module."""
-    folder = _FOLDER / (f"{table.name}-reduced" if reduced else table.name)
-    flags = shlex.split(table.reduced) if reduced else []
-    paths = {"vectors": _VECTORS} | {run: str(folder / run) for run in table.runs}
+    paths = {"vectors": _VECTORS} | {run: str(_FOLDER / table.name / run) for run in table.runs}
     for run, command in table.runs.items():
         line = [
             re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part)
             for part in shlex.split(command)
         ]
-        if not _trains(line):
-            yield line
-            continue
-        # The reduced flags take the place of the table's own, which would be given twice.
-        yield [*_without(line, flags[::2]), *flags, "--run-dir", paths[run]]
+        yield [*line, "--run-dir", paths[run]] if _trains(line) else line
 
 
 def _trains(line: list[str]) -> bool:
     """Return whether a command trains a model: it is not one over an earlier run."""
     return line[1].startswith("--") and not line[0].startswith("benchmarks.")
-
-
-def _without(line: list[str], flags: list[str]) -> list[str]:
-    """Return a command line without some flags and their values."""
-    kept = []
-    for i, word in enumerate(line):
-        is_value = not word.startswith("--") and line[i - 1] in flags
-        if word not in flags and not is_value:
-            kept.append(word)
-    return kept

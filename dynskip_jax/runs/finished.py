@@ -31,15 +31,21 @@ class FinishedRun:
     def models(self, command: str) -> dict[str, Trained]:
         """Return the chosen models by name; the run's experiment must have the command."""
         self._prepare()
-        return load_models(self.run_dir, self.model, self.of_seed, command)
+        models = load_models(self.run_dir, self.model, self.of_seed, command)
+        self._say_what_is_left_out()
+        return models
 
     def last(self, command: str) -> Trained:
         """Return the chosen model; the run's experiment must have the command."""
         self._prepare()
+        model = load_run(self.run_dir, self.model, self.of_seed, command)
+        self._say_what_is_left_out()
+        return model
+
+    def _say_what_is_left_out(self) -> None:
         for name, other in runs_of_models(self.run_dir).items():
-            if self.model is None and other.result() is None:
+            if self.model is None and not other.is_finished:
                 say(f"{name}: {progress_of(other)}, left out", sys.stderr)
-        return load_run(self.run_dir, self.model, self.of_seed, command)
 
     def _prepare(self) -> None:
         """Import the module that --code names, and find programs that were compiled before."""

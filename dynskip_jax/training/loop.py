@@ -18,7 +18,7 @@ from dynskip_jax.storage.folder import RunDir
 from dynskip_jax.training.interruptions import interruptions
 from dynskip_jax.training.mesh import PER_EXAMPLE, PER_SEED, Parallel, batch_spec
 from dynskip_jax.training.optimizer import Schedule
-from dynskip_jax.training.progress import Progress, compiling
+from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.resume import Saver, TrainProgress
 from dynskip_jax.training.step import (
     Metrics,
@@ -93,8 +93,7 @@ def fit(
     epoch = Epoch(task, settings, keys, parallel)
     averaged = settings.average is not None
     console = None if processes.first else Console(quiet=True)
-    with compiling(console):
-        state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
+    state = start_state(task, settings.optimizer, keys, settings.start, averaged=averaged)
     best = jax.tree.map(jnp.copy, state.params)
     progress = TrainProgress.start(len(settings.seeds))
     saver = Saver(run_dir, parallel, settings.checkpoint_minutes)

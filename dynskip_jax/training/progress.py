@@ -1,36 +1,17 @@
 """Show the progress of a long loop with rich: a bar in a terminal, an occasional line elsewhere."""
 
-import contextlib
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from rich import progress as rich_progress
 from rich.console import Console
 
 from dynskip_jax.terminal.console import LITERAL
 
-logger = logging.getLogger(__name__)
-
 _REDRAW_SECONDS = 0.25  # in a terminal
 _LINE_SECONDS = 30  # elsewhere
 _FIRST_LINE_SECONDS = 5  # after the first step, which is compiled: then the time left is known
 _ESTIMATE_SECONDS = 3600  # the estimate rests on the steps of the last hour: some take minutes
-
-
-@contextlib.contextmanager
-def compiling(console: Console | None = None) -> Iterator[None]:
-    """Say before a loop begins that it is compiled; on a terminal, until its bar is drawn.
-
-    Elsewhere the line is logged, so that an error stays the only line of standard error.
-    """
-    console = console or Console(stderr=True)
-    if console.is_terminal:
-        with console.status("compiling"):
-            yield
-    else:
-        logger.info("compiling")
-        yield
 
 
 class Progress:

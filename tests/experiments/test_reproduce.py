@@ -5,12 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from commands import assert_user_error, execute, load, succeed, tool
+from commands import assert_user_error, execute, succeed, tool
 from flags import flags_of
 from marks import and_slow
 
 from dynskip_jax.commands.reproduce import all_tables, commands_of
-from dynskip_jax.config.experiment import find_experiment
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLES, REPRODUCE = all_tables(), tool("reproduce")
@@ -70,37 +69,3 @@ def test_the_list_and_the_commands_are_printed(here):
     assert succeed(REPRODUCE, "imdb-strong").out.startswith("test -e vectors.txt || ")
     assert_user_error(execute(REPRODUCE, "tabel-3"), "there is no 'tabel-3': choose")
     assert not any(here.iterdir())
-
-
-@pytest.mark.parametrize("name", [name for name in TABLES if TABLES[name].reduced])
-def test_the_reduced_commands_train_elsewhere(name):
-    for line, full in zip(
-        commands_of(TABLES[name], reduced=True), commands_of(TABLES[name]), strict=True
-    ):
-        small, whole = (flags_of(of[0], of[1:]).settings for of in (line, full))
-        assert small.run.run_dir.parts[2] == f"{name}-reduced"
-        examples = [of.data.train_examples * len(of.run.all_seeds) for of in (small, whole)]
-        assert examples[0] < examples[1]
-        given = [word for word in line if word.startswith("--")]
-        assert len(given) == len({*given}), line
-        assert {word for word in full if word.startswith("--")} <= {*given}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "order"),
-    [
-        ("numbers-11", ["dynamic-10 dynamic:10", "compared fixed:5", "compared lstm"]),
-        ("recall", ["dynamic-128 dynamic:128", "lstm lstm"]),
-    ],
-)
-def test_a_reduced_table_has_its_rows_in_the_order_of_the_whole_one(name, order, here):
-    for line in commands_of(TABLES[name], reduced=True):
-        if "--control" not in line:  # minutes more
-            succeed(find_experiment(line[0]), *line[1:])
-    found = {}
-    for path in here.rglob("result.json"):
-        run = path.relative_to(here).parts[3]
-        for row in load(path)["rows"]:
-            found[f"{run} {row['model']}"] = row["metrics"]["test_accuracy"]["mean"]
-    assert sorted(order, key=lambda row: -found[row]) == order
