@@ -35,8 +35,7 @@ def test_the_version_is_the_same_everywhere():
 # The packages of the core, and which other packages each may import.
 LAYERS = {
     "errors": set(),
-    "model_names": set(),
-    "functional": {"errors", "model_names"},
+    "functional": {"errors"},
     "rl": {"functional", "errors"},
     "nn": {"functional", "rl", "errors"},
     "models": {"functional", "rl", "nn", "errors"},
@@ -77,7 +76,7 @@ def test_the_core_imports_downwards(layer):
 
 # All files and folders of the package, from the lowest floor to the highest.
 FLOORS = (
-    *("errors", "model_names", "terminal", "data", "config", "storage"),
+    *("errors", "terminal", "data", "config", "storage"),
     *("functional", "rl", "nn", "models", "analysis", "training", "tasks", "agents"),
     *("runs", "experiments", "commands", "cli"),
 )

@@ -11,7 +11,6 @@ from dynskip_jax.config.experiment import NAMES, Experiment, find_experiment
 from dynskip_jax.config.flags import call, flag, listed, parse, program, short, shown
 from dynskip_jax.config.settings import (
     Resolved,
-    check_effects,
     fields_of,
     get,
     groups_of,
@@ -150,7 +149,6 @@ def read_training(experiment: Experiment, arguments: Sequence[str]) -> tuple[Res
     if experiment.default_preset is not None:
         preset = experiment.default_preset(given)
     resolved = resolve(kind, experiment.presets, preset, given)
-    check_effects(resolved.settings, given, resolved.settings.run.models(experiment.model))
     return resolved, values["output"]
 
 

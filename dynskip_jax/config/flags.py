@@ -55,13 +55,6 @@ _COMPARISONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class For:
-    """Mark a setting that has an effect only on some models, named as on the command line."""
-
-    models: tuple[str, ...]
-
-
 Count = Annotated[int, Bounds(1, 1_000_000)]
 Layers = Annotated[int, Bounds(1, 100)]
 Size = Annotated[int, Bounds(1, 100_000)]

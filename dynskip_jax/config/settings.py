@@ -12,27 +12,16 @@ from dynskip_jax.config.flags import (
     MAX_SEED,
     Bounds,
     Count,
-    For,
     Natural,
     Positive,
     Seed,
     Share,
     Size,
     Weight,
-    flag,
     hints_of,
     short,
 )
 from dynskip_jax.errors import UserError
-from dynskip_jax.model_names import (
-    CHOOSING,
-    MODELS,
-    READING_LESS,
-    REWARDED,
-    WITH_AGENT,
-    WITH_K,
-    is_one_of,
-)
 
 # Settings of which several values may be trained together.
 SWEPT = ("mix", "learning_rate")
@@ -40,8 +29,6 @@ SWEPT = ("mix", "learning_rate")
 _MOST_SEEDS = 1000  # trained together
 _LARGEST_NUMBER = 100_000  # in the name of a model
 _MOST_LAYERS = 100  # of a transition
-
-Rewarded = For(REWARDED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,69 +108,65 @@ class Model:
 class Agent:
     """Skips over time, their agents, and how these are trained."""
 
-    mix: Annotated[Share | tuple[Share, ...], For(WITH_K)] = 0.5
+    mix: Share | tuple[Share, ...] = 0.5
     """λ, the weight of the skipped-to state against the previous one."""
-    agent: Annotated[Literal["mlp", "content", "both"], For(CHOOSING)] = "mlp"
+    agent: Literal["mlp", "content", "both"] = "mlp"
     """How agents score states: by an MLP, which knows how far each is; by the dot product of a
     query with each (content); or by the sum (both).
     """
-    agent_keys: Annotated[Literal["states", "followed"], For(CHOOSING)] = "states"
+    agent_keys: Literal["states", "followed"] = "states"
     """What the query is compared with (content, both): states, or also the inputs that followed
     them.
     """
-    agent_features: Annotated[Size, For(WITH_AGENT)] = 50
+    agent_features: Size = 50
     """Number of the agent's hidden units."""
-    stride: Annotated[Count, For(WITH_AGENT)] = 1
+    stride: Count = 1
     """Distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …"""
-    top: Annotated[Count, For(("sparse:k",))] = 5
+    top: Count = 5
     """Number of states that enter: those with the best scores."""
-    agent_learning_rate: Annotated[Positive | None, For((*WITH_AGENT, "lstm_jump"))] = None
+    agent_learning_rate: Positive | None = None
     """Give agents, and attention that copies words, their own Adam with this rate; by default they
     share the network's optimizer.
     """
-    evaluation_mode: Annotated[Literal["greedy", "sample"], For((*REWARDED, "random:k"))] = "greedy"
+    evaluation_mode: Literal["greedy", "sample"] = "greedy"
     """How agents choose on dev and test."""
-    control: Annotated[Literal["none", "untrained", "histogram", "mean"], For(CHOOSING)] = "none"
+    control: Literal["none", "untrained", "histogram", "mean"] = "none"
     """Replace the choice by a control: an untrained agent, draws with the rates of --control-of
     (histogram), or the mean of the last k states.
     """
     control_of: tuple[Share, ...] | Path | None = None
     """The rates of each k, or a finished run folder of one model with an agent that gives them."""
-    reward: Annotated[Literal["log_likelihood", "probability", "correct"], Rewarded] = (
-        "log_likelihood"
-    )
+    reward: Literal["log_likelihood", "probability", "correct"] = "log_likelihood"
     """Reward agents by log-likelihood (the paper) or probability (the paper's taggers) of the
     truth, or by 1 and -1 for right and wrong.
     """
-    rl_coef: Annotated[Weight, Rewarded] = 1.0
+    rl_coef: Weight = 1.0
     """Weight of the agents' loss J_2."""
-    entropy_coef: Annotated[Weight, Rewarded] = 1.0
+    entropy_coef: Weight = 1.0
     """β, weight of the entropy in J_2 (the paper's is 1)."""
-    entropy_coef_final: Annotated[Weight | None, Rewarded] = None
+    entropy_coef_final: Weight | None = None
     """β of the last epoch, reached linearly; by default β stays."""
-    entropy: Annotated[Literal["sampled", "exact"], Rewarded] = "sampled"
+    entropy: Literal["sampled", "exact"] = "sampled"
     """sampled: -log π of the actions taken, inside the return (Eq. 5); exact: each step's entropy,
     differentiated directly.
     """
-    discount: Annotated[Share, Rewarded] = 1.0
+    discount: Share = 1.0
     """Discount of later rewards, per step (the paper's is 1)."""
-    baseline: Annotated[Literal["none", "batch", "rollouts"], Rewarded] = "none"
+    baseline: Literal["none", "batch", "rollouts"] = "none"
     """Subtract from the return the mean of the other examples (batch) or of the example's other
     rollouts.
     """
-    rollouts: Annotated[int, Bounds(1, 1000), Rewarded] = 1
+    rollouts: Annotated[int, Bounds(1, 1000)] = 1
     """M, number of samples of each training example's actions."""
-    relaxation: Annotated[
-        Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"], For(CHOOSING)
-    ] = "none"
+    relaxation: Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"] = "none"
     """Relax choices in the first epochs, in place of the estimator."""
-    relaxed_epochs: Annotated[Natural, For(CHOOSING)] = 0
+    relaxed_epochs: Natural = 0
     """Number of relaxed epochs."""
-    relaxed_entropy_coef: Annotated[tuple[float, ...] | None, For(CHOOSING)] = None
+    relaxed_entropy_coef: tuple[float, ...] | None = None
     """β of the exact entropy in relaxed epochs, or of the first and the last one; by default as
     later.
     """
-    update_cost: Annotated[Weight, For(READING_LESS)] = 0.0
+    update_cost: Weight = 0.0
     """Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 8)."""
 
 
@@ -382,28 +365,3 @@ def resolve(
     settings = replace(kind(), **{**values, **given, "preset": preset})
     epochs = values.get("epochs", kind().training.epochs)
     return Resolved(settings, sources | dict.fromkeys(given, "flag"), epochs)
-
-
-def models_of(hint: Any) -> tuple[str, ...]:
-    """Return the names of the models on which a setting of this type has an effect."""
-    marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, For)]
-    return marks[0].models if marks else MODELS
-
-
-def applies(hint: Any, model: str) -> bool:
-    """Return whether a setting of this type has an effect on a model."""
-    return is_one_of(model, models_of(hint))
-
-
-def check_effects(settings: Settings, given: Mapping[str, Any], models: Sequence[str]) -> None:
-    """Raise a `UserError` if a given setting has no effect on any of the models."""
-    fields = fields_of(type(settings))
-    if given.get("relaxation", "none") != "none" and not settings.agent.relaxed_epochs:
-        raise UserError("--relaxation has no effect without --relaxed-epochs: give their number")
-    for name, value in given.items():
-        _, hint, default = fields[name]
-        if value != default and not any(applies(hint, model) for model in models):
-            raise UserError(
-                f"{flag(name)} has no effect on {', '.join(models)}: leave it out, or train "
-                f"{models_of(hint)[0]}"
-            )

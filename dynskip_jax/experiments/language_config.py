@@ -2,13 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from dynskip_jax.config.flags import Count, For, Natural, Positive, Size
+from dynskip_jax.config.flags import Count, Natural, Positive, Size
 from dynskip_jax.config.settings import Settings
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
-from dynskip_jax.model_names import COPYING
 
 # What all language models have.
 LANGUAGE: dict[str, Any] = dict(
@@ -47,7 +46,7 @@ class LanguageModel(RegularizedModel):
     """Draw weights from U(-scale, scale)."""
     embedding_features: Size | None = None
     """Size of a word's embedding, except with charlm."""
-    copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "none"
+    copy: Literal["none", "chosen", "expected"] = "none"
     """Copy words of the last k steps: the one after the chosen state, or all by probability
     (expected).
     """

@@ -2,9 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from dynskip_jax.config.flags import Count, For, Rate, Size
+from dynskip_jax.config.flags import Count, Rate, Size
 from dynskip_jax.config.settings import Agent, Data, Settings
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
@@ -58,11 +58,11 @@ class SentenceModel(RegularizedModel):
 class SentenceAgent(Agent):
     """Skips over time, their agents, and how these are trained."""
 
-    max_jump: Annotated[Count, For(("lstm_jump",))] = 5
+    max_jump: Count = 5
     """K of LSTM-Jump, the longest jump."""
-    read_steps: Annotated[Count, For(("lstm_jump",))] = 20
+    read_steps: Count = 20
     """R of LSTM-Jump, words read between jumps."""
-    max_jumps: Annotated[Count, For(("lstm_jump",))] = 10
+    max_jumps: Count = 10
     """N of LSTM-Jump, the most jumps in a text."""
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.config.settings import SWEPT, Agent, Settings, applies, fields_of, get
+from dynskip_jax.config.settings import SWEPT, Agent, Settings, fields_of, get
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.pieces import make_time_skip, make_transition
 
@@ -212,10 +212,21 @@ def variant_of(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """Return settings, without defaults, that distinguish a model from others of its name."""
     variant = {}
     fields = fields_of(Settings)
-    for name in ("transition", "depth_skip", "agent", "agent_keys", "stride", "control", "top"):
-        _, hint, usual = fields[name]
+    kind = F.TIME_SKIPS.get(spec.name.partition(":")[0])  # None: a class of the user's own
+    chooses = kind is None or issubclass(kind, F.Dynamic)
+    has_effect = {
+        "transition": True,
+        "depth_skip": True,
+        "agent": chooses,
+        "agent_keys": chooses,
+        "stride": chooses or spec.skip.has_agent,
+        "control": chooses,
+        "top": kind in (None, F.SparseAttention),
+    }
+    for name in filter(has_effect.get, has_effect):
+        _, _, usual = fields[name]
         value = get(settings, name)
-        if value != usual and applies(hint, spec.name):
+        if value != usual:
             variant[name] = value
     if spec.copy != "none":
         variant["copy"] = spec.copy

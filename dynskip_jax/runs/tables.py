@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.config.experiment import Dataset, Experiment
-from dynskip_jax.model_names import PLAIN
 from dynskip_jax.terminal.console import print_table, say
 
 # Symbols of swept settings in tables and plots.
@@ -132,6 +131,6 @@ def row_name(row: Mapping[str, Any]) -> str:
     """
     more = {name: text.format(row[name]) for name, text in _VARIANT.items() if name in row}
     model = row["model"]
-    if model in PLAIN:
+    if model in ("previous", "lstm"):
         model = more.pop("transition", "lstm")
     return ", ".join([model, *more.values()])

@@ -33,8 +33,6 @@ BAD = {
     "stray word": (("stray",), "no command 'stray'"),
     "no model": (("--model", "foo:3"), "unknown model 'foo:3'"),
     "both": (("--model", "lstm", "--compare", "fixed:2,lstm"), "either --model or --compare"),
-    "no effect": (("--mix", 0.25), "--mix has no effect on lstm"),
-    "no relaxed epochs": ((*AGENT, "--relaxation", "soft"), "without --relaxed-epochs"),
     "too many devices": (
         ("--devices", 99, "--model", "lstm"),
         "--devices 99 is more than there are",

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from dynskip_jax.config.experiment import Experiment, columns_of
-from dynskip_jax.config.flags import Bounds, Count, For, Layers, Positive, Share, Weight
+from dynskip_jax.config.flags import Bounds, Count, Layers, Positive, Share, Weight
 from dynskip_jax.config.settings import Agent, Data, Model, Settings, Training, with_groups
 from dynskip_jax.errors import UserError
-from dynskip_jax.model_names import CHOOSING, REWARDED
 
 Steps = Annotated[int, Bounds(1, 10**9)]
 
@@ -57,11 +56,11 @@ class PolicyAgent(Agent):
     relaxed_epochs: ClassVar[Any] = property(lambda self: int(self.relaxation != "none"))
     evaluation_mode: ClassVar[str] = "train"
 
-    relaxation: Annotated[Literal["none", "soft"], For(CHOOSING)] = "soft"
+    relaxation: Literal["none", "soft"] = "soft"
     """soft: while training, all states enter, weighed by their probability; none: choices are
     sampled, and their probability is part of the action's.
     """
-    rl_coef: Annotated[Weight, For(REWARDED)] = 1.0
+    rl_coef: Weight = 1.0
     """Weight of the log-probability of sampled choices in PPO's ratio."""
     discount: Share = 0.99
     """γ, the discount of later rewards, per step."""

@@ -10,21 +10,19 @@ weighs all states; evaluation takes the most probable one.
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Literal
 
 from dynskip_jax.config.experiment import ACCURACY, Experiment
-from dynskip_jax.config.flags import For
 from dynskip_jax.config.settings import Model, Settings, with_groups
 from dynskip_jax.experiments.agreement.config import MaskedAgent
 from dynskip_jax.experiments.number_prediction.config import RelaxedTraining, SyntheticData
-from dynskip_jax.model_names import COPYING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecallModel(Model):
     """What the network is made of."""
 
-    copy: Annotated[Literal["none", "chosen", "expected"], For(COPYING)] = "chosen"
+    copy: Literal["none", "chosen", "expected"] = "chosen"
     """Copy words of the last k steps: the one after the chosen state, or all by probability
     (expected).
     """
