@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from dynskip_jax import rl
 from dynskip_jax.agents.actor_critic import AgentOutput
 from dynskip_jax.agents.environments import Environments
 from dynskip_jax.agents.rollout import Episodes, Player
+from dynskip_jax.config.settings import Agent
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.rl import ppo
 from dynskip_jax.storage.folder import RunDir
@@ -42,25 +43,11 @@ _SPLITS = {"train": 0, "dev": 1, "test": 2}
 _ROUNDS = {"dev": 1, "test": 4}  # of as many episodes as an update has
 
 
-class PPOSettings(NamedTuple):
-    """Settings of the update."""
-
-    discount: float  # γ
-    gae_lambda: float  # λ of GAE
-    clip: float  # ε of the surrogate objective
-    passes: int  # over an update's episodes
-    minibatches: int  # of a pass, each of whole episodes
-    value_coef: float
-    entropy_coef: float
-    choice_coef: float  # of the log-probability of sampled choices in the ratio: 1, or 0
-    update_cost: float  # of each step that is read, by layers that leave steps out
-
-
 class AgentLearner(Learner):
     """Train and evaluate agents, one for each seed; the task describes environment and model.
 
-    The task has `info`, an `EnvironmentInfo`, `ppo`, its `PPOSettings`, and `temperature`, a
-    function of the environment steps so far.
+    The task has `info`, an `EnvironmentInfo`, the groups of settings `agent` and `ppo`, and
+    `temperature`, a function of the environment steps so far.
     """
 
     counts = "environment steps"
@@ -79,7 +66,7 @@ class AgentLearner(Learner):
 
         `train`, the default, chooses as in training.
         """
-        return self._policy_at(self.task.total_steps, mode or self.evaluation_mode)
+        return self._policy_at(self.task.ppo.steps, mode or self.evaluation_mode)
 
     def _policy_at(self, steps: int, mode: str = "train") -> F.Policy:
         """Return the policy after so many environment steps."""
@@ -179,13 +166,13 @@ class AgentLearner(Learner):
 
     def make_update(self, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
         """Return the compiled update of all seeds, of which each leaf is (seeds, ...)."""
-        settings: PPOSettings = self.task.ppo
+        settings = self.task.ppo
 
         def update(
             state: TrainState, episodes: Episodes, rate: Float[Array, ""], policy: F.Policy
         ) -> tuple[TrainState, dict[str, Array]]:
             before, old_log_probs = self._read(state.params, episodes, policy)
-            advantages, targets = _credit(episodes, before.values, settings)
+            advantages, targets = _credit(episodes, before.values, self.task.agent)
             gradient = jax.grad(self._loss, has_aux=True)
             # Episodes are drawn independently, so a pass need not shuffle them.
             minibatches = jax.tree.map(
@@ -228,7 +215,7 @@ class AgentLearner(Learner):
         sizes = self.task.info.action_sizes
         log_probs = ppo.action_log_prob(output.logits, episodes.actions, sizes)
         for trace in _replayed(output):
-            log_probs += self.task.ppo.choice_coef * trace.log_prob
+            log_probs += self.objective.rl_coef * trace.log_prob
         return output, log_probs
 
     def _loss(
@@ -241,24 +228,24 @@ class AgentLearner(Learner):
         targets: ppo.Steps,
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """Return one seed's loss and what it consists of."""
-        settings: PPOSettings = self.task.ppo
+        settings = self.task.ppo
         mean = functools.partial(ppo.mean_over_steps, counted=episodes.counted)
         output, log_probs = self._read(params, episodes, policy)
         log_ratios = log_probs - old_log_probs
         entropy = ppo.action_entropy(output.logits, self.task.info.action_sizes)
         for trace in _replayed(output):
-            entropy += settings.choice_coef * trace.entropy
+            entropy += self.objective.rl_coef * trace.entropy
         parts = {
-            "surrogate": mean(ppo.clipped_surrogate(log_ratios, advantages, settings.clip)),
+            "surrogate": mean(ppo.clipped_surrogate(log_ratios, advantages, settings.clip_ratio)),
             "value_loss": mean(jnp.square(output.values - targets)),
             "entropy": mean(entropy),
             "kl": mean(jnp.expm1(log_ratios) - log_ratios),
         }
         loss = parts["surrogate"] + settings.value_coef * parts["value_loss"]
-        loss -= settings.entropy_coef * parts["entropy"]
-        if settings.update_cost:
+        loss -= self.task.agent.entropy_coef * parts["entropy"]
+        if self.objective.update_cost:
             weights = episodes.counted.astype(jnp.float32)
-            loss += settings.update_cost * rl.tokens_read(output.decisions, weights=weights)
+            loss += self.objective.update_cost * rl.tokens_read(output.decisions, weights=weights)
         return loss, parts
 
     # --- Evaluation ---
@@ -305,17 +292,15 @@ def _replayed(output: AgentOutput) -> list[F.DecisionTrace]:
     return [trace for trace in output.decisions if trace.mode == "replayed"]
 
 
-def _credit(
-    episodes: Episodes, values: ppo.Steps, settings: PPOSettings
-) -> tuple[ppo.Steps, ppo.Steps]:
+def _credit(episodes: Episodes, values: ppo.Steps, agent: Agent) -> tuple[ppo.Steps, ppo.Steps]:
     """Return normalized advantages, and the targets of the values."""
     counted = episodes.counted
     # The last step of a row never counts.
     is_last = ~jnp.roll(counted, -1, axis=-1)
     advantages = ppo.generalized_advantages(
         episodes.rewards,
-        settings.discount * (1.0 - episodes.terminated),
-        settings.gae_lambda * (1.0 - is_last),
+        agent.discount * (1.0 - episodes.terminated),
+        agent.gae_lambda * (1.0 - is_last),
         values,
         jnp.roll(values, -1, axis=-1),
     )

@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from dynskip_jax.agents.actor_critic import ActorCritic
 from dynskip_jax.agents.environments import VERSIONS, describe
-from dynskip_jax.agents.trainer import PPOSettings
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.load import Trained
@@ -45,21 +44,9 @@ class PopGym(Task):
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: None):
         self.info = data.content if data is not None else describe(settings.data.env)
-        self.total_steps = settings.training.steps
         self.batch_size = settings.training.batch_size
-        self._agent = settings.agent
-        training = settings.training
-        self.ppo = PPOSettings(
-            discount=self._agent.discount,
-            gae_lambda=self._agent.gae_lambda,
-            clip=training.clip_ratio,
-            passes=training.passes,
-            minibatches=training.minibatches,
-            value_coef=training.value_coef,
-            entropy_coef=self._agent.entropy_coef,
-            choice_coef=0.0 if spec.is_untrained else self._agent.rl_coef,
-            update_cost=spec.objective.update_cost,
-        )
+        self.agent = settings.agent
+        self.ppo = settings.training
         longest = self.info.longest if settings.data.time else None
         if settings.data.time and longest is None:
             raise UserError(
@@ -81,10 +68,10 @@ class PopGym(Task):
 
     def temperature(self, steps: int) -> float:
         """Return the temperature of relaxed choices after so many environment steps."""
-        after = self._agent.cool_after
+        after = self.agent.cool_after
         if after is None or steps <= after:
             return 1.0
-        return max(_COLDEST, 0.5 ** ((steps - after) / self._agent.halving_steps))
+        return max(_COLDEST, 0.5 ** ((steps - after) / self.agent.halving_steps))
 
 
 def measure_training(trained: Trained) -> dict[str, np.ndarray]:
