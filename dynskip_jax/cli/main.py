@@ -83,12 +83,6 @@ def run_experiment(experiment: Experiment, arguments: Sequence[str]) -> None:
         print_settings(experiment, resolved)
         return
     log_to_standard_output()
-    # Before JAX is imported, which takes many seconds on a busy machine. One of several processes
-    # must first join the others, which would wait for it.
-    data = resolved.settings.data.data
-    is_alone = resolved.settings.devices.coordinator is None
-    if is_alone and data is not None and not data.exists():
-        raise UserError(f"--data {str(data)!r} cannot be read (no such file): check its name")
     run = importlib.import_module("dynskip_jax.runs.train")
     with run.joined(resolved.settings) as processes:
         resolved = importlib.import_module("dynskip_jax.runs.plan").with_files(experiment, resolved)

@@ -27,8 +27,6 @@ from dynskip_jax.errors import UserError
 SWEPT = ("mix", "learning_rate")
 
 _MOST_SEEDS = 1000  # trained together
-_LARGEST_NUMBER = 100_000  # in the name of a model
-_MOST_LAYERS = 100  # of a transition
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,20 +244,9 @@ class Settings:
         agent = self.agent
         if run.model is not None and run.compare is not None:
             raise UserError("give either --model or --compare, not both")
-        if run.model is not None and len(names_in(run.model)) > 1:
-            raise UserError(
-                f"--model takes one model; use --compare {short(run.model)} for several"
-            )
         names = run.models("lstm")
         if len({*names}) < len(names):
             raise UserError("--compare names a model twice: leave one out")
-        limits = [(name, _LARGEST_NUMBER) for name in names] + [
-            (self.model.transition, _MOST_LAYERS)
-        ]
-        for name, limit in limits:
-            is_own = re.search(r":\s*[A-Za-z_]", name)  # `module:Class`, whose numbers are its own
-            if not is_own and any(len(n) > 6 or int(n) > limit for n in re.findall(r"\d+", name)):
-                raise UserError(f"{short(name)}: numbers in its name are at most {limit:,}")
         if max(run.all_seeds) > MAX_SEED:
             raise UserError(f"seeds lie between 0 and {MAX_SEED:,}: lower --seed or --seeds")
         if agent.control == "histogram" and agent.control_of is None:

@@ -80,11 +80,14 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
     depth_skip = None
     if model.depth_skip is not None:
         depth_skip = F.parse_depth_skip(model.depth_skip)
-    _check_layers(settings, depth_skip)
 
     values = _swept_values(skip, settings)
     seeds = tuple(settings.run.all_seeds)
-    _check_choices(name, named, skip, settings)
+    agent_learning_rate = _agent_learning_rate(skip, settings)
+    if isinstance(settings.training.learning_rate, tuple) and agent_learning_rate is not None:
+        raise UserError(
+            "a sweep over --learning-rate includes agents: give --agent-learning-rate none"
+        )
 
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
     return ModelSpec(
@@ -99,35 +102,11 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         seeds=seeds,
         evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,
-        agent_learning_rate=_agent_learning_rate(skip, settings),
+        agent_learning_rate=agent_learning_rate,
         dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
         has_skip=tuple(layer == model.num_layers for layer in range(1, model.num_layers + 1)),
         cell_options=_cell_options(settings),
     )
-
-
-def _check_layers(settings: Settings, depth_skip: F.DepthSkip | None) -> None:
-    """Raise a `UserError` if the depth skip needs more layers."""
-    model = settings.model
-    if depth_skip is not None and model.num_layers <= depth_skip.layers_below:
-        least = depth_skip.layers_below + 1
-        raise UserError(
-            f"--depth-skip {model.depth_skip} needs {least} layers, got {model.num_layers}"
-        )
-
-
-def _check_choices(name: str, named: F.TimeSkip, skip: F.TimeSkip, settings: Settings) -> None:
-    """Raise a `UserError` if an agent cannot choose or learn as asked."""
-    agent = settings.agent
-    if isinstance(named, F.Dynamic) and agent.stride > 1 and named.num_candidates == 1:
-        raise UserError(
-            f"--stride {agent.stride} leaves {name} nothing but k = 1: choose a smaller"
-        )
-    has_own_rate = _agent_learning_rate(skip, settings) is not None
-    if isinstance(settings.training.learning_rate, tuple) and has_own_rate:
-        raise UserError(
-            "a sweep over --learning-rate includes agents: give --agent-learning-rate none"
-        )
 
 
 def _copy(skip: F.TimeSkip, settings: Settings) -> str:

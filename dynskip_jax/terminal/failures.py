@@ -1,6 +1,5 @@
 """Report a command: its log on standard output, and its errors in one line, with an exit status."""
 
-import errno
 import io
 import logging
 import os
@@ -11,14 +10,6 @@ from typing import NoReturn
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.terminal.messages import printable, shortened
 
-# What helps against errors of the file system.
-_REMEDIES = {
-    errno.ENOSPC: "make room, then the same command goes on",
-    errno.EDQUOT: "make room, then the same command goes on",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f), then the same command goes on",
-    errno.EACCES: "name a place that you may read and write",
-    errno.EROFS: "name a place that you may read and write",
-}
 _MOST_CHARACTERS = 900  # of an error, which may quote a long value
 
 
@@ -53,8 +44,7 @@ def run_main(main: Callable[[], None]) -> None:
         _leave(1, "the reader of standard output has gone: the command ends")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        remedy = _REMEDIES.get(error.errno, "name another place")
-        _leave(2, f"error: {error.strerror or error}{where}: {remedy}")
+        _leave(2, f"error: {error.strerror or error}{where}")
     except (Stopped, KeyboardInterrupt) as interruption:
         _leave(130, str(interruption) or "interrupted")
 
