@@ -157,10 +157,6 @@ def read_value(text: str, hint: Any) -> Any:
             raise
         except (TypeError, ValueError):
             continue
-        # The first alternative that can be read decides about bounds.
-        for number in values:
-            if isinstance(number, int | float) and not leaf.bounds.hold(number):
-                return Refused(f"must be {_demand(number, leaf, leaves)}, got {short(number)}")
         if not leaf.several:
             return values[0]
         # Several values of what may also be one value are a sweep.
@@ -173,6 +169,19 @@ def read_value(text: str, hint: Any) -> Any:
 
 def _allows_none(leaves: Sequence[_Leaf]) -> bool:
     return any(leaf.kind is types.NoneType for leaf in leaves)
+
+
+def _out_of_bounds(value: Any, hint: Any) -> str | None:
+    """Return what is wrong with a number or several, as the end of a sentence, or None."""
+    leaves = _leaves(hint)
+    is_several = isinstance(value, tuple)
+    for leaf in leaves:
+        if leaf.kind not in (int, float) or leaf.several != is_several:
+            continue
+        for number in value if is_several else (value,):
+            if isinstance(number, int | float) and not leaf.bounds.hold(number):
+                return f"must be {_demand(number, leaf, leaves)}, got {short(number)}"
+    return None
 
 
 def _demand(number: int | float, leaf: _Leaf, leaves: Sequence[_Leaf]) -> str:
@@ -249,11 +258,16 @@ def parse(
     text = re.split(r"^(?:Args|Raises|Returns):$", about, maxsplit=1, flags=re.MULTILINE)[0]
     with rules:
         values = vars(tyro.cli(kind, prog=prog, description=text, args=arguments, config=config))
-    for parameter, value in values.items():
-        settings = vars(value) if dataclasses.is_dataclass(value) else {parameter: value}
+    # tyro keeps bounds to itself.
+    for parameter, of, *_ in parameters:
+        value = values[parameter]
+        is_group = dataclasses.is_dataclass(of)
+        settings = vars(value) if is_group else {parameter: value}
+        hints = hints_of(of) if is_group else {parameter: of}
         for name, one in settings.items():
-            if isinstance(one, Refused):
-                raise UserError(f"{flag(name)} {one}")
+            wrong = one if isinstance(one, Refused) else _out_of_bounds(one, hints[name])
+            if wrong is not None:
+                raise UserError(f"{flag(name)} {wrong}")
     return values
 
 
