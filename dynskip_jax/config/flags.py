@@ -152,13 +152,13 @@ def read_value(text: str, hint: Any) -> Any:
         return None
     for leaf in leaves:
         try:
-            values = tuple(map(leaf.read, text.split(",") if leaf.several else [text]))
+            if not leaf.several:
+                return leaf.read(text)
+            values = tuple(map(leaf.read, text.split(",")))
         except UserError:
             raise
         except (TypeError, ValueError):
             continue
-        if not leaf.several:
-            return values[0]
         # Several values of what may also be one value are a sweep.
         is_swept = any(one.kind == leaf.kind and not one.several for one in leaves)
         if is_swept and len({*values}) < len(values):
@@ -175,10 +175,11 @@ def _out_of_bounds(value: Any, hint: Any) -> str | None:
     """Return what is wrong with a number or several, as the end of a sentence, or None."""
     leaves = _leaves(hint)
     is_several = isinstance(value, tuple)
+    values = value if is_several else (value,)
     for leaf in leaves:
         if leaf.kind not in (int, float) or leaf.several != is_several:
             continue
-        for number in value if is_several else (value,):
+        for number in values:
             if isinstance(number, int | float) and not leaf.bounds.hold(number):
                 return f"must be {_demand(number, leaf, leaves)}, got {short(number)}"
     return None
@@ -265,7 +266,9 @@ def parse(
         settings = vars(value) if is_group else {parameter: value}
         hints = hints_of(of) if is_group else {parameter: of}
         for name, one in settings.items():
-            wrong = one if isinstance(one, Refused) else _out_of_bounds(one, hints[name])
+            wrong = one
+            if not isinstance(one, Refused):
+                wrong = _out_of_bounds(one, hints[name])
             if wrong is not None:
                 raise UserError(f"{flag(name)} {wrong}")
     return values

@@ -50,7 +50,9 @@ class ModelSpec:
         """Return the specification of one value of a sweep, for its seeds only."""
         count = len(self.seeds)
         own = slice(number * count, (number + 1) * count)
-        mixes = None if self.mixes is None else self.mixes[own]
+        mixes = self.mixes
+        if mixes is not None:
+            mixes = mixes[own]
         return dataclasses.replace(self, values=(self.values[number],), mixes=mixes)
 
     def choices_matter(self, member: int | None = None) -> bool:
@@ -83,6 +85,9 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
 
     values = _swept_values(skip, settings)
     seeds = tuple(settings.run.all_seeds)
+    mixes = None
+    if "mix" in values[0]:
+        mixes = of_each(values, "mix", len(seeds))
     agent_learning_rate = _agent_learning_rate(skip, settings)
     if isinstance(settings.training.learning_rate, tuple) and agent_learning_rate is not None:
         raise UserError(
@@ -98,7 +103,7 @@ def make_spec(name: str, settings: Settings, *, may_import: bool = False) -> Mod
         copy=_copy(skip, settings),
         objective=_objective(skip, settings, is_untrained=is_untrained),
         values=values,
-        mixes=of_each(values, "mix", len(seeds)) if "mix" in values[0] else None,
+        mixes=mixes,
         seeds=seeds,
         evaluation_mode=agent.evaluation_mode,  # of a control, too: both are compared in one mode
         is_untrained=is_untrained,

@@ -103,7 +103,9 @@ class RunDir:
             new = from_json(to_json(config))
             if old:
                 _check_same(run.path, old, new, may_grow, (about or {}).get("source"))
-            started = [*old.get("about", []), *([] if about is None else [to_json(about)])]
+            started = [*old.get("about", [])]
+            if about is not None:
+                started.append(to_json(about))
             run._new_config = json.dumps(to_json({**new, "about": started}), indent=2) + "\n"
             if not old:
                 run._write_config()
@@ -153,7 +155,9 @@ class RunDir:
         (self.path / RESULT).unlink(missing_ok=True)
         # Remove the records after those of the checkpoint.
         if (self.path / METRICS).exists():
-            size = self.files[METRICS].bytes if METRICS in self.files else 0
+            size = 0
+            if METRICS in self.files:
+                size = self.files[METRICS].bytes
             os.truncate(self.path / METRICS, size)
         self._remove_other_checkpoints()
         if self._new_config is not None:
@@ -328,9 +332,10 @@ def _check_same(
         and not (name in may_grow and _is_more(before.get(name), after.get(name)))
     ]
     if changed:
-        more = [f"and {len(changed) - 3} more"] if len(changed) > 3 else []
+        if len(changed) > 3:
+            changed[3:] = [f"and {len(changed) - 3} more"]
         raise UserError(
-            f"{path} holds a run with other settings ({'; '.join([*changed[:3], *more])}); "
+            f"{path} holds a run with other settings ({'; '.join(changed)}); "
             "choose another --run-dir, or use the old settings to resume it"
         )
 
