@@ -26,10 +26,8 @@ def t_interval(values: Sequence[float]) -> Interval:
 
     given = np.asarray(values, np.float64)
     count = given.size
-    if count == 0:
-        return Interval(math.nan, math.nan, math.nan, math.nan, count)
-    mean = float(given.mean())
-    if count == 1:
+    mean = float(given.mean()) if count else math.nan
+    if count < 2:
         return Interval(mean, math.nan, math.nan, math.nan, count)
     sd = float(given.std(ddof=1))
     half = float(stdtrit(count - 1, 0.975)) * sd / math.sqrt(count)

@@ -4,16 +4,18 @@ import contextlib
 import io
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynskip_jax.data.upstream import NotAvailable, Record, Upstream, is_prepared, tfds_folder
 from dynskip_jax.errors import UserError, needs
 
 with needs("experiments"):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import UrlInfo
+
+
+Record = Mapping[str, Any]
 
 
 class _Info(tfds.core.DatasetInfo):
@@ -30,7 +32,7 @@ class _Builder(tfds.core.GeneratorBasedBuilder):
     # (tensorflow/datasets#11212).
     url_infos = None
 
-    def __init__(self, upstream: Upstream):
+    def __init__(self, upstream: Any):
         self.name = upstream.name
         self.VERSION = tfds.core.Version(upstream.version)
         self._upstream = upstream
@@ -40,7 +42,7 @@ class _Builder(tfds.core.GeneratorBasedBuilder):
         config = None
         if upstream.config:
             config = tfds.core.BuilderConfig(name=upstream.config, version=self.VERSION)
-        super().__init__(data_dir=tfds_folder(), config=config, file_format="array_record")
+        super().__init__(data_dir=upstream.root, config=config, file_format="array_record")
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {}
@@ -60,15 +62,10 @@ class _Builder(tfds.core.GeneratorBasedBuilder):
         yield from enumerate(records)
 
 
-def prepare(upstream: Upstream) -> None:
-    """Download a data set's archive, and keep its records in the folder of TFDS."""
-    try:
-        with tempfile.TemporaryDirectory() as downloads, _quietly():
-            _Builder(upstream).download_and_prepare(download_dir=downloads)
-    except Exception as error:
-        if is_prepared(upstream.folder):  # by another process in the meantime
-            return
-        raise NotAvailable(f"its download failed: {_in_one_line(error)}") from error
+def prepare(upstream: Any) -> None:
+    """Download the archive of an `Upstream`, and keep its records in the folder of TFDS."""
+    with tempfile.TemporaryDirectory() as downloads, _quietly():
+        _Builder(upstream).download_and_prepare(download_dir=downloads)
 
 
 def read_prepared(folder: Path, splits: Sequence[str]) -> dict[str, list[Record]]:
@@ -87,12 +84,13 @@ def read_prepared(folder: Path, splits: Sequence[str]) -> dict[str, list[Record]
     # TFDS, protobuf and ArrayRecord raise different errors for damaged files; the remedy is always
     # the same.
     except Exception as error:
-        problem = f"the prepared dataset in {folder} cannot be read ({_in_one_line(error)})"
+        problem = f"the prepared dataset in {folder} cannot be read ({in_one_line(error)})"
         raise UserError(f"{problem}: delete that folder and run again") from error
     return found
 
 
-def _in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
+    """Return the message of an error of TFDS, without line ends."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

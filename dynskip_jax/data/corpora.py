@@ -22,8 +22,7 @@ from dynskip_jax.data.files import (
     tar_files,
 )
 from dynskip_jax.data.language import LanguageCorpus, make_corpus, read_corpus, text_lines
-from dynskip_jax.data.prepared import find_records
-from dynskip_jax.data.upstream import NotAvailable, Upstream
+from dynskip_jax.data.upstream import NotAvailable, Upstream, find_records
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import quoted
 

@@ -19,7 +19,7 @@ from dynskip_jax.data.files import SPLITS, PathLike, read_file
 from dynskip_jax.data.language import LanguageCorpus, corpus_name
 from dynskip_jax.data.vocabularies import FILE, CodeToken
 from dynskip_jax.errors import needs
-from dynskip_jax.terminal.messages import bad_file, shares, shown
+from dynskip_jax.terminal.messages import bad_file, shown
 
 with needs("experiments"):
     from pygments.lexers import get_lexer_for_filename
@@ -52,8 +52,6 @@ _LARGE = 0.2  # fraction of all bytes from which a package is split into what it
 _BYTES_OF_TOKEN = 4  # at least, with comments
 _MARKS = {kind.upper(): f"<{kind}>" for kind in ("newline", "indent", "dedent")}
 _IS_MARK = re.compile(r"<(?:file|newline|indent|dedent|string|number|other|name-\d+)>")
-# Qt's translations have the ending of TypeScript.
-_IS_XML = re.compile(r"\s*<(\?xml|!DOCTYPE TS)\b")
 
 
 def code_text(name: str, content: bytes) -> str:
@@ -84,8 +82,6 @@ def lexed(name: str, text: str) -> Iterator[tuple[int, Any, str]]:
     """Yield the parts of a file as Pygments finds them: first character, kind and text."""
     if not _is_python(name) and len(max(text.split("\n"), key=len)) > _LONGEST_LINE:
         raise ValueError(f"a line has more than {_LONGEST_LINE:,} characters")
-    if _IS_XML.match(text):
-        raise ValueError("XML")
     path = PurePath(name)
     known = path.with_suffix(_ENDINGS.get(path.suffix.lower(), path.suffix)).name
     plain = _with_plain_letters(text)
@@ -183,13 +179,8 @@ def read_code(folder: PathLike | None, max_tokens: int) -> tuple[LanguageCorpus,
         )
         for split, files in splits.items()
     }
-    groups = {split: vocabulary.groups(of_split) for split, of_split in ids.items()}
-    numbered = {
-        split: of["new_names"].sum() / max(1, of["names"].sum()) for split, of in groups.items()
-    }
     lines = [
         "files: " + ", ".join(f"{split} {len(files):,}" for split, files in splits.items()),
-        f"names seen fewer than 3 times in train are numbered in each file: {shares(numbered)}",
     ]
     if count >= max_tokens:
         lines.append(f"read until there were {count:,} tokens: --max-tokens reads more")
@@ -236,11 +227,9 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
         raise bad_file(root, "is no folder: check its name and permissions")
     found = {}
     for here, folders, files in os.walk(root):
-        is_environment = "pyvenv.cfg" in files or "conda-meta" in folders
-        # `os.walk` enters the folders that are left in this list.
-        folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
-        if is_environment:
-            folders.clear()
+        # `os.walk` enters the folders that are left in this list; none of a virtual environment.
+        kept = [name for name in folders if name[0] != "." and name not in skipped]
+        folders[:] = [] if "pyvenv.cfg" in files else kept
         for path in (Path(here, name) for name in files):
             is_code = path.suffix.lower() in _ENDINGS and path.is_file()
             if is_code and path.stat().st_size <= LARGEST_FILE:

@@ -1,4 +1,4 @@
-"""Describe data sets that TFDS keeps: their names, folders and upstream archives."""
+"""Find data sets that TFDS keeps: prepared on this machine, or else in their upstream archives."""
 
 import dataclasses
 import os
@@ -38,19 +38,19 @@ class Upstream:
     sha256: str | None = None
 
     @property
+    def root(self) -> Path:
+        """The data directory of TFDS."""
+        return expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+
+    @property
     def folder(self) -> Path:
         """The folder in which TFDS keeps it."""
-        return tfds_folder() / self.name / self.config / self.version
+        return self.root / self.name / self.config / self.version
 
-
-def tfds_folder() -> Path:
-    """Return the data directory of TFDS."""
-    return expanded(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
-
-
-def is_prepared(folder: Path) -> bool:
-    """Return whether TFDS has prepared the data set in `folder`."""
-    return (folder / "dataset_info.json").is_file()
+    @property
+    def is_prepared(self) -> bool:
+        """Whether TFDS has prepared it."""
+        return (self.folder / "dataset_info.json").is_file()
 
 
 def is_reachable(url: str, seconds: float = 2.5) -> bool:
@@ -60,3 +60,27 @@ def is_reachable(url: str, seconds: float = 2.5) -> bool:
             return True
     except (OSError, HTTPException):
         return False
+
+
+def find_records(data: Upstream, splits: Sequence[str]) -> tuple[dict[str, list[Record]], str]:
+    """Return the records of some splits, and where they were.
+
+    They are read from the folder of TFDS, which is filled from the upstream archive if need be.
+    """
+    source = f"the TFDS cache {data.folder}"
+    is_new = not data.is_prepared
+    # Asked before TFDS is imported, so that a machine without a network does not wait.
+    if is_new and not is_reachable(data.url):
+        raise NotAvailable("its upstream address does not answer")
+
+    from dynskip_jax.data import builders  # imports TFDS, which takes seconds
+
+    if is_new:
+        source = f"{data.url}, now kept in {data.folder}"
+        try:
+            builders.prepare(data)
+        except Exception as error:
+            if not data.is_prepared:  # by another process in the meantime
+                what = builders.in_one_line(error)
+                raise NotAvailable(f"its download failed: {what}") from error
+    return builders.read_prepared(data.folder, splits), source
