@@ -1,5 +1,10 @@
-"""Read labelled texts from TSV, CSV or JSON lines, and split them."""
+"""Read rows of TSV, CSV and JSON lines, and labelled texts, and split these.
 
+Python's `csv` reads tables and not pandas, which knows no line numbers, and fills short rows.
+"""
+
+import csv
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +14,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.files import SPLITS, PathLike, find_splits
+from dynskip_jax.data.files import SPLITS, PathLike, find_splits, iter_lines
 from dynskip_jax.data.sentences import Labelled, has_words
-from dynskip_jax.data.tables import ENDINGS, read_rows
-from dynskip_jax.terminal.messages import bad_file, bad_line, checked_label, printable, quoted
+from dynskip_jax.terminal.messages import (
+    bad_file,
+    bad_line,
+    checked_label,
+    normalized,
+    printable,
+    quoted,
+)
 
+_DRAWN = 0.1  # fraction of the texts that is drawn from train for a missing split
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_JSON_ENDINGS = ("jsonl", "ndjson", "json")
+_ENDINGS = ("tsv", "csv", *_JSON_ENDINGS, "txt")
+
+csv.field_size_limit(100_000_000)
 
 
 class LabelledText(NamedTuple):
@@ -51,20 +67,18 @@ def labelled_words(
 
 
 def find_labelled_text(
-    data: PathLike, *, text: str = "text", label: str = "label", share: float = 0.1
+    data: PathLike, *, text: str = "text", label: str = "label"
 ) -> LabelledTextCorpus:
     """Read labelled texts from a file, or from a folder of files for train, dev and test.
 
     Args:
         text: Column or JSON key of the text.
         label: Column or JSON key of the class.
-        share: Fraction of the texts that is drawn from train for a missing split
-            (`stratified_split`).
     """
     path = Path(data)
     files = {"train": path}
     if path.is_dir():
-        files = find_splits(path, ENDINGS, needed=("train",))
+        files = find_splits(path, _ENDINGS, needed=("train",))
     splits = {split: read_labelled_file(file, text, label) for split, file in files.items()}
     train = splits["train"]
     classes = tuple(sorted({example.label for example in train}))
@@ -76,7 +90,7 @@ def find_labelled_text(
 
     missing = [split for split in ("dev", "test") if split not in splits]
     if missing:
-        drawn = stratified_split([example.label for example in train], missing, share, seed=0)
+        drawn = stratified_split([example.label for example in train], missing, _DRAWN, seed=0)
         splits |= {split: [train[i] for i in places] for split, places in drawn.items()}
     splits = {split: splits[split] for split in SPLITS}
     if not all(splits.values()):
@@ -128,3 +142,60 @@ def stratified_split(
     ends = np.minimum(size * np.arange(1, len(parts) + 1), room)
     split = np.split(np.argsort(place, kind="stable"), ends)
     return {part: np.sort(members) for part, members in zip((*parts, "train"), split, strict=True)}
+
+
+def read_rows(path: PathLike, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line, from 1, and the fields of each row in some columns.
+
+    The ending of the name says how a file is read. JSON has an object on each line. The first line
+    of a table names its columns: fields of CSV are separated by commas, and may stand in quotes; in
+    any other file they are separated by tabs.
+    """
+    ending = os.path.basename(path).lower().removesuffix(".gz").rpartition(".")[2]
+    rows = _objects(path) if ending in _JSON_ENDINGS else _table(path, is_csv=ending == "csv")
+    for number, row in rows:
+        named = {normalized(name): value for name, value in row.items()}
+        values = [named.get(normalized(column)) for column in columns]
+        for column, value in zip(columns, values, strict=True):
+            if not isinstance(value, str | int | float):
+                listed = ", ".join(named)
+                problem = f"expected text or a number under {quoted(column)} among {listed}"
+                raise bad_line(path, number, problem)
+        yield number, [value if isinstance(value, str) else json.dumps(value) for value in values]
+
+
+def _table(path: PathLike, *, is_csv: bool) -> Iterator[tuple[int, dict[str, str]]]:
+    rows = csv.reader(
+        iter_lines(path, keeps_ends=True),
+        delimiter="," if is_csv else "\t",
+        quoting=csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE,
+        skipinitialspace=is_csv,
+        strict=True,
+    )
+    names: list[str] = []
+    number = 1
+    try:
+        for fields in rows:
+            is_blank = not "".join(fields).strip()
+            if not names:
+                names = fields
+            elif not is_blank and len(fields) != len(names):
+                problem = f"{len(fields)} columns, but the first line has {len(names)}"
+                raise bad_line(path, number, problem)
+            elif not is_blank:
+                yield number, dict(zip(names, fields, strict=True))
+            number = rows.line_num + 1  # a field in quotes may have many lines
+    except csv.Error as error:
+        problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
+        raise bad_line(path, number, problem) from None
+
+
+def _objects(path: PathLike) -> Iterator[tuple[int, dict]]:
+    for number, line in enumerate(iter_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            found = dict(json.loads(line))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise bad_line(path, number, f"expected a JSON object on each line ({error})") from None
+        yield number, found

@@ -19,9 +19,8 @@ from dynskip_jax.data.files import (
     stream_lines,
     tar_files,
 )
-from dynskip_jax.data.labelled import LabelledText, labelled_words, read_labelled_file
+from dynskip_jax.data.labelled import LabelledText, labelled_words, read_labelled_file, read_rows
 from dynskip_jax.data.sentences import Labelled, has_words, review_words, treebank_words
-from dynskip_jax.data.tables import read_rows
 from dynskip_jax.data.upstream import NotAvailable, Upstream, find_records
 from dynskip_jax.errors import UserError
 from dynskip_jax.terminal.messages import bad_file, bad_line, quoted

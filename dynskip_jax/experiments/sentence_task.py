@@ -175,7 +175,6 @@ class LabelledTexts(TextClassification):
             data.data,
             text=data.text_column,
             label=data.label_column,
-            share=data.dev_share,
         )
         texts = {
             split: labelled_words(own, review_words, found.classes)

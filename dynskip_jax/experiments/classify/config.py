@@ -10,10 +10,8 @@ test.jsonl). The first line of a table names its columns. Missing splits are dra
 """
 
 import dataclasses
-from typing import Annotated
 
 from dynskip_jax.config.experiment import Experiment
-from dynskip_jax.config.flags import Bounds
 from dynskip_jax.config.settings import with_groups
 from dynskip_jax.experiments.imdb.config import EXPERIMENT as IMDB
 from dynskip_jax.experiments.sentence_config import ReviewData, SentenceSettings
@@ -27,8 +25,6 @@ class ClassifyData(ReviewData):
     """Column or JSON key of the texts."""
     label_column: str = "label"
     """Column or JSON key of the classes."""
-    dev_share: Annotated[float, Bounds(above=0, below=0.5)] = 0.1
-    """Fraction of the texts that becomes dev, and likewise test, if there is none."""
 
 
 EXPERIMENT = Experiment(
