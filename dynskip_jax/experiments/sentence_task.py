@@ -1,17 +1,27 @@
-"""Data and models of all experiments on sentences, and the tasks that classify them."""
+"""Data, models and tasks of all experiments on sentences."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from flax import nnx
 from typing_extensions import override
 
+from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.experiment import Dataset
+from dynskip_jax.config.flags import short
 from dynskip_jax.data import sentence_corpora
 from dynskip_jax.data.labelled import find_labelled_text, labelled_words
-from dynskip_jax.data.sentences import Labelled, review_words, sentence_corpus, treebank_words
+from dynskip_jax.data.sentences import (
+    Labelled,
+    pair_inputs,
+    review_words,
+    sentence_corpus,
+    treebank_words,
+)
 from dynskip_jax.data.vocabularies import ClassVocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.sentence_config import SentenceSettings
@@ -22,13 +32,16 @@ from dynskip_jax.experiments.vectors import (
     width_of_vectors,
     with_vectors,
 )
-from dynskip_jax.models.classifier import SequenceClassifier
+from dynskip_jax.models.classifier import SentencePairModel, SequenceClassifier
 from dynskip_jax.nn import initializers
+from dynskip_jax.runs.load import Trained
 from dynskip_jax.runs.spec import ModelSpec
-from dynskip_jax.tasks.classification import Classification
+from dynskip_jax.runs.texts import read_text
+from dynskip_jax.tasks.classification import Classification, SentencePairs
 from dynskip_jax.terminal.messages import shares
 
 _ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
+_SIMILARITY_FEATURES = 50  # of the layer that compares two sentences (Tai et al. 2015)
 _EMBEDDING_SCALE = 0.25  # of words without a vector
 
 
@@ -182,3 +195,58 @@ class LabelledTexts(TextClassification):
         }
         about = (found.name, texts, found.source)
         return load_sentences(*about, settings, found.classes, [found.about])
+
+
+class Similarity(SentencePairs):
+    """Rate how alike two sentences are; a text is two sentences separated by a tab."""
+
+    settings_of_files = staticmethod(width_of_vectors)
+
+    @override
+    @staticmethod
+    def load(settings: Any) -> Dataset:
+        """Load the pairs."""
+        splits, source = sentence_corpora.find_sick(settings.data.data)
+        return load_sentences("sick", splits, source, settings)
+
+    def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: Any):
+        build = partial(
+            SentencePairModel,
+            hidden_features=settings.model.features,
+            num_ratings=sentence_corpora.SICK_RATINGS,
+            similarity_features=_SIMILARITY_FEATURES,
+        )
+        super().__init__(**task_options(spec, settings, data, vocabulary, build))
+        self.vocabulary = vocabulary
+
+    @override
+    def split(self, text: str) -> list[str]:
+        return treebank_words(text)
+
+    @override
+    def encode(self, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Return the ids of two sentences, and the words that they stand for."""
+        sentences = [self.split(part) for part in text.split("\t")]
+        if len(sentences) != 2 or not all(sentences):
+            raise UserError(f"expected two sentences separated by a tab, got {short(text.strip())}")
+        inputs = pair_inputs(*map(self.vocabulary.encode, sentences))
+        return inputs, self.vocabulary.decode(inputs["tokens"])
+
+
+def read_pair(trained: Trained, text: str) -> Reading:
+    """Show a choice that reaches into the other sentence as one outside of the text.
+
+    Probabilities of each k are left out: near the other sentence, they would be shown at its words.
+    """
+    reading = read_text(trained, text, lambda task, rating, _: f"{float(rating):.2f}")
+    # The row has the words of both sentences, those of the first one before the others.
+    first = int((trained.encode(text)[0]["sentences"] == 0).sum())
+    end = len(reading.words)
+    # k = t + 1 is the state before the text.
+    skips = [t + 1 if t >= first > t - k else k for t, k in enumerate(reading.skips)]
+    backward = reading.backward
+    if backward is not None:
+        backward = [end - t if t < first <= t + k else k for t, k in enumerate(backward)]
+    return dataclasses.replace(
+        reading, skips=skips, weights=None, backward=backward, backward_weights=None
+    )

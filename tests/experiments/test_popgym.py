@@ -102,7 +102,7 @@ def test_a_run_has_returns_of_all_modes_curves_and_a_table(finished):
     assert [record["step"] for record in logged] == [8, 16, 24]
     assert all(len(record["train_return"]) == 2 for record in logged)
     assert_picture(finished.folder / "plots" / "dev_return.png")
-    assert "test, greedy" in finished.outcome.out and "γ 0.99" in finished.outcome.out
+    assert "test, greedy" in finished.outcome.out
 
 
 def test_a_finished_run_may_have_more_steps_and_no_other_passes(finished):

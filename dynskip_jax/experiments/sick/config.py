@@ -18,7 +18,7 @@ from dynskip_jax.experiments.sentence_config import SMALL, SentenceSettings
 EXPERIMENT = Experiment(
     name="sick",
     about=__doc__,
-    task="dynskip_jax.experiments.sick.task:Similarity",
+    task="dynskip_jax.experiments.sentence_task:Similarity",
     settings=SentenceSettings,
     presets={
         "small": SMALL
@@ -33,6 +33,6 @@ EXPERIMENT = Experiment(
     columns=columns_of("pearson", "r", ".4f")
     | {"test_spearman": ("test ρ", ".4f"), "test_mse": ("test MSE", ".4f")}
     | {"test_read_fraction": ("words read", ".1%")},
-    read="dynskip_jax.experiments.sick.task:read_pair",
+    read="dynskip_jax.experiments.sentence_task:read_pair",
     sample_text="a man is playing a guitar\ta man is not playing a guitar",
 )
