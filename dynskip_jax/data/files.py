@@ -91,7 +91,7 @@ def find_splits(
         problem = f"is no folder that can be read ({error.strerror}): check its name"
         raise bad_file(folder, problem) from None
     found = {}
-    ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
+    ends = "|".join(re.escape(f".{ending}".rstrip(".")) for ending in endings)
     for split, words in SPLIT_WORDS.items():
         name = re.compile(rf"([^.].*[._-])?({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE)
         chosen = [path for path in entries if name.fullmatch(path.name)]

@@ -165,13 +165,10 @@ def read_rows(path: PathLike, columns: Sequence[str]) -> Iterator[tuple[int, lis
 
 
 def _table(path: PathLike, *, is_csv: bool) -> Iterator[tuple[int, dict[str, str]]]:
-    rows = csv.reader(
-        iter_lines(path, keeps_ends=True),
-        delimiter="," if is_csv else "\t",
-        quoting=csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE,
-        skipinitialspace=is_csv,
-        strict=True,
-    )
+    how: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)
+    if is_csv:
+        how = dict(delimiter=",", skipinitialspace=True)
+    rows = csv.reader(iter_lines(path, keeps_ends=True), strict=True, **how)
     names: list[str] = []
     number = 1
     try:

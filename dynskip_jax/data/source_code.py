@@ -227,9 +227,10 @@ def _sizes(root: Path, skipped: Collection[str]) -> dict[PurePath, int]:
         raise bad_file(root, "is no folder: check its name and permissions")
     found = {}
     for here, folders, files in os.walk(root):
-        # `os.walk` enters the folders that are left in this list; none of a virtual environment.
-        kept = [name for name in folders if name[0] != "." and name not in skipped]
-        folders[:] = [] if "pyvenv.cfg" in files else kept
+        # `os.walk` enters the folders that are left in this list.
+        folders[:] = [name for name in folders if name[0] != "." and name not in skipped]
+        if "pyvenv.cfg" in files:
+            folders.clear()
         for path in (Path(here, name) for name in files):
             is_code = path.suffix.lower() in _ENDINGS and path.is_file()
             if is_code and path.stat().st_size <= LARGEST_FILE:

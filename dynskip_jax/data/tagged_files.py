@@ -108,7 +108,7 @@ def read_columns(
     """
     where = os.fspath(path)
     sentences = []
-    given = iter_lines(path) if lines is None else lines
+    given = lines or iter_lines(path)
     for block in lines_to_tag(given, format, beside=(tag, *beside), where=where):
         if not block.words:
             continue
