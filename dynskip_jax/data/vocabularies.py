@@ -49,19 +49,12 @@ class Stored:
     @staticmethod
     def from_json(kept: Mapping[str, Any]) -> Any:
         """Return the vocabulary that `to_json` returned as `kept`, of any class in this module."""
-        kinds = (
-            Vocabulary,
-            ClassVocabulary,
-            CodeVocabulary,
-            TaggerVocabulary,
-        )
+        kinds = (Vocabulary, ClassVocabulary, CodeVocabulary, TaggerVocabulary)
         make = {one.__name__: one for one in kinds}[kept["kind"]]
         fields = {name: value for name, value in kept.items() if name != "kind"}
         for name, value in fields.items():
             if isinstance(value, list):  # JSON has no tuples
                 fields[name] = tuple(value)
-        if not all(isinstance(token, str) for token in fields.get("tokens", ())):
-            raise ValueError("no list of words")
         return make(**fields)
 
 
@@ -242,13 +235,18 @@ def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
 
 def capitalisation(word: str) -> int:
     """Return which letters are capitals, as an index of `CAPITALS`; `all` needs several letters."""
-    are_upper = [letter.isupper() for letter in word if letter.isupper() or letter.islower()]
-    if not any(are_upper):
-        name = "lower" if are_upper else "none"
-    elif are_upper[0] and sum(are_upper) == 1:
+    letters = [letter for letter in word if letter.isupper() or letter.islower()]
+    upper = sum(letter.isupper() for letter in letters)
+    if not letters:
+        name = "none"
+    elif not upper:
+        name = "lower"
+    elif upper == 1 and letters[0].isupper():
         name = "first"
+    elif upper == len(letters):
+        name = "all"
     else:
-        name = "all" if all(are_upper) else "mixed"
+        name = "mixed"
     return CAPITALS.index(name)
 
 

@@ -16,7 +16,6 @@ from dynskip_jax.data.vocabularies import CodeToken
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.code.reading import (
     code_before,
-    names_of_numbers,
     place,
     predictions,
     read_code_file,
@@ -73,9 +72,7 @@ class _Said(NamedTuple):
 
 def _said(trained: Trained, text: str, tokens: Sequence[CodeToken]) -> list[_Said]:
     """Return what the page says of each token of a file."""
-    numbers = trained.vocabulary.number(tokens)
-    names = names_of_numbers(trained.vocabulary, tokens)
-    ids = iter(trained.vocabulary.encode(numbers).tolist())
+    ids = iter(trained.vocabulary.encode(trained.vocabulary.number(tokens)).tolist())
     found: list[_Said] = []
     for part in predictions(trained, tokens):
         # The last part also predicts what follows the file, for which there is no token.
@@ -85,18 +82,11 @@ def _said(trained: Trained, text: str, tokens: Sequence[CodeToken]) -> list[_Sai
             percent = share / max(p, 1e-30)
             without = float(part.probs_without[t, token])
             said = f"probability {p:.3f}, without copying {without:.3f}"
-            if percent < 0.01 and part.copying is not None:
-                k = int(part.copying[t].argmax()) + 1  # what the agent would rather have copied
             origin = None
-            if len(names.get(numbers[len(found)], ())) > 1:
-                said += "; to the model it is one with other names of this file"
-            elif 0 < k <= len(found):
+            if 0 < k <= len(found) and percent >= 0.01:
                 origin = len(found) - k
                 line, _ = place(text, tokens[origin].start)
-                if percent >= 0.01:
-                    said += f"; {percent:.0%} copied, most from line {line}"
-                else:
-                    said += f"; the agent went back mostly to line {line}"
+                said += f"; {percent:.0%} copied, most from line {line}"
             found.append(_Said(said, percent > 0.5, origin))
     return found
 
