@@ -71,9 +71,7 @@ def find_labelled_text(
 ) -> LabelledTextCorpus:
     """Read labelled texts from a file, or from a folder of files for train, dev and test.
 
-    Args:
-        text: Column or JSON key of the text.
-        label: Column or JSON key of the class.
+    `text` and `label` are columns or JSON keys.
     """
     path = Path(data)
     files = {"train": path}

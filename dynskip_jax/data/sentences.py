@@ -93,10 +93,8 @@ def sentence_corpus(
 ) -> SentenceCorpus:
     """Build a corpus from texts with a class, or from rated pairs, each a row of both sentences.
 
-    Args:
-        max_words: Maximum number of words of train in the vocabulary.
-        batch_size: Number of texts per training step; see `with_buckets`.
-        known: Words that the vocabulary has if dev or test have them, even if train lacks them.
+    The vocabulary has at most `max_words` words of train, and words of `known` that dev or test
+    have, even if train lacks them.
     """
     counts = {
         split: collections.Counter(word for text in texts for word in (*text.words, *text.second))

@@ -50,7 +50,6 @@ def agents_loss(
     the exact entropy. The rollouts of an example are adjacent rows.
 
     Args:
-        nll: Negative log-likelihood of the true target in nats.
         weights: Weight of each row; 0 or False for rows that only fill the batch.
         step_weights: Weight of each step; by default that of its row.
         axis_name: Name of the mapped axis over which the batch is divided.

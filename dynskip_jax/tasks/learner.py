@@ -320,7 +320,6 @@ class Learner(Trainable):
         Args:
             samples: Number of samples of each row. Their predictions are averaged as probabilities;
                 the entropies and skips of agents are averaged too.
-            batch_size: Number of rows in a batch; by default the task's choice.
             task: Task of the models in this evaluation; by default the one that was trained.
             advance: Function called after each batch with 1 / (number of batches).
         """

@@ -175,7 +175,6 @@ class ExampleTask(Task):
 
     Args:
         splits: `train`, `dev` and `test`; none if a model is only used.
-        batch_size: Number of examples in a training batch.
         evaluation_rows: Number of examples in an evaluation batch.
     """
 
