@@ -27,24 +27,20 @@ def watch(run: FinishedRun, episode: Seed = 0) -> None:
     Args:
         episode: Seed of the environment.
     """
-    says = {}
     for name, trained in run.models("popgym.watch").items():
-        reading, chances = watched(trained, episode)
-        likely = {"p(action)": chances}
-        say(f"{name}:")
+        reading = watched(trained, episode)
+        likely = {"p(action)": reading.probabilities}
+        say(f"{name}: {reading.prediction}")
         print_table("", *table_of_choices(reading, likely))
-        says[name] = reading.prediction
         if any(reading.skips):
             path = run.run_dir / "plots" / file_name(f"watch-{name}-{trained.seed}-{episode}.png")
             with run.warned():
                 draw_arcs(reading, likely, path, f"{name}: where each step goes back to")
                 say(f"picture: {path}")
-    for name, said in says.items():
-        say(f"{name}: {said}")
 
 
-def watched(trained: Trained, seed: int) -> tuple[Reading, list[float]]:
-    """Return an episode as a reading, and the probability of each action."""
+def watched(trained: Trained, seed: int) -> Reading:
+    """Return an episode as a reading, with the probability of each action."""
     task = trained.learner.task
     policy = dataclasses.replace(trained.policy, mode="greedy")
     params, policies = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (trained.params, policy))
@@ -69,11 +65,9 @@ def watched(trained: Trained, seed: int) -> tuple[Reading, list[float]]:
         f"{task.info.shown(seen)}→{','.join(map(str, action))}"
         for seen, action in zip(steps.observations[0], steps.actions[0], strict=True)
     ]
-    chances = np.exp(log_probs[0]).tolist()
-    reading = Reading(
+    return Reading(
         words,
-        probabilities=chances,
+        probabilities=np.exp(log_probs[0]).tolist(),
         prediction=f"return {episode.returns[0, 0]:.3f} in {length} steps",
         **trained.choices(own, observations, length),
     )
-    return reading, chances
