@@ -1,24 +1,16 @@
 """Read the vectors of given words from a text file in the format of GloVe or word2vec."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from dynskip_jax.data.files import PathLike, iter_lines
 from dynskip_jax.terminal.messages import bad_file, bad_line, quoted
 
 _SIZES = re.compile(r"[0-9]+ ([0-9]+)")
 _NUMBERS = re.compile(r"(?: [+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)+$")
-
-
-class WordVectors(NamedTuple):
-    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has."""
-
-    table: Float[np.ndarray, "words width"]
-    found: Bool[np.ndarray, " words"]
 
 
 def vector_width(path: PathLike) -> int:
@@ -56,19 +48,6 @@ def read_word_vectors(
         except ValueError as error:
             raise bad_line(path, number, f"the vector of {quoted(word)}: {error}") from None
     return found
-
-
-def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int) -> WordVectors:
-    """Return the vector of each word, or that of its lower-case form if the word has none."""
-    table = np.zeros((len(words), width), np.float32)
-    found = np.zeros(len(words), bool)
-    for row, word in enumerate(words):
-        # Published vectors are often of lower-case words only.
-        vector = read.get(word, read.get(word.lower()))
-        if vector is not None:
-            table[row] = vector
-            found[row] = True
-    return WordVectors(table, found)
 
 
 def _lines(path: PathLike) -> Iterator[tuple[int, list[str]]]:

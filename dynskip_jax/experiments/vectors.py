@@ -3,20 +3,23 @@
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
 from dynskip_jax.config.experiment import Dataset
 from dynskip_jax.data import batches
 from dynskip_jax.data.vocabularies import UNK
-from dynskip_jax.data.word_vectors import (
-    WordVectors,
-    read_word_vectors,
-    vector_width,
-    vectors_of,
-)
+from dynskip_jax.data.word_vectors import read_word_vectors, vector_width
+
+
+class WordVectors(NamedTuple):
+    """The vector of each word of a vocabulary, zeros if the file has none, and whether it has."""
+
+    table: Float[np.ndarray, "words width"]
+    found: Bool[np.ndarray, " words"]
 
 
 def width_of_vectors(settings: Any) -> dict[str, int]:
@@ -52,15 +55,23 @@ def with_vectors(
     """
     if path is None:
         return data
-    vectors = vectors_of(words, read, width)
-    found = int(vectors.found.sum())
-    # Another file of vectors is another data set: a run cannot be resumed with it.
-    fingerprint = batches.fingerprint(data.fingerprint, vectors.table)
+    table = np.zeros((len(words), width), np.float32)
+    found = np.zeros(len(words), bool)
+    for row, word in enumerate(words):
+        # Published vectors are often of lower-case words only.
+        vector = read.get(word, read.get(word.lower()))
+        if vector is not None:
+            table[row] = vector
+            found[row] = True
     line = (
-        f"vectors: {path} has {found:,} of {len(words):,} words ({100 * found / len(words):.1f} %)"
+        f"vectors: {path} has {found.sum():,} of {len(words):,} words ({100 * found.mean():.1f} %)"
     )
     return dataclasses.replace(
-        data, fingerprint=fingerprint, lines=[*data.lines, line], vectors=vectors
+        data,
+        # Another file of vectors is another data set: a run cannot be resumed with it.
+        fingerprint=batches.fingerprint(data.fingerprint, table),
+        lines=[*data.lines, line],
+        vectors=WordVectors(table, found),
     )
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from written import assert_refused, write
 
-from dynskip_jax.data.word_vectors import read_word_vectors, vector_width, vectors_of
+from dynskip_jax.data.dataset import Dataset
+from dynskip_jax.data.word_vectors import read_word_vectors, vector_width
+from dynskip_jax.experiments.vectors import with_vectors
 
 GLOVE = "the 0.5 -1 2\n. . 1 2 3\ncat 1e-3 0 -0.25\nthe 9 9 9\n\n1 7 8 9\nof 1 2 3\n"
 WORD2VEC = "3 3\nthe 0.5 -1 2 \ncat 0 0 1 \nDog 1 1 1 \n"
@@ -32,7 +34,8 @@ def test_formats(tmp_path, text, words, name):
 
 def test_the_lower_case_form_stands_in(tmp_path):
     read = read_word_vectors(write(tmp_path / "v", WORD2VEC), {"the", "cat", "Dog"}, 3)
-    vectors = vectors_of(["Cat", "Dog", "dog", "THE"], read, 3)
+    data = Dataset("x", {}, "content", "here", None)
+    vectors = with_vectors(data, tmp_path / "v", ["Cat", "Dog", "dog", "THE"], read, 3).vectors
     assert vectors.found.tolist() == [True, True, False, True]
     np.testing.assert_array_equal(
         vectors.table, np.float32([[0, 0, 1], [1, 1, 1], [0, 0, 0], [0.5, -1, 2]])

@@ -24,7 +24,7 @@ import functools
 from typing import Any
 
 from dynskip_jax.config.experiment import Experiment, Published, columns_of
-from dynskip_jax.config.settings import Data
+from dynskip_jax.config.settings import Data, with_groups
 from dynskip_jax.experiments.language_config import (
     AGENT,
     COPY_BY_CONTENT,
@@ -39,13 +39,6 @@ class TextData(Data):
 
     dataset: str | None = None
     """Name of the corpus."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextSettings(LanguageSettings):
-    """All settings of the language models."""
-
-    data: TextData = TextData()
 
 
 # Zaremba et al. (2014), the small and the medium model.
@@ -82,7 +75,7 @@ EXPERIMENT = Experiment(
     name="ptb",
     about=__doc__,
     task="dynskip_jax.experiments.language_task:WordModelling",
-    settings=TextSettings,
+    settings=with_groups(LanguageSettings, data=TextData()),
     presets={
         # The schedule of Zaremba et al., with early stopping on dev about half way through the 13
         # epochs.
